@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 GRACE_S = 2.0  # of the published bound
+STEP_S = 1.5  # a lowered step: its stretch in a walk, and a second without its agent
 RETRY_S = 4.0  # after trouble of its own GPU has ended, besides as long again as it lasted
 RETRY_S_MAX = 60.0
 WRITER_S = 4.5  # a writer process is lost: the deadline of its call, and the retry after it
@@ -55,10 +56,11 @@ class Contract:
     ramp_s: float = 0.0
     others: tuple[int, ...] = ()
     bystanders: tuple[int, ...] = ()
+    step_mhz: tuple[int, ...] = ()  # clocks of timed steps alone
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> "Contract":
-        pairs = ("clock_mhz", "power_mw", "site_default", "others", "bystanders")
+        pairs = ("clock_mhz", "power_mw", "site_default", "others", "bystanders", "step_mhz")
         return Contract(**{k: tuple(v) if k in pairs and v else v for k, v in given.items()})
 
 
@@ -85,6 +87,7 @@ class Gpu:
     limited_s: float = -math.inf  # another writer's newest limit
     mig_s: float = math.inf  # since when
     reported: bool = False
+    lowered_s: float = math.inf  # since when a timed step holds it below its lease's clock
 
 
 @dataclass
@@ -184,6 +187,9 @@ class Checker:
 
     def _check_held(self, index: int, now_s: float) -> None:
         gpu = self._gpus[index]
+        if now_s > (bound_s := self._step_bound_s(index)):
+            gpu.lowered_s = math.inf
+            self._report(bound_s, "a timed step was not raised in time", index, str(gpu.lock))
         if gpu.reported or not self._is_held(gpu):
             return
         bound_s = self._bound_s(index)
@@ -220,6 +226,20 @@ class Checker:
         bound_s = free_s + GRACE_S + self.contract.ramp_s
         return bound_s + self._stalled_s(gpu.set_s, bound_s)
 
+    def _step_bound_s(self, index: int) -> float:
+        """When a timed step is raised at the latest, whatever is renewed."""
+        lowered_s = self._gpus[index].lowered_s
+        if lowered_s == math.inf:
+            return math.inf
+        bound_s = lowered_s + STEP_S + GRACE_S
+        for one in sorted(self._troubles[index], key=lambda one: one.begin_s):
+            if (
+                lowered_s - GRACE_S <= one.begin_s <= bound_s
+                or one.begin_s <= lowered_s < one.free_s
+            ):
+                bound_s = max(bound_s, one.free_s + STEP_S + GRACE_S)
+        return bound_s + self._stalled_s(lowered_s, bound_s)
+
     def _stalled_s(self, begin_s: float, end_s: float) -> float:
         """How long the machine stood still in between."""
         found = [min(end_s, to_s) - max(begin_s, from_s) for from_s, to_s in self._stalls]
@@ -247,6 +267,7 @@ class Checker:
 
     def _forget(self, gpu: Gpu) -> None:
         gpu.lock, gpu.lock_is_ours, gpu.limit_is_ours = None, False, False
+        gpu.lowered_s = math.inf
         gpu.limit_mw = gpu.found_mw = self.contract.default_mw
         gpu.reported = False
         gpu.kept_mw.clear()
@@ -323,6 +344,8 @@ class Checker:
         elif function in {LOCK, RESET}:
             gpu.lock = (first, second) if function == LOCK else None
             gpu.lock_is_ours = ours and gpu.lock is not None
+            lowered = gpu.lock_is_ours and second in self.contract.step_mhz
+            gpu.lowered_s = at_s if lowered else math.inf
         limits = self._is_locked(gpu) if function != LIMIT else self._is_limited(gpu)
         if ours and limits:
             gpu.set_s, gpu.late = at_s, late

@@ -18,6 +18,8 @@ from joulecut_wire.v1 import agent_pb2_grpc
 CALL_S = 10.0  # longer than any hang that a walk makes; the outcome is then known
 ANSWER_S = 0.2  # how long the walk waits before it goes on
 QUEUE_S = 3.0  # a command whose outcome is not known may wait that long at a keeper
+ITERATION_S = 0.6  # of the job
+LOWERED_S = (0.15, 0.4)  # within an iteration, by a timed step
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -25,6 +27,16 @@ OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
 )
+
+
+def _timed(high: int, step: int) -> list[pb.TimedStep]:
+    down_s, up_s = LOWERED_S
+    if not step:
+        return []
+    return [
+        pb.TimedStep(offset_s=down_s, clock_max_mhz=step),
+        pb.TimedStep(offset_s=up_s, clock_max_mhz=high),
+    ]
 
 
 class Commander:
@@ -42,7 +54,7 @@ class Commander:
         self, settings: Mapping[int, tuple[int, ...]], ttl_s: float, *, epoch: int = -1,
         again: bool = False,
     ) -> None:  # fmt: skip
-        """(min MHz, max MHz, watts) by GPU; `again`: the newest generation once more."""
+        """(min MHz, max MHz, watts, step) by GPU; `again`: the newest generation once more."""
         self.generation += not again
         uuids = self._node.driver.uuids
         wanted = [
@@ -51,8 +63,11 @@ class Commander:
                 clock_min_mhz=low,
                 clock_max_mhz=high,
                 power_limit_mw=1000 * watts or None,
+                timed_steps=_timed(high, step),
+                iteration_time_s=ITERATION_S if step else 0.0,
             )
-            for gpu, (low, high, watts) in settings.items()
+            for gpu, (low, high, watts, *rest) in settings.items()
+            for step in [rest[0] if rest else 0]
         ]
         request = pb.ApplyRequest(
             epoch=self.epoch if epoch < 0 else epoch, job="walk", generation=self.generation,

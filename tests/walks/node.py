@@ -29,10 +29,12 @@ from controllers import STAGES, Controllers
 from wall_clock import build_wall_clock
 
 from fixture import FakeNvml
+from joulecut import Reporter
 
 GPUS, BYSTANDER, PLUGGED_LATE = 8, 6, 7  # no command names GPU 6; GPU 7 is plugged in later
 CLOCK_MHZ, POWER_W = (510, 1395), (150, 390)  # the bounds, within the range of an A100
 CLOCK_LOWEST_MHZ, DEFAULT_MW = 210, 400_000
+STEP_CLOCKS_MHZ = (600, 750)  # of timed steps alone, so that the checker knows them
 BIN = Path(sys.executable).parent
 LOOK_S = 0.02
 BEAT_S, STALL_S = 0.02, 0.1  # a beat that comes later than that is a stall of the machine
@@ -170,6 +172,22 @@ class Node:
         }
         until(lambda: any(self.driver.locks()), "clocks that a controller has set")
 
+    def iterate(self, iteration_s: float) -> None:
+        """A job reports an iteration of every GPU, again and again."""
+        socket = str(self.home / "jobs.sock")
+        uuids = self.driver.uuids
+        reporters = [Reporter("walk", uuid, n, socket=socket) for n, uuid in enumerate(uuids)]
+
+        def run() -> None:
+            number, end_s = 0, time.monotonic()
+            while not self._over.wait(max(0.0, end_s - time.monotonic())):
+                for reporter in reporters:
+                    reporter.iteration(number, iteration_s)
+                number, end_s = number + 1, end_s + iteration_s
+
+        self._threads.append(threading.Thread(target=run, name="iterate", daemon=True))
+        self._threads[-1].start()
+
     def __exit__(self, *_: object) -> None:
         self._over.set()
         for thread in self._threads:
@@ -212,6 +230,7 @@ class Node:
             "default_mw": DEFAULT_MW,
             "site_default": [CLOCK_LOWEST_MHZ, default_mhz] if default_mhz else None,
             "safe_mw": 1000 * safe if isinstance(safe, int) else -1 if safe == "keep" else 0,
+            "step_mhz": STEP_CLOCKS_MHZ,
             "others": [1, os.getpid()],
             "bystanders": [BYSTANDER],
         }

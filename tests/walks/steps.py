@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commander import Commander
+from commander import ITERATION_S, Commander
 from controllers import NAMES
-from node import BYSTANDER, CLOCK_LOWEST_MHZ, CLOCK_MHZ, GPUS, SITES, Node
+from node import BYSTANDER, CLOCK_LOWEST_MHZ, CLOCK_MHZ, GPUS, SITES, STEP_CLOCKS_MHZ, Node
 
 TTL_S = SITES["unit"].ttl_s  # of commands; sites with controllers have their own
 STRETCH = 80  # steps with the same kinds of faults
@@ -44,7 +44,7 @@ SOME_CLOCKS = (510, 705, 900, 1005, 1200, 1305)
 SOME_WATTS = (160, 200, 250, 300, 380)
 THEIR_WATTS = (170, 225, 275, 350, 400)  # none of ours: equal limits cannot be told apart
 
-Settings = Mapping[int, tuple[int, ...]]  # min MHz, max MHz, watts by GPU
+Settings = Mapping[int, tuple[int, ...]]  # min MHz, max MHz, watts and a timed step by GPU
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def _settings(rng: random.Random) -> Settings:
     high = rng.choice(SOME_CLOCKS)
     low = rng.choice((0, 0, CLOCK_MHZ[0]))
     watts = rng.choice((0, 0, *SOME_WATTS))
-    return dict.fromkeys(gpus, (low, high, watts))
+    step = rng.choice((0, 0, *STEP_CLOCKS_MHZ))
+    return dict.fromkeys(gpus, (low, high, watts, step if step < high else 0))
 
 
 def _apply(rng: random.Random) -> dict[str, Any]:
@@ -222,6 +223,8 @@ class Steps:
         self._rivals = [Commander(node, 1), Commander(node, 2)]  # the second one leads
         self._rules = 0
         self._newest: Settings = {0: (0, 1005, 0)}
+        if not node.site.led:
+            node.iterate(ITERATION_S)
 
     def take(self, step: Step) -> None:
         if step.arguments.get("gpu", 0) < self._node.shown:

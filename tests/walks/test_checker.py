@@ -23,6 +23,7 @@ TTL_S = 1.0
 CONTRACT = {
     "gpus": 3, "ttl_s": TTL_S, "clock_mhz": [510, 1395], "clock_lowest_mhz": 210,
     "power_mw": [150_000, 390_000], "default_mw": 400_000, "others": [FOREIGN], "bystanders": [2],
+    "step_mhz": [600],
 }  # fmt: skip
 Log = list[dict[str, Any]]
 
@@ -110,6 +111,15 @@ def late(seconds: float) -> Callable[[Log], Log]:
     return change
 
 
+def _stepped(log: Log, raised_s: float) -> Log:
+    """A step down at 10.2 s under a lease that is renewed until 15 s."""
+    leases = [lease(10.9 + 0.9 * n, 10.91 + 0.9 * n) for n in range(5)]
+    return [
+        *log[:4], write(10.2, LOCK, 210, 600), *leases, write(raised_s, LOCK, 210, 1005),
+        write(15.4, RESET), write(15.4, LIMIT, 400_000), end(40.0),
+    ]  # fmt: skip
+
+
 BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
     "a lock that is never reset": ("not restored in time", without(RESET)),
     "a limit that is never put back": ("not restored", lambda log: [*log[:7], *log[8:]]),
@@ -153,6 +163,8 @@ BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
         "not restored in time",
         with_more(write(20.0, LIMIT, 250_000, done=False),
                   write(22.0, LIMIT, 250_000, command=""))),
+    "a timed step that leases keep low": (
+        "step was not raised in time", lambda log: _stepped(log, raised_s=15.3)),
     "a write that the log lacks": ("disagree", with_more(end(41.0, [210, 600]))),
     "no end": ("no end", lambda log: log[:-1]),
 }  # fmt: skip
@@ -170,6 +182,7 @@ def test_each_planted_violation_is_found(tmp_path: Path, name: str) -> None:
 
 
 EXCUSED: dict[str, Callable[[Log], Log]] = {
+    "a timed step that is raised": lambda log: _stepped(log, raised_s=11.6),
     "trouble of its own GPU": lambda log: [
         *late(5.0)(log), {"at_s": 11.0, "trouble": 1, "gpu": 0}, {"at_s": 12.0, "over": 1}],
     "trouble of the whole driver": lambda log: [

@@ -16,7 +16,7 @@ RESIDUALS_MIN = 8  # fewer say little about their scale
 MISSED_MAX = 8  # starts missed in a row; beyond, the phase is unknown
 PACES = 4  # periods that the job has under the newest plans
 TOLERANCE_MEDIANS = 6.0  # four standard deviations of a normal distribution
-TOLERANCE_RATIO, TOLERANCE_S_MIN = 0.005, 0.005  # of the period; what a busy node delays a thread
+TOLERANCE_RATIO, TOLERANCE_S_MIN = 0.01, 0.005  # of the period; what a busy node delays a thread
 AHEAD_S_MAX = 0.05  # a start that is later than now, by more than rounding of clocks, is none
 SILENT_PERIODS = 3.0
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from joulecut_agent.control.iteration_clock import Prediction
 from joulecut_agent.control.mark_schedule import Due
 from joulecut_agent.keeper.lease import STEP_S
-from joulecut_wire.messages import Setting
+from joulecut_wire.messages import Setting, TimedStep
 
 TIMED_STEPS_MAX = 64  # sixteen times what a plan has
 JITTER_RATIO = 0.5  # of the shortest stretch: beyond, a change may fall into the next one
@@ -40,9 +40,16 @@ class SetLatencies:
         return self.p95_s or RAISE_AHEAD_S
 
 
+def changes_of(steps: tuple[TimedStep, ...]) -> tuple[TimedStep, ...]:
+    """The steps that change the clock; the first one of a schedule without any."""
+    before = (steps[-1], *steps)
+    found = [b for a, b in pairwise(before) if a.clock_max_mhz != b.clock_max_mhz]
+    return tuple(found) or steps[:1]
+
+
 def shortest_stretch_s(setting: Setting) -> float:
-    """The shortest time between two steps, over the start of an iteration included."""
-    offsets_s = [step.offset_s for step in setting.timed_steps]
+    """The shortest time between two changes, over the start of an iteration included."""
+    offsets_s = [step.offset_s for step in changes_of(setting.timed_steps)]
     return min(b - a for a, b in pairwise([*offsets_s, offsets_s[0] + setting.iteration_time_s]))
 
 
@@ -80,7 +87,7 @@ class TimedSchedule:
 
     def __init__(self, setting: Setting) -> None:
         self._rest_mhz = setting.clock_max_mhz
-        self._steps = setting.timed_steps
+        self._steps = changes_of(setting.timed_steps)
         self._shortest_s = shortest_stretch_s(setting)
         self._expected_s = setting.iteration_time_s
 

@@ -120,8 +120,8 @@ def test_a_clock_is_never_low_outside_its_stretch(
     periods_s = [10.0 + jitter_s for jitter_s in jitters_s]
     run = Run(setting, seed=seed).follow(periods_s, [0.0 if n else None for n in lost])
     # Places before a start is seen are known to the jitter of one iteration, or of two after a
-    # lost one; tolerance never falls below 50 ms.
-    assert max(run.slowed_s()) <= LATENCY.spread_s + 0.05
+    # lost one; tolerance is at least 1 %.
+    assert max(run.slowed_s()) <= LATENCY.spread_s + 0.1
 
 
 def test_regular_starts_are_followed_and_nothing_is_slowed() -> None:
@@ -264,6 +264,8 @@ def test_what_makes_no_schedule_is_refused(setting: Setting, reason: str) -> Non
 
 def test_changes_that_cannot_be_placed_within_half_of_the_shortest_stretch_are_refused() -> None:
     assert shortest_stretch_s(INSIDE) == 1.5
+    assert shortest_stretch_s(_setting((0.0, REST), (0.5, LOW), (9.9, REST))) == pytest.approx(0.6)
+    assert shortest_stretch_s(_setting((0.0, LOW), (0.5, LOW))) == 10.0, "no change at all"
     assert refuse_uncertainty(1.5, 0.25, 0.5) == ""
     assert "takes 1.5 s; allowed: twice 0.76 s" in refuse_uncertainty(1.5, 0.26, 0.5)
     assert "allowed: 0.1 s" in refuse_uncertainty(0.09, 0.0, 0.0)
