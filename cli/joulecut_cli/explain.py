@@ -149,7 +149,7 @@ def run(argv: list[str]) -> int:
     if given.json:
         print(json.dumps({"job": job, "events": events}, indent=2))
     else:
-        print(page(job, events, controller.url, time.time()))
+        print(page(job, events, controller.url, time.time(), board["policy"]["error"]))
     return FINE
 
 
@@ -162,10 +162,18 @@ def _find(board: Json, name: str) -> Json:
     raise BadInput("joulecut explain", f"no job {name!r}", known)
 
 
-def page(job: Json, events: list[Json], url: str, now_unix_s: float) -> str:
+def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_error: str = "") -> str:
     """The whole explanation as text."""
+    head = [
+        f"{job['name']} at {url}: {MODES[job['mode']]}",
+        sentence(job["sentence"], [job["name"]]),
+    ]
+    if policy_error:
+        head.append(f"! The policy file on disk is not in force: {policy_error}")
+    if hindrance := job.get("hindrance"):
+        head.append(f"! Not enforceable now: {sentence(hindrance, [job['name']])}")
     parts = [
-        [f"{job['name']} at {url}: {MODES[job['mode']]}", sentence(job["sentence"], [job["name"]])],
+        head,
         [*_facts(job, now_unix_s), *_predictors(job)],
         granularity_lines(job),
         _learning(job),

@@ -64,11 +64,41 @@ def _check(argv: list[str]) -> int:
         policy = load(options.file, profiles=options.profiles, uploaded=uploaded)
     board = controller.board() if controller else None
     budget = budget_check(policy, board)
+    barred = hindrances(policy, board)
     if options.json:
-        print(json.dumps(as_json(policy) | {"power_budget": budget}, indent=2))
-    else:
-        print(as_text(policy) + (f"\n  power budget: {budget['text']}" if budget else ""))
+        print(
+            json.dumps(as_json(policy) | {"power_budget": budget, "hindrances": barred}, indent=2)
+        )
+        return FINE
+    lines = [as_text(policy)]
+    lines += [f"  ! {name}: not enforceable now: {why}" for name, why in barred.items()]
+    lines += [f"  power budget: {budget['text']}"] if budget else []
+    print("\n".join(lines))
     return FINE
+
+
+def hindrances(policy: "Policy", board: Json | None) -> dict[str, str]:
+    """Why no command could be sent for jobs of the policy, by name, as a controller sees it: by its
+    own word for jobs that it knows, else by the GPUs that the policy lists.
+    """
+    if board is None:
+        return {}
+    known = {job["name"]: job.get("hindrance") or "" for job in board["jobs"]}
+    gpus = {(gpu["node"], gpu["index"]): gpu for gpu in board["gpus"]}
+    found: dict[str, str] = {}
+    for job in (one for one in policy.jobs if one.mode != "off"):
+        why = known.get(job.name, "")
+        for ref in job.gpus:
+            gpu = gpus.get((ref.node, ref.index))
+            if why or (gpu is not None and not gpu["why_not_controllable"]):
+                continue
+            reason = (
+                f"not controllable: {gpu['why_not_controllable']}" if gpu else "no agent has it"
+            )
+            why = f"GPU {ref.node}/{ref.index}: {reason}"
+        if why:
+            found[job.name] = why
+    return found
 
 
 class _Uploaded:

@@ -37,6 +37,7 @@ def recommendation(job: Json) -> Json:
         "reason": plan.get("reason") or job["sentence"],
         "refused": plan.get("refused") or None,
         "held": [hold["sentence"] for hold in job["holds"]],
+        "hindrance": job.get("hindrance") or None,
         "in_force": _in_force(job),
         "changes": [
             {
@@ -101,7 +102,9 @@ def _page(job: Json, url: str) -> Iterator[str]:
     forecast = plan["forecast"]
     if forecast:
         yield from _predicted(forecast)
-    if changing and job["mode"] == "recommend":
+    if hindrance := job.get("hindrance"):
+        yield f"! Not enforceable now: {sentence(hindrance, [job['name']])}"
+    elif changing and job["mode"] == "recommend":
         yield "No command is sent; `mode: enforce` in the policy applies it."
 
 

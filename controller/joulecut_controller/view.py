@@ -145,6 +145,7 @@ class JobView:
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
     external_lock: str = ""  # why default clocks are not measured: another writer's lock
     reservation: str = ""  # why a job in mode enforce is only recommended for now
+    hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
     time_ratios: Mapping[str, float] = field(default_factory=dict)

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 from worlds import Controller, World
 
+from joulecut_cli.recommend import recommendation
 from joulecut_controller.policy.opt_in import MAX_SLOWDOWN, POLICY
 from joulecut_controller.policy.policy import OptIn, PodMatch, Policy
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.web.job_json import job_json
 
 PASSES_TO_PLAN = 25  # a baseline of 30 iterations, confirmed by several looks
 
@@ -165,3 +167,31 @@ def test_a_refused_opt_in_is_shown_and_moves_no_clock(world: World, store: Datab
     assert job.sentence.endswith("is more than entry small allows, 2%")
     assert "opt-in refused" in job.sentence
     assert (job.mode, world.calls) == ("off", [])
+
+
+def test_a_recommendation_says_what_the_keeper_would_refuse(
+    world: World, store: DatabaseStore
+) -> None:
+    controller = Controller(world, store, world.policy("recommend"))
+    controller.run(PASSES_TO_PLAN)
+    assert (controller.job.view.hindrance, controller.job.decision is not None) == ("", True)
+    assert "1 plan available" in controller.boards[-1].sentence
+    world.agents["n1:1"].controllable = False
+    controller.run(2)
+    assert "not controllable: MIG is on" in controller.job.view.hindrance
+    assert "1 plan could not be enforced now" in controller.boards[-1].sentence
+    assert "available" not in controller.boards[-1].sentence
+    told = recommendation(job_json(controller.job, controller.boards[-1].view))
+    assert told["hindrance"] == controller.job.view.hindrance
+
+
+def test_a_profile_that_was_taken_away_is_cited_nowhere(world: World, store: DatabaseStore) -> None:
+    policy = world.policy("recommend")
+    controller = Controller(world, store, policy)
+    controller.run(2 * PASSES_TO_PLAN)
+    assert controller.job.learnt.text
+    job = replace(policy.jobs[0], profile=None)
+    controller.source.put(replace(policy, jobs=(job,), digest="2"))
+    controller.run(3)
+    assert controller.job.decision is not None
+    assert (controller.job.decision.forecast, controller.job.learnt.text) == (None, "")

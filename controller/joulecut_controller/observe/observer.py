@@ -150,9 +150,10 @@ class Observer:
             recall=lambda: recall(policy.name, shape),
         )
         running = match.running or unanimous(placement, gpus)
-        reservation = ""
-        if policy.mode == "enforce":
-            reservation = reservation_of(policy, placement, running, seen)
+        hindrance = ""
+        if policy.mode != "off":
+            hindrance = reservation_of(policy, placement, running, seen)
+        reservation = hindrance if policy.mode == "enforce" else ""
         if reservation:
             policy = replace(policy, mode="recommend")
         if measured.operations_reported is False and _learnt_online(policy):
@@ -170,6 +171,7 @@ class Observer:
             running=running,
             external_lock=measured.external_lock,
             reservation=reservation,
+            hindrance=hindrance,
             reports_refused=measured.refused,
             groups=placement.groups,
             time_ratios=measured.time_ratios,

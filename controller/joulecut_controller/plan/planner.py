@@ -93,6 +93,8 @@ def decide(
         state = replace(state, changed_s=float("-inf"), suspended=None)
     hindered = obstacle(inputs)
     if hindered:
+        if inputs.job.policy.profile is None:
+            state = replace(state, costs=None)  # of a profile that was taken away
         return _give_back(state, *hindered)
     if inputs.holdout:
         return Decision("default", "holdout", inputs.holdout, suspend(state, inputs.view.now_s))

@@ -85,6 +85,8 @@ class PlanRollout:
             reason = f"plan {self.decision.generation} unchanged"
         if job.reservation:
             reason = f"recommend only: {job.reservation}; {reason}"
+        elif job.hindrance and job.policy.mode == "recommend" and decision.choice is not None:
+            reason = f"{reason}; not enforceable now: {job.hindrance}"
         decision = replace(decision, reason=reason)
         self.sentence = reason
         try:

@@ -462,7 +462,7 @@ class Reconciler:
         )
         boards = []
         for name, observation in observations.items():
-            boards.append(self._job_board(name, observation, view, learned.get(name)))
+            boards.append(self._job_board(name, observation, learned.get(name)))
             await asyncio.sleep(0)
         actions = self._actions()
         return Board(
@@ -508,7 +508,7 @@ class Reconciler:
         )
 
     def _job_board(
-        self, name: str, observation: JobObservation, view: View, learned: Learnt | None
+        self, name: str, observation: JobObservation, learned: Learnt | None
     ) -> JobBoard:
         job, services = self._jobs[name], self._services
         frontier = services.frontier(job.rollout.state, observation)
@@ -518,7 +518,7 @@ class Reconciler:
             holds=services.holds.of(name),
             trips=services.holds.trips(name),
             holdout=services.holdouts.shown(name),
-            advisable=services.shadows.verdict(observation, shown.decision, view),
+            advisable=services.shadows.verdict(observation, shown.decision),
             learnt=learned or shown.learnt,
         )
 
@@ -558,14 +558,22 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
     """
     if not jobs:
         return "no job in the policy"
-    plans = [job.decision for job in jobs if job.mode == "recommend" and job.decision is not None]
+    advised = [job for job in jobs if job.mode == "recommend" and job.decision is not None]
+    plans = [job.decision for job in advised if not job.view.hindrance]
     planned = all(job.view.baseline and not job.view.complaint for job in jobs if job.mode != "off")
     words = "all jobs steady" if planned else "no change"
     saved = sorted(
         plan.forecast.saved_ratio
         for plan in plans
-        if plan.forecast is not None and not plan.changes_nothing
+        if plan is not None and plan.forecast is not None and not plan.changes_nothing
     )
+    barred = sum(
+        bool(job.view.hindrance and not job.decision.changes_nothing)
+        for job in advised
+        if job.decision is not None
+    )
+    if barred:
+        words += f". {barred} plan{'s' if barred > 1 else ''} could not be enforced now"
     if not saved:
         return words
     least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"

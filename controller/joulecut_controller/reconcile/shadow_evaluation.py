@@ -15,7 +15,6 @@ from itertools import pairwise
 
 from joulecut_controller.observe.measurement_window import KINDS_MAX, RECENT
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.observe.reserve import reservation_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
@@ -198,9 +197,7 @@ class ShadowEvaluation:
                 self._score(job_scores, promised.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
         self._save(name, job_scores)
 
-    def verdict(
-        self, observation: JobObservation, decision: Plan | None, view: View
-    ) -> Verdict | None:
+    def verdict(self, observation: JobObservation, decision: Plan | None) -> Verdict | None:
         """Whether enforcing is advisable. None where the question does not arise: in another mode,
         under a reservation, and without a profile (such a job is explored within its target).
         """
@@ -220,9 +217,7 @@ class ShadowEvaluation:
             baseline_s=baseline.time_mean_s if baseline else None,
             baseline_j=baseline.energy_j if baseline else None,
             slack=slack,
-            doubt=job.complaint
-            or reservation_of(policy, observation.placement, job.running, view)
-            or job.external_lock,
+            doubt=job.complaint or job.hindrance or job.external_lock,
             ranks=_RANKS[policy.ranks],
         )
         return verdict(state, job_scores.scores, self._unix_s())

@@ -47,6 +47,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "pipeline": _pipeline_json(policy),
         "profile": policy.profile.source if policy.profile else None,
         "evidence": evidence(shown),
+        "hindrance": shown.hindrance,  # why no command could be sent now
         "report_age_s": number(shown.report_age_s),
         "peer_iteration_time_s": number(shown.peer_iteration_time_s),
         "generation_running": shown.generation_running,

@@ -116,6 +116,7 @@ _JOB = obj(
     pipeline=maybe({"type": "object"}),
     profile=WORD,
     evidence=obj(level=TEXT, text=TEXT),
+    hindrance=TEXT,
     report_age_s=NUMBER,
     peer_iteration_time_s=NUMBER,
     generation_running=COUNT,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from joulecut_cli.policy import budget_check
+from joulecut_cli.policy import budget_check, hindrances
 from joulecut_controller.policy.policy import Cost, GpuRef, JobPolicy, Policy, Slo
 from joulecut_wire.errors import BadInput
 
@@ -52,6 +52,17 @@ def test_what_cannot_be_limited_makes_it_best_effort(given: dict[str, bool], why
     fine = budget_check(policy(1500.0), board())
     assert fine is not None
     assert fine["best_effort"] == []
+
+
+def test_gpus_that_no_command_can_reach_are_named() -> None:
+    one = {**board(settable=False), "jobs": []}
+    assert hindrances(policy(None), None) == {}
+    assert hindrances(policy(None), one) == {"a": "GPU n1/0: not controllable: MIG is on"}
+    assert hindrances(policy(None), {**board(), "jobs": [], "gpus": []}) == {
+        "a": "GPU n1/0: no agent has it"
+    }
+    known = {**board(), "jobs": [{"name": "a", "hindrance": "its agent sees drift"}]}
+    assert hindrances(policy(None), known) == {"a": "its agent sees drift"}
 
 
 def test_recommend_sends_nothing() -> None:

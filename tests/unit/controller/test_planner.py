@@ -241,3 +241,12 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
     waited_s = option.time_s - float(healthy.time_s[0])  # the faster one, for the slower
     energies.append(policy.blocking_power_w * waited_s)
     assert option.energy_j == pytest.approx(sum(energies) / 2)
+
+
+def test_costs_go_with_the_profile_that_they_are_of() -> None:
+    asked = inputs()
+    made = planned(asked)
+    assert made.state.costs is not None
+    policy = replace(asked.job.policy, profile=None)
+    gone = planned(replace(asked, job=replace(asked.job, policy=policy)), made.state)
+    assert (gone.verdict, gone.topic, gone.state.costs) == ("default", "profile", None)
