@@ -462,7 +462,7 @@ class Reconciler:
         )
         boards = []
         for name, observation in observations.items():
-            boards.append(self._job_board(name, observation, learned.get(name)))
+            boards.append(self._job_board(name, observation, view, learned.get(name)))
             await asyncio.sleep(0)
         actions = self._actions()
         return Board(
@@ -508,7 +508,7 @@ class Reconciler:
         )
 
     def _job_board(
-        self, name: str, observation: JobObservation, learned: Learnt | None
+        self, name: str, observation: JobObservation, view: View, learned: Learnt | None
     ) -> JobBoard:
         job, services = self._jobs[name], self._services
         frontier = services.frontier(job.rollout.state, observation)
