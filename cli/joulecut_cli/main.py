@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
+    "doctor": Command("joulecut_cli.doctor:run", "what a job lacks for enforced savings"),
     "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
     "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
     "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),

@@ -231,6 +231,8 @@ def _jobs(board: Json) -> list[str]:
             lines.append(f"  {name}: next: {sentence(step, [name])}")
         if foreign := foreign_text(job):
             lines.append(f"  {name}: {foreign}")
+        for fault in job.get("report_faults", [])[:1]:
+            lines.append(f"! {name}: reports: {fault['text']} ({fault['count']} so far).")
         saving = saving_text(job.get("saving"))
         if saving:
             lines.append(f"  {name}: saving {saving}.")

@@ -26,6 +26,7 @@ from joulecut_agent.jobs.live_jobs import HOLDERS_MAX, LiveJobs
 from joulecut_agent.jobs.owner import Owners
 from joulecut_agent.jobs.processes import Belonging
 from joulecut_agent.jobs.rate_source import REPORT, Fault, Submission
+from joulecut_agent.jobs.report_advice import ReportAdvice
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.log import log
 from joulecut_agent.scheduling import request_short_slices
@@ -77,8 +78,8 @@ class ReportSocket:
     ) -> None:  # fmt: skip
         """`uuids` returns the GPUs of this node; one may be found late. Without a binding any
         process may report for any GPU. `on_mark` takes a mark; it returns a refusal or "".
-        `on_report` takes a report at the moment it arrives, `on_fault` each that is not accepted.
-        Raises OSError.
+        `on_report` takes a report at the moment it arrives, `on_fault` one that is not accepted, or
+        that is likely a mistake. Raises OSError.
         """
         self._path = path
         self._uuids = uuids
@@ -89,6 +90,7 @@ class ReportSocket:
         self._on_mark = on_mark
         self._on_report = on_report
         self._on_fault = on_fault
+        self._advice = ReportAdvice()
         self._inbox: deque[Submission | Fault] = deque()
         self._reporters: dict[int, _Reporter] = {}
         # Until when the silence of an invisible process is no end, by its GPU and user id.
@@ -314,6 +316,8 @@ class ReportSocket:
         self._counters.count(REPORTS.name, "accepted")
         self._on_report(report)
         until_s, now_s = inf, time.monotonic()
+        if text := self._advice.of(report, now_s):
+            self._on_fault(Fault(sender, report.source or REPORT, text, report.uuid))
         if not self._follow(sender.pid, (report.job, report.uuid)):
             until_s = now_s + max(SILENCE_S, 5 * report.duration_s)
             live = {key: until for key, until in self._invisible.items() if now_s < until}

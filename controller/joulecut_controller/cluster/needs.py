@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.view import GpuView
 
@@ -41,7 +42,7 @@ def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
         *(
             need
             for job, standing in zip(board.jobs, standings, strict=True)
-            for need in _of_job(job, standing)
+            for need in (*_of_job(job, standing), *_of_reports(job, board))
         ),
     ]
     return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
@@ -124,6 +125,12 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
         yield Need("decision", text, job=name, runbook="JoulecutDryRunForgotten")
     for text in job.learnt.drifting:
         yield Need("note", text, job=name, runbook="JoulecutPredictorDrifted")
+
+
+def _of_reports(job: JobBoard, board: Board) -> Iterator[Need]:
+    for fault in job_faults(job.view, board.view)[:1]:
+        text = f"its reports cannot be used as they are ({fault.count} so far): {fault.text}"
+        yield Need("fault", text, job=job.view.policy.name, node=fault.node)
 
 
 def _over_budget(standing: Standing) -> bool:

@@ -97,6 +97,8 @@ def state_of(job: JobBoard) -> State:
 
 def rate_source(job: JobBoard) -> str:
     """The source of the job's iterations; empty without one."""
+    if job.timing is not None:
+        return job.timing.source
     return "report" if math.isfinite(job.view.report_age_s) else ""
 
 
@@ -117,7 +119,7 @@ def _next_step(job: JobBoard, state: State) -> str:
         "paused": job.holds[0].sentence if job.holds else "",
         "tripped": job.holds[0].sentence if job.holds else "",
         "unplaced": f"its GPUs cannot be assigned to stages: {view.complaint}",
-        "silent": "no report yet: the job must report its iterations (docs/job-reports.md)",
+        "silent": "no report yet: the job must report its iterations (docs/integrations.md)",
         "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
         "learning": advice,
         "enforced": reserved,

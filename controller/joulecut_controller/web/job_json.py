@@ -7,6 +7,7 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import FrontierPoint, Holdout, JobBoard
+from joulecut_controller.cluster.job_faults import JobFault, job_faults
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
@@ -49,6 +50,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "evidence": evidence(shown),
         "hindrance": shown.hindrance,  # why no command could be sent now
         "report_age_s": number(shown.report_age_s),
+        "report_faults": [_fault_json(fault) for fault in job_faults(shown, view)],
         "peer_iteration_time_s": number(shown.peer_iteration_time_s),
         "generation_running": shown.generation_running,
         "baseline": _window_json(shown.baseline),
@@ -98,6 +100,17 @@ def hold_json(hold: Hold) -> Json:
         "since_unix_s": number(hold.since_unix_s),
         "until_unix_s": number(hold.until_unix_s),
         "sentence": hold.sentence,
+    }
+
+
+def _fault_json(fault: JobFault) -> Json:
+    """Reports that could not be used, and what is allowed instead."""
+    return {
+        "node": fault.node,
+        "source": fault.source,
+        "text": fault.text,
+        "count": fault.count,
+        "age_s": number(fault.age_s),
     }
 
 

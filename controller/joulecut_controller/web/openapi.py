@@ -118,6 +118,7 @@ _JOB = obj(
     evidence=obj(level=TEXT, text=TEXT),
     hindrance=TEXT,
     report_age_s=NUMBER,
+    report_faults=listed(obj(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)),
     peer_iteration_time_s=NUMBER,
     generation_running=COUNT,
     baseline=maybe(ref("Window")),

@@ -1,0 +1,214 @@
+"""`joulecut doctor JOB`: what is missing between a running job and enforced savings, in order.
+
+Each step needs the ones before it, so the first that fails is the one to mend; its line ends with
+the command or the line of the policy that does. Exit status 0 where nothing is missing, else 1.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.figures import percent, seconds, sentence
+from joulecut_cli.status import add_controller_flags
+from joulecut_wire.command import FAILED, FINE, Parser
+
+SOURCES_PAGE = "docs/integrations.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step towards savings: `found` says what is there, `mend` what to do where it is not."""
+
+    name: str
+    done: bool
+    found: str
+    mend: str = ""
+
+
+def run(argv: list[str]) -> int:
+    """Raises BadInput for a bad flag, Unavailable without a controller."""
+    parser = Parser(
+        "joulecut doctor", "What is missing between a running job and enforced savings, in order."
+    )
+    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    controller = Controller(given.controller)
+    board = controller.board()
+    job = next((one for one in board["jobs"] if one["name"] == given.job), None)
+    steps = list(examined(given.job, job, board))
+    missing = next((step for step in steps if not step.done), None)
+    if given.json:
+        print(json.dumps(_json(given.job, steps, missing), indent=2))
+    else:
+        print("\n".join(_page(given.job, steps, missing, controller.url)))
+    return FINE if missing is None else FAILED
+
+
+def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
+    """The steps in order; without the job only the first."""
+    if job is None:
+        yield _in_policy(name, board)
+        return
+    yield Step("policy", True, f"mode {job['mode']}, {_budget(job)}")
+    yield _agents(board)
+    yield _reports(job)
+    yield _placed(job)
+    yield _controllable(job, board)
+    yield _measured(job)
+    yield _learnt(job)
+    yield _saving(job)
+    yield _held(job)
+    yield _enforced(job)
+
+
+def _in_policy(name: str, board: Json) -> Step:
+    names = sorted(job["name"] for job in board["jobs"])
+    source = board["policy"]["source"] or "the policy file"
+    mend = (
+        f"add to {source}: - {{name: {name}, slo: {{max_slowdown: 1%}}}}; then "
+        f"joulecut policy check {source}"
+    )
+    return Step("policy", False, f"no such job; the policy has {', '.join(names) or 'none'}", mend)
+
+
+def _agents(board: Json) -> Step:
+    lost = [node for node in board["nodes"] if not node["connected"]]
+    if not board["nodes"]:
+        return Step("agents", False, "none is configured", "agents: [HOST:9431] of the controller")
+    if not lost:
+        return Step("agents", True, f"{len(board['nodes'])} connected")
+    name, error = lost[0]["node"] or lost[0]["address"], lost[0]["error"] or "no answer"
+    return Step(
+        "agents", False, f"{len(lost)} of {len(board['nodes'])} lost: {name}: {error}",
+        f"on {name}: systemctl status joulecut-agent",
+    )  # fmt: skip
+
+
+def _reports(job: Json) -> Step:
+    faults = job.get("report_faults", [])
+    if job["report_age_s"] is None:
+        if faults:
+            return Step("reports", False, "none is usable", faults[0]["text"])
+        mend = f"joulecut run --job {job['name']} -- COMMAND, or another source ({SOURCES_PAGE})"
+        return Step("reports", False, "the job has not reported yet", mend)
+    if faults:
+        fault = faults[0]
+        found = f"{fault['count']} could not be used as they are ({fault['source']})"
+        return Step("reports", False, found, fault["text"])
+    source = job.get("rate_source") or "report"
+    found = f"the newest {seconds(job['report_age_s'])} ago, source {source}"
+    return Step("reports", True, found)
+
+
+def _placed(job: Json) -> Step:
+    if job["complaint"]:
+        return Step("stages", False, job["complaint"], "match, pipeline or ranks of its entry")
+    if job["pipeline"] is None:
+        mend = "pipeline: {schedule: 1f1b, stages: 1, microbatches: 1} in its entry; stages above 1"
+        return Step("stages", False, "no pipeline in the policy", f"{mend} for a pipeline")
+    stages = {row["stage"] for row in job["gpus"]}
+    return Step("stages", True, f"{len(job['gpus'])} GPUs in {len(stages)} stages")
+
+
+def _controllable(job: Json, board: Json) -> Step:
+    gpus = {gpu["uuid"]: gpu for gpu in board["gpus"]}
+    mine = [gpus[row["uuid"]] for row in job["gpus"] if row["uuid"] in gpus]
+    fixed = [gpu for gpu in mine if not gpu["controllable"]]
+    if not fixed:
+        return Step("control", True, f"{len(mine)} GPUs may be set")
+    first = fixed[0]
+    found = (
+        f"{len(fixed)} of {len(mine)} GPUs may not: {first['node']}/{first['index']}: "
+        f"{first['why_not_controllable']}"
+    )
+    return Step("control", False, found, f"on {first['node']}: systemctl status joulecut-keeper")
+
+
+def _measured(job: Json) -> Step:
+    if job.get("foreign_lock"):
+        mend = "site_default of the agent, or end the other writer"
+        return Step("baseline", False, job["foreign_lock"], mend)
+    baseline = job["baseline"]
+    if not baseline:
+        return Step("baseline", False, "not measured yet", "wait: 30 iterations at default clocks")
+    time_s = seconds(baseline["iteration_time_s"])
+    return Step("baseline", True, f"{time_s} an iteration at default clocks")
+
+
+def _learnt(job: Json) -> Step:
+    probing = job.get("probing")
+    if job["profile"]:
+        return Step("evidence", True, f"profile {job['profile']}")
+    if probing and probing["verdict"] == "enough":
+        return Step("evidence", True, f"{probing['settings_measured']} settings measured")
+    found = probing["reason"] if probing else "no profile, and nothing measured at other clocks"
+    mend = "mode: enforce lets it learn while it runs, or pipeline.profile: FILE"
+    return Step("evidence", False, found, mend)
+
+
+def _saving(job: Json) -> Step:
+    plan = job["decision"]
+    if not plan:
+        return Step("plan", False, sentence(job["sentence"], [job["name"]]), _explain(job))
+    if plan["refused"]:
+        return Step("plan", False, f"refused: {plan['refused']}", _explain(job))
+    forecast = plan.get("forecast") or {}
+    saved = forecast.get("saved_ratio")
+    if not saved or saved <= 0.0:
+        mend = "a larger slo.max_slowdown; joulecut explain shows the frontier"
+        return Step("plan", False, f"no plan saves energy within {_budget(job)}", mend)
+    slower = percent(forecast["slowdown_ratio"], signed=True)
+    found = f"plan {plan['generation']}: {percent(saved)} less energy, {slower} time (predicted)"
+    return Step("plan", True, found)
+
+
+def _held(job: Json) -> Step:
+    if not job["holds"]:
+        return Step("holds", True, "none")
+    hold = job["holds"][0]
+    return Step("holds", False, hold["sentence"], f"joulecut resume {hold['job'] or '--all'}")
+
+
+def _enforced(job: Json) -> Step:
+    applied = job["applied"]
+    if applied and job["mode"] == "enforce":
+        return Step("enforced", True, f"plan {applied['generation']} is in force")
+    if job["mode"] != "enforce":
+        found = f"mode {job['mode']}: no command is sent"
+        return Step("enforced", False, found, f"mode: enforce in the entry of {job['name']}")
+    found = job.get("next_step") or job["sentence"]
+    return Step("enforced", False, sentence(found, [job["name"]]), _explain(job))
+
+
+def _explain(job: Json) -> str:
+    return f"joulecut explain {job['name']}"
+
+
+def _budget(job: Json) -> str:
+    slo = job["slo"]
+    if slo["max_slowdown_ratio"] is not None:
+        return f"at most {percent(slo['max_slowdown_ratio'])} slower"
+    return f"at most {seconds(slo['max_iteration_time_s'])} an iteration"
+
+
+def _page(name: str, steps: list[Step], missing: Step | None, url: str) -> Iterator[str]:
+    yield f"{name} at {url}"
+    width = max(len(step.name) for step in steps)
+    for step in steps:
+        mark = "ok" if step.done else "!!" if step is missing else " -"
+        yield f"  {mark}  {step.name:<{width}}  {step.found}"
+    yield "Nothing is missing." if missing is None else f"Next: {missing.mend}"
+
+
+def _json(name: str, steps: list[Step], missing: Step | None) -> Json:
+    return {
+        "job": name,
+        "missing": missing.name if missing else None,
+        "next": missing.mend if missing else None,
+        "steps": [
+            {"name": one.name, "done": one.done, "found": one.found, "mend": one.mend or None}
+            for one in steps
+        ],
+    }

@@ -1,0 +1,103 @@
+"""`joulecut doctor`: the first thing that is missing, and the command that mends it."""
+
+import json
+from dataclasses import replace
+
+import boards
+import commands
+import pytest
+from serving import Serving
+
+from joulecut_controller.board import Board
+from joulecut_controller.view import NodeView
+from joulecut_wire.messages import Allocation, ReportFault
+
+NEVER_S = float("inf")
+
+
+def _doctor(board: Board, *words: str) -> tuple[int, dict[str, object]]:
+    with Serving(board) as server:
+        done = commands.run("doctor", *words, "--json", "--controller", server.url)
+    return done.returncode, json.loads(done.stdout)
+
+
+def _with_faults(board: Board, *faults: ReportFault) -> Board:
+    """The job has never reported; what came could not be used."""
+    job = board.jobs[0]
+    view = replace(job.view, report_age_s=NEVER_S, baseline=None)
+    nodes = (replace(board.view.nodes[0], faults=faults), *board.view.nodes[1:])
+    shown = replace(board.view, nodes=nodes, jobs=(view,))
+    return replace(board, view=shown, jobs=(replace(job, view=view, timing=None),))
+
+
+def test_an_enforced_job_lacks_nothing() -> None:
+    status, found = _doctor(boards.board(), "gpt3-175b")
+    assert (status, found["missing"], found["next"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("board", "missing", "mend"),
+    [
+        (boards.board("recommend"), "enforced", "mode: enforce in the entry of gpt3-175b"),
+        (boards.measuring(), "baseline", "wait: 30 iterations at default clocks"),
+        (
+            replace(
+                boards.board(),
+                view=replace(
+                    boards.board().view, nodes=(NodeView("n9:9431", "n9", False, error="refused"),)
+                ),
+            ),
+            "agents",
+            "on n9: systemctl status joulecut-agent",
+        ),
+        (_with_faults(boards.board()), "reports", "joulecut run --job gpt3-175b -- COMMAND"),
+    ],
+)
+def test_the_first_missing_step_comes_with_its_remedy(
+    board: Board, missing: str, mend: str
+) -> None:
+    status, found = _doctor(board, "gpt3-175b")
+    assert (status, found["missing"]) == (1, missing)
+    assert str(found["next"]).startswith(mend)
+
+
+def test_a_job_that_is_not_in_the_policy() -> None:
+    status, found = _doctor(boards.board(), "gpt4")
+    assert (status, found["missing"]) == (1, "policy")
+    assert "name: gpt4" in str(found["next"])
+
+
+def test_a_wrong_report_is_shown_to_the_owner_of_its_sender() -> None:
+    text = "datagram: ops[0].kind is 'fwd'; allowed: forward"
+    mine = ReportFault("python", (boards.uuid(0),), "report", text, 7, 1.0)
+    other = ReportFault("python", ("GPU-of-another-job",), "report", "not mine", 9, 0.5)
+    board = _with_faults(boards.board(), mine, other)
+    status, found = _doctor(board, "gpt3-175b")
+    assert (status, found["missing"], found["next"]) == (1, "reports", text)
+    with Serving(board) as server:
+        page = commands.run("status", "--controller", server.url).stdout
+    assert text in page
+    assert "not mine" not in page
+
+
+def test_a_name_that_fits_no_entry_is_shown_at_the_entry_it_resembles() -> None:
+    board = boards.board()
+    job = board.jobs[0]
+    view = replace(job.view, stages=(), report_age_s=NEVER_S, baseline=None)
+    view = replace(view, policy=replace(view.policy, gpus=()))
+    gpus = {
+        uuid: replace(gpu, allocation=Allocation(uuid, "gpt3-175", source="report"))
+        for uuid, gpu in board.view.gpus.items()
+    }
+    shown = replace(board.view, gpus=gpus, jobs=(view,))
+    job = replace(job, view=view, timing=None)
+    _, found = _doctor(replace(board, view=shown, jobs=(job,)), "gpt3-175b")
+    assert found["missing"] == "reports"
+    assert "JOULECUT_JOB=gpt3-175b" in str(found["next"])
+
+
+def test_text_has_a_line_for_each_step() -> None:
+    with Serving(boards.board("recommend")) as server:
+        text = commands.run("doctor", "gpt3-175b", "--controller", server.url).stdout
+    assert text.count("  ok  ") == 9
+    assert text.splitlines()[-1] == "Next: mode: enforce in the entry of gpt3-175b"
