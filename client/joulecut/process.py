@@ -34,6 +34,16 @@ def uuid() -> str:
     return found if found.startswith("GPU-") or not found else f"GPU-{found}"
 
 
+def stages() -> int:
+    """Stages of the pipeline as a loaded framework knows them, 1 without one; 0 if not known."""
+    if os.environ.get(STAGE):
+        return 0
+    megatron: Any = sys.modules.get(MEGATRON)
+    if megatron is not None and megatron.model_parallel_is_initialized():
+        return int(megatron.get_pipeline_model_parallel_world_size())
+    return 0 if "deepspeed.runtime.pipe.engine" in sys.modules else 1
+
+
 def stage() -> int:
     """Pipeline stage where a loaded framework knows it, else 0."""
     if named := os.environ.get(STAGE, ""):

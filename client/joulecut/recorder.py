@@ -169,6 +169,9 @@ class IterationRecorder:
             return False
         stage = process.stage() if self.stage is None else self.stage
         self._reporter = self._make_reporter(process.job(), uuid, stage)
+        stages = process.stages()
+        if self.shape is None and self.stage is None and stages:
+            self.shape = {"schedule": "", "stages": stages, "microbatches": 0}
         return True
 
     def _is_mine(self) -> bool:

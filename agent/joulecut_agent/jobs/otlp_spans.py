@@ -79,6 +79,8 @@ class SpanBatch:
 
 
 class _Sizes(NamedTuple):
+    """0 where the exporter does not say."""
+
     stages: int
     tensor_parallel: int
     data_parallel: int
@@ -122,7 +124,7 @@ class SpanReader:
             for scope in resource.scope_spans:
                 spans += len(scope.spans)
                 ended += list(_sorted_into(rank, scope.spans))
-            sizes = _Sizes(*(_whole(about, names) or 1 for names in (PIPELINE, TENSOR, DATA)))
+            sizes = _Sizes(*(_whole(about, names) or 0 for names in (PIPELINE, TENSOR, DATA)))
             for one in sorted(ended, key=lambda one: one.end_ns):
                 try:
                     found.append(_iteration(rank, who, sizes, one))
@@ -162,10 +164,15 @@ def _iteration(rank: _Rank, who: RankIdentity, sizes: _Sizes, one: _Ended) -> Sp
     kinds = [kind for begin, kind in sorted(rank.operations) if one.start_ns <= begin < one.end_ns]
     while rank.operations and rank.operations[0][0] < one.end_ns:
         rank.operations.popleft()
-    shape = shape_of(
-        kinds, who.stage, stages=sizes.stages, tensor_parallel=sizes.tensor_parallel,
-        data_parallel=sizes.data_parallel,
-    )  # fmt: skip
+    shape = None
+    if sizes.stages:
+        shape = shape_of(
+            kinds,
+            who.stage,
+            stages=sizes.stages,
+            tensor_parallel=sizes.tensor_parallel or 1,
+            data_parallel=sizes.data_parallel or 1,
+        )
     duration_s = since_s if follows else span_s
     return SpanIteration(who, rank.number, duration_s, one.end_ns * NS, shape)
 

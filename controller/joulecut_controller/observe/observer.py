@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
 from joulecut_controller.observe.placement import Placement, Placements
+from joulecut_controller.observe.reported_shape import ReportedShapes
 from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState
@@ -57,6 +58,7 @@ class Observer:
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
+        self._reported = ReportedShapes()
         self._stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
         self._stale_s = stale_s
@@ -101,6 +103,7 @@ class Observer:
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
+        self._reported.keep_only(names)
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         matched = self._match(policy, gpus, reports)
@@ -137,7 +140,15 @@ class Observer:
     ) -> JobObservation:
         gpus, now_s = seen.gpus, seen.now_s
         self._placements.note(policy.name, reports, gpus)
+        unknown = ""
+        if policy.pipeline is None:
+            self._reported.note(policy.name, reports, gpus)
+            reporting = self._placements.reporting(policy.name)
+            policy = replace(policy, pipeline=self._reported.pipeline(policy.name, reporting))
+            unknown = self._reported.missing(policy.name, reporting)
         placement = self._placements.placement(policy, gpus, now_s, match)
+        if unknown and not placement.complaint:
+            placement = replace(placement, complaint=unknown)
         shape = self._shape(policy, placement)
         measured = self._stats.fold(
             policy.name,
