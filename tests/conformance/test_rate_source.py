@@ -4,6 +4,7 @@ Real sockets and real senders; only the owners of the GPUs are made up.
 """
 
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -99,10 +100,8 @@ class Datagrams:
         reporter.close()
 
     def garbage(self, node: Node) -> None:
-        reporter = Reporter("demo", "GPU-a", 2, str(node.socket._path))
-        reporter._words["stage"] = "two"
-        assert reporter.iteration(1, 0.5, {})
-        reporter.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b'{"v": 1, "job": "demo", "stage": "two"}', str(node.socket._path))
 
     def flood(self, node: Node) -> None:
         reporter = Reporter("demo", "GPU-a", 2, str(node.socket._path))

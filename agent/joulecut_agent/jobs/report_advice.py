@@ -15,24 +15,26 @@ SPELLINGS = {
     "dgrad": "input", "wgrad": "weight",
 }  # fmt: skip
 KINDS = "forward, backward, input, weight"
-# A duration this many times the time between two reports is in other units; a lost report or two
-# makes no such factor. Three in a row: the first after a pause may be late.
-UNITS_RATIO, UNITS_IN_ROW = 50.0, 3
+# A duration this many times the time between two reports is in other units. Judged over some
+# seconds and reports: those that wait while the agent is busy arrive together.
+UNITS_RATIO, UNITS_S_MIN, UNITS_REPORTS_MIN = 50.0, 10.0, 3
 GPUS_MAX = 64
 
 
 @dataclass(slots=True)
-class _Pace:
+class _Streak:
+    """Reports in a row whose durations are too long for the pace at which they come."""
+
     iteration: int
-    arrived_s: float
-    too_long: int = 0
+    began_s: float
+    reports: int = 0
 
 
 class ReportAdvice:
     """Follows the reports of each job and GPU. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._paces: OrderedDict[tuple[str, str], _Pace] = OrderedDict()
+        self._streaks: OrderedDict[tuple[str, str], _Streak] = OrderedDict()
 
     def of(self, report: IterationReport, arrived_s: float) -> str:
         """One line, or "" where nothing is odd."""
@@ -40,18 +42,17 @@ class ReportAdvice:
 
     def _units(self, report: IterationReport, arrived_s: float) -> str:
         key = (report.job, report.uuid)
-        before = self._paces.get(key)
-        now = self._paces[key] = _Pace(report.iteration, arrived_s)
-        self._paces.move_to_end(key)
-        if len(self._paces) > GPUS_MAX:
-            self._paces.popitem(last=False)
-        if before is None or report.iteration <= before.iteration or report.age_s:
+        streak = self._streaks.setdefault(key, _Streak(report.iteration, arrived_s))
+        self._streaks.move_to_end(key)
+        if len(self._streaks) > GPUS_MAX:
+            self._streaks.popitem(last=False)
+        iterations, took_s = report.iteration - streak.iteration, arrived_s - streak.began_s
+        each_s = took_s / iterations if iterations > 0 else 0.0
+        if iterations <= 0 or report.age_s or report.duration_s <= UNITS_RATIO * each_s:
+            self._streaks[key] = _Streak(report.iteration, arrived_s)
             return ""
-        each_s = (arrived_s - before.arrived_s) / (report.iteration - before.iteration)
-        if report.duration_s <= UNITS_RATIO * each_s:
-            return ""
-        now.too_long = before.too_long + 1
-        if now.too_long < UNITS_IN_ROW:
+        streak.reports += 1
+        if streak.reports < UNITS_REPORTS_MIN or took_s < UNITS_S_MIN:
             return ""
         return (
             f"duration_s is {report.duration_s:g}, but an iteration is reported every "
