@@ -101,9 +101,9 @@ class Parts:
     def _uuids(self) -> tuple[str, ...]:
         return tuple([gpu.uuid for gpu in self.sampler.gpus])
 
-    def _stepping(self, uuid: str, clock_mhz: int, wanted_s: float) -> None:
+    def _stepping(self, uuid: str, clock_mhz: int, due_s: float, wanted_s: float) -> None:
         """A timed step is sent: its latency is measured where a change can be seen."""
-        if self._latency.started({uuid: clock_mhz}, time.monotonic(), wanted_s):
+        if self._latency.started({uuid: clock_mhz}, due_s, wanted_s):
             self.sampler.hurry(WAIT_S_MAX)
 
     def _reported(self, report: IterationReport) -> None:

@@ -34,6 +34,7 @@ from joulecut_wire.reports import Mark
 
 CLOCKS_MAX = 32  # what one message to the keeper holds for each GPU
 HOLD_S, HOLD_EACH_S = 0.9, 0.4  # one hold may come late by a switch of threads, or be lost
+QUEUE_S_MAX = 0.5  # 16 driver calls of 30 ms; a step that waits longer does so for another reason
 KEEPER_GONE_S = 1.0  # between two tries while no keeper answers
 FAILED_WAIT_S = 1.0  # after an unexpected error
 ACCEPTED, REFUSED, RESTED = "accepted", "refused", "rested"
@@ -71,7 +72,7 @@ class _Gpu:
     schedule: MarkSchedule | TimedSchedule
     at_mhz: int  # as the keeper has set it
     since_s: float
-    next_s: float = -math.inf  # when another step is due
+    next_s: float  # when another step is due
     held_s: float = math.inf  # when a lowered step was set or held
     wait_until_s: float = 0.0  # no step down before: one was refused
 
@@ -96,8 +97,9 @@ class ClockSchedules:
         self._counters = counters
         self._starts = starts
         self._latencies = latencies
-        # Called before a step of a timed schedule: GPU, clock, and when it is wanted.
-        self.stepping: Callable[[str, int, float], None] = lambda *_: None
+        # Called before a step of a timed schedule: GPU, clock, when it was due and when it is
+        # wanted. What steps of other GPUs delay it by is thus part of its measured latency.
+        self.stepping: Callable[[str, int, float, float], None] = lambda *_: None
         self._gpus: Mapping[str, _Gpu] = {}
         self._changed = threading.Condition()  # guards the GPUs; one step at a time
         self._leaving = False
@@ -125,7 +127,7 @@ class ClockSchedules:
                 schedule = MarkSchedule(setting, now_s)
             else:
                 continue
-            found[uuid] = _Gpu(uuid, job, generation, rest_mhz, schedule, rest_mhz, now_s)
+            found[uuid] = _Gpu(uuid, job, generation, rest_mhz, schedule, rest_mhz, now_s, now_s)
         gone = {setting.uuid for setting in settings}
         with self._changed:
             kept = {uuid: gpu for uuid, gpu in self._gpus.items() if uuid not in gone}
@@ -152,9 +154,9 @@ class ClockSchedules:
                 self._look(gpu, time.monotonic())
 
     def turn(self) -> None:
-        """Takes the steps that are due, and holds those below the highest clock."""
+        """Takes the steps that are due, raises first, and holds those below the highest clock."""
         with self._changed:
-            for gpu in self._gpus.values():
+            for gpu in sorted(self._gpus.values(), key=lambda gpu: not gpu.is_lowered):
                 if time.monotonic() >= gpu.next_s:
                     self._look(gpu, time.monotonic())
             self._hold(time.monotonic())
@@ -210,7 +212,8 @@ class ClockSchedules:
             if due.clock_mhz != gpu.at_mhz and not due.rests:
                 rises = due.clock_mhz > gpu.at_mhz
                 ahead_s = latencies.raise_ahead_s if rises else latencies.p5_s
-                self.stepping(gpu.uuid, due.clock_mhz, now_s + ahead_s)
+                due_s = min(now_s, max(gpu.next_s, now_s - QUEUE_S_MAX))
+                self.stepping(gpu.uuid, due.clock_mhz, due_s, due_s + ahead_s)
         else:
             due = gpu.schedule.due(now_s)
         at_mhz = gpu.at_mhz
