@@ -85,6 +85,7 @@ golden: setup-dev
 docs: setup-dev
 	@$(BIN)/python tools/metrics-doc
 	@$(BIN)/python tools/policy-doc
+	@$(BIN)/python tools/glossary-doc
 	@$(BIN)/python tools/pictures
 	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture

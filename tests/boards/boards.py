@@ -129,7 +129,7 @@ def policy(mode: Mode, name: str = "gpt3-175b", microbatches: int = 48) -> JobPo
         mode=mode,
         slo=Slo(max_slowdown=0.02),
         gpus=tuple(GpuRef(f"node{1 + n // 4}", n % 4) for n in range(STAGES)),
-        clocks=ClockPolicy("gpu", 900, 10.0),
+        clocks=ClockPolicy("gpu", min_mhz=900, min_dwell_s=10.0),
         pipeline=Pipeline("1f1b", STAGES, microbatches),
         profile=profile(),
         blocking_power_w=BLOCKING_W,

@@ -1,14 +1,27 @@
 """What is generated is compared with its source, so that it cannot be edited or forgotten."""
 
+import json
+import re
 import runpy
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+STATIC = ROOT / "controller" / "joulecut_controller" / "web" / "static"
 
 
 def test_the_metrics_page_is_what_the_table_says() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "metrics-doc"))["page"]
     assert (ROOT / "docs" / "metrics.md").read_text() == page(), "run make docs"
+
+
+def test_the_glossary_has_the_words_that_the_page_explains() -> None:
+    page = runpy.run_path(str(ROOT / "tools" / "glossary-doc"))["page"]
+    assert (ROOT / "docs" / "glossary.md").read_text() == page(), "run make docs"
+    words = json.loads((STATIC / "terms.json").read_text())
+    scripts = "".join(script.read_text() for script in STATIC.glob("*.js"))
+    used = set(re.findall(r'(?:term\(|term: )"([^"]+)"', scripts))
+    assert "lease" in used
+    assert used <= words.keys()
 
 
 def test_the_keys_of_the_policy_page_are_those_of_the_schema() -> None:

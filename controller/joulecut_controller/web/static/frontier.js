@@ -6,9 +6,13 @@
 import { decimals, scale, ticks, timeUnit } from "./axis.js";
 import { h, keyed, s, setText, show } from "./dom.js";
 import { joules, known, percent, seconds } from "./format.js";
+import { term } from "./terms.js";
 
 const HEIGHT_MIN = 318;
 const MARGIN = { top: 34, right: 18, bottom: 44, left: 58 };
+
+// Names in the key, and their words in the glossary.
+const WORDS = { baseline: "baseline", curve: "frontier", bound: "lower bound", deadline: "deadline", peer: "straggler" };
 
 export class Frontier {
   constructor() {
@@ -19,7 +23,7 @@ export class Frontier {
     this.plot = h("div", { class: "plot frontier-plot" }, this.svg, this.tip);
     this.root = h(
       "section", { class: "card frontier-card" },
-      h("h2", { title: "Frontier: the least energy at each iteration time. Bloat: energy above it." }, "Energy against iteration time"),
+      h("h2", {}, "Energy against iteration time ", h("small", {}, "above the frontier is ", term("bloat"))),
       this.none, this.plot, this.key,
     );
     this.plot.addEventListener("pointermove", (event) => this.point(event));
@@ -81,9 +85,9 @@ export class Frontier {
         : []),
     ];
     keyed(this.key, items, (item) => item.id, (item) =>
-      h("li", {}, swatch(item.id), h("b", {}), h("span", { class: "basis" }), h("span", { class: "value" })),
+      h("li", {}, swatch(item.id), h("b", {}, WORDS[item.id] ? term(WORDS[item.id], item.name) : null), h("span", { class: "basis" }), h("span", { class: "value" })),
     (node, item) => {
-      setText(node.children[1], item.name);
+      setText(node.children[1].firstElementChild ?? node.children[1], item.name);
       setText(node.children[2], item.basis);
       setText(node.children[3], item.text ?? `${seconds(item.time, 4)}, ${joules(item.energy, 4)}`);
     });

@@ -37,7 +37,7 @@ export class Job {
     this.shape = h("p", { class: "facts" });
     this.sentence = h("p", { class: "job-sentence" });
     this.reason = h("p", { class: "reason" });
-    this.saving = h("p", { class: "facts", hidden: true });
+    this.saving = h("p", { class: "facts", hidden: true }, term("hold-out", "Hold-outs:"), " ");
     this.links = h("p", { class: "job-links" });
     this.complaint = h("p", { class: "banner warn", hidden: true });
     this.tiles = new Tiles();
@@ -73,7 +73,7 @@ export class Job {
     }
     const saving = savingOf(job);
     show(this.saving, saving !== "");
-    setText(this.saving, saving);
+    this.saving.lastChild.textContent = ` ${saving}`;
     show(this.complaint, job.complaint !== "");
     setText(this.complaint, `The job’s GPUs cannot be assigned to its stages: ${job.complaint}`);
     this.tiles.update(job, history);
