@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from joulecut_agent.control.set_latency import SAMPLES_MAX, WAIT_S_MAX, SetLatency
+from joulecut_agent.control.timed_schedule import SetLatencies
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 
 
@@ -59,3 +60,27 @@ def test_a_look_that_came_late_proves_nothing() -> None:
     _see(latency, 1005, 11.0)
     assert latency.p95_s("GPU-0") == 0.0
     assert not latency.seen(replace(snapshot, gpus=()))
+
+
+def test_spread_and_error_of_changes_that_were_wanted_at_a_time() -> None:
+    latency, now_s = SetLatency(), 0.0
+    assert latency.latencies("GPU-0") == SetLatencies()
+    for n in range(40):
+        _see(latency, (1410, 1005)[n % 2], now_s)
+        now_s += 1.0
+        latency.started({"GPU-0": (1005, 1410)[n % 2]}, now_s, wanted_s=now_s + 0.03)
+        for step in range(1, 6):  # between 20 and 40 ms, read each 10 ms
+            late_s = 0.01 * step
+            _see(
+                latency,
+                (1005, 1410)[(n + (late_s < 0.02 + 0.02 * (n % 3) / 2)) % 2],
+                now_s + late_s,
+            )
+        now_s += 1.0
+    known = latency.latencies("GPU-0")
+    assert 0.01 - 1e-6 <= known.p5_s <= 0.02 + 1e-6, "no change came before"
+    assert 0.04 - 1e-6 <= known.p95_s <= 0.05 + 1e-6
+    assert known.spread_s == known.p95_s - known.p5_s
+    assert known.raise_ahead_s == known.p95_s
+    assert 0.0 < latency.change_error_s("GPU-0") <= 0.02
+    assert latency.change_error_s("GPU-elsewhere") == 0.0
