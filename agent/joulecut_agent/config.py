@@ -6,6 +6,7 @@ too: a mistyped role would be lost.
 """
 
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from joulecut_agent import devices
 from joulecut_agent.config_reader import ConfigReader, is_word
 from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
+from joulecut_agent.jobs.log_tail import PRESETS, LogSource
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
@@ -32,6 +34,7 @@ GRPC = "127.0.0.1:9431"
 # OpenTelemetry's own ports, so that an exporter finds the agent without being configured.
 OTLP_GRPC, OTLP_HTTP = "127.0.0.1:4317", "127.0.0.1:4318"
 OFF = "off"
+LOGS_MAX = 64
 SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
 GRPC_SOCKET = "grpc.sock"  # in `state_dir`
@@ -48,7 +51,7 @@ HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
 PORT_VARIABLE = "KUBERNETES_SERVICE_PORT"
 KEYS = (
     "device", "node", "listen", "state_dir", "journal_dir", "sample_interval_s", "lease", "bounds",
-    "power", "site_default", "keeper", "stop_file", "attribution", "reports",
+    "power", "site_default", "keeper", "stop_file", "attribution", "reports", "logs",
     "tls", "access", "audit", "web_config",
 )  # fmt: skip
 
@@ -89,6 +92,7 @@ def load(path: Path, node: str | None = None) -> Settings:
         web_config=config.optional_path(("web_config",)),
         attribution=_attribution(config),
         otlp=_otlp(config, device),
+        logs=_logs(config),
         keys_ignored=config.ignored,  # last: after every section was read
     )
 
@@ -132,6 +136,35 @@ def _otlp_address(config: ConfigReader, key: str, default: str) -> tuple[str, in
     if host not in {"127.0.0.1", "localhost"}:
         raise config.bad(path, f"{host}", "127.0.0.1:PORT, or off")
     return "127.0.0.1", port
+
+
+def _logs(config: ConfigReader) -> tuple[LogSource, ...]:
+    """Logs of jobs: strict, since a mistyped key would leave a job without a rate."""
+    path, keys = ("logs",), ("job", "path", "pattern")
+    given = config.value(path)
+    if given is None:
+        return ()
+    if not isinstance(given, list) or len(given) > LOGS_MAX:
+        raise config.bad(path, f"{given!r}", f"a list of up to {LOGS_MAX} logs")
+    return tuple(_log_source(config, given, i, keys) for i in range(len(given)))
+
+
+def _log_source(config: ConfigReader, given: list[Any], i: int, keys: tuple[str, ...]) -> LogSource:
+    path, entry = ("logs", i), given[i]
+    fitting = isinstance(entry, dict) and set(entry) == set(keys)
+    if not fitting or not all(isinstance(entry[key], str) and entry[key] for key in keys):
+        raise config.bad(path, f"{entry!r}", "texts job, path and pattern")
+    if not entry["path"].startswith("/"):
+        raise config.bad(path, f"path {entry['path']!r}", "an absolute path; * and ? are wildcards")
+    text = PRESETS.get(entry["pattern"], entry["pattern"])
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise config.bad(path, f"pattern: {error}", "a regular expression") from None
+    if not {"ms", "s"} & set(pattern.groupindex):
+        allowed = f"a group (?P<ms>...) or (?P<s>...), or {', '.join(PRESETS)}"
+        raise config.bad(path, f"pattern {entry['pattern']!r} has no time", allowed)
+    return LogSource(entry["job"], entry["path"], pattern)
 
 
 # -- keeper ------------------------------------------------------------------------------

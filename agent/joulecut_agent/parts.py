@@ -25,6 +25,7 @@ from joulecut_agent.control.slowdown_notice import SlowdownNoticeFile
 from joulecut_agent.counters import Counters
 from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
+from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.rate_source import RateSource
 from joulecut_agent.jobs.registry import Registry
 from joulecut_agent.jobs.report_faults import ReportFaults
@@ -161,16 +162,27 @@ class Parts:
 
     def _make_rate_sources(self, undo: contextlib.ExitStack) -> tuple[RateSource, ...]:
         """The sources beside the report socket, which checks what they submit."""
+        found: list[RateSource] = []
+        if self._settings.logs:
+            logs, inbox = self._settings.logs, self.report_socket
+            found.append(LogTail(logs, inbox, self.registry.gpus_of_job))
+        if receiver := self._make_otlp_receiver():
+            found.append(receiver)
+        for source in found:
+            undo.callback(source.close)
+        return tuple(found)
+
+    def _make_otlp_receiver(self) -> RateSource | None:
         otlp, registry = self._settings.otlp, self.registry
         if not (otlp.grpc or otlp.http):
-            return ()
+            return None
         # Here: the messages take 3 MB, and only an agent that receives spans needs them.
         from joulecut_agent.jobs.otlp_receiver import (  # noqa: PLC0415
             OtlpReceiver,
             receiver_or_none,
         )
 
-        receiver = receiver_or_none(
+        return receiver_or_none(
             lambda: OtlpReceiver(
                 otlp.grpc,
                 otlp.http,
@@ -183,10 +195,6 @@ class Parts:
             ),
             required=otlp.required,
         )
-        if receiver is None:
-            return ()
-        undo.callback(receiver.close)
-        return (receiver,)
 
     def _make_sampler(self, reader: DriverReader, boot_id: str) -> None:
         """The readers of the device: each tick, fast samples on request, and set latency."""

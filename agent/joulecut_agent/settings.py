@@ -6,6 +6,7 @@ from typing import Any
 
 from joulecut_agent.control.access import LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
+from joulecut_agent.jobs.log_tail import LogSource
 from joulecut_agent.jobs.settings import AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_wire.tls import TlsFiles
@@ -34,4 +35,5 @@ class Settings:
     web_config: Path | None = None
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
     otlp: OtlpSettings = field(default_factory=OtlpSettings)
+    logs: tuple[LogSource, ...] = ()
     keys_ignored: int = 0

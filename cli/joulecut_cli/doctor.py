@@ -115,6 +115,8 @@ def _placed(job: Json) -> Step:
 def _controllable(job: Json, board: Json) -> Step:
     gpus = {gpu["uuid"]: gpu for gpu in board["gpus"]}
     mine = [gpus[row["uuid"]] for row in job["gpus"] if row["uuid"] in gpus]
+    if not mine:
+        return Step("control", False, "no GPU is known to be the job's", _explain(job))
     fixed = [gpu for gpu in mine if not gpu["controllable"]]
     if not fixed:
         return Step("control", True, f"{len(mine)} GPUs may be set")

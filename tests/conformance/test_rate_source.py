@@ -4,6 +4,7 @@ Real sockets and real senders; only the owners of the GPUs are made up.
 """
 
 import os
+import re
 import socket
 import tempfile
 import time
@@ -21,6 +22,7 @@ from joulecut_agent.jobs import otlp_receiver, report_socket
 from joulecut_agent.jobs.binding import Binding, Sender
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
+from joulecut_agent.jobs.log_tail import PRESETS, LogSource, LogTail
 from joulecut_agent.jobs.loopback_peer import LoopbackPeers
 from joulecut_agent.jobs.otlp_receiver import OtlpReceiver
 from joulecut_agent.jobs.owner import SLURM, Owner, Owners
@@ -65,6 +67,11 @@ class Node:
             ),
             likely=lambda: [os.getpid()], owner=lambda _: "",
         )  # fmt: skip
+        self.log = home / "train.log"
+        pattern = re.compile(PRESETS["megatron"])
+        source = LogSource("demo", str(home / "*.log"), pattern)
+        self.logs = LogTail([source], self.socket, lambda _: ["GPU-a"])
+        self.logs.turn()  # nothing is there yet
         self.reports: list[IterationReport] = []
 
     def turn(self) -> list[IterationReport]:
@@ -81,7 +88,14 @@ class Node:
 
 
 class Rig(Protocol):
-    """One source: sends iterations of 0.5 s for a GPU, and input that it cannot read."""
+    """One source: sends iterations of 0.5 s for a GPU, and input that it cannot read.
+
+    `stage` is what it says of its stage; `addressed` whether its sender names the GPU.
+    """
+
+    name: str
+    stage: int
+    addressed: bool
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None: ...
 
@@ -91,7 +105,7 @@ class Rig(Protocol):
 
 
 class Datagrams:
-    name = "report"
+    name, stage, addressed = "report", 2, True
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
         reporter = Reporter("demo", uuid, 2, str(node.socket._path))
@@ -111,7 +125,7 @@ class Datagrams:
 
 
 class Spans:
-    name = "otlp"
+    name, stage, addressed = "otlp", 2, True
 
     def __init__(self, transport: str, names: str) -> None:
         self._transport, self._names = transport, names
@@ -148,10 +162,34 @@ class Spans:
             self._send(node, raw)
 
 
+class LogLines:
+    """Of a Megatron run. The agent's configuration names the job, not the sender."""
+
+    name, stage, addressed = "log", 0, False
+
+    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
+        with node.log.open("a") as file:
+            for number in numbers:
+                file.write(
+                    f" [2026-08-22] iteration {number:8}/ 100 | consumed samples: 12 | "
+                    "elapsed time per iteration (ms): 500.0 | throughput per GPU: 400\n"
+                )
+        node.logs.turn()
+
+    def garbage(self, node: Node) -> None:
+        with node.log.open("a") as file:
+            file.write("iteration 1/ 2 | elapsed time per iteration (ms): 1.2.3 | half a li\n")
+        node.logs.turn()
+
+    def flood(self, node: Node) -> None:
+        self.send(node, range(1, 1200))
+
+
 RIGS = {
     "datagrams": Datagrams(),
     "otlp-grpc": Spans("grpc", "megatron"),
     "otlp-http": Spans("http", "nv"),
+    "log": LogLines(),
 }
 
 
@@ -171,7 +209,7 @@ def test_iterations_arrive_in_order_with_their_durations(node: Node, rig: Rig) -
     eventually("ten reports", lambda: len(node.turn()) == 10)
     assert [report.iteration for report in node.reports] == list(range(7, 17))
     assert all(report.duration_s == pytest.approx(0.5, rel=0.01) for report in node.reports)
-    assert {(r.job, r.uuid, r.stage) for r in node.reports} == {("demo", "GPU-a", 2)}
+    assert {(r.job, r.uuid, r.stage) for r in node.reports} == {("demo", "GPU-a", rig.stage)}
     assert {report.source or "report" for report in node.reports} == {rig.name}
     assert node.counted("accepted") == 10
     assert not node.faults
@@ -179,6 +217,8 @@ def test_iterations_arrive_in_order_with_their_durations(node: Node, rig: Rig) -
 
 @pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
 def test_another_owners_gpu_is_refused_with_a_line(node: Node, rig: Rig) -> None:
+    if not rig.addressed:
+        pytest.skip("a log does not name a GPU: the configuration does")
     rig.send(node, range(1, 3), "GPU-b")
     eventually("two refusals", lambda: (node.turn(), node.counted("refused") == 2)[1])
     assert node.refused() == {"not_owner": 2}

@@ -23,6 +23,7 @@ class Submission:
     sender: Sender
     source: str
     ended_s: float  # monotonic time of the iteration's end
+    permitted: bool = False  # by the agent's configuration, not by its sender
 
 
 @dataclass(frozen=True, slots=True)

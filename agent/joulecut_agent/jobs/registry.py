@@ -137,6 +137,11 @@ class Registry:
         jobs = [one.job for one in self.given(uuid) if one.source in BOUND]
         return jobs[0] if len(jobs) == 1 else ""
 
+    def gpus_of_job(self, job: str) -> tuple[str, ...]:
+        """The GPUs that this job alone owns, by a scheduler or by its processes."""
+        settled = self._settled().items()
+        return tuple([uuid for uuid, owners in settled if {one.job for one in owners} == {job}])
+
     def process_ids(self) -> tuple[int, ...]:
         """The processes on any GPU."""
         return tuple([pid for uuid in self._inventory.uuids for pid in self._users(uuid)])

@@ -152,7 +152,8 @@ class ReportSocket:
                 self._drop("dropped", one)
             else:
                 age_s = max(0.0, time.monotonic() - one.ended_s)
-                self._handle(replace(one.report, source=one.source, age_s=age_s), one.sender)
+                report = replace(one.report, source=one.source, age_s=age_s)
+                self._handle(report, one.sender, permitted=one.permitted)
         os.eventfd_write(self._wakeup, 1)  # datagrams first, then the rest
 
     def close(self) -> None:
@@ -197,9 +198,14 @@ class ReportSocket:
         self._handle(report, sender)
         return True
 
-    def _handle(self, report: IterationReport | Mark, sender: Sender) -> None:
+    def _handle(
+        self, report: IterationReport | Mark, sender: Sender, *, permitted: bool = False
+    ) -> None:
         if report.uuid in self._uuids():
-            self._check(report, sender)
+            if permitted and isinstance(report, IterationReport):
+                self._accept_report(report, sender)
+            else:
+                self._check(report, sender)
             return
         text = f"no GPU {report.uuid} on this node"
         if f"GPU-{report.uuid}" in self._uuids():

@@ -1,0 +1,145 @@
+"""Iterations from lines of a job's log, for a job that can be given nothing else.
+
+The agent's configuration maps a log to a job: that mapping is what permits the reports, and the
+GPUs are those of that job on this node. Lines written before the agent began to read are left out.
+"""
+
+import contextlib
+import glob
+import os
+import re
+import stat
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from joulecut_agent.jobs.binding import Sender
+from joulecut_agent.jobs.rate_source import LOG, Fault, Inbox, Submission
+from joulecut_agent.log import log
+from joulecut_wire.duration import ITERATION_S_MAX
+from joulecut_wire.messages import IterationReport
+
+POLL_S = 0.5
+FILES_MAX = 64  # of one pattern of paths
+READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
+LINE_BYTES_MAX = 4096
+PRESETS = {
+    # Megatron-LM's training log; a mean over --log-interval iterations.
+    "megatron": (
+        r"iteration\s+(?P<iteration>\d+)/.*elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """`path` may have wildcards; `pattern` has a group `ms` or `s`, and may have `iteration`."""
+
+    job: str
+    path: str
+    pattern: re.Pattern[str]
+
+
+@dataclass(slots=True)
+class _File:
+    offset: int
+    rest: bytes = b""
+    lines: int = 0
+
+
+class LogTail:
+    """Reads in its own thread between `start` and `close`; without `start`, `turn` reads."""
+
+    name = LOG
+
+    def __init__(
+        self,
+        sources: Collection[LogSource],
+        inbox: Inbox,
+        gpus_of: Callable[[str], Collection[str]],
+    ) -> None:
+        """`gpus_of` returns the GPUs of a job on this node."""
+        self._sources = tuple(sources)
+        self._inbox = inbox
+        self._gpus_of = gpus_of
+        self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()  # by device and inode
+        self._begun = False
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        self._leaving.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2.0 * POLL_S)
+
+    def turn(self) -> None:
+        """Takes the lines that were added since the last turn."""
+        for source in self._sources:
+            for path in sorted(glob.glob(source.path))[:FILES_MAX]:
+                with contextlib.suppress(OSError):
+                    self._read(source, path)
+        self._begun = True
+
+    def _run(self) -> None:
+        logged = ""
+        while not self._leaving.is_set():
+            try:
+                self.turn()
+            except Exception as error:  # the other sources go on
+                line = f"reading logs of jobs failed: {type(error).__name__}: {error}"
+                if line != logged:
+                    log("agent", line)
+                logged = line
+            self._leaving.wait(POLL_S)
+
+    def _read(self, source: LogSource, path: str) -> None:
+        """Raises OSError."""
+        # A job may put anything at that path: a pipe must not block.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            about = os.fstat(file.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                return
+            known = self._files.get((about.st_dev, about.st_ino))
+            if known is None:
+                # A log that appears later is read from its first line.
+                known = _File(about.st_size if not self._begun else 0)
+                self._files[about.st_dev, about.st_ino] = known
+                if len(self._files) > FILES_MAX * max(1, len(self._sources)):
+                    self._files.popitem(last=False)
+            if about.st_size < known.offset:  # it was truncated, to be written again
+                known.offset, known.rest = 0, b""
+            if about.st_size - known.offset > READ_BYTES_MAX:
+                known.offset, known.rest = about.st_size - READ_BYTES_MAX, b""
+            file.seek(known.offset)
+            added = file.read(READ_BYTES_MAX)
+        known.offset += len(added)
+        *lines, known.rest = (known.rest + added).split(b"\n")
+        known.rest = known.rest[-LINE_BYTES_MAX:]
+        for line in lines:
+            self._take(source, known, line[:LINE_BYTES_MAX].decode(errors="replace"), about.st_uid)
+
+    def _take(self, source: LogSource, known: _File, line: str, uid: int) -> None:
+        match = source.pattern.search(line)
+        if match is None:
+            return
+        known.lines += 1
+        words = match.groupdict()
+        sender = Sender(0, uid)
+        try:
+            duration_s = float(words["s"]) if words.get("s") else float(words["ms"]) / 1000.0
+            number = int(words.get("iteration") or known.lines)
+        except (KeyError, TypeError, ValueError):
+            duration_s, number = 0.0, 0
+        if not 0.0 < duration_s <= ITERATION_S_MAX or not 0 <= number <= 2**53:
+            what = f"a line of {source.path} has no iteration time: {line[:80]!r}"
+            self._inbox.submit(Fault(sender, LOG, f"{what}; allowed: group s or ms, above 0"))
+            return
+        now_s = time.monotonic()
+        for uuid in self._gpus_of(source.job):
+            report = IterationReport(source.job, uuid, 0, number, duration_s, source=LOG)
+            self._inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))
