@@ -19,12 +19,14 @@ from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.rate_source import LOG, Fault, Inbox, Submission
 from joulecut_agent.log import log
 from joulecut_wire.duration import ITERATION_S_MAX
-from joulecut_wire.messages import IterationReport
+from joulecut_wire.messages import IterationReport, PipelineShape
 
 POLL_S = 0.5
 FILES_MAX = 64  # of one pattern of paths
 READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
 LINE_BYTES_MAX = 4096
+# A log shows no stages. As one stage all GPUs share one clock, which fits every job.
+ONE_STAGE = PipelineShape("", 1, 0)
 PRESETS = {
     # Megatron-LM's training log; a mean over --log-interval iterations.
     "megatron": (
@@ -141,5 +143,7 @@ class LogTail:
             return
         now_s = time.monotonic()
         for uuid in self._gpus_of(source.job):
-            report = IterationReport(source.job, uuid, 0, number, duration_s, source=LOG)
+            report = IterationReport(
+                source.job, uuid, 0, number, duration_s, source=LOG, shape=ONE_STAGE
+            )
             self._inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))
