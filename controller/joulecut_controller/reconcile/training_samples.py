@@ -5,8 +5,10 @@ counter, less the waiting power: nothing measures the power of single operations
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.view import GpuView, JobView, StageLoad
@@ -17,8 +19,9 @@ from joulecut_engine.estimate.estimator import (
     Sample,
     Subject,
 )
-from joulecut_engine.graph.pipeline import KINDS, Kind
-from joulecut_engine.graph.shape import kinds_of
+from joulecut_engine.graph.pipeline import Kind, Pipeline
+from joulecut_engine.graph.schedules import programs
+from joulecut_engine.graph.shape import part_of
 
 ERROR_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
 POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
@@ -26,6 +29,9 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 # 64 each is taken every three minutes.
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
+HALVES = ("input", "weight")  # of a backward
+
+Work = Mapping[tuple[int, Kind], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +55,10 @@ def teach(
     """Passes the fresh loads to the estimator. Errors are taken before it learns. Of many replicas
     of a stage some are taken, others at the next `turn`.
     """
-    pipeline = job.policy.pipeline
-    if job.policy.profile is None or pipeline is None or job.complaint:
+    pipeline, profile = job.policy.pipeline, job.policy.profile
+    if profile is None or pipeline is None or job.complaint:
         return before
-    if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
-        return before  # reports separate neither chunks nor the halves of a backward
+    work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
     fresh = _in_turn([load for load in measured.fresh if not _mixed(gpus.get(load.uuid))], turn)
     taught = {load.uuid for load in fresh}
     power_w = {load.uuid: load.power_w for load in measured.loads if load.uuid in taught}
@@ -62,21 +67,65 @@ def teach(
     power_errors: list[float] = []
     weight = min(float(measured.fresh_iterations), SAMPLE_WEIGHT_MAX)
     for load in fresh:
-        known = _predicted(job, load, estimator)
-        hot = _power_ratio(job, load, power_w.get(load.uuid), known)
+        work = work_of[load.stage]
+        known = _predicted(job, load, work, estimator)
+        slower = _time_ratios(load, work, known, pipeline)
+        hot = _power_ratio(job, work, power_w.get(load.uuid), known, slower)
         if hot is not None:
             power_errors.append(abs(1.0 / hot - 1.0))
-        for kind, predicted in known.items():
-            busy_s = load.busy_s.get(kind)
-            if not busy_s:
-                continue
-            time_errors.append(abs(float(predicted.time_s[0]) - busy_s) / busy_s)
+        time_errors += [abs(1.0 / ratio - 1.0) for ratio in slower.values()]
+        for (row, kind), ratio in slower.items():
+            predicted = known[row, kind]
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
-            subject = Subject(job.policy.name, load.uuid, load.stage, kind)
-            sample = Sample(subject, load.clock_mhz, busy_s, drawn_w, weight)
+            subject = Subject(job.policy.name, load.uuid, row, kind)
+            time_s = ratio * float(predicted.time_s[0])
+            sample = Sample(subject, load.clock_mhz, time_s, drawn_w, weight)
             samples.append(_with_metadata(sample, measured, gpus.get(load.uuid), now_s))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+
+
+@lru_cache(maxsize=64)  # shapes of jobs; some tens of milliseconds each
+def _work(pipeline: Pipeline, *, by_part: bool) -> tuple[Work, ...]:
+    """By stage: how often an iteration has each row and kind of the profile."""
+    counts: list[Counter[tuple[int, Kind]]] = [Counter() for _ in range(pipeline.stages)]
+    for program in programs(pipeline):
+        for one in program:
+            row = part_of(pipeline, one.stage, one.chunk) if by_part else one.stage
+            counts[one.stage][row, one.kind] += 1
+    return tuple(counts)
+
+
+def _covered(kind: str, reported: Set[str]) -> tuple[str, ...]:
+    """The kinds of operation that a reported kind stands for. A job that does not tell the halves
+    of a backward apart reports them as one.
+    """
+    if kind == "backward" and reported.isdisjoint(HALVES):
+        return (kind, *HALVES)
+    return (kind,)
+
+
+def _time_ratios(
+    load: StageLoad,
+    work: Work,
+    known: Mapping[tuple[int, Kind], Prediction],
+    pipeline: Pipeline,
+) -> dict[tuple[int, Kind], float]:
+    """Measured over predicted time by row and kind. Reports do not tell the parts of the model on
+    one GPU apart: one ratio holds for all that a reported kind stands for.
+    """
+    ratios: dict[tuple[int, Kind], float] = {}
+    for kind, busy_s in load.busy_s.items():
+        stands_for = _covered(kind, load.busy_s.keys())
+        keys = [key for key in work if key[1] in stands_for]
+        if not keys or not busy_s or any(key not in known for key in keys):
+            continue
+        count = sum(work[key] for key in keys)
+        if len(stands_for) > 1:
+            count = pipeline.microbatches * pipeline.chunks  # a backward each, whole or in halves
+        predicted_s = sum(work[key] * float(known[key].time_s[0]) for key in keys) / count
+        ratios |= dict.fromkeys(keys, busy_s / predicted_s)
+    return ratios
 
 
 def _mixed(gpu: GpuView | None) -> bool:
@@ -119,33 +168,37 @@ def _with_metadata(sample: Sample, measured: Measured, gpu: GpuView | None, now_
 
 
 def _power_ratio(
-    job: JobView, load: StageLoad, power_w: float | None, known: Mapping[Kind, Prediction]
+    job: JobView,
+    work: Work,
+    power_w: float | None,
+    known: Mapping[tuple[int, Kind], Prediction],
+    slower: Mapping[tuple[int, Kind], float],
 ) -> float | None:
     """Measured over predicted power of a GPU while it works, waiting taken off."""
-    pipeline, current = job.policy.pipeline, job.current
-    assert pipeline is not None
-    if power_w is None or current is None:
+    current = job.current
+    if power_w is None or current is None or slower.keys() != work.keys():
         return None
     busy_s = working_j = 0.0
-    for kind in KINDS:
-        if kind not in known or kind not in load.busy_s:
-            return None
-        busy_s += pipeline.microbatches * load.busy_s[kind]
-        working_j += pipeline.microbatches * load.busy_s[kind] * float(known[kind].power_w[0])
+    for key, ratio in slower.items():
+        worked_s = work[key] * ratio * float(known[key].time_s[0])
+        busy_s += worked_s
+        working_j += worked_s * float(known[key].power_w[0])
     waiting_s = max(0.0, current.time_mean_s - busy_s)
     drawn_j = power_w * current.time_mean_s - job.policy.blocking_power_w * waiting_s
     return drawn_j / working_j if drawn_j > 0 and working_j > 0 else None
 
 
-def _predicted(job: JobView, load: StageLoad, estimator: Estimator) -> dict[Kind, Prediction]:
-    """By kind, at the clock it ran at; without the kinds of which nothing is known."""
+def _predicted(
+    job: JobView, load: StageLoad, work: Work, estimator: Estimator
+) -> dict[tuple[int, Kind], Prediction]:
+    """By row and kind, at the clock it ran at; without those of which nothing is known."""
     found = {
-        kind: estimator.predict(
-            Subject(job.policy.name, load.uuid, load.stage, kind), (load.clock_mhz,)
+        (row, kind): estimator.predict(
+            Subject(job.policy.name, load.uuid, row, kind), (load.clock_mhz,)
         )
-        for kind in KINDS
+        for row, kind in work
     }
-    return {kind: predicted for kind, predicted in found.items() if predicted is not None}
+    return {key: predicted for key, predicted in found.items() if predicted is not None}
 
 
 def _blend(before: float | None, errors: list[float]) -> float | None:
