@@ -89,7 +89,7 @@ BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this 
 # -- controller ----------------------------------------------------------------------------
 JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("job", "kind"), "Iteration time: kind measured, predicted or baseline.")
 JOB_POWER = _gauge("job_power_watts", ("job", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
-JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("job", "kind"), "Power above the frontier: kind intrinsic or extrinsic. Predicted, not measured.")
+JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("job", "kind"), "Power above the frontier, by kind: intrinsic, extrinsic, or variability (of GPUs faster than the slowest of their stage). Predicted, not measured.")
 JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("job", "basis"), "Energy saved against default clocks: basis predicted or measured.")
 JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("job", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week. Bound mid, or low and high of its 95 % interval. Absent until enough windows were measured.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("job",), "1 while a job runs at default clocks for a hold-out window.")

@@ -3,8 +3,10 @@
 2 stages x 8 microbatches, tensor parallelism over 2 GPUs, 2 replicas; one GPU takes 5 % longer.
 """
 
+from dataclasses import replace
+
 import pytest
-from shapes import ShapeWorld, possible
+from shapes import ShapeWorld, UnprofiledShapes, possible
 from worlds import Controller
 
 from joulecut_controller.policy.policy import Slo
@@ -45,3 +47,35 @@ def test_replicas_that_nobody_names_keep_one_clock(store: DatabaseStore) -> None
     clocks = world.clocks_mhz()
     assert not world.at_default()
     assert len({clocks[uuid] for uuid, stage in world.stage_of.items() if stage == 0}) == 1
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        replace(SHAPE, schedule="interleaved-1f1b", chunks=2),
+        replace(SHAPE, schedule="zb-h1"),
+    ],
+    ids=lambda shape: shape.schedule,
+)
+def test_running_jobs_of_other_schedules(store: DatabaseStore, shape: Pipeline) -> None:
+    """Their costs are learnt from reports that tell neither chunks nor parts of the model."""
+    world = ShapeWorld(shape, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S)
+    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
+    controller.run(30)
+    job = controller.job
+    assert job.view.baseline is not None
+    assert job.applied is not None, job.sentence
+    assert world.saved() >= possible(world.plant, BUDGET) - 0.01, job.sentence
+    assert world.recent_s(150) <= job.view.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
+
+
+def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
+    world = UnprofiledShapes(SHAPE, slow={(0, 0, 0): 1.05})
+    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
+    controller.run(230)
+    clocks = world.clocks_mhz()
+    assert clocks["GPU-0-1-0"] < clocks["GPU-0-0-0"]
+    assert world.saved() >= possible(world.plant, BUDGET) - 0.012, controller.job.sentence
+    baseline = controller.job.view.baseline
+    assert baseline is not None
+    assert world.recent_s(400) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)

@@ -49,11 +49,15 @@ def _bloat(job: JobBoard) -> Iterator[Row]:
         left_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
         yield (name, "intrinsic"), max(0.0, left_w)
         yield (name, "extrinsic"), 0.0
+        if forecast.variability_bloat_w is not None:  # the clocks that run are own clocks
+            yield (name, "variability"), 0.0
         return
     if forecast.intrinsic_bloat_w is not None:
         yield (name, "intrinsic"), forecast.intrinsic_bloat_w
     if forecast.extrinsic_bloat_w is not None:
         yield (name, "extrinsic"), forecast.extrinsic_bloat_w
+    if forecast.variability_bloat_w is not None:
+        yield (name, "variability"), forecast.variability_bloat_w
 
 
 def _slowdown(job: JobBoard) -> Iterator[Row]:

@@ -82,8 +82,11 @@ class _Gpu:
         return int(statistics.median_high(self.clocks_mhz)) if self.clocks_mhz else 0
 
     def add(self, busy: Busy) -> None:
-        if len(busy) == 2:  # forwards and backwards, or what stands for them
-            self.variance.add(*(busy[kind] for kind in sorted(busy)))
+        kinds = sorted(busy)  # backwards and forwards, or what stands for them
+        if len(busy) > 2:
+            kinds = [kind for kind in ("forward", "input") if kind in busy]
+        if len(kinds) == 2:
+            self.variance.add(*(busy[kind] for kind in kinds))
         _add(self.busy, busy)
 
     def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:

@@ -61,9 +61,9 @@ def _iteration(window: Window) -> float:
 def _operation(window: Window, pipeline: Pipeline) -> float:
     """Relative standard deviation of one operation.
 
-    Along the longest path deviations of some 2 (M + S - 1) operations average out (M per chunk); an iteration
-    varies for other reasons too, so this is the most it can be, and all there is where the job
-    reports no operations.
+    Along the longest path deviations of some 2 (M + S - 1) operations average out (M of each
+    chunk); an iteration varies for other reasons too, so this is the most it can be, and all there
+    is where the job reports no operations.
     """
     along = 2.0 * (pipeline.microbatches * pipeline.chunks + pipeline.stages - 1)
     most = min(OPERATION_MAX, _iteration(window) * math.sqrt(along))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
+from joulecut_controller.plan.own_clocks import own_clock_unmodelled
 from joulecut_controller.plan.plan import Action, Draft, Forecast, verb_of
 from joulecut_controller.view import JobView
 
@@ -26,19 +27,23 @@ def trial_of(
         return None
     width = max(map(len, job.stages))
     top = facts.constants.clock_max_mhz
+    lowest = min(advice.lowest_mhz)
+    reach_mhz = tuple(min(int(low - STEP_RATIO * top), lowest) for low in advice.lowest_mhz)
     actions = []
     for stage, uuids in enumerate(job.stages):
         asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.constants.default_mhz[stage]
         why = advice.reason if stage in advice.stages else f"{advice.verdict}: as learned so far"
+        in_reach = [mhz for mhz in facts.grids[stage] if mhz >= reach_mhz[stage]]
         for uuid in uuids:
             held_mhz = running.get(uuid, 0)
-            verb, clock_mhz = verb_of(
-                asked_mhz, held_mhz or default_mhz, default_mhz, bool(held_mhz)
-            )
-            actions.append(Action(uuid, stage, verb, clock_mhz, why))
+            ratio = job.time_ratios.get(uuid, 1.0)
+            own_mhz = own_clock_unmodelled(ratio, asked_mhz, in_reach)
+            verb, clock_mhz = verb_of(own_mhz, held_mhz or default_mhz, default_mhz, bool(held_mhz))
+            faster = f"; {1.0 - ratio:.1%} faster than its slowest GPU at {asked_mhz} MHz"
+            reason = why + faster if own_mhz < asked_mhz else why
+            actions.append(Action(uuid, stage, verb, clock_mhz, reason))
     if all(action.verb == "hold" for action in actions):
         return None
-    lowest = min(advice.lowest_mhz)
     return Draft(
         clocks=tuple(action.clock_mhz for action in actions),
         actions=tuple(actions),
@@ -51,5 +56,5 @@ def trial_of(
             gap_ratio=UNBOUNDED_GAP,
         ),
         deadline_s=advice.deadline_s,
-        reach_mhz=tuple(min(int(low - STEP_RATIO * top), lowest) for low in advice.lowest_mhz),
+        reach_mhz=reach_mhz,
     )

@@ -20,6 +20,7 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
+from joulecut_controller.plan.own_clocks import pace_setters
 from joulecut_controller.plan.planner import Decision, obstacle
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
@@ -89,7 +90,9 @@ class OnlineProfiler:
             powers = [load.power_w for load in mine if load.power_w is not None]
             if len(powers) < len(uuids):
                 return "the energy counters have not been seen for long enough yet"
-            clock = self._clock_mhz(uuids, mine, measured, view)
+            setters = pace_setters(uuids, job.time_ratios)
+            mine = [load for load in mine if load.uuid in setters]
+            clock = self._clock_mhz(tuple(setters), mine, measured, view)
             if isinstance(clock, str):
                 return clock
             clocks.append(clock)
@@ -207,7 +210,8 @@ class OnlineProfiler:
             top = default[stage]
             allowed = [mhz for mhz in clocks_allowed_mhz(policy, placed) if mhz < top]
             grids.append((*allowed, top))
-            now.append(inputs.running.get(uuids[0], 0) or top)
+            setter = pace_setters(uuids, inputs.job.time_ratios)[0]
+            now.append(inputs.running.get(setter, 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         predicted = policy.predicted
