@@ -87,6 +87,7 @@ docs: setup-dev
 	@$(BIN)/python tools/policy-doc
 	@$(BIN)/python tools/glossary-doc
 	@$(BIN)/python tools/pictures
+	@$(BIN)/python tools/page-pictures
 	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture
 	@$(BIN)/python tools/dashboards
