@@ -9,6 +9,7 @@
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
 #   make docs    rewrites the generated documents
+#   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
 #   make proto   regenerates the protobuf stubs
 
 SHELL := /bin/bash
@@ -18,7 +19,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long walks torch bench mutants golden docs proto setup setup-dev debian clean
+.PHONY: help demo check test test-long walks torch bench mutants golden docs sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -91,6 +92,9 @@ docs: setup-dev
 	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture
 	@$(BIN)/python tools/dashboards
+
+sbom: $(VENV)/dev.done
+	@tools/sbom $(ROLE)
 
 proto: setup-dev
 	@tools/proto

@@ -10,7 +10,11 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import JoulecutError
 
 JOBS_OF = ("explain", "pause", "resume", "restore", "recommend")
-ACTIONS = {"policy": "check diff profiles upload remove", "completion": "bash zsh fish"}
+ACTIONS = {
+    "deploy": "systemd helm kustomize slurm grafana",
+    "policy": "check diff profiles upload remove",
+    "completion": "bash zsh fish",
+}
 
 BASH = """\
 # joulecut: eval "$(joulecut completion bash)"

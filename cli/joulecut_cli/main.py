@@ -21,6 +21,9 @@ class Command:
     extra: str = "all"
 
 
+# What only the engine brings: a policy that names a run file needs it for its prediction.
+NUMERIC = ("numba", "numpy", "scipy", "sklearn")
+
 COMMANDS: dict[str, Command] = {
     "plan": Command("joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"),
     "frontier": Command(
@@ -36,7 +39,7 @@ COMMANDS: dict[str, Command] = {
         "joulecut_cli.model.command:run", "time, memory and energy of a training run", "engine"
     ),
     "policy": Command(
-        "joulecut_cli.policy:run", "check a policy file, or compare it", "controller"
+        "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
     ),
     "audit": Command("joulecut_cli.audit.command:run", "energy wasted by a cluster today"),
     "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
@@ -54,6 +57,7 @@ COMMANDS: dict[str, Command] = {
         "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
     ),
     "run": Command("joulecut_cli.run:run", "a training command that reports its iterations", ""),
+    "deploy": Command("joulecut_cli.deploy:run", "write units, chart, manifests or dashboards"),
     "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
     "demo": Command("joulecut_cli.demo:run", "the whole system on a simulated cluster", "sim"),
     "study": Command(
@@ -86,9 +90,9 @@ def dispatch(argv: list[str]) -> int:
     except ModuleNotFoundError as error:  # also where the command itself imports later
         if (error.name or "").startswith("joulecut"):
             raise
+        extra = "engine" if error.name in NUMERIC else command.extra
         raise Unavailable(
-            f"{name} needs {error.name}, which is not installed: "
-            f"pip install 'joulecut[{command.extra}]'"
+            f"{name} needs {error.name}, which is not installed: pip install 'joulecut[{extra}]'"
         ) from None
     return status
 

@@ -26,7 +26,7 @@ def test_values_on_the_page_are_values_of_the_chart(tmp_path: Path) -> None:
         if argv[:1] != ["helm"] or argv[1] == "uninstall":
             continue
         assert argv[3] == "deploy/helm/joulecut"
-        rest = [word for word in argv[4:] if word != "--reuse-values"]
+        rest = [word for word in argv[4:] if word != "--reset-then-reuse-values"]
         rest = [str(tmp_path / word) if word == "control.yaml" else word for word in rest]
         done = helm("template", argv[2], CHART, *rest)
         assert done.returncode == 0, (line, done.stderr)

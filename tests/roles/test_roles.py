@@ -99,6 +99,20 @@ def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path)
     assert "pip install 'joulecut[plot]'" in picture.stderr
 
 
+def test_the_check_role_is_small_and_checks(wheel: Path, tmp_path: Path) -> None:
+    env = Clean(tmp_path / "check", wheel, "[check]", "all.txt")
+    for absent in ("numpy", "grpc", "starlette", "sqlalchemy"):
+        assert env.runs(f"import {absent}").returncode != 0, absent
+    installed = sum(path.stat().st_size for path in (tmp_path / "check/lib").rglob("*.*"))
+    assert installed < 30 << 20
+    done = _run(env.bin / "joulecut", "policy", "check", ROOT / "examples/policy.yaml")
+    assert done.returncode == 0, done.stderr
+    assert _run(env.bin / "joulecut", "audit", "--help").returncode == 0
+    written = _run(env.bin / "joulecut", "deploy", "helm", tmp_path / "chart")
+    assert written.returncode == 0, written.stderr
+    assert (tmp_path / "chart/Chart.yaml").exists()
+
+
 @pytest.mark.parametrize("constraints", ["all.txt", "lowest-agent.txt"])
 def test_the_agent_role_is_light_and_starts(wheel: Path, tmp_path: Path, constraints: str) -> None:
     env = Clean(tmp_path / "agent", wheel, "[agent]", constraints)

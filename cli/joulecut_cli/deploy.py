@@ -1,0 +1,62 @@
+"""`joulecut deploy WHAT DIR`: writes the files that install Joulecut, as the release has them.
+
+Units, chart, manifests, Slurm scripts, dashboards and rules. An existing file is never overwritten.
+"""
+
+import shutil
+from pathlib import Path
+
+from joulecut_wire.command import FINE, Parser
+from joulecut_wire.errors import BadInput, Unavailable
+
+SHIPPED = Path(__file__).with_name("shipped")  # of a wheel
+CHECKOUT = Path(__file__).resolve().parents[2]
+IGNORED = shutil.ignore_patterns("__pycache__", "preview.py", "tests")
+# The folder of each, and the next command.
+KINDS = {
+    "systemd": ("deploy/systemd", "{dir}/install"),
+    "helm": ("deploy/helm/joulecut", "helm install joulecut {dir} -n joulecut"),
+    "kustomize": ("deploy/kubernetes", "kubectl apply -k {dir}/overlays/metrics-only"),
+    "slurm": (
+        "deploy/slurm",
+        "install -D -m 755 {dir}/prolog.d/50-joulecut.sh /etc/slurm/prolog.d",
+    ),
+    "grafana": ("grafana", "prometheus --config.file={dir}/prometheus.yaml"),
+}
+
+
+def run(argv: list[str]) -> int:
+    """Raises BadInput where the directory is not empty or cannot be written."""
+    parser = Parser(
+        "joulecut deploy",
+        "Writes units, chart, manifests, Slurm scripts or dashboards.",
+    )
+    parser.add_argument("what", metavar="WHAT", help=", ".join(KINDS))
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty directory")
+    given = parser.parse_args(argv)
+    if given.what not in KINDS:
+        raise BadInput(parser.prog, f"{given.what!r:.100}", ", ".join(KINDS))
+    folder: Path = given.folder
+    source, after = KINDS[given.what]
+    count = write(source, folder)
+    print(f"{count} files in {folder}. Next: {after.format(dir=folder)}")
+    return FINE
+
+
+def write(source: str, folder: Path) -> int:
+    """Copies a folder of the release; returns the number of files. Scripts are executable."""
+    origin = next((root / source for root in (SHIPPED, CHECKOUT) if (root / source).is_dir()), None)
+    if origin is None:
+        raise Unavailable(f"this installation has no {source}: install the wheel of a release")
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadInput(str(folder), "is not empty", "a new or an empty directory")
+        shutil.copytree(origin, folder, ignore=IGNORED, dirs_exist_ok=True)
+        written = [path for path in folder.rglob("*") if path.is_file()]
+        for path in written:
+            with path.open("rb") as file:
+                if file.read(2) == b"#!":  # an installer of wheels drops the mode
+                    path.chmod(0o755)
+    except OSError as error:
+        raise BadInput(str(folder), error.strerror or "cannot be written", "a directory") from None
+    return len(written)

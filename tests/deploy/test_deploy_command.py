@@ -1,0 +1,50 @@
+"""`joulecut deploy`: the files of the release, whole and usable where they are written."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from manifests import ROOT, chart
+
+from joulecut_cli.deploy import KINDS, run, write
+from joulecut_wire.errors import BadInput
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_every_kind_is_written_whole_and_only_once(what: str, tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    assert run([what, str(folder)]) == 0
+    source = ROOT / KINDS[what][0]
+    for path in folder.rglob("*"):
+        if path.is_file():
+            origin = source / path.relative_to(folder)
+            assert path.read_bytes() == origin.read_bytes()
+            assert os.access(path, os.X_OK) == os.access(origin, os.X_OK), path
+    with pytest.raises(BadInput, match="is not empty"):
+        run([what, str(folder)])
+
+
+def test_the_written_chart_is_the_chart(tmp_path: Path) -> None:
+    write(KINDS["helm"][0], tmp_path / "joulecut")
+    assert chart("keeper", folder=tmp_path / "joulecut") == chart("keeper")
+
+
+def test_the_written_installer_installs_outside_a_checkout(tmp_path: Path) -> None:
+    write(KINDS["systemd"][0], tmp_path / "units")
+    (tmp_path / "root").mkdir()
+    words = ("--package", "none", "--root", str(tmp_path / "root"))
+    done = subprocess.run(
+        [tmp_path / "units/install", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "root").rglob("joulecut-keeper.service"))
+
+
+def test_an_unknown_kind_and_a_file_in_the_way_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="systemd, helm, kustomize"):
+        run(["docker-compose", str(tmp_path / "a")])
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(BadInput):
+            run(["helm", str(place)])
