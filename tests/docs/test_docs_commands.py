@@ -29,7 +29,7 @@ MENTIONED = re.compile(r"`((?:joulecut|joulecut-agent|joulecut-controller) [^`]+
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 FOREVER = re.compile(
     r"^(joulecut-agent (run|keeper|restore|release|resume|audit)|joulecut-controller\b)"
-    r"|^joulecut demo\b"
+    r"|^joulecut (demo|run)\b"
 )
 LATE = re.compile(r"no controller answers .*nothing within \d+ s")
 QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
@@ -37,7 +37,7 @@ QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # and judges everything that they would install.
 ELSEWHERE = ("docker", "helm", "kubectl", "pip", "ssh", "systemctl")
 ONLINE = (
-    "audit", "clear", "explain", "pause", "recommend",
+    "audit", "clear", "doctor", "explain", "pause", "recommend",
     "release", "report", "restore", "resume", "status",
 )  # fmt: skip
 FAKE = "tests/fake_nvml/control.py"
@@ -133,7 +133,8 @@ def test_commands_and_flags_exist(page: str, text: str) -> None:
     for alternative in named[1].split("|") if len(named) > 1 else [""]:
         path = _path([words[0], alternative, *words[2:]]) if alternative else (words[0],)
         known = _help(*path)
-        for flag in FLAG.findall(text):
+        own = text.partition(" -- ")[0]  # what follows belongs to another command
+        for flag in FLAG.findall(own):
             assert flag in known, f"{page}: {text}: {' '.join(path)} knows no {flag}"
 
 
