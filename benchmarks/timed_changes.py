@@ -71,9 +71,9 @@ def main() -> None:
         share = found.saved_ratio / found.possible_ratio
         print(
             f"{card:9} 8 x {count:<3} {noise:5.0%} {lost:5.0%} {budget:7.1%}  "
-            f"{found.granularity:11} {found.saved_ratio:6.2%} {found.possible_ratio:8.2%} {share:7.0%} "
-            f"{found.mean_ratio:+8.2%} {found.p95_ratio:+7.2%}  "
-            f"({found.plans} plans, {found.seconds:.0f} s)",
+            f"{found.granularity:11} {found.saved_ratio:6.2%} "
+            f"{found.possible_ratio:8.2%} {share:7.0%} {found.mean_ratio:+8.2%} "
+            f"{found.p95_ratio:+7.2%}  ({found.plans} plans, {found.seconds:.0f} s)",
             flush=True,
         )
 

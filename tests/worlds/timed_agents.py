@@ -74,9 +74,8 @@ class Gpu:
         while self.next_s <= at_s:
             self._look(self.next_s)
         begun = [mhz for effect_s, mhz in self.changes if effect_s <= at_s]
-        later_s = min(
-            (effect_s for effect_s, _ in self.changes if effect_s > at_s), default=math.inf
-        )
+        later = [effect_s for effect_s, _ in self.changes if effect_s > at_s]
+        until_s = min([*later, self.next_s])
         del self.changes[: max(0, len(begun) - 1)]
         return (begun[-1] if begun else self.rest_mhz), max(until_s, at_s + 1e-9)
 
