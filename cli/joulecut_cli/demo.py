@@ -38,6 +38,7 @@ def run(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.summary is not None:
         _writable(args.summary)
+    from joulecut_cli.demo_possible import possible_saved_ratio
     from joulecut_sim.demo.course import play
 
     settings = Settings(
@@ -50,7 +51,7 @@ def run(argv: list[str]) -> int:
     )
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by the parent
     watched = terminal and not args.no_browser and _has_display()
-    return play(settings, _say, _open if watched else _leave)
+    return play(settings, _say, _open if watched else _leave, possible_saved_ratio)
 
 
 def _writable(summary: Path) -> None:

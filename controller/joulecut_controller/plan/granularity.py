@@ -20,9 +20,9 @@ from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_wire.messages import IterationTiming
 
 STRETCH_S_MIN = 0.1  # agents step no GPU more often
-# The driver's call takes 10-20 ms and the clock follows some tens of milliseconds later, for a
-# GPU whose latency was not measured yet.
-SPREAD_UNKNOWN_S = 0.05
+# Of a GPU whose latency was not measured yet: the driver's call takes 10-20 ms, and the clock
+# follows some tens of milliseconds later.
+SPREAD_UNKNOWN_S = 0.03
 # With a fifth of the starts missed, a fifth of the saving is lost, and the source is not sound.
 MISSED_RATIO_MAX = 0.2
 MISSED_RATIO_HELD = 0.3  # a granularity in use is left only beyond

@@ -12,15 +12,23 @@ from types import FrameType
 from typing import Any
 
 from joulecut_controller.policy.parse import parse as parse_policy
-from joulecut_controller.policy.policy import Slo
+from joulecut_controller.policy.policy import TOLERANCE_RATIO, Slo
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_sim.card import now_s
 from joulecut_sim.demo import layout, summary
 from joulecut_sim.demo.cluster import Cluster, Say, check_port
 from joulecut_sim.demo.layout import TTL_S, Folder, policy_text
-from joulecut_sim.demo.settings import JOB, MICROBATCHES, NODES, STAGES, Phases, Settings
-from joulecut_sim.demo.summary import Tally
+from joulecut_sim.demo.settings import (
+    JOB,
+    MICROBATCHES,
+    NODES,
+    SLO_ZERO,
+    STAGES,
+    Phases,
+    Settings,
+)
+from joulecut_sim.demo.summary import Finer, Tally
 from joulecut_sim.demo.watch import Follower, Stopped, Watch, get_json, pulse
 from joulecut_sim.profile import rows
 from joulecut_sim.results import Window
@@ -58,15 +66,15 @@ ROOM_RATIO_MIN = 1.005
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def play(settings: Settings, say: Say, show: Callable[[str], None]) -> int:
+def play(settings: Settings, say: Say, show: Callable[[str], None], finer: Finer) -> int:
     """Runs one demo; its exit status. Leaves no process, no file and no lock behind.
 
-    `show` opens the page for a person. Raises BadInput, and Unavailable with one sentence
-    for whatever did not go as it should.
+    `show` opens the page for a person; `finer` judges plans that change clocks within iterations.
+    Raises BadInput, and Unavailable with one sentence for whatever did not go as it should.
     """
     slo = target(settings)
     check_port(settings.port)
-    course = Course(settings, slo, Folder.make(), say, show)
+    course = Course(settings, slo, Folder.make(), say=say, show=show, finer=finer)
     with _signals(course.watch):
         try:
             failure = course.run()
@@ -98,9 +106,17 @@ class Course:
     """The phases and their measurements."""
 
     def __init__(
-        self, settings: Settings, slo: Slo, folder: Folder, say: Say, show: Callable[[str], None]
+        self,
+        settings: Settings,
+        slo: Slo,
+        folder: Folder,
+        *,
+        say: Say,
+        show: Callable[[str], None],
+        finer: Finer,
     ) -> None:
         self._settings = settings
+        self._finer = finer
         self._slo = slo
         self._folder = folder
         self._say = say
@@ -116,6 +132,7 @@ class Course:
         try:
             self._start()
             self._recommend()
+            self._enforce_at_zero()
             self._enforce()
             while not self.finished:
                 self._straggle()
@@ -150,7 +167,10 @@ class Course:
         )
         layout.write_job(self._folder, settings)
         layout.write_control(self._folder, None)
-        layout.write_policy(self._folder, settings, "recommend")
+        # The plan that is applied first is computed while the baseline is measured.
+        layout.write_policy(
+            self._folder, settings, "recommend", SLO_ZERO if settings.relative else ""
+        )
         self._cluster = Cluster(self._folder, settings, self._say, self.watch.pause)
         self.watch.cluster = self._cluster
         self._cluster.start()
@@ -165,7 +185,7 @@ class Course:
         )
         watch.judge(tally.baseline, now_s() + WARM_S)
         watch.run(self._phases.recommend_s)
-        watch.run(PATIENCE_S, until=lambda: self._job().get("decision") is not None)
+        watch.run(PATIENCE_S, until=self._decided)
         tally.mode = str(self._job().get("mode", "off"))
         tally.commands_while_recommending = watch.count_commands()
         watch.judge(None)
@@ -185,16 +205,55 @@ class Course:
         else:
             self._say(f"  controller: {self._sentence()}")
 
+    def _decided(self) -> bool:
+        """Whether there is a baseline, and an answer of the planner to it."""
+        job = self._job()
+        solving = "solver is at work" in str(job.get("sentence"))
+        return job.get("baseline") is not None and not solving
+
+    @property
+    def _room(self) -> float:
+        """The target over the baseline."""
+        assert self._tally.baseline.time_s is not None
+        return self._slo.deadline_s(self._tally.baseline.time_s) / self._tally.baseline.time_s
+
+    def _enforce_at_zero(self) -> None:
+        """Left out where the target is not even met by default clocks: nothing is to change."""
+        tally, watch, phases = self._tally, self.watch, self._phases
+        if self._room < 1.0:
+            return
+        self._say(f"no slowdown: the policy now says enforce, {SLO_ZERO}")
+        layout.write_policy(self._folder, self._settings, "enforce", SLO_ZERO)
+        watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
+        watch.run(PATIENCE_S, until=self._decided)
+        watch.run(PATIENCE_S / 9.0, until=lambda: self._job().get("applied") is not None)
+        watch.judge(tally.zero, now_s() + phases.settle_s)
+        watch.run(phases.zero_s)
+        watch.judge(None)
+        tally.granularity_zero = str((self._job().get("applied") or {}).get("granularity", "gpu"))
+        self._say(f"  {self._measured(tally.zero)}; {self._granularity()}")
+
+    @property
+    def _generation(self) -> int:
+        """Of the plan whose clocks are held; 0 for none."""
+        return int((self._job().get("applied") or {}).get("generation", 0))
+
+    def _granularity(self) -> str:
+        """The granularity in use, and why it is not a finer one."""
+        job = self._job()
+        why = job.get("granularity_why")
+        return f"granularity {job.get('granularity', 'gpu')}" + (f" ({why})" if why else "")
+
     def _enforce(self) -> None:
         tally, watch, phases = self._tally, self.watch, self._phases
-        assert tally.baseline.time_s is not None
-        room = self._slo.deadline_s(tally.baseline.time_s) / tally.baseline.time_s
+        room = self._room
         self._say(f"enforce: the policy now says enforce, {self._settings.slo}")
         layout.write_policy(self._folder, self._settings, "enforce")
+        before = self._generation
         watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
-        if room >= ROOM_RATIO_MIN and not watch.run(
-            PATIENCE_S, until=lambda: watch.commands.total > 0
-        ):
+        if room >= ROOM_RATIO_MIN:
+            watch.run(PATIENCE_S, until=lambda: self._generation != before)
+        if room >= ROOM_RATIO_MIN and not watch.commands.total:
             raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
         if watch.commands.total:
             self._say(f"  clocks are set under leases; {watch.commands.total} commands")
@@ -202,7 +261,9 @@ class Course:
         watch.run(phases.enforce_s)
         watch.judge(None)
         tally.mode = str(self._job().get("mode", tally.mode))
-        forecast = (self._job().get("applied") or {}).get("forecast") or {}
+        applied = self._job().get("applied") or {}
+        forecast = applied.get("forecast") or {}
+        tally.granularity = str(applied.get("granularity", "gpu"))
         tally.predicted_saved_ratio = forecast.get("saved_ratio")
         self._say(f"  {self._measured(tally.controlled)}; {watch.commands.total} commands")
         self._say(f"  controller: {self._sentence()}")
@@ -272,6 +333,10 @@ class Course:
             f"({energy_j / base.energy_j - 1.0:+.2%}) an iteration"
         )
 
+    def _possible(self, slowdown: float | None, agreed: float, granularity: str) -> float | None:
+        finer = None if granularity == "gpu" else self._finer
+        return summary.possible_saved_ratio(self._settings, slowdown, agreed, finer)
+
     def conclude(self) -> None:
         """Prints the result, and writes the summary file if one is named."""
         tally = self._tally
@@ -282,9 +347,10 @@ class Course:
         possible = None
         if slowdown is not None and tally.baseline.time_s is not None:
             self._say("computing the best saving with perfect knowledge ...")
-            agreed = self._slo.deadline_s(tally.baseline.time_s) / tally.baseline.time_s - 1.0
-            possible = summary.possible_saved_ratio(self._settings, slowdown, agreed)
-        made = summary.summary(tally, possible)
+            possible = self._possible(slowdown, self._room - 1.0, tally.granularity)
+        zero = tally.slowdown_in(tally.zero)
+        possible_zero = self._possible(zero, TOLERANCE_RATIO, tally.granularity_zero)
+        made = summary.summary(tally, possible, possible_zero)
         if self._settings.summary is not None:
             summary.write(self._settings.summary, made)
         if tally.saved_ratio is not None and slowdown is not None and possible is not None:
@@ -292,6 +358,12 @@ class Course:
             self._say(
                 f"measured: {tally.saved_ratio:.1%} less energy at {slowdown:+.2%} iteration time "
                 f"(possible at that pace: {possible:.1%}{share})"
+            )
+        saved, slower = tally.saved_in(tally.zero), tally.slowdown_in(tally.zero)
+        if saved is not None and slower is not None and possible_zero is not None:
+            self._say(
+                f"with no slowdown allowed: {saved:.1%} less energy at {slower:+.2%} iteration "
+                f"time, granularity {tally.granularity_zero} (possible: {possible_zero:.1%})"
             )
         self._say(
             f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "

@@ -19,6 +19,7 @@ INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
 TTL_S = 6.0  # the GPUs of a killed controller are reset within this
 MIN_DWELL = "1s"
+SET_LATENCY_S, SET_LATENCY_SPREAD_S = 0.02, 0.02  # assumed: an A100 with a recent driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ def write_agent(folder: Folder, node: str, settings: Settings, metrics: str, grp
                 "cards": CARDS_PER_NODE,
                 "sku": settings.sku.name,
                 "node": node,
+                "set_latency_s": SET_LATENCY_S,
+                "set_latency_spread_s": SET_LATENCY_SPREAD_S,
             },
             "listen": {"metrics": metrics, "grpc": grpc, "socket": str(folder.socket(node))},
             "state_dir": str(folder.root / node),
@@ -145,8 +148,8 @@ def write_job(folder: Folder, settings: Settings) -> None:
         write(made, file)
 
 
-def policy_text(folder: Folder, settings: Settings, mode: str) -> str:
-    """The policy as an operator would write it; `settings.slo` is one line of it."""
+def policy_text(folder: Folder, settings: Settings, mode: str, slo: str = "") -> str:
+    """The policy as an operator would write it; `slo`, else that of the settings, is a line."""
     gpus = ", ".join(f"{node}/0-{CARDS_PER_NODE - 1}" for node in NODES)
     return f"""\
 apiVersion: joulecut/v1
@@ -156,9 +159,9 @@ jobs:
   - name: {JOB}
     match: {{gpus: [{gpus}]}}
     slo:
-      {settings.slo}
+      {slo or settings.slo}
       rate: hook
-    clocks: {{granularity: gpu, min_dwell: {MIN_DWELL}}}
+    clocks: {{min_dwell: {MIN_DWELL}}}
     pipeline:
       schedule: 1f1b
       stages: {STAGES}
@@ -169,8 +172,8 @@ jobs:
 """
 
 
-def write_policy(folder: Folder, settings: Settings, mode: str) -> None:
-    put(folder.policy, policy_text(folder, settings, mode))
+def write_policy(folder: Folder, settings: Settings, mode: str, slo: str = "") -> None:
+    put(folder.policy, policy_text(folder, settings, mode, slo))
 
 
 def write_control(folder: Folder, peer_iteration_time_s: float | None) -> None:

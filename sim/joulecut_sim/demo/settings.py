@@ -14,11 +14,13 @@ MICROBATCHES = 48
 JOB = "gpt3-175b"
 
 # The true iteration takes 8 s on A100 and 19 s on A40; scaled to this, a minute holds enough
-# of them, and an operation still lasts milliseconds.
-ITERATION_S = 0.3
+# of them, and a clock can change within one: it stays for 0.1 s at least.
+ITERATION_S = 0.6
+ITERATION_ABSOLUTE_S = 0.3  # under a target in seconds, such as those of docs/demo.md
 DURATION_S_MIN = 30.0  # the baseline alone takes 30 iterations and three looks
 DURATION_S_MAX = 86_400.0
 SLO_DEFAULT = "max_slowdown: 2%"
+SLO_ZERO = "max_slowdown: 0%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,23 @@ class Settings:
         if not 0 <= self.seed < 2**53:
             raise BadInput("--seed", str(self.seed), "a whole number from 0 to 2^53")
 
+    @property
+    def relative(self) -> bool:
+        """Whether the target is a share of the job's own pace."""
+        return self.slo.lstrip().startswith("max_slowdown")
+
+    @property
+    def iteration_s(self) -> float:
+        """At default clocks, without noise."""
+        return ITERATION_S if self.relative else ITERATION_ABSOLUTE_S
+
     def plant(self, noise: Noise | None = None) -> Plant:
         """The job's true costs on the GPUs of this seed, scaled to the demo's pace."""
         skus = (self.sku,) * STAGES
         still = Plant(skus, MICROBATCHES, noise=Noise(0.0, 0.0, 0.0), seed=self.seed)
         true_s = still.iterate([sku.clock_max_mhz for sku in skus]).duration_s
         return Plant(
-            skus, MICROBATCHES, time_scale=ITERATION_S / true_s, noise=noise, seed=self.seed
+            skus, MICROBATCHES, time_scale=self.iteration_s / true_s, noise=noise, seed=self.seed
         )
 
 
@@ -58,6 +70,7 @@ class Phases:
     """How long each part of the script lasts, in seconds."""
 
     recommend_s: float
+    zero_s: float  # no slowdown allowed
     enforce_s: float
     settle_s: float  # the part of enforce (and of a recovery) that is not judged
     straggle_s: float
@@ -67,13 +80,14 @@ class Phases:
     def within(cls, duration_s: float | None) -> "Phases":
         """The phases of a minute, stretched; the rest is start-up and the reset."""
         if duration_s is None:
-            return cls(20.0, 45.0, 8.0, 20.0, 40.0)
+            return cls(20.0, 30.0, 45.0, 8.0, 20.0, 40.0)
         # The reset takes a lease at most, whatever the duration.
         left_s = duration_s - 4.0
         return cls(
-            recommend_s=0.32 * left_s,
-            enforce_s=0.40 * left_s,
-            settle_s=0.12 * left_s,
-            straggle_s=0.16 * left_s,
-            recover_s=0.12 * left_s,
+            recommend_s=0.30 * left_s,
+            zero_s=0.24 * left_s,
+            enforce_s=0.24 * left_s,
+            settle_s=0.08 * left_s,
+            straggle_s=0.12 * left_s,
+            recover_s=0.10 * left_s,
         )

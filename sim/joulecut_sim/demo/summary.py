@@ -5,23 +5,33 @@ that could not be measured is null.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from joulecut_sim.demo.layout import put
 from joulecut_sim.demo.settings import JOB, Settings
+from joulecut_sim.plant import Plant
 from joulecut_sim.possible import search
 from joulecut_sim.results import Window
 from joulecut_wire.errors import Unavailable
 
+# What few clock changes per iteration could save of a plant at a slowdown, as a share.
+Finer = Callable[[Plant, float], float]
+
 
 @dataclass(slots=True)
 class Tally:
-    """Measurements of a demo. `deadline_ratio` is the target over the baseline."""
+    """Measurements of a demo; `zero` while no slowdown was allowed. Granularities are those of
+    the plans in force at the end of their phases.
+    """
 
     mode: str = "off"
+    granularity: str = "gpu"
+    granularity_zero: str = "gpu"
     baseline: Window = field(default_factory=Window)
+    zero: Window = field(default_factory=Window)
     controlled: Window = field(default_factory=Window)
     predicted_saved_ratio: float | None = None
     commands_sent: int = 0
@@ -31,19 +41,31 @@ class Tally:
 
     @property
     def saved_ratio(self) -> float | None:
-        before, after = self.baseline.energy_j, self.controlled.energy_j
-        return None if before is None or after is None else 1.0 - after / before
+        return self.saved_in(self.controlled)
 
     @property
     def slowdown_ratio(self) -> float | None:
-        before, after = self.baseline.time_s, self.controlled.time_s
+        return self.slowdown_in(self.controlled)
+
+    def saved_in(self, window: Window) -> float | None:
+        """Against the baseline."""
+        before, after = self.baseline.energy_j, window.energy_j
+        return None if before is None or after is None else 1.0 - after / before
+
+    def slowdown_in(self, window: Window) -> float | None:
+        """Against the baseline."""
+        before, after = self.baseline.time_s, window.time_s
         return None if before is None or after is None else after / before - 1.0
 
 
 def possible_saved_ratio(
-    settings: Settings, slowdown: float | None, policy_slowdown: float | None
+    settings: Settings,
+    slowdown: float | None,
+    policy_slowdown: float | None,
+    finer: Finer | None = None,
 ) -> float | None:
-    """What one clock per GPU could have saved with perfect knowledge of the plant.
+    """What one clock per GPU could have saved with perfect knowledge of the plant, or what
+    `finer` says where clocks changed within iterations.
 
     At the larger of the slowdown that was agreed to and the one that came about: the
     strictest reading. None where nothing was controlled.
@@ -51,17 +73,20 @@ def possible_saved_ratio(
     if slowdown is None:
         return None
     agreed = max(0.0, slowdown, policy_slowdown or 0.0)
-    return search(settings.plant(), agreed).saved_ratio
+    one_clock = search(settings.plant(), agreed).saved_ratio
+    return one_clock if finer is None else max(one_clock, finer(settings.plant(), agreed))
 
 
-def summary(tally: Tally, possible: float | None) -> dict[str, Any]:
+def summary(
+    tally: Tally, possible: float | None, possible_zero: float | None = None
+) -> dict[str, Any]:
     """The summary as JSON values."""
     return {
         "jobs": [
             {
                 "name": JOB,
                 "mode": tally.mode,
-                "granularity": "gpu",
+                "granularity": tally.granularity,
                 "baseline": _window(tally.baseline),
                 "controlled": _window(tally.controlled),
                 "saved_ratio": tally.saved_ratio,
@@ -70,6 +95,12 @@ def summary(tally: Tally, possible: float | None) -> dict[str, Any]:
                 "possible_saved_ratio": possible,
             }
         ],
+        "zero_slowdown": {
+            "granularity": tally.granularity_zero,
+            "saved_ratio": tally.saved_in(tally.zero),
+            "slowdown_ratio": tally.slowdown_in(tally.zero),
+            "possible_saved_ratio": possible_zero,
+        },
         "commands_sent": tally.commands_sent,
         "commands_while_recommending": tally.commands_while_recommending,
         "gpus_restored": tally.gpus_restored,

@@ -14,7 +14,7 @@ import yaml
 from joulecut_sim.demo import layout, watch
 from joulecut_sim.demo.course import target
 from joulecut_sim.demo.layout import Folder
-from joulecut_sim.demo.settings import ITERATION_S, STAGES, Phases, Settings
+from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Phases, Settings
 from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
 from joulecut_sim.demo.watch import Commands, Follower, get_json
 from joulecut_sim.jobfile import read as read_job
@@ -110,6 +110,8 @@ def test_the_demo_runs_at_its_own_pace_on_every_card(sku: Sku, tmp_path: Path) -
     assert len(job.gpus) == STAGES
     done = settings.plant().iterate([sku.clock_max_mhz] * STAGES)
     assert done.duration_s == pytest.approx(ITERATION_S, rel=0.02)
+    absolute = Settings(sku=sku, slo="max_iteration_time: 305ms")
+    assert absolute.iteration_s == ITERATION_ABSOLUTE_S
     assert folder.profile.read_text().startswith("stage,instruction,frequency,time,energy\n")
     assert "simulated" in folder.profile.name
 
@@ -140,7 +142,8 @@ def test_the_policy_changes_its_mode_and_nothing_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0])
 def test_phases_fill_the_time_given(duration_s: float) -> None:
     phases = Phases.within(duration_s)
-    total = phases.recommend_s + phases.enforce_s + phases.straggle_s + phases.recover_s
+    enforced_s = phases.zero_s + phases.enforce_s
+    total = phases.recommend_s + enforced_s + phases.straggle_s + phases.recover_s
     assert total == pytest.approx(duration_s - 4.0)
     assert phases.settle_s <= phases.recover_s < phases.enforce_s
 
