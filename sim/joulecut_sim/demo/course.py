@@ -248,8 +248,8 @@ class Course:
         tally, watch, phases = self._tally, self.watch, self._phases
         room = self._room
         self._say(f"enforce: the policy now says enforce, {self._settings.slo}")
-        layout.write_policy(self._folder, self._settings, "enforce")
         before = self._generation
+        layout.write_policy(self._folder, self._settings, "enforce")
         watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
         if room >= ROOM_RATIO_MIN:
             watch.run(PATIENCE_S, until=lambda: self._generation != before)
