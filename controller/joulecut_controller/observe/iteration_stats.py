@@ -86,6 +86,7 @@ class _Track:
     known: Window | None = None  # the baseline when the window since `known_since_s` began
     known_since_s: float = math.nan
     time_ratios: Mapping[str, float] = field(default_factory=dict)
+    loads_compared: tuple[StageLoad, ...] = ()
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
@@ -229,7 +230,10 @@ class IterationStats:
             track.known, track.known_since_s = track.baseline, track.window.since_s
         if mature(candidate):
             track.baseline = candidate
-            track.time_ratios = time_ratios(track.window.loads(), stages, groups)
+            loads = track.window.loads()
+            if loads is not track.loads_compared:  # nothing new otherwise
+                track.loads_compared = loads
+                track.time_ratios = time_ratios(loads, stages, groups)
         elif track.known is not None:
             track.baseline = blended(track.known, candidate, _wanted(candidate))
 
