@@ -26,7 +26,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 SLOW = {(3, 1, 5): 1.05}  # stage, replica, member
 CONSTANT_RATIO = 0.02
 BAR = 0.01  # points of energy
-EVERY = 50  # passes
+EVERY = 25  # passes
 MEASURED = 200  # iterations of the mean that is held against the budget
 
 
