@@ -14,6 +14,7 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.verify.saving import Saving
@@ -83,6 +84,7 @@ class JobBoard:
     granularity_asked: str = ""  # the finest that is allowed
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
+    delay: Delay | None = None  # the part of the job that its iterations wait for
 
     @property
     def refused(self) -> tuple[tuple[str, int], ...]:

@@ -7,6 +7,9 @@ ages, from one monotonic clock. Pure.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_wire.messages import (
@@ -121,6 +124,29 @@ class StageLoad:
     power_w: float | None  # mean over whole iterations, waiting included
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PipelineTrace:
+    """Seconds of single operations of one pipeline (a data-parallel replica) in one iteration.
+
+    `stages[s]` has them by kind, in the order they ran; `orders[s]` the kinds in the order they
+    ran, empty where unknown. `measured_s` is the time of the whole iteration.
+    """
+
+    iteration: int
+    measured_s: float
+    stages: tuple[Mapping[str, NDArray[np.float64]], ...]
+    orders: tuple[tuple[str, ...], ...]
+    uuids: tuple[tuple[str, ...], ...] = ()  # its GPUs, by stage
+
+    @property
+    def counts(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """How many operations of each kind ran, by stage."""
+        return tuple(
+            tuple(sorted((kind, len(seconds)) for kind, seconds in times.items()))
+            for times in self.stages
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class JobView:
     """One job of the policy, as it runs now.
@@ -149,6 +175,8 @@ class JobView:
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
     time_ratios: Mapping[str, float] = field(default_factory=dict)
+    traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
+    newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
         ratio, budget = standing.slowdown_ratio or 0.0, standing.budget_ratio or 0.0
         text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
         yield Need("fault", text, job=name, runbook="JoulecutSlowdownAboveBudget")
+    if job.delay is not None and job.delay.part.pipeline is not None:  # no uneven split of stages
+        yield Need("note", job.delay.text, job=name)
     if state == "recommended" and job.advisable is not None and job.advisable.yes:
         saved = standing.predicted_saved_ratio
         gain = f" (-{100.0 * saved:.1f} % energy, predicted)" if saved is not None else ""

@@ -139,6 +139,12 @@ def _saved_ratio(job: JobBoard) -> Iterator[Row]:
         yield (name, "high"), interval.high
 
 
+def _delay(job: JobBoard) -> Iterator[Row]:
+    if job.delay is not None:
+        part = job.delay.part
+        yield (job.view.policy.name, part.name, job.delay.cause), part.delay_ratio
+
+
 def _drift(job: JobBoard) -> Iterator[Row]:
     yield (job.view.policy.name,), float(len(job.learnt.drifting))
 
@@ -171,6 +177,7 @@ GAUGES: tuple[tuple[m.Metric, Rows], ...] = (
     (m.SHADOW_ERROR, _shadow_errors),
     (m.JOB_ADVISABLE, _advisable),
     (m.PREDICT_DRIFT, _drift),
+    (m.JOB_DELAY, _delay),
     (m.JOB_HOLDOUT_ACTIVE, _held_out),
     (m.JOB_ENERGY_SAVED_RATIO, _saved_ratio),
     (m.CONTROLLER_MODE, _mode),

@@ -20,10 +20,11 @@ from joulecut_controller.observe.measurement_window import (
     MeasurementWindow,
     stderr_s,
 )
+from joulecut_controller.observe.operation_traces import OperationTraces, timed_of, traces_of
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import GpuView, StageLoad, Window
+from joulecut_controller.view import GpuView, PipelineTrace, StageLoad, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
@@ -67,6 +68,8 @@ class Measured:
     # Whether the job has reported operations in this shape; None before its first report.
     operations_reported: bool | None = None
     time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
+    traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
+    newest: tuple[PipelineTrace, ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +95,8 @@ class _Track:
     done: deque[int] = field(default_factory=lambda: deque(maxlen=DONE_KEPT))
     reported: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
     operations_reported: bool | None = None
+    traces: OperationTraces = field(default_factory=OperationTraces)
+    newest: tuple[PipelineTrace, ...] = ()
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
@@ -141,6 +146,7 @@ class IterationStats:
         now_s: float,
         *,
         groups: Groups = (),
+        pipelines: Groups = (),
         shape: str = "",
         recall: Callable[[], Window | None] = lambda: None,
     ) -> Measured:
@@ -167,6 +173,8 @@ class IterationStats:
         at_default = not any(track.locks.values()) and not external_lock
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups)
+            for one in fresh:
+                track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
         return Measured(
             baseline=track.baseline,
             current=track.window.summary(RECENT),
@@ -189,7 +197,17 @@ class IterationStats:
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
             time_ratios=track.time_ratios,
+            traces=track.traces.newest(),
+            newest=self._newest(track, pipelines),
         )
+
+    def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
+        """The pipelines of the newest iteration whose operations are all timed."""
+        for one in reversed(track.reported):
+            if len(one.timed) == len(track.stage_of):
+                track.newest = traces_of(one.number, one.timed, one.durations_s, pipelines)
+                break
+        return track.newest
 
     def _see_locks(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> float:
         """Compares the leases shown with those of the last pass; a change starts a new window.
@@ -264,6 +282,9 @@ class IterationStats:
             one.operations[report.uuid] = {
                 op.kind: (op.busy_s, float(op.count)) for op in report.operations
             }
+            timed = timed_of(report)
+            if timed is not None:
+                one.timed[report.uuid] = timed
             if report.peer_iteration_time_s is not None:
                 one.peers_s[report.uuid] = report.peer_iteration_time_s
             if one.complete:

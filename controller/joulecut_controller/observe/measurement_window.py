@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
+from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.view import StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
@@ -41,6 +42,7 @@ class Iteration:
     arrived_s: float  # of the first report
     durations_s: dict[str, float] = field(default_factory=dict)
     operations: dict[str, Busy] = field(default_factory=dict)
+    timed: dict[str, Timed] = field(default_factory=dict)
     peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
 
     @property

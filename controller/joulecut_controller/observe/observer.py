@@ -157,6 +157,7 @@ class Observer:
             gpus,
             now_s,
             groups=placement.groups,
+            pipelines=placement.pipelines,
             shape=shape,
             recall=lambda: recall(policy.name, shape),
         )
@@ -186,6 +187,8 @@ class Observer:
             reports_refused=measured.refused,
             groups=placement.groups,
             time_ratios=measured.time_ratios,
+            traces=measured.traces,
+            newest=measured.newest,
         )
         return JobObservation(view, placement, measured, shape)
 

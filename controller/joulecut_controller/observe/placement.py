@@ -26,7 +26,8 @@ STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 class Placement:
     """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
     that keeps even that from being known. `groups[s]` are the same GPUs by lock-step group, one
-    group per replica; empty where the groups are unknown.
+    group per replica; empty where the groups are unknown. `pipelines` has the groups by replica,
+    then by stage; empty where it is unknown which groups of two stages are of one replica.
     """
 
     stages: tuple[tuple[str, ...], ...]
@@ -35,6 +36,7 @@ class Placement:
     complaint: str = ""
     doubt: str = ""  # why counted ranks may be wrong
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
 
     @property
     def silent(self) -> bool:
@@ -152,6 +154,7 @@ class Placements:
             complaint=complaint or _misfit(policy, stages),
             doubt=_doubt(policy, stages, reporters, gpus),
             groups=_groups(policy, stages, replica_of),
+            pipelines=_pipelines(policy, stages, replica_of),
         )
 
 
@@ -231,6 +234,23 @@ def _groups(
             return ()
         made.append(tuple(tuple(group) for group in by_replica.values()))
     return tuple(made)
+
+
+def _pipelines(
+    policy: JobPolicy, stages: tuple[tuple[str, ...], ...], replica_of: Mapping[str, int | None]
+) -> tuple[tuple[tuple[str, ...], ...], ...]:
+    """The GPUs of every replica, by stage; empty where the replica of a GPU is unknown."""
+    size = policy.pipeline.lockstep if policy.pipeline else 0
+    if all(len(uuids) == size for uuids in stages):
+        return (stages,) if stages else ()
+    replicas = sorted({one for one in replica_of.values() if one is not None})
+    made = tuple(
+        tuple(tuple(u for u in uuids if replica_of.get(u) == replica) for uuids in stages)
+        for replica in replicas
+    )
+    whole = sum(len(group) for stages_of in made for group in stages_of) == sum(map(len, stages))
+    even = all(len(group) == size for stages_of in made for group in stages_of)
+    return made if whole and even else ()
 
 
 def _doubt(

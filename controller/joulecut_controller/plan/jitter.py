@@ -11,6 +11,7 @@ from joulecut_controller.view import JobView, Window
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
+from joulecut_engine.optimize.recorded import Recorded
 
 # Less makes a plan late by less than 0.02 %, and costs as much to compute as more does.
 OPERATION_MIN = 0.0005
@@ -33,17 +34,22 @@ class Jitter:
     def still(self) -> bool:
         """Whether every iteration takes as long as the model says."""
         noise = self.noise
-        return not (noise.operation or noise.gpu or noise.communication_s)
+        return not (noise.operation or noise.gpu or noise.communication_s or noise.recorded)
 
 
 STILL = Jitter()
 
 
-def jitter_of(job: JobView, held: Jitter | None) -> Jitter:
-    """As measured at default clocks; `held` while it says the same within what is known."""
+def jitter_of(job: JobView, held: Jitter | None, recorded: Recorded | None = None) -> Jitter:
+    """As measured at default clocks; `held` while it says the same within what is known. Timed
+    operations say more than a standard deviation of them.
+    """
     pipeline, baseline = job.policy.pipeline, job.baseline
     if pipeline is None or baseline is None:
         return STILL
+    if recorded is not None:
+        noise = Noise(siblings=pipeline.replicas, recorded=recorded)
+        return Jitter(noise, job.policy.slo.statistic)
     operation, gpu = _operation(baseline, pipeline), baseline.gpu_sd_ratio or 0.0
     noise = Noise(
         operation=operation if operation >= OPERATION_MIN else 0.0,
@@ -73,6 +79,8 @@ def _operation(window: Window, pipeline: Pipeline) -> float:
 
 def _near(held: Jitter, seen: Jitter) -> bool:
     if (held.statistic, held.noise.siblings) != (seen.statistic, seen.noise.siblings):
+        return False
+    if held.noise.recorded is not None:
         return False
     pairs = (
         (held.noise.operation, seen.noise.operation, OPERATION_MIN),

@@ -33,6 +33,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
+from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
 from joulecut_controller.view import JobView
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
@@ -177,7 +178,9 @@ def _within_reach(
     job, baseline = inputs.job, inputs.job.baseline
     assert baseline is not None
     default = at_default(costs)
-    unexplained = _unexplained(job, default.iteration_time_s)
+    measured = measured_graph(job, costs.problem.graph, state.measured)
+    state = replace(state, measured=measured)
+    unexplained = _unexplained(job, default.iteration_time_s, measured)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     slo = job.policy.slo
@@ -194,7 +197,8 @@ def _within_reach(
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
     rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs))
-    state = replace(state, jitter=jitter_of(job, state.jitter), suspended=None, rung=rung)
+    jitter = jitter_of(job, state.jitter, measured.recorded if measured else None)
+    state = replace(state, jitter=jitter, suspended=None, rung=rung)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
@@ -355,12 +359,17 @@ def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comp
     )
 
 
-def _unexplained(job: JobView, modelled_s: float) -> str:
+def _unexplained(job: JobView, modelled_s: float, measured: MeasuredGraph | None) -> str:
     """Why the graph does not describe this job; empty where it does. Where the job's operations
     are measured, what is missing is what the graph has not: communication and the optimizer.
+    Iterations whose operations differ are explained by their own operations, not by means.
     """
     assert job.baseline is not None
     measured_s = job.baseline.time_mean_s
+    if measured is not None:
+        if measured.complaint:
+            return f"{measured.complaint}: no change"
+        modelled_s = measured_s / measured.ratio
     most = CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO
     if modelled_s * (1.0 - EXPLAINED_RATIO) <= measured_s <= modelled_s * (1.0 + most):
         return ""

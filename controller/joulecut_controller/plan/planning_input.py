@@ -11,6 +11,7 @@ from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
+from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.view import JobView, View
 from joulecut_engine.optimize.problem import Goal
@@ -66,3 +67,4 @@ class PlannerState:
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)
+    measured: MeasuredGraph | None = None

@@ -13,6 +13,7 @@ from joulecut_controller.plan.granularity import asked_before, timing_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
@@ -87,6 +88,7 @@ class JobController:
         self._context = context
         self.policy = policy
         self.profiler = OnlineProfiler()
+        self._delay: Delay | None = None
         self.errors = Errors()
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)
@@ -225,6 +227,9 @@ class JobController:
         if holding and as_asked(holding, observation):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, gpus)
+        costs = self.rollout.state.costs
+        graph = costs.problem.graph if costs else None
+        self._delay = delay_of(view, graph, gpus, self._delay) if graph else None
         return JobBoard(
             view=view,
             mode=self.policy.mode,
@@ -240,6 +245,7 @@ class JobController:
             granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
             rung=self.rollout.state.rung,
             timing=None if isinstance(timing, str) else timing,
+            delay=self._delay,
         )
 
 

@@ -12,6 +12,7 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
+from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import JobPolicy, Mode
 from joulecut_controller.verify.interval import Interval
 from joulecut_controller.verify.saving import Saving
@@ -51,6 +52,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "hindrance": shown.hindrance,  # why no command could be sent now
         "report_age_s": number(shown.report_age_s),
         "report_faults": [_fault_json(fault) for fault in job_faults(shown, view)],
+        "delay": job.delay and _delay_json(job.delay),
         "peer_iteration_time_s": number(shown.peer_iteration_time_s),
         "generation_running": shown.generation_running,
         "baseline": _window_json(shown.baseline),
@@ -313,4 +315,17 @@ def interval_json(interval: Interval | None) -> Json | None:
         "mid": number(interval.mid),
         "low": number(interval.low),
         "high": number(interval.high),
+    }
+
+
+def _delay_json(delay: Delay) -> Json:
+    part = delay.part
+    return {
+        "pipeline": part.pipeline,
+        "stage": part.stage,
+        "gpus": list(delay.places),
+        "cause": delay.cause,
+        "delay_ratio": number(part.delay_ratio),
+        "factor": number(part.factor),
+        "text": delay.text,
     }

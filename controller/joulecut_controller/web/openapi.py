@@ -119,6 +119,17 @@ _JOB = obj(
     hindrance=TEXT,
     report_age_s=NUMBER,
     report_faults=listed(obj(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)),
+    delay=maybe(
+        obj(
+            pipeline=COUNT,
+            stage=COUNT,
+            gpus=listed(TEXT),
+            cause=TEXT,
+            delay_ratio=NUMBER,
+            factor=NUMBER,
+            text=TEXT,
+        )
+    ),
     peer_iteration_time_s=NUMBER,
     generation_running=COUNT,
     baseline=maybe(ref("Window")),

@@ -15,7 +15,7 @@ from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.optimize.levels import Floats, levels_of
 
 # By stage: seconds of its operations of one kind, in the order they ran.
-StageTimes = Mapping[str, Sequence[float]]
+StageTimes = Mapping[str, Sequence[float] | Floats]
 
 
 class Recorded:
@@ -62,19 +62,13 @@ def misfit(graph: Graph, stages: Sequence[StageTimes], orders: Sequence[Sequence
     return ""
 
 
-def by_operation(graph: Graph, stages: Sequence[StageTimes]) -> Floats:
-    """Seconds of each of the graph's operations; 0 for sends, which are not measured.
-
-    Raises KeyError or IndexError where `misfit` complains.
+def by_operation(graph: Graph, pipelines: Sequence[Sequence[StageTimes]]) -> Floats:
+    """Seconds (pipelines, operations) of the graph's operations; 0 for sends, which are not
+    measured. Raises KeyError or ValueError where `misfit` complains.
     """
-    seconds = np.zeros(len(graph.operations))
-    for stage, times in enumerate(stages):
-        ran = dict.fromkeys(times, 0)
-        for i in graph.order[stage]:
-            kind = graph.operations[i].kind
-            if kind not in SENDS:
-                seconds[i] = times[kind][ran[kind]]
-                ran[kind] += 1
+    seconds = np.zeros((len(pipelines), len(graph.operations)))
+    for (stage, kind), columns in _columns(graph).items():
+        seconds[:, columns] = np.stack([stages[stage][kind] for stages in pipelines])
     return seconds
 
 
@@ -87,14 +81,22 @@ def iteration_times(graph: Graph, seconds: Floats) -> Floats:
 def recorded(graph: Graph, seconds: Floats) -> Recorded:
     """What a plan is judged on, from seconds (pipelines, operations)."""
     factors = np.ones_like(seconds)
-    groups: dict[tuple[int, str], list[int]] = {}
-    for i, operation in enumerate(graph.operations):
-        groups.setdefault((operation.stage, operation.kind), []).append(i)
-    for columns in groups.values():
+    for columns in _columns(graph).values():
         mean_s = seconds[:, columns].mean()
         if mean_s > 0.0:
             factors[:, columns] = seconds[:, columns] / mean_s
     return Recorded(factors)
+
+
+def _columns(graph: Graph) -> dict[tuple[int, str], list[int]]:
+    """Indices of the operations of each stage and kind, in the order they run."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for stage, order in enumerate(graph.order):
+        for i in order:
+            kind = graph.operations[i].kind
+            if kind not in SENDS:
+                found.setdefault((stage, kind), []).append(i)
+    return found
 
 
 def _kinds(graph: Graph, stage: int) -> list[str]:

@@ -11,9 +11,11 @@ from joulecut_controller.board import Board, PowerLimits
 from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
+from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
+from joulecut_engine.optimize.slow_part import SlowPart
 from joulecut_wire import metrics
 
 
@@ -52,7 +54,9 @@ def test_every_name_and_label_is_in_the_contract() -> None:
 def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
     board = boards.board()
     hold = Hold(board.jobs[0].view.policy.name, "pause", "reset", "alice", 1.8e9)
-    held = replace(board.jobs[0], holds=(hold,))
+    slow = SlowPart(0, 1, "compute", 0.1, 1.2)
+    delay = Delay(7, slow, ("n1/0",), "compute")
+    held = replace(board.jobs[0], holds=(hold,), delay=delay)
     [advised] = boards.board("recommend").jobs  # of a job that is enforced nobody asks whether
     shown = Shown(
         replace(

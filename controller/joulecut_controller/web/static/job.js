@@ -96,7 +96,8 @@ export function sentence(text, names = []) {
 function headline(job) {
   const peer = known(job.peer_iteration_time_s) ? " Waits for a slower sibling pipeline." : "";
   const next = job.next_step ? ` ${sentence(job.next_step, [job.name])}` : "";
-  return `${STANDING[job.state] ?? job.state}.${peer}${next}`;
+  const delay = job.delay ? ` ${sentence(job.delay.text)}` : "";
+  return `${STANDING[job.state] ?? job.state}.${peer}${delay}${next}`;
 }
 
 /** Reason of the newest plan, and whether it is applied. */

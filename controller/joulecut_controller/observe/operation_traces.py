@@ -1,0 +1,99 @@
+"""Times of single operations, by pipeline, from complete iterations.
+
+A pipeline is a data-parallel replica. The GPUs of a lock-step group run the same operations
+together; their mean counts. Pure and bounded.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.view import PipelineTrace
+from joulecut_wire.messages import ORDER_DIGITS, IterationReport
+
+# Of one job, all pipelines together: 2 MB. At 8 stages x 96 microbatches that is 170 pipelines.
+OPERATIONS_KEPT = 1 << 18
+TRACES_KEPT = 1024  # small jobs: more do not make a plan any better
+
+# One GPU's operations of one iteration: seconds by kind, and the kinds in the order they ran.
+Timed = tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]
+
+
+def timed_of(report: IterationReport) -> Timed | None:
+    """The operations of a report, if it has the time of each."""
+    operations = report.operations
+    if not operations or not all(len(op.durations_s) == op.count for op in operations):
+        return None
+    kinds = tuple(op.kind for op in operations)
+    return {op.kind: op.durations_s for op in operations}, _ran(report.order, kinds)
+
+
+@lru_cache(maxsize=256)
+def _ran(order: str, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(kinds[ORDER_DIGITS.index(digit)] for digit in order)
+
+
+def traces_of(
+    number: int,
+    timed: Mapping[str, Timed],
+    durations_s: Mapping[str, float],
+    pipelines: Sequence[Sequence[Sequence[str]]],
+) -> tuple[PipelineTrace, ...]:
+    """The pipelines of one iteration; none unless every GPU timed its operations, and those of a
+    group the same ones. `pipelines` has the GPUs by replica, then by stage.
+    """
+    made = []
+    for members in pipelines:
+        stages = [_together([timed.get(uuid) for uuid in group]) for group in members]
+        known = [stage for stage in stages if stage is not None]
+        if len(known) < len(stages):
+            return ()
+        uuids = [uuid for group in members for uuid in group]
+        made.append(
+            PipelineTrace(
+                iteration=number,
+                measured_s=max(durations_s[uuid] for uuid in uuids),
+                stages=tuple(times for times, _ in known),
+                orders=tuple(order for _, order in known),
+                uuids=tuple(map(tuple, members)),
+            )
+        )
+    return tuple(made)
+
+
+def _together(
+    members: Sequence[Timed | None],
+) -> tuple[Mapping[str, NDArray[np.float64]], tuple[str, ...]] | None:
+    known = [one for one in members if one is not None]
+    if not known or len(known) < len(members):
+        return None
+    first, order = known[0]
+    counts = {kind: len(seconds) for kind, seconds in first.items()}
+    if any({k: len(s) for k, s in times.items()} != counts for times, _ in known):
+        return None
+    means = {kind: np.mean([times[kind] for times, _ in known], axis=0) for kind in first}
+    return means, order
+
+
+class OperationTraces:
+    """The newest pipelines of one job at default clocks."""
+
+    def __init__(self) -> None:
+        self._kept: deque[PipelineTrace] = deque(maxlen=TRACES_KEPT)
+
+    def add(self, traces: Sequence[PipelineTrace]) -> None:
+        """Other operations than before (another shape) start over."""
+        for trace in traces:
+            if self._kept and self._kept[-1].counts != trace.counts:
+                self._kept.clear()
+            self._kept.append(trace)
+        if self._kept:
+            each = sum(count for stage in self._kept[-1].counts for _, count in stage)
+            while len(self._kept) * each > OPERATIONS_KEPT:
+                self._kept.popleft()
+
+    def newest(self) -> tuple[PipelineTrace, ...]:
+        return tuple(self._kept)
