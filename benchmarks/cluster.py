@@ -109,7 +109,7 @@ def usage(pid: int) -> Usage:
             if line.startswith("Pss:"):
                 found.rss_mib += int(line.split()[1]) / 1024
                 if one == pid:
-                    found.own_mib = found.rss_mib
+                    found.own_mib = int(line.split()[1]) / 1024
     found.processes = len(family)
     return found
 

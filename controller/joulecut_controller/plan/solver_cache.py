@@ -13,7 +13,7 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.drawn_choices import Limit
-from joulecut_engine.optimize.jitter import Noise, Spread, Trials, judge_of
+from joulecut_engine.optimize.jitter import Noise, Spread, Trials, draws_of, judge_of
 from joulecut_engine.optimize.jitter_margin import assured, of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
@@ -137,8 +137,9 @@ class SolverCache:
     def _noise_of(self, costs: Costs, jitter: Jitter) -> _NoiseSample:
         key = (costs.digest, jitter.noise)
         if key not in self._noise:
-            asked = costs.problem, jitter.noise
-            self._noise[key] = _NoiseSample(Trials(*asked), judge_of(*asked))
+            problem, noise = costs.problem, jitter.noise
+            search = Trials(problem, noise, draws=draws_of(noise))
+            self._noise[key] = _NoiseSample(search, judge_of(problem, noise))
             while len(self._noise) > NOISE_KEPT:
                 self._noise.popitem(last=False)
         self._noise.move_to_end(key)

@@ -33,6 +33,7 @@ from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
+from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
@@ -178,10 +179,13 @@ def _lost(future: Future[Any]) -> bool:
 
 @dataclass(slots=True)
 class _JobPlanning:
-    """One job: its answers, and the inputs of the decision under way since `since_s`."""
+    """One job: its answers, and the inputs of the decision under way since `since_s`, without the
+    view: a hundred jobs that wait would keep as many pictures of the whole cluster.
+    """
 
     answers: WorkerAnswers
     asked: PlanningInput | None = None
+    hindered: bool = False  # the job of `asked`
     holds: bool = False  # clocks of a plan
     since_s: float = field(default=0.0)
 
@@ -222,10 +226,13 @@ class PlanningStep:
         name = inputs.job.policy.name
         planning = self._planning(name)
         planning.holds = job.applied is not None
-        if planning.asked is not None and _same_picture(planning.asked, inputs):
+        hindered = obstacle(inputs) is not None
+        same = planning.asked is not None and _rests_on(planning.asked) == _rests_on(inputs)
+        if planning.asked is not None and same and planning.hindered == hindered:
             inputs = _resumed(planning.asked, inputs)
         else:
-            planning.asked, planning.since_s = inputs, self._now_s()
+            planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
+            planning.hindered, planning.since_s = hindered, self._now_s()
         decision = self._decision(inputs, job, planning.answers)
         if decision.topic == SOLVING:
             return decision
@@ -267,16 +274,10 @@ class PlanningStep:
             return given_up(state, f"cannot be planned: {error}: no change")
 
 
-def _same_picture(asked: PlanningInput, now: PlanningInput) -> bool:
-    """Whether a decision on `asked` is still one on `now`: the same job, on the same GPUs, under
-    the same clocks and bounds. What was measured of it may have moved on.
-    """
-    return _rests_on(asked) == _rests_on(now) and (obstacle(asked) is None) == (
-        obstacle(now) is None
-    )
-
-
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
+    """What a decision under way rests on: the same job, on the same GPUs, under the same clocks and
+    bounds. What was measured of it may have moved on.
+    """
     job = inputs.job
     return (
         job.policy,

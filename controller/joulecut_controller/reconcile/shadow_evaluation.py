@@ -45,6 +45,8 @@ REST_S = 900.0  # then the same GPU is scored at the same clock again
 SCORES_KEPT = 512  # a job of 64 GPUs at two clocks, four times
 PROMISES_KEPT = 16  # a model that learns changes its mind some times a day
 UNSAVED_MAX = 256  # while the store cannot; the oldest are lost then
+# Of all jobs, but one of each at least: every record is on disk before the pass goes on.
+SAVED_PER_PASS = 32
 RECORDS_READ = 1_000  # all scores that are kept, and the promises between them
 
 _RANKS: Mapping[Ranks, str] = {
@@ -263,18 +265,20 @@ class ShadowEvaluation:
                 job_scores.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
     def _save(self, job: str, job_scores: _JobScores) -> None:
-        """Stores promises and scores. A failing store is retried in a later pass; a promise too
-        large for a record is kept in memory only.
+        """Stores promises and scores, some a pass. A failing store is retried in a later pass; a
+        promise too large for a record is kept in memory only.
         """
-        while job_scores.unsaved:
+        for _ in range(min(len(job_scores.unsaved), max(1, SAVED_PER_PASS // len(self._jobs)))):
+            promises = (one for one in job_scores.unsaved if isinstance(one, Promise))
+            one = next(promises, job_scores.unsaved[0])  # no score has a meaning without its own
             try:
-                content = to_json(job_scores.unsaved[0])
+                content = to_json(one)
                 self._store.keep_record(Record(self._unix_s(), TOPIC, job, content))
             except JoulecutError:
                 return
             except ValueError:  # a promise to very many GPUs; what comes after it may fit
                 pass
-            job_scores.unsaved.popleft()
+            job_scores.unsaved.remove(one)
 
 
 def _clocks(promise: Promise) -> set[tuple[str, int]]:

@@ -288,8 +288,12 @@ class OnlineEstimator:
             curves = {work: curve for work, curve in curves.items() if work.workload != workload}
         self._current.put(snapshot, replace(fitted, curves=curves))
         self._detector.refitted(self._profiles)
-        for key, _ in self._biases.items():  # noqa: PERF102 -- not a dictionary
-            self._replay(*key)
+        fitted_now = {work.workload for work in curves}
+        for (workload, uuid), _ in self._biases.items():  # noqa: PERF102 -- not a dictionary
+            if workload in fitted_now:
+                self._replay(workload, uuid)
+            else:
+                self._biases.put(workload, uuid, GpuBias())
 
     def _outdated(self, snapshot: Snapshot) -> set[str]:
         """Workloads whose profile came, went or changed since the snapshot."""

@@ -174,9 +174,16 @@ def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, in
     return np.exp(factor, out=factor)
 
 
+def draws_of(noise: Noise, alone: int = DRAWS) -> int:
+    """As many draws as make the mean as sure as `alone` draws of a lone pipeline do: the slowest of
+    k siblings varies less than one (by 0.82 for two, 0.57 for twelve, 0.42 for sixty-four).
+    """
+    return math.ceil(alone / (1.0 + 0.8 * math.log(noise.siblings)))
+
+
 def judge_of(problem: Problem, noise: Noise) -> Trials:
     """Trials of other luck: a plan made on some draws suits them, and these show by how much."""
-    return Trials(problem, noise, draws=DRAWS_JUDGED, seed=SEED_JUDGED)
+    return Trials(problem, noise, draws=draws_of(noise, DRAWS_JUDGED), seed=SEED_JUDGED)
 
 
 class _Paths:
