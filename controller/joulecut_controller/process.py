@@ -116,6 +116,7 @@ async def _serve(
     app = build(
         publisher,
         metrics_text=metrics.metrics_text,
+        openmetrics_text=metrics.openmetrics_text,
         web=web,
         store=store,
         channel=channel,

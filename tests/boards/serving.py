@@ -100,6 +100,7 @@ class Serving:
             channel=channel,
             web=self._web,
             metrics_text=self._metrics_text,
+            openmetrics_text=self._metrics_text and (lambda: b"# EOF\n"),
             hosts=self._hosts,
             store=self._store,
             profiles=self._profiles,

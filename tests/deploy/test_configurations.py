@@ -279,3 +279,25 @@ def test_the_policy_is_one_and_recommends(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "recommend" in done.stdout
+
+
+def test_the_chart_brings_the_dashboards_and_absolute_runbooks() -> None:
+    base = "monitoring.prometheusRule.runbookBaseUrl=https://docs.example.com/x/"
+    sets = ("monitoring.dashboards.enabled=true", base)
+    objects = chart("everything", sets=sets)
+    source = CHART.parents[2] / "grafana" / "dashboards"
+    shipped = {}
+    for found in objects:
+        if found["metadata"].get("labels", {}).get("grafana_dashboard") == "1":
+            shipped |= found["data"]
+    assert {name: json.loads(text) for name, text in shipped.items()} == {
+        path.name: json.loads(path.read_text()) for path in source.glob("*.json")
+    }
+    urls = [
+        rule["annotations"]["runbook_url"]
+        for group in one(objects, "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    ]
+    assert urls
+    assert all(url.startswith("https://docs.example.com/x/docs/runbook.md#") for url in urls)

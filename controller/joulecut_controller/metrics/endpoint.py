@@ -1,8 +1,9 @@
-"""Text of `/metrics`: a leader's series or a standby's."""
+"""Text of `/metrics`: a leader's series or a standby's, and those of the process (`process_*`)."""
 
 import threading
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board
@@ -16,6 +17,7 @@ class MetricsEndpoint:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._process = ProcessCollector(registry=None)
         self._one_at_a_time = threading.Lock()  # scrapes share the high-water marks of counters
 
     def show(self, reconciler: Reconciler, leadership: Leadership) -> None:
@@ -35,7 +37,13 @@ class MetricsEndpoint:
         with self._one_at_a_time:
             return generate_latest(self._registry)
 
+    def openmetrics_text(self) -> bytes:
+        """The same in the OpenMetrics format."""
+        with self._one_at_a_time:
+            return openmetrics.generate_latest(self._registry)
+
     def _collect(self, collector: Collector) -> None:
         registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old
         registry.register(collector)
+        registry.register(self._process)
         self._registry = registry

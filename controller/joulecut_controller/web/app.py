@@ -44,6 +44,8 @@ from joulecut_wire.web_config import WebConfig
 STATIC = Path(__file__).parent / "static"
 PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = "application/openmetrics-text"
+OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 EVENTS_DEFAULT = 100
 EVENTS_MAX = 1000
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
@@ -54,6 +56,7 @@ def build(
     publisher: Publisher,
     *,
     metrics_text: Callable[[], bytes] | None = None,
+    openmetrics_text: Callable[[], bytes] | None = None,
     hosts: Iterable[str] = (),
     web: WebConfig | None = None,
     store: Store | None = None,
@@ -64,7 +67,8 @@ def build(
 ) -> ASGIApp:
     """The whole web application.
 
-    `metrics_text` yields Prometheus text for /metrics. `hosts` are names or addresses
+    `metrics_text` yields Prometheus text for /metrics, `openmetrics_text` OpenMetrics for readers
+    that ask for it. `hosts` are names or addresses
     allowed in the Host header besides loopback ones, for a controller that listens there.
     `web` asks for passwords; under TLS the browser verifies the name, and any host is served.
     `store` is the source of reports; `channel` takes commands, `profiles` uploads; without them
@@ -74,6 +78,7 @@ def build(
     listed = routes(
         publisher,
         metrics_text=metrics_text,
+        openmetrics_text=openmetrics_text,
         web=web,
         store=store,
         channel=channel,
@@ -93,6 +98,7 @@ def routes(
     publisher: Publisher,
     *,
     metrics_text: Callable[[], bytes] | None = None,
+    openmetrics_text: Callable[[], bytes] | None = None,
     web: WebConfig | None = None,
     store: Store | None = None,
     channel: CommandChannel | None = None,
@@ -101,7 +107,7 @@ def routes(
     links: Links | None = None,
 ) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
-    pages = _Pages(publisher, metrics_text)
+    pages = _Pages(publisher, metrics_text, openmetrics_text)
     reports = Reports(store, pages.now)
     cluster = ClusterPages(pages.now, Week(store), history or History(None), links or Links())
     return [
@@ -155,9 +161,14 @@ def _profiles(profiles: Profiles) -> list[Route]:
 class _Pages:
     """The routes' responses. A board is encoded once, whatever the number of readers."""
 
-    def __init__(self, publisher: Publisher, metrics_text: Callable[[], bytes] | None) -> None:
+    def __init__(
+        self,
+        publisher: Publisher,
+        metrics_text: Callable[[], bytes] | None,
+        openmetrics_text: Callable[[], bytes] | None,
+    ) -> None:
         self._publisher = publisher
-        self._metrics_text = metrics_text
+        self._metrics_text, self._openmetrics_text = metrics_text, openmetrics_text
         self._rendering = BoardCache()
 
     async def encoded(self, board: Board) -> bytes:
@@ -207,11 +218,14 @@ class _Pages:
             return json_response({"events": [event_json(event) for event in chosen]})
         return await asyncio.to_thread(_events, chosen)
 
-    async def metrics(self, _: Request) -> Response:
-        if self._metrics_text is None:
+    async def metrics(self, request: Request) -> Response:
+        write, kind = self._metrics_text, METRICS_TYPE
+        if self._openmetrics_text and OPENMETRICS in request.headers.get("accept", ""):
+            write, kind = self._openmetrics_text, OPENMETRICS_TYPE
+        if write is None:
             raise HTTPException(404, "this controller serves no metrics")
-        text = await asyncio.to_thread(self._metrics_text)
-        return ChunkedResponse(text, headers={"content-type": METRICS_TYPE})
+        text = await asyncio.to_thread(write)
+        return ChunkedResponse(text, headers={"content-type": kind})
 
     async def health(self, _: Request) -> Response:
         board = self.now()

@@ -5,9 +5,12 @@ from dataclasses import replace
 import boards
 import large
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board
 from joulecut_controller.metrics.collector import BoardCollector
+from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 
 
@@ -41,3 +44,21 @@ def test_a_job_that_left_leaves_nothing_behind() -> None:
     left = tuple(job for job in board.jobs if job.view.policy.name != "job003")
     scraped.shown = replace(board, jobs=left)
     assert b'job="job003"' not in scraped.text()
+
+
+def test_a_leader_and_a_standby_show_their_process_in_both_formats() -> None:
+    endpoint = MetricsEndpoint()
+    for number in (1, 2):  # a new collector takes the place of the one before
+        endpoint.stand_by(replace(boards.board(), pass_number=number, leads=False))
+        text, other = endpoint.metrics_text().decode(), endpoint.openmetrics_text().decode()
+        assert text.count("\nprocess_resident_memory_bytes ") == 1
+        families = {family.name for family in text_string_to_metric_families(other)}
+        assert {"process_cpu_seconds", "joulecut_build", "joulecut_controller_leader"} <= families
+
+
+def test_a_boards_series_are_openmetrics() -> None:
+    scraped = Scraped(large.board(20, jobs=10))
+    text = openmetrics.generate_latest(scraped._registry).decode()
+    assert "joulecut_job_power_watts" in {
+        family.name for family in text_string_to_metric_families(text)
+    }
