@@ -14,7 +14,7 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # What Kubernetes defines, or the policy's own loader checks.
 FREE = {
     "affinity", "tlsConfig", "basicAuth", "namespaceSelector", "podSelector", "ipBlock",
-    "global", "policy", "env",
+    "global", "policy", "env", "profilesVolume",
 }  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def test_every_copy_is_equal_to_its_source() -> None:
 
 def _checked_with(tmp_path: Path, old: str, new: str) -> subprocess.CompletedProcess[str]:
     """The check in a copy of the folder with a word of one dashboard replaced."""
-    for folder in ("grafana", "tools"):
+    for folder in ("deploy", "grafana", "tools"):
         subprocess.run(["cp", "-r", str(ROOT / folder), str(tmp_path)], check=True)
     copy = tmp_path / "grafana" / "dashboards" / "joulecut-gpu.json"
     copy.write_text(copy.read_text().replace(old, new))
@@ -78,9 +78,12 @@ def _checked_with(tmp_path: Path, old: str, new: str) -> subprocess.CompletedPro
 
 def test_a_copy_that_differs_is_named(tmp_path: Path) -> None:
     judged = _checked_with(tmp_path, '"Temperature"', '"Heat"')
-    assert (judged.returncode, judged.stdout) == (
+    assert (judged.returncode, judged.stdout.splitlines()) == (
         1,
-        "grafana/kubernetes/dashboards.yaml differs\n",
+        [
+            "deploy/helm/joulecut/files/dashboards/joulecut-gpu.json differs",
+            "grafana/kubernetes/dashboards.yaml differs",
+        ],
     )
 
 

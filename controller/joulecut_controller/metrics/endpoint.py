@@ -40,7 +40,8 @@ class MetricsEndpoint:
     def openmetrics_text(self) -> bytes:
         """The same in the OpenMetrics format."""
         with self._one_at_a_time:
-            return openmetrics.generate_latest(self._registry)
+            text: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
+            return text
 
     def _collect(self, collector: Collector) -> None:
         registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old
