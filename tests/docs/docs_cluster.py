@@ -84,7 +84,8 @@ class DocsCluster:
         text = re.sub(r"node1:\d+,node2:\d+", self.agent, text)
         text = text.replace("unix:/run/joulecut/agent.sock", self.agent)
         text = re.sub(r"\bJOB\b", JOB, re.sub(r"\bNODE\b", NODE, text))
-        if re.match(r"joulecut (clear|release|resume)\b", text) and "--agent" not in text:
+        of_agent = re.match(r"joulecut (clear|release)\b|joulecut resume \S+:\d", text)
+        if of_agent and "--agent" not in text:
             return text
         asks = re.match(
             r"joulecut (status|explain|recommend|pause|resume|restore|report|policy diff)", text
