@@ -29,6 +29,7 @@ def test_jobs_that_arrive_together_are_all_held(tmp_path: Path) -> None:
             microbatches=24,
             steady_s=5.0,
             limit_s=LIMIT_S,
+            takeover=False,
             profile_log=False,
         ),
         tmp_path,
