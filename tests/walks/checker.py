@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 GRACE_S = 2.0  # of the published bound
-STEP_S = 1.5  # a lowered step: its stretch in a walk, and a second without its agent
+STEP_S = 1.7  # a lowered step: its stretch in a walk, and a second without its agent
 RETRY_S = 4.0  # after trouble of its own GPU has ended, besides as long again as it lasted
 RETRY_S_MAX = 60.0
 WRITER_S = 4.5  # a writer process is lost: the deadline of its call, and the retry after it

@@ -18,8 +18,8 @@ from joulecut_wire.v1 import agent_pb2_grpc
 CALL_S = 10.0  # longer than any hang that a walk makes; the outcome is then known
 ANSWER_S = 0.2  # how long the walk waits before it goes on
 QUEUE_S = 3.0  # a command whose outcome is not known may wait that long at a keeper
-ITERATION_S = 0.6  # of the job
-LOWERED_S = (0.15, 0.4)  # within an iteration, by a timed step
+ITERATION_S = 1.2  # of the job
+LOWERED_S = (0.1, 0.7)  # within an iteration, by a timed step
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
