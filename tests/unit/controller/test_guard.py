@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.actions import actions_for
@@ -20,7 +21,7 @@ from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
-from joulecut_wire.messages import Allocation, Lease
+from joulecut_wire.messages import Allocation, Lease, TimedStep
 
 Spoil = Callable[[Plan, View, Authority], tuple[Plan, View, Authority]]
 
@@ -306,3 +307,81 @@ def test_no_combination_of_faults_makes_a_plan_pass(names: list[str]) -> None:
     except (IndexError, KeyError):
         return  # one fault took away what the next would spoil
     assert refusal(*spoiled, check)
+
+
+@cache
+def good_timed() -> tuple[Plan, View, Authority]:
+    """A plan whose clocks change within an iteration, at no slowdown."""
+    world = World(stages=3, microbatches=9, scale=1.0, timed=True)
+    world.history = [(float(n), 1.0, {}) for n in range(4)]
+    view = view_of(world, world.now_s)
+    job = seen(world, 0.0)
+    estimator = ProfileEstimator({world.job: world.profile()})
+    job = with_baseline(job, costs_of(job, view, estimator))
+    inputs = case_of(job, view)
+    choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice
+    assert choice is not None
+    plan, _, authority = good()
+    actions = actions_for(job, choice, inputs.running)
+    assert any(action.steps for action in actions)
+    plan = replace(
+        plan,
+        granularity=choice.rung.granularity,
+        actions=actions,
+        deadline_s=choice.deadline_s,
+        forecast=choice.forecast,
+        solution=choice.solution,
+    )
+    authority = replace(authority, problem=choice.costs.problem, goal=choice.goal)
+    return plan, inputs.view, authority
+
+
+def _steps(plan: Plan, change: Callable[[tuple[TimedStep, ...]], tuple[TimedStep, ...]]) -> Plan:
+    """With the clock changes of every GPU that has some."""
+    actions = (replace(one, steps=change(one.steps)) if one.steps else one for one in plan.actions)
+    return replace(plan, actions=tuple(actions))
+
+
+def _timing(view: View, **changes: float) -> View:
+    gpus = {
+        uuid: replace(gpu, timing=gpu.timing and replace(gpu.timing, **changes))  # type: ignore[arg-type]
+        for uuid, gpu in view.gpus.items()
+    }
+    return replace(view, gpus=gpus)
+
+
+TIMED_SPOILS: dict[str, Spoil] = {
+    "outside of the iteration": lambda p, v, a: (
+        _steps(p, lambda steps: (*steps[:-1], replace(steps[-1], offset_s=99.0))),
+        v,
+        a,
+    ),
+    "outside of": lambda p, v, a: (_steps(p, lambda steps: steps[::-1]), v, a),
+    "a clock is kept for": lambda p, v, a: (
+        _steps(p, lambda s: (s[0], replace(s[1], offset_s=s[0].offset_s + 0.05))),
+        v,
+        a,
+    ),
+    "jitter of iteration starts allow": lambda p, v, a: (p, _timing(v, start_jitter_s=0.6), a),
+    "allow inf s": lambda p, v, a: (p, _timing(v, starts_per_minute=0.0), a),
+    "cannot time": lambda p, v, a: (p, _node(v, lambda n: replace(n, timed_steps_max=1)), a),
+    "above the clock where it rests": lambda p, v, a: (
+        _steps(p, lambda s: (replace(s[0], clock_max_mhz=1410), *s[1:])),
+        v,
+        a,
+    ),
+    "below what policy or site allow": lambda p, v, a: (
+        _steps(p, lambda s: (replace(s[0], clock_max_mhz=600), *s[1:])),
+        v,
+        a,
+    ),
+}
+
+
+def test_a_good_timed_plan_passes() -> None:
+    assert refusal(*good_timed(), check) == ""
+
+
+@pytest.mark.parametrize("why", TIMED_SPOILS)
+def test_a_spoilt_timed_plan_is_refused(why: str) -> None:
+    assert why in refusal(*TIMED_SPOILS[why](*good_timed()), check)
