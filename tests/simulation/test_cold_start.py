@@ -1,5 +1,6 @@
 """From no profile at all to the clocks that save most: the real controller, a virtual clock."""
 
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -122,6 +123,15 @@ def test_a_prediction_is_a_prior_at_the_rate_alone_and_else_a_profile(
     assert not world.at_default(), controller.job.sentence
     assert (controller.job.probing is None) == detailed, controller.job.sentence
     assert ("from its model" in controller.job.sentence) == (not detailed)
+
+
+def test_every_iteration_counts_once(store: DatabaseStore) -> None:
+    world = UnprofiledWorld(scale=1.2)  # 5 s an iteration, so a window is a dozen of them
+    controller = Controller(world, store, world.unprofiled("recommend"))
+    controller.run(500)
+    readings = json.loads(store.notebook(world.job))["readings"]
+    counted = sum(reading["iterations"] for reading in readings)
+    assert 0.7 * len(world.history) <= counted <= len(world.history)
 
 
 def test_recommend_probes_nothing_and_says_what_it_would_try(store: DatabaseStore) -> None:

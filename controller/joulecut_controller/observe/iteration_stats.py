@@ -67,6 +67,7 @@ class Measured:
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
     # Whether the job has reported operations in this shape; None before its first report.
     operations_reported: bool | None = None
+    fresh_durations_s: tuple[float, ...] = ()
     time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
     traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
     newest: tuple[PipelineTrace, ...] = ()
@@ -196,6 +197,7 @@ class IterationStats:
             reported=tuple(track.reported),
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
+            fresh_durations_s=tuple(one.duration_s for one in fresh),
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),

@@ -173,7 +173,7 @@ class JobController:
         if self.policy.profile is not None:
             return
         kept = store.notebook(name) if self.profiler.new_to(observation.shape) else ""
-        text = self.profiler.learn(observation, view.gpus, view.now_s, kept)
+        text = self.profiler.learn(observation, view.gpus, kept)
         if text:
             store.keep_notebook(name, text)
 

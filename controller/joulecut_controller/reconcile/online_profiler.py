@@ -4,6 +4,8 @@ The log is stored after each window, so a restarted controller continues where t
 """
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -17,6 +19,7 @@ from joulecut_controller.learn.measurement_log import (
 )
 from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
+from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
@@ -39,8 +42,9 @@ class OnlineProfiler:
 
     def __init__(self) -> None:
         self._log = MeasurementLog()
-        self._measured_at_s = -math.inf
-        self._locks: Mapping[str, int] = {}
+        # Not in the log yet: each iteration counts once.
+        self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
+        self._since_s = math.nan
         self._said = ""
         self.advice: Advice | None = None
 
@@ -48,24 +52,22 @@ class OnlineProfiler:
         """Whether the log is of another shape, so that the stored one is needed."""
         return self._log.shape != shape
 
-    def learn(
-        self, observation: JobObservation, view: Mapping[str, GpuView], now_s: float, kept: str
-    ) -> str:
+    def learn(self, observation: JobObservation, view: Mapping[str, GpuView], kept: str) -> str:
         """Add a window that has ended; returns the log to store, empty if nothing is new."""
         measured, job = observation.measured, observation.view
         if job.policy.profile is not None or job.policy.pipeline is None:
             return ""
         if self._log.shape != observation.shape:
             self._log = MeasurementLog.restored(kept, observation.shape)
-            self._locks = {}
-        if dict(measured.locks) != self._locks:
-            self._locks, self._measured_at_s = dict(measured.locks), -math.inf
+        if measured.since_s != self._since_s:
+            self._since_s = measured.since_s
+            self._durations_s.clear()
+        self._durations_s.extend(measured.fresh_durations_s)
         current = measured.current
         if current is None or measured.straggling or not measured.settled or job.complaint:
             return ""
         wanted = window_iterations(current.time_mean_s)
-        fresh = now_s - self._measured_at_s >= wanted * current.time_mean_s
-        if current.iterations < wanted or not fresh:
+        if len(self._durations_s) < wanted:
             return ""
         if not self._log.measurements and not measured.at_default:
             return ""  # the first window is the baseline
@@ -74,15 +76,16 @@ class OnlineProfiler:
             self._said = measurement
             return ""
         self._log, self._said = self._log.add(measurement)
-        self._measured_at_s = now_s
+        self._durations_s.clear()
         return self._log.state()
 
     def _measurement(
         self, job: JobView, measured: Measured, view: Mapping[str, GpuView]
     ) -> Measurement | str:
         """The window as a measurement, or why it cannot be used."""
-        current = measured.current
+        current, times_s = measured.current, self._durations_s
         assert current is not None
+        time_s = statistics.fmean(times_s)
         loads = {load.uuid: load for load in measured.loads}
         clocks, energies, busy = [], [], []
         for uuids in job.stages:
@@ -96,15 +99,15 @@ class OnlineProfiler:
             if isinstance(clock, str):
                 return clock
             clocks.append(clock)
-            energies.append(sum(powers) / len(powers) * current.time_mean_s)
+            energies.append(sum(powers) / len(powers) * time_s)
             if all(kind in load.busy_s for load in mine for kind in KINDS):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
         detailed = len(busy) == len(clocks)
         return Measurement(
             tuple(clocks),
-            current.iterations,
-            current.time_mean_s,
-            current.time_sd_s,
+            len(times_s),
+            time_s,
+            statistics.stdev(times_s),
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
