@@ -34,7 +34,7 @@ class LoopbackPeers:
         uid, inode = self._socket(host, port, own_port)
         if uid < 0:
             return NOBODY
-        if pid := self._holder(inode, likely):
+        if pid := self._holder(inode, [*([stated_pid] if stated_pid > 0 else []), *likely]):
             return Sender(pid, uid)
         belongs = self._processes.belonging(stated_pid)
         if belongs is not None and uid > 0 and belongs.uid == uid and not belongs.pod_uid:
@@ -55,13 +55,14 @@ class LoopbackPeers:
                 return found
         return -1, 0
 
-    def _holder(self, inode: int, likely: Iterable[int]) -> int:
+    def _holder(self, inode: int, first: Iterable[int]) -> int:
         """The process that has the socket open, 0 if none is seen."""
-        first = list(likely)
-        for pid in (*first, *self._all_pids()):
-            if self._holds(pid, f"socket:[{inode}]"):
-                return pid
-        return 0
+        target = f"socket:[{inode}]"
+        found = next((pid for pid in first if self._holds(pid, target)), 0)
+        # Without the right to read any process's descriptors a search of all would be in vain.
+        if not found and os.access(self._proc / "1" / "fd", os.R_OK):
+            found = next((pid for pid in self._all_pids() if self._holds(pid, target)), 0)
+        return found
 
     def _all_pids(self) -> list[int]:
         try:
