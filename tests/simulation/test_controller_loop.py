@@ -7,6 +7,7 @@ from worlds import Controller, World
 
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_engine.optimize.check import check
 
 
 def test_recommend_plans_records_and_sends_nothing(world: World, store: DatabaseStore) -> None:
@@ -106,6 +107,27 @@ def test_a_plan_that_comes_out_late_is_backed_off(world: World, store: DatabaseS
     assert controller.job.applied.generation > first
     raised = [call for call in world.sent("apply") if call.generation > first]
     assert raised
+
+
+def test_a_late_plan_whose_correction_is_refused_ends_at_default_clocks(
+    world: World, store: DatabaseStore
+) -> None:
+    world.hidden_ratio = 1.012
+    faults: list[str] = []
+    policy = world.policy(slo=Slo(max_slowdown=0.02))
+    controller = Controller(
+        world, store, policy, judge=lambda *asked: tuple(faults) or check(*asked)
+    )
+    controller.run(60, until=lambda: not world.at_default())
+    assert not world.at_default()
+    faults.append("planted fault")
+    controller.run(60, until=world.at_default)
+    assert world.at_default()
+    decided = controller.job.decision
+    assert decided is not None
+    assert decided.reason == "late, and the next plan is refused: planted fault"
+    controller.run(20)
+    assert world.at_default()  # the same plan is refused from there as well
 
 
 def test_an_absolute_target_is_kept(world: World, store: DatabaseStore) -> None:

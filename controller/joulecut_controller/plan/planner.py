@@ -219,7 +219,8 @@ def _within_reach(
         ratio,
         promised_s,
         jitter,
-        rung.limits.min_dwell_s,
+        rung.granularity,
+        rung.limits,
         constant_s=state.constant_s,
     )
     if suspended is not None:

@@ -187,6 +187,10 @@ class PlanRollout:
         if decision.choice and mode == "enforce" and why:  # the clocks before still run
             held = before.clocks if before.mode == mode else None
             self.state = replace(self.state, clocks=held, changed_s=before.changed_s)
+        if why and decision.late and mode == "enforce" and self._applied_plan.holding:
+            # The clocks in force are too slow, and those that would mend it must not be set.
+            await self._restore(f"late, and the next plan is refused: {why}", job)
+            return
         if why and self._refused_as == (draft.clocks, why):
             self.sentence = f"refused: {why}"
             return
