@@ -76,6 +76,11 @@ GPU_STARTS = _gauge("gpu_iteration_starts_per_minute", ("uuid",), "Starts of ite
 GPU_START_JITTER = _gauge("gpu_iteration_start_jitter_seconds", ("uuid",), "Distance between predicted and seen starts of iterations, 95th percentile.")
 GPU_STARTS_MISSED = _gauge("gpu_iteration_starts_missed_ratio", ("uuid",), "Share of the predicted starts of iterations that were not seen.")
 GPU_CHANGE_ERROR = _gauge("gpu_clock_change_error_seconds", ("uuid",), "Distance between the wanted and the seen time of timed clock changes, 95th percentile; absent until measured.")
+GPU_XID_ERRORS = _counter("gpu_xid_errors_total", ("uuid", "xid"), "XID errors, which the driver's log has too, since the agent started; absent before the first.")
+GPU_XID_LAST = _gauge("gpu_xid_last_timestamp_seconds", ("uuid", "xid"), "Unix time at which the agent last saw this XID error, within 10 s.")
+GPU_ECC_ERRORS = _counter("gpu_ecc_errors_total", ("uuid", "type", "scope"), "ECC errors: type corrected or uncorrected, scope volatile (since driver load) or aggregate (life of the card). Absent without ECC.")
+GPU_NVLINK_BYTES = _counter("gpu_nvlink_bytes_total", ("uuid", "direction"), "Data over all NVLinks of a GPU since driver load: direction tx or rx. Absent without NVLink.")
+GPU_NVLINK_ERRORS = _counter("gpu_nvlink_errors_total", ("uuid", "kind"), "Errors of all NVLinks of a GPU since driver load: kind crc_flit, crc_data, replay or recovery. Absent where the card does not count them.")
 NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",), "Duration of device calls.")
 NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
 REPORTS = _counter("job_reports_total", ("result",), "Job reports by result: accepted, refused, dropped (malformed), or shed (more than a node takes).")
@@ -129,6 +134,7 @@ AGENT: tuple[Metric, ...] = (
     ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONFIG_KEYS_IGNORED, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY, GPU_SET_LATENCY_SPREAD,
     GPU_ITERATION_TIME, GPU_STARTS, GPU_START_JITTER, GPU_STARTS_MISSED, GPU_CHANGE_ERROR,
+    GPU_XID_ERRORS, GPU_XID_LAST, GPU_ECC_ERRORS, GPU_NVLINK_BYTES, GPU_NVLINK_ERRORS,
     NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip
 

@@ -127,3 +127,22 @@ def test_bursts_tell_every_sample_of_the_device_once_and_in_order(rig: Rig) -> N
         )
 
     wait("the newest sample is what a reading tells", agrees)
+
+
+def test_hardware_counters_are_of_known_kinds_or_absent(rig: Rig) -> None:
+    client = rig.client()
+    for reading in client.ask("reader", "read"):
+        counted = reading["hardware"]
+        if counted is None:
+            continue
+        errors = {(error, scope) for error, scope, _ in counted["ecc_errors"]}
+        assert errors <= {
+            (error, scope)
+            for error in ("corrected", "uncorrected")
+            for scope in ("volatile", "aggregate")
+        }
+        assert dict(counted["nvlink_bytes"]).keys() <= {"tx", "rx"}
+        known = {"crc_flit", "crc_data", "replay", "recovery"}
+        assert dict(counted["nvlink_errors"]).keys() <= known
+        assert all(isinstance(xid, int) and n > 0 for xid, n in counted["xid_errors"])
+        assert counted["since_s"] <= time.monotonic()

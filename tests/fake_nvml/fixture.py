@@ -394,6 +394,19 @@ class FakeNvml(_Others):
             empty = [layout.GpuProcess()] * (layout.PROCESSES_MAX - len(listed))
             _gpu(state, gpu).processes[:] = listed + empty
 
+    def set_ecc_errors(self, gpu: int, corrected: int, uncorrected: int) -> None:
+        """Since the driver was loaded, and of the card's life."""
+        errors = ((corrected, corrected), (uncorrected, uncorrected))
+        with self._look() as state:
+            for counts, (recent, ever) in zip(_gpu(state, gpu).ecc_errors, errors, strict=True):
+                counts[:] = (recent, ever)
+
+    def set_nvlink_errors(
+        self, gpu: int, *, crc_flit: int = 0, crc_data: int = 0, replay: int = 0, recovery: int = 0
+    ) -> None:
+        with self._look() as state:
+            _gpu(state, gpu).nvlink_errors[:] = (crc_flit, crc_data, replay, recovery)
+
     def set_traffic(
         self,
         gpu: int,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAGIC = 0x4D564E4C554F4A
-VERSION = 3
+VERSION = 4
 GPUS_MAX = 16
 HOOKS_MAX = 32
 WRITES_MAX = CALLS_MAX = 1024
@@ -110,6 +110,8 @@ class Gpu(c.Structure):
         ("nvlink_count", c.c_uint32),
         ("profiles_supported", c.c_uint32),
         ("load", c.c_double),
+        ("ecc_errors", (c.c_uint64 * 2) * 2),
+        ("nvlink_errors", c.c_uint64 * 4),
         ("memory_used_bytes", c.c_uint64),
         ("mig_enabled", c.c_uint32),
         ("mig_pending", c.c_uint32),
@@ -328,6 +330,8 @@ def load_driver(gpu: Gpu, now_ns: int) -> None:
     gpu.profiles_requested = gpu.profiles_enforced = 0
     gpu.mig_enabled = gpu.mig_pending
     gpu.late = (LateWrite * LATE_MAX)()
+    gpu.ecc_errors[0][0] = gpu.ecc_errors[1][0] = 0
+    gpu.nvlink_errors[:] = (0, 0, 0, 0)
     gpu.motion_now = 0
     gpu.motion[0] = Motion(
         updated_ns=now_ns,

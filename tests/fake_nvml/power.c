@@ -118,6 +118,19 @@ static int64_t counter_value(const struct call *call, uint32_t field)
     }
 }
 
+/* Errors of all links together; -1 for a field that is none of them. */
+static int64_t link_errors(const struct call *call, uint32_t field)
+{
+    const uint64_t *errors = call->gpu->nvlink_errors;
+    switch (field) {
+    case NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL: return (int64_t)errors[0];
+    case NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL: return (int64_t)errors[1];
+    case NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL: return (int64_t)errors[2];
+    case NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL: return (int64_t)errors[3];
+    default: return -1;
+    }
+}
+
 static nvmlReturn_t number_value(const struct call *call, uint32_t field, uint32_t *value)
 {
     const struct gpu_state *gpu = call->gpu;
@@ -175,7 +188,11 @@ static nvmlReturn_t field_value(struct call *call, nvmlFieldValue_t *field)
     }
     if (scope != 0)
         return NVML_ERROR_NOT_SUPPORTED;
-    int64_t count = counter_value(call, id);
+    int64_t count = link_errors(call, id);
+    if (count >= 0 && call->gpu->nvlink_count == 0)
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (count < 0)
+        count = counter_value(call, id);
     if (count >= 0) {
         field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
         field->value.ullVal = (unsigned long long)count;
@@ -183,6 +200,18 @@ static nvmlReturn_t field_value(struct call *call, nvmlFieldValue_t *field)
     }
     field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
     return number_value(call, id, &field->value.uiVal);
+}
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint32_t type, uint32_t scope,
+                                         unsigned long long *count)
+{
+    struct call call;
+    nvmlReturn_t code = device_begin(&call, __func__, device);
+    if (code == NVML_SUCCESS && (type > 1 || scope > 1 || count == NULL))
+        code = NVML_ERROR_INVALID_ARGUMENT;
+    if (code == NVML_SUCCESS)
+        *count = call.gpu->ecc_errors[type][scope];
+    return call_end(&call, code);
 }
 
 /* Microseconds of the wall clock, as timestamps are; steps of that clock are not imitated. */

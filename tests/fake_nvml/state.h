@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x4d564e4c554f4aULL /* "JOULNVM" */
-#define STATE_VERSION 3
+#define STATE_VERSION 4
 #define GPUS_MAX 16
 #define CLOCKS_MAX 256
 #define MEMORY_CLOCKS_MAX 4
@@ -113,6 +113,8 @@ struct gpu_state {
 
     /* Set by tests and by clients. */
     double load; /* 0 idle .. 1 busy */
+    uint64_t ecc_errors[2][2];     /* corrected, uncorrected; volatile, aggregate */
+    uint64_t nvlink_errors[4]; /* CRC of flits, CRC of data, replays, recoveries */
     uint64_t memory_used_bytes;
     uint32_t mig_enabled;
     uint32_t mig_pending;

@@ -21,6 +21,7 @@ from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.sampler import Picture, Sampler
+from joulecut_agent.ports.reader import HardwareCounters
 from joulecut_wire import metrics as names
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, IterationTiming
 from joulecut_wire.metrics import Metric
@@ -108,6 +109,7 @@ class AgentCollector:
         families.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
             self._add_gpus(families, picture)
+        self._add_xids(families)
         for timing in self._schedules.timings(self._latency.change_error_s):
             _add_timing(families, timing)
         _add_energy(families, self._sampler.books, picture)
@@ -130,11 +132,19 @@ class AgentCollector:
             description = descriptions[gpu.uuid]
             _add_identity(families, description)
             _add_gpu(families, gpu, description)
+            if hardware := self._sampler.hardware.latest(gpu.uuid):
+                _add_hardware(families, gpu.uuid, hardware)
             _add_drift(families, gpu)
             latencies = self._latency.latencies(gpu.uuid)
             families.add(names.GPU_SET_LATENCY, latencies.p95_s or None, gpu.uuid)
             families.add(names.GPU_SET_LATENCY_SPREAD, latencies.spread_s or None, gpu.uuid)
             _add_allocation(families, allocations.get(gpu.uuid, Allocation(gpu.uuid, "")))
+
+    def _add_xids(self, families: Families) -> None:
+        """Counts of this agent: a lost GPU keeps its series."""
+        for uuid, xid, count, last_unix_s in self._sampler.hardware.xid_errors():
+            families.add(names.GPU_XID_ERRORS, count, uuid, str(xid))
+            families.add(names.GPU_XID_LAST, last_unix_s, uuid, str(xid))
 
     def _add_slowdown_notices(self, families: Families) -> None:
         for uuid, one in self._drift_watch.slowdown_notices().items():
@@ -193,6 +203,15 @@ def _add_gpu(families: Families, gpu: GpuSnapshot, about: GpuDescription) -> Non
     families.add(names.GPU_UTILIZATION, gpu.utilization_memory_ratio, uuid, "memory")
     families.add(names.GPU_TEMPERATURE, gpu.temperature_celsius, uuid, "gpu")
     families.add(names.GPU_MEMORY_USED, gpu.memory_used_bytes, uuid)
+
+
+def _add_hardware(families: Families, uuid: str, counters: HardwareCounters) -> None:
+    for error, scope, count in counters.ecc_errors:
+        families.add(names.GPU_ECC_ERRORS, count, uuid, error, scope)
+    for direction, sent_bytes in counters.nvlink_bytes:
+        families.add(names.GPU_NVLINK_BYTES, sent_bytes, uuid, direction)
+    for kind, count in counters.nvlink_errors:
+        families.add(names.GPU_NVLINK_ERRORS, count, uuid, kind)
 
 
 def _add_timing(families: Families, one: IterationTiming) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from joulecut_agent.ports import failure
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_agent.ports.reader import Burst, Reading
+from joulecut_agent.ports.reader import Burst, HardwareCounters, Reading
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
@@ -26,6 +26,7 @@ PROGRESS_BYTES = mmap.PAGESIZE
 _description = attrgetter(*GpuDescription.__slots__)
 _snapshot = attrgetter(*GpuSnapshot.__slots__)
 _burst = attrgetter(*Burst.__slots__)
+_hardware = attrgetter(*HardwareCounters.__slots__)
 
 
 class Progress:
@@ -100,8 +101,8 @@ def encode_readings(readings: tuple[Reading, ...]) -> list[Any]:
             reading.uuid,
             reading.snapshot and _snapshot(reading.snapshot),
             reading.error and encode_error(reading.error),
-            reading.call_seconds,
-            reading.taken_at_s,
+            (reading.call_seconds, reading.taken_at_s),
+            reading.hardware and _hardware(reading.hardware),
         )
         for reading in readings
     ]
@@ -111,10 +112,13 @@ def decode_readings(rows: list[Any]) -> tuple[Reading, ...]:
     return tuple(_reading(*row) for row in rows)
 
 
-def _reading(uuid: str, values: Any, error: Any, costs: Any, at_s: float) -> Reading:
+def _reading(uuid: str, values: Any, error: Any, calls: Any, hardware: Any) -> Reading:
     failed = decode_error(error) if error else None
     assert failed is None or isinstance(failed, DeviceError)
-    return Reading(uuid, GpuSnapshot(*values) if values else None, failed, costs, at_s)
+    snapshot = GpuSnapshot(*values) if values else None
+    counters = HardwareCounters(*hardware) if hardware else None
+    call_seconds, taken_at_s = calls
+    return Reading(uuid, snapshot, failed, call_seconds, taken_at_s, counters)
 
 
 def encode_burst(burst: Burst) -> Any:

@@ -15,6 +15,7 @@ from typing import Protocol
 from joulecut_agent.counters import Counters
 from joulecut_agent.log import log
 from joulecut_agent.monitor.energy_account import EnergyAccount, EnergyFile, driver_load
+from joulecut_agent.monitor.hardware_state import HardwareState
 from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.reader_protocol import DRIVER as WHOLE_DRIVER
 from joulecut_agent.monitor.samples import Samples
@@ -81,6 +82,7 @@ class Sampler:
         self._reading = threading.Lock()  # guards source and picture
         self._logged = ""
         self.gpus = source.gpus
+        self.hardware = HardwareState()
         # Called at each tick; returns whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
         self.samples: Samples | None = None  # opens the device too
@@ -256,6 +258,7 @@ class Sampler:
             self._count(readings)
             read.append(mine)
             unix_s = time.time() - (time.monotonic() - at_s)
+            self.hardware.add(readings, at_s, unix_s)
             self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
             self._recent.append(self._picture)
             awaited = self.watcher(snapshot)

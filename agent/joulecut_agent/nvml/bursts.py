@@ -83,9 +83,15 @@ def _counters(handle: Any, index: int) -> dict[str, Series]:
     for name, parts in _COUNTED.items():
         pairs = [(next(answers), unit) for _, _, unit in parts]
         if all(value.nvmlReturn == pynvml.NVML_SUCCESS for value, _ in pairs):
-            parts_bytes = [getattr(v.value, _MEMBERS[v.valueType]) * unit for v, unit in pairs]
+            parts_bytes = [value_of(value) * unit for value, unit in pairs]
             counters[name] = ((pairs[0][0].timestamp / US_PER_S, float(sum(parts_bytes))),)
     return counters
+
+
+def value_of(field: Any) -> float:
+    """The number in a field value."""
+    number: float = getattr(field.value, _MEMBERS[field.valueType])
+    return number
 
 
 def _raise_if_failed(failed: DeviceError) -> None:

@@ -11,6 +11,7 @@ import pynvml
 from joulecut_agent.nvml import driver
 from joulecut_agent.nvml.bursts import Bursts
 from joulecut_agent.nvml.glances import Glances
+from joulecut_agent.nvml.hardware import HARDWARE_S, XidEvents, hardware_of
 from joulecut_agent.nvml.tick import (
     NONSENSE,
     USES_S,
@@ -26,7 +27,7 @@ from joulecut_agent.nvml.tick import (
     usage_is_instant,
 )
 from joulecut_agent.ports.failure import DeviceError, Gone
-from joulecut_agent.ports.reader import Burst, Reading, ignore_step
+from joulecut_agent.ports.reader import Burst, HardwareCounters, Reading, ignore_step
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 
@@ -48,6 +49,10 @@ class NvmlReader:
         self._glances: Glances | None = None
         self._glanced: tuple[Any, ...] = ()  # the key they were prepared for
         self._whole_s = 0.0  # when a whole reading is due
+        self._opened_s = time.monotonic()
+        self._xid_events = XidEvents()
+        self._hardware: dict[str, HardwareCounters] = {}
+        self._hardware_due_s = 0.0
 
     def describe(
         self, leave_out: Collection[int] = (), step: Callable[[int], None] = ignore_step
@@ -70,11 +75,17 @@ class NvmlReader:
                     step(index)
                     with contextlib.suppress(DeviceError):
                         self._device(index)
-        readings = []
+        readings, now_s = [], time.monotonic()
+        due = now_s >= self._hardware_due_s
         for index in sorted(self._uuids):
             if index not in leave_out:
                 step(index)
-                readings.append(self._read(index))
+                reading = self._read(index)
+                readings.append(self._add_hardware(index, reading) if due else reading)
+        if due:
+            self._hardware_due_s = now_s + HARDWARE_S
+        if due or any(isinstance(reading.error, Gone) for reading in readings):
+            readings = self._add_xids(readings)
         self._prepare(readings, time.monotonic())
         return tuple(readings)
 
@@ -149,8 +160,36 @@ class NvmlReader:
             self._drop(index)
         return Reading(device.uuid, snapshot, tick.error, tuple(tick.seconds), taken_at_s)
 
+    def _add_hardware(self, index: int, reading: Reading) -> Reading:
+        device = self._devices.get(index)
+        self._hardware.pop(reading.uuid, None)
+        if device is None or reading.snapshot is None:
+            return reading
+        try:
+            self._xid_events.watch(device)
+            counters, seconds = hardware_of(device)
+        except Gone:  # the next reading finds it gone
+            return reading
+        costs = (*reading.call_seconds, *seconds)
+        self._hardware[device.uuid] = counters
+        return replace(reading, call_seconds=costs)
+
+    def _add_xids(self, readings: list[Reading]) -> list[Reading]:
+        """XID errors, those of a lost GPU too, whose last one says why it is."""
+        self._xid_events.collect()
+        found = []
+        for reading in readings:
+            counters = HardwareCounters()
+            if reading.snapshot is not None:
+                counters = self._hardware.get(reading.uuid, counters)
+            xids = self._xid_events.counts(reading.uuid)
+            counters = replace(counters, xid_errors=xids, since_s=self._opened_s)
+            found.append(replace(reading, hardware=counters))
+        return found
+
     def _drop(self, index: int) -> None:
-        self._devices.pop(index, None)
+        if device := self._devices.pop(index, None):
+            self._xid_events.forget(device)
         self._slow.pop(index, None)
         self._rates.pop(index, None)
 

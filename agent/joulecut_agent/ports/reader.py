@@ -15,11 +15,27 @@ def ignore_step(index: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class HardwareCounters:
+    """Counters of a GPU's hardware; one that the device lacks is absent.
+
+    ECC and NVLink are the device's own totals. XID errors are counted since `since_s` (monotonic):
+    with another `since_s` they start from zero.
+    """
+
+    ecc_errors: tuple[tuple[str, str, int], ...] = ()  # (un)corrected, volatile or aggregate, count
+    nvlink_bytes: tuple[tuple[str, int], ...] = ()  # (tx or rx, bytes)
+    nvlink_errors: tuple[tuple[str, int], ...] = ()  # (kind, count)
+    xid_errors: tuple[tuple[int, int], ...] = ()  # (XID, count)
+    since_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One GPU at one tick: a snapshot, an error, or both, and the durations of the calls.
 
     Both if one call of several failed: the snapshot then lacks its field.
-    `taken_at_s` is monotonic, the same in every process; 0 if unknown.
+    `taken_at_s` is monotonic, the same in every process; 0 if unknown. `hardware` is read seldom;
+    None in between.
     """
 
     uuid: str
@@ -27,6 +43,7 @@ class Reading:
     error: DeviceError | None
     call_seconds: tuple[tuple[str, float], ...] = ()
     taken_at_s: float = 0.0
+    hardware: HardwareCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
