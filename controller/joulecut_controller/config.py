@@ -22,6 +22,9 @@ from joulecut_controller.sources.agents import (
     ListedAgents,
 )
 from joulecut_controller.sources.endpoint_slices import ACCOUNT, AgentsOfService
+from joulecut_controller.sources.prometheus import KEYS as PROMETHEUS_WORDS
+from joulecut_controller.sources.prometheus import Access
+from joulecut_controller.sources.prometheus_rates import RateServer
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_controller.web.links import Links, is_address
@@ -32,12 +35,13 @@ from joulecut_wire.tls import TlsFiles
 
 KEYS = (
     "agents", "policy", "profiles", "store", "listen", "interval_s", "lease", "leader", "tls",
-    "web_config", "links",
+    "web_config", "links", "prometheus",
 )  # fmt: skip
 STORE_KEYS = ("url", "url_file", "password_file", "timeout_s")
 URL_BYTES_MAX = 4_096
 LINK_KEYS = ("grafana", "runbook", "audit_log")
 TLS_KEYS = ("cert", "key", "ca", "server_name")
+PROMETHEUS_KEYS = ("url", "bearer_token_file", "username", "password_file", "ca", "cert", "key")
 STORE_PREFIX = "sqlite:///"
 STORE_ALLOWED = f"{STORE_PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
 HTTP_DEFAULT = "127.0.0.1:9440"
@@ -74,6 +78,7 @@ class Config:
     base: Path = Path()
     timing: Timing = field(default_factory=Timing)
     links: Links = field(default_factory=Links)
+    prometheus: RateServer | None = None  # for jobs whose policy names a rate
 
 
 def read(path: Path) -> Config:
@@ -121,7 +126,32 @@ def read(path: Path) -> Config:
         base=base,
         timing=_timing(document, data, store, Pacing(interval_s, 0.0, ttl_s)),
         links=_links(document, data.get("links", {})),
+        prometheus=_prometheus(document, data, base),
     )
+
+
+def _prometheus(document: Document, data: dict[str, Any], base: Path) -> RateServer | None:
+    if "prometheus" not in data:
+        return None
+    given = _mapping(document, ("prometheus",), data["prometheus"], PROMETHEUS_KEYS)
+    texts = {key: _text(document, ("prometheus", key), text) for key, text in given.items()}
+    files = {
+        key: base / texts[name]
+        for key, name in {
+            "bearer_token": "bearer_token_file", "password": "password_file",
+            "ca": "ca", "cert": "cert", "key": "key",
+        }.items()
+        if name in texts
+    }  # fmt: skip
+    if "url" not in texts:
+        raise document.bad(("prometheus",), "key url is missing", ", ".join(PROMETHEUS_KEYS))
+    access = Access(username=texts.get("username", ""), words=PROMETHEUS_WORDS, **files)
+    server = RateServer(texts["url"], access)
+    try:
+        server.connect()
+    except BadInput as error:
+        raise document.bad(("prometheus",), f"{error.where}: {error.what}", error.allowed) from None
+    return server
 
 
 def _links(document: Document, value: Any) -> Links:

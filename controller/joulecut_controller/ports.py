@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.view import GpuView, NodeView, Window
-from joulecut_wire.messages import Command, IterationReport, Result
+from joulecut_wire.messages import Command, IterationReport, ReportFault, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +18,36 @@ class ArrivedReport:
 
     report: IterationReport
     arrived_s: float
+    span_s: float = 0.0  # its duration is a mean over so long; 0: of the one iteration
 
     @property
     def ended_s(self) -> float:
         """When the iteration had ended at the latest: a source that sends in batches is late."""
         return self.arrived_s - self.report.age_s
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """Mean iteration time of a job over the last `span_s`, known since `arrived_s` (monotonic)."""
+
+    job: str
+    number: int
+    duration_s: float
+    span_s: float
+    arrived_s: float
+    source: str
+
+
+class Rates(Protocol):
+    """Iteration times of jobs that report none, from elsewhere."""
+
+    def take(self) -> tuple[RateSample, ...]:
+        """Samples since the last call, oldest first; bounded."""
+        ...
+
+    def faults(self, now_s: float) -> tuple[ReportFault, ...]:
+        """Of each job whose rate is not to be had now: why."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import NAME, ServiceContext, announce, log
+from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
@@ -64,7 +65,8 @@ async def wait_for_leadership(context: ServiceContext) -> bool:
 async def lead_term(context: ServiceContext) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
-        reconciler = _begin(context)
+        rates = PrometheusRates(context.config.prometheus, time.monotonic)
+        reconciler = _begin(context, rates)
     except Unavailable as error:
         log(f"no term can be begun: {error}")
         await context.leadership.release()
@@ -78,7 +80,7 @@ async def lead_term(context: ServiceContext) -> None:
     context.sweeper.settle()  # of the term before, nothing is held any more
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
-        await _lead(context, reconciler)
+        await _lead(context, reconciler, rates)
     finally:
         await loading
         context.policy = reconciler.policy_read
@@ -86,7 +88,7 @@ async def lead_term(context: ServiceContext) -> None:
         await context.leadership.release()
 
 
-def _begin(context: ServiceContext) -> Reconciler:
+def _begin(context: ServiceContext, rates: PrometheusRates) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     strange = impossible_epoch(nodes)
@@ -114,6 +116,7 @@ def _begin(context: ServiceContext) -> Reconciler:
         now_s=time.monotonic,
         unix_s=time.time,
         unready=lambda: context.warming.wait,
+        rates=rates,
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it
@@ -124,7 +127,7 @@ def _keep(problem: Problem, granularity: Granularity) -> Kept:
     return Kept(prepared(problem, granularity))
 
 
-async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
+async def _lead(context: ServiceContext, reconciler: Reconciler, rates: PrometheusRates) -> None:
     """Passes and heartbeats until a signal stops the process, which then releases every GPU, or
     until the leader lock is lost: then nothing more is sent, and leases run out or pass to the next
     leader.
@@ -133,6 +136,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler) -> None:
         asyncio.create_task(_passes(context, reconciler), name="passes"),
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
+        asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     stop = asyncio.create_task(context.stopping.wait())

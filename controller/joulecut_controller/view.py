@@ -187,6 +187,7 @@ class View:
     nodes: tuple[NodeView, ...] = ()
     gpus: Mapping[str, GpuView] = field(default_factory=dict)
     jobs: tuple[JobView, ...] = ()
+    rate_faults: tuple[ReportFault, ...] = ()  # why rates of jobs are not to be had
     node_at: Mapping[str, NodeView] = field(init=False, compare=False, repr=False)  # by address
 
     def __post_init__(self) -> None:

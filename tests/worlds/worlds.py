@@ -16,7 +16,7 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
-from joulecut_controller.ports import ArrivedReport, FleetState, Store
+from joulecut_controller.ports import ArrivedReport, FleetState, Rates, Store
 from joulecut_controller.reconcile.frontiers import Frontier, Keep
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
@@ -503,6 +503,7 @@ class Controller:
         prepare: Prepare = Solver,
         judge: Check = check,
         planners: Executor | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -521,6 +522,7 @@ class Controller:
             now_s=lambda: world.now_s,
             unix_s=lambda: 1.8e9 + world.now_s,
             unready=unready,
+            rates=rates,
         )
         self.boards: list[Board] = []
 

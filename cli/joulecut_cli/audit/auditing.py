@@ -14,12 +14,12 @@ from joulecut_cli import agent_client
 from joulecut_cli.audit import job_estimate, report
 from joulecut_cli.audit.agents import Watch
 from joulecut_cli.audit.job_estimate import Observed, OperatorInput
-from joulecut_cli.audit.prometheus import Access, Prometheus
 from joulecut_cli.audit.series import History
 from joulecut_cli.progress import Progress, solving
 from joulecut_controller.audit.auditor import Auditor
 from joulecut_controller.audit.finding import Audit
 from joulecut_controller.policy.policy import Cost
+from joulecut_controller.sources.prometheus import Access, Prometheus
 from joulecut_wire import tls
 from joulecut_wire.command import FINE
 from joulecut_wire.duration import seconds

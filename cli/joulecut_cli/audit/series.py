@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from joulecut_cli.audit.exporters import DCGM, OURS, any_of_ours, dcgm_name, exporter_of, words_of
 from joulecut_cli.audit.owners import OwnerHistory
-from joulecut_cli.audit.prometheus import Prometheus, Series, samples
 from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
+from joulecut_controller.sources.prometheus import Prometheus, Series, samples
 from joulecut_wire import metrics
 
 STEPS_MAX = 1_440  # of a whole audit: a minute each for a day

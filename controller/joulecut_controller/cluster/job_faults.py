@@ -37,6 +37,9 @@ def _refused(job: JobView, view: View) -> Iterator[JobFault]:
         for fault in node.faults:
             if fault.job in names or mine.intersection(fault.uuids):
                 yield JobFault(node.node, fault.source, fault.text, fault.count, fault.age_s)
+    for fault in view.rate_faults:
+        if fault.job == job.policy.name:
+            yield JobFault("", fault.source, fault.text, fault.count, fault.age_s)
 
 
 def _misnamed(job: JobView, view: View) -> Iterator[JobFault]:

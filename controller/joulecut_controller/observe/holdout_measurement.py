@@ -41,6 +41,11 @@ class EndedIteration:
     number: int
     arrived_s: float
     duration_s: float
+    span_s: float = 0.0  # of a mean over many iterations
+
+    @property
+    def began_s(self) -> float:
+        return self.arrived_s - max(self.duration_s, self.span_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class HoldoutMeasurement:
     def take(self, ended: Iterable[EndedIteration]) -> None:
         """Adds iterations that began within the window."""
         for one in ended:
-            began_s = one.arrived_s - self._lag_s - one.duration_s
+            began_s = one.began_s - self._lag_s
             if began_s >= self.opened_s and not self.full:
                 self._ended.append(one)
 
@@ -153,7 +158,7 @@ class HoldoutMeasurement:
         kept = [one.duration_s for one in ended if abs(one.duration_s - usual_s) <= far_s]
         pauses = self._pauses(ended, usual_s, far_s)
         odd = [
-            (one.arrived_s - one.duration_s - self._lag_s, one.arrived_s + self._lag_s)
+            (one.began_s - self._lag_s, one.arrived_s + self._lag_s)
             for one in ended
             if abs(one.duration_s - usual_s) > far_s
         ]
@@ -162,7 +167,7 @@ class HoldoutMeasurement:
             return "irregular"
         if _changes_pace(kept):
             return "pace"
-        begun_s, ended_s = ended[0].arrived_s - ended[0].duration_s, ended[-1].arrived_s
+        begun_s, ended_s = ended[0].began_s, ended[-1].arrived_s
         power_w = self._power_w(begun_s, ended, sorted(odd + pauses))
         if power_w is None:
             return "counter"
@@ -189,7 +194,7 @@ class HoldoutMeasurement:
         pauses = []
         for before, after in pairwise(ended):
             missing = max(0, after.number - before.number - 1)
-            begins_s = after.arrived_s - after.duration_s
+            begins_s = after.began_s
             if begins_s - before.arrived_s > missing * usual_s + self._lag_s + far_s:
                 pauses.append((before.arrived_s - self._lag_s, begins_s + self._lag_s))
         return pauses

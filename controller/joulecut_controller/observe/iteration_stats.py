@@ -190,7 +190,8 @@ class IterationStats:
             settled=track.window.passes > SETTLED_PASSES,
             fresh_last=fresh[-1].number if fresh else None,
             ended=tuple(
-                EndedIteration(one.number, one.arrived_s, one.duration_s) for one in confirmed
+                EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
+                for one in confirmed
             ),
             since_s=track.window.since_s,
             external_lock=external_lock,
@@ -281,6 +282,7 @@ class IterationStats:
             )
             one.arrived_s = min(one.arrived_s, arrived.ended_s)
             one.durations_s[report.uuid] = report.duration_s
+            one.span_s = max(one.span_s, arrived.span_s)
             one.operations[report.uuid] = {
                 op.kind: (op.busy_s, float(op.count)) for op in report.operations
             }
@@ -323,7 +325,7 @@ class IterationStats:
         confirmed = []
         while track.pending and track.pending[0].arrived_s <= seen_s:
             one = track.pending.popleft()
-            began_s = one.arrived_s - self._lag_s - max(one.durations_s.values())
+            began_s = one.began_s - self._lag_s
             if began_s >= track.window.since_s and bool(one.peers_s) == track.straggling:
                 confirmed.append(one)
         return confirmed

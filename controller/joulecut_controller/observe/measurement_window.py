@@ -44,6 +44,12 @@ class Iteration:
     operations: dict[str, Busy] = field(default_factory=dict)
     timed: dict[str, Timed] = field(default_factory=dict)
     peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
+    span_s: float = 0.0  # of a mean over many iterations
+
+    @property
+    def began_s(self) -> float:
+        """When the iteration, or the first of those it is the mean of, began at the earliest."""
+        return self.arrived_s - max(self.span_s, *self.durations_s.values())
 
     @property
     def complete(self) -> bool:
@@ -65,8 +71,7 @@ class TrainingTime:
     holes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=HOLES_KEPT))
 
     def leave_out(self, one: Iteration) -> None:
-        began_s = one.arrived_s - max(one.durations_s.values()) - REPORT_LAG_S
-        self.holes.append((began_s, one.arrived_s))
+        self.holes.append((one.began_s - REPORT_LAG_S, one.arrived_s))
 
 
 @dataclass(slots=True)

@@ -14,13 +14,16 @@ from joulecut_controller.observe.placement import Placement, Placements
 from joulecut_controller.observe.reported_shape import ReportedShapes
 from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
-from joulecut_controller.ports import ArrivedReport, FleetState
+from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
+from joulecut_wire.messages import IterationReport, PipelineShape
 
 # A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
 OWNER_AGE_S_MAX = 120.0
+# A rate shows no stages. As one stage all GPUs share one clock, which fits every job.
+ONE_STAGE = PipelineShape("", 1, 0)
 
 Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measured earlier
 
@@ -96,6 +99,8 @@ class Observer:
         reports: tuple[ArrivedReport, ...],
         now_s: float,
         recall: Recall,
+        *,
+        rates: tuple[RateSample, ...] = (),
     ) -> "Look":
         """A look whose jobs are taken one by one, since a thousand GPUs take a moment. Reports of
         jobs that the policy does not name are dropped.
@@ -107,7 +112,7 @@ class Observer:
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         matched = self._match(policy, gpus, reports)
-        by_job = _routed(policy, matched, reports)
+        by_job = _routed(policy, matched, reports) | _rated(policy, matched, rates)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
 
         def at(job: JobPolicy) -> JobObservation:
@@ -243,6 +248,22 @@ def _routed(
         entry = entry_of.get(arrived.report.uuid, arrived.report.job)
         if entry in by_job:
             by_job[entry].append(arrived)
+    return by_job
+
+
+def _rated(
+    policy: Policy, matched: Mapping[str, JobMatch], rates: tuple[RateSample, ...]
+) -> dict[str, list[ArrivedReport]]:
+    """Rates as reports of all GPUs of their jobs. What such a job sends itself does not count: two
+    sources would number iterations twice.
+    """
+    by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs if job.rate}
+    for one in rates:
+        for uuid in matched[one.job].uuids if one.job in by_job else ():
+            report = IterationReport(
+                one.job, uuid, 0, one.number, one.duration_s, source=one.source, shape=ONE_STAGE
+            )
+            by_job[one.job].append(ArrivedReport(report, one.arrived_s, one.span_s))
     return by_job
 
 

@@ -18,6 +18,7 @@ from joulecut_controller.view import GpuView
 SILENCE_ITERATIONS = 8
 # Reports come in batches, one a watch interval (at most 1 s), through two processes.
 SILENCE_S_MIN = 5.0
+SILENCE_SPANS = 3  # of a rate: one answer lost, and the next one late
 UNMATCHED = JobMatch()  # owners are unknown
 STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
 
@@ -53,6 +54,7 @@ class _Reporter:
     seen_s: float
     duration_s: float
     late_s: float = 0.0  # of the report: its source sends in batches
+    span_s: float = 0.0  # of a rate: the time to the next one
     replica: int | None = None
 
 
@@ -79,6 +81,7 @@ class Placements:
                 arrived.arrived_s,
                 report.duration_s,
                 report.age_s,
+                arrived.span_s,
                 report.replica,
             )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
@@ -159,11 +162,13 @@ class Placements:
 
 
 def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
-    longest_s = late_s = 0.0
+    longest_s = late_s = span_s = 0.0
     for reporter in reporters:
         longest_s = max(longest_s, reporter.duration_s)
         late_s = max(late_s, reporter.late_s)
-    return max(SILENCE_S_MIN, SILENCE_ITERATIONS * longest_s) + 2.0 * late_s
+        span_s = max(span_s, reporter.span_s)
+    least_s = max(SILENCE_S_MIN, SILENCE_SPANS * span_s)
+    return max(least_s, SILENCE_ITERATIONS * longest_s) + 2.0 * late_s
 
 
 def _listed(policy: JobPolicy, match: JobMatch) -> tuple[tuple[str, ...], str]:

@@ -26,6 +26,7 @@ from joulecut_controller.policy.policy import (
     Verify,
 )
 from joulecut_controller.policy.quantity import shown
+from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import (
     API_VERSION,
     KIND,
@@ -193,6 +194,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         ),
         pipeline=pipeline,
         profile=profile,
+        rate=keys.slo.rate if isinstance(keys.slo.rate, RateQuery) else None,
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
+from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 
 Mode = Literal["off", "recommend", "enforce"]
@@ -124,6 +125,7 @@ class JobPolicy:
     clocks: ClockPolicy = ClockPolicy()
     pipeline: Pipeline | None = None
     profile: Profile | None = None  # None: no change of clocks
+    rate: RateQuery | None = None  # in place of reports of its own
     predicted: Profile | None = None  # by a model of the run; a job with it may lose `profile`
     blocking_power_w: float = 0.0
     ranks: Ranks = "hook"  # source of the stage of each GPU

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 from joulecut_controller.policy import quantity
 from joulecut_controller.policy.policy import TOLERANCE_RATIO, GpuRef, Mode
 from joulecut_controller.policy.quantity import POWER_W_MAX, references
+from joulecut_controller.policy.rate_query import RateQuery, Unusable, rate_query
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
 from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, SCHEDULES_LATER, STAGES_MAX
 
@@ -72,17 +73,24 @@ Label = Annotated[
 ]
 
 
-def _rate(value: object) -> str:
-    """`hook`, `power-signature`, or `promql` for a mapping that holds the expression."""
-    expression = quantity.text(4096, "an expression")
-    if isinstance(value, dict) and set(value) == {"promql"}:
-        expression(value["promql"])
-        return "promql"
+def _rate(value: object) -> str | RateQuery:
+    """`hook`, `power-signature`, or a mapping with an expression or preset and its labels."""
+    if isinstance(value, dict) and "promql" in value and set(value) <= {"promql", "labels"}:
+        promql, labels = value["promql"], value.get("labels", {})
+        quantity.text(4096, "an expression")(promql)
+        if not isinstance(labels, dict):
+            raise quantity.Fault("labels that are not a mapping", "labels: {model_name: llama}")
+        for label in labels.values():
+            quantity.text(253, "the value of a label")(label)
+        try:
+            return rate_query(promql, {str(name): text for name, text in labels.items()})
+        except Unusable as error:
+            raise quantity.Fault(str(error), error.allowed) from None
     if isinstance(value, str) and value in {"hook", "power-signature"}:
         return value
     raise quantity.Fault(
         f"{quantity.shown(value)} is not a source of a rate",
-        "hook",
+        "hook, {promql: EXPRESSION}",
     )
 
 
@@ -151,7 +159,7 @@ class SloKeys(_Strict):
     max_iteration_time: PositiveTime | None = None
     statistic: Annotated[str, PlainValidator(quantity.choice("mean", "p95"))] = "mean"
     tolerance: Tolerance = TOLERANCE_RATIO
-    rate: Annotated[str, PlainValidator(_rate)] = "hook"
+    rate: Annotated[str | RateQuery, PlainValidator(_rate)] = "hook"
 
 
 class ClockKeys(_Strict):

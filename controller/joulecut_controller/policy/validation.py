@@ -10,6 +10,7 @@ from typing import cast
 
 from joulecut_controller.policy.diagnostics import Diagnostic
 from joulecut_controller.policy.policy import GpuRef
+from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import (
     HOLDOUT_MIN,
     RANK_SOURCES,
@@ -26,6 +27,7 @@ from joulecut_wire.duration import ITERATION_S_MAX
 
 TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
+HOLDOUT_RANGES_MIN = 12  # a window needs eight means, and those at its ends do not count
 
 
 def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
@@ -47,6 +49,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
         yield from _ranks(job, path)
         yield from _pipeline(job, path)
         yield from _verify(job, path)
+        yield from _rate(job, path)
         yield from _opt_in(job, path)
         if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
             yield Diagnostic(
@@ -73,6 +76,23 @@ def _target(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
             "an iteration would last more than a day",
             f"at most {ITERATION_S_MAX:g} s per iteration",
         )
+
+
+def _rate(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+    """A rate names no GPU, and is a mean."""
+    query = job.slo.rate
+    if not isinstance(query, RateQuery):
+        return
+    if job.match is None:
+        what = "a rate names no GPU"
+        yield Diagnostic((*path, "slo", "rate"), what, "match beside it")
+    if job.slo.statistic != "mean":
+        what = f"{job.slo.statistic} of a rate, which is a mean already"
+        yield Diagnostic((*path, "slo", "statistic"), what, "mean")
+    least_s = HOLDOUT_RANGES_MIN * query.range_s
+    if job.verify.holdout > 0.0 and job.verify.window < least_s:
+        what = f"a rate has a value every {query.range_s:g} s only"
+        yield Diagnostic((*path, "verify", "window"), what, f"at least {least_s:g}s")
 
 
 def _match(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
@@ -240,7 +260,7 @@ def _wait(path: KeyPath, what: str, allowed: str) -> Diagnostic:
 
 
 def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
-    if job.slo.rate != "hook":
+    if job.slo.rate == "power-signature":
         yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
     if job.ranks.source not in RANK_SOURCES:
         yield _wait(

@@ -26,7 +26,7 @@ from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import needed_w, without_limits
 from joulecut_controller.policy.opt_in import with_opted_in
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Fleet, Store
+from joulecut_controller.ports import Fleet, Rates, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.budgets import Budgets
@@ -85,11 +85,13 @@ class Reconciler:
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
         unready: Callable[[], str] = lambda: "",
+        rates: Rates | None = None,
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
         be made yet. Raises Unavailable.
         """
         self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
+        self._rates = rates
         self._pass_number = 0
         self._last_success_s = now_s()
         self._unrenewed: set[str] = set()
@@ -271,8 +273,10 @@ class Reconciler:
         state = self._fleet.observe(now_s)
         limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
         self._ttl_max_s = min(limits_s, default=0.0)
+        reports = self._fleet.take_reports()
+        rates = self._rates.take() if self._rates else ()
         look = context.observer.begin(
-            self.policy, state, self._fleet.take_reports(), now_s, context.store.baseline
+            self.policy, state, reports, now_s, context.store.baseline, rates=rates
         )
         for job in self.policy.jobs:
             look.at(job)
@@ -281,7 +285,8 @@ class Reconciler:
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
-        return look.view(), look.observations
+        faults = self._rates.faults(now_s) if self._rates else ()
+        return replace(look.view(), rate_faults=faults), look.observations
 
     def _share_power_budget(self, observations: Observations, view: View) -> None:
         """The deadline that the power budget sets for each job."""

@@ -113,6 +113,26 @@ def test_energy_is_unknown_until_the_counters_spanned_enough() -> None:
     assert measured.current.energy_j is None
 
 
+def test_a_mean_that_reaches_back_over_a_change_of_clocks_counts_for_neither() -> None:
+    job = Job(interval_s=5.0)
+    changed_s = job.now_s + 60.0
+    ended = 0
+    for number in range(1, 13):
+        job.now_s += 10.0
+        if job.now_s == changed_s:
+            job.locks = dict.fromkeys(UUIDS, 1200)
+            job.stats.changed("job", job.locks, changed_s - 2.0, changed_s)
+        reports = [
+            ArrivedReport(IterationReport("job", uuid, stage, number, 0.1), job.now_s, span_s=10.0)
+            for stage, uuid in enumerate(UUIDS)
+        ]
+        measured = job.stats.fold("job", STAGES, reports, job.gpus(), job.now_s)
+        for one in measured.ended:
+            ended += 1
+            assert not one.began_s - LAG_S < changed_s - 2.0 < one.arrived_s
+    assert ended >= 4
+
+
 def test_one_missing_counter_means_no_sum() -> None:
     job = Job()
     original = job.gpus

@@ -25,6 +25,7 @@ TIMEOUT_S = 120.0  # Prometheus's own default limit for a query
 ANSWER_BYTES_MAX = 256 << 20  # chunks are chosen far below
 SECRET_BYTES_MAX = 1 << 16
 
+RATE_BYTES_MAX = 1 << 20  # of the answer to an instant query: one value is expected
 ALLOWED = "http://HOST:PORT[/PREFIX] or https://..., for example http://127.0.0.1:9090"
 
 
@@ -44,6 +45,30 @@ class _Matrix(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """How messages name what the operator gave: flags of a command, or keys of a file."""
+
+    address: str
+    credentials: str
+    ca: str
+    cert: str
+
+
+FLAGS = Words(
+    "--prometheus",
+    "--bearer-token-file FILE, or --username NAME with --password-file FILE",
+    "--ca",
+    "--cert",
+)
+KEYS = Words(
+    "prometheus.url",
+    "prometheus.bearer_token_file, or username with password_file",
+    "prometheus.ca",
+    "prometheus.cert",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Access:
     """Credentials. Raises BadInput for files that cannot be read."""
 
@@ -53,6 +78,7 @@ class Access:
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
+    words: Words = FLAGS
 
     def headers(self) -> dict[str, str]:
         if self.bearer_token is not None:
@@ -67,12 +93,14 @@ class Access:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise BadInput(f"--ca {self.ca}", _why(error), "a file of PEM certificates") from None
+            raise BadInput(
+                f"{self.words.ca} {self.ca}", _why(error), "a file of PEM certificates"
+            ) from None
         if self.cert is not None:
             try:
                 context.load_cert_chain(self.cert, self.key)
             except (OSError, ssl.SSLError) as error:
-                where = f"--cert {self.cert}"
+                where = f"{self.words.cert} {self.cert}"
                 raise BadInput(where, _why(error), "a PEM certificate and its key") from None
         return context
 
@@ -87,8 +115,9 @@ class _Straight(urllib.request.HTTPRedirectHandler):
 class Prometheus:
     """One server by its URL. Raises BadInput for a URL that cannot be one."""
 
-    def __init__(self, url: str, access: Access) -> None:
-        self.url = _checked(url)
+    def __init__(self, url: str, access: Access, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._words, self._timeout_s = access.words, timeout_s
+        self.url = checked_url(url, access.words)
         self._headers = access.headers()
         if (
             self._headers
@@ -96,7 +125,7 @@ class Prometheus:
             and not is_loopback(urllib.parse.urlsplit(self.url).hostname or "")
         ):
             what = f"{self.url} would receive a secret without encryption"
-            raise BadInput("--prometheus", what, "https://, or an address of this machine")
+            raise BadInput(self._words.address, what, "https://, or an address of this machine")
         handlers: list[urllib.request.BaseHandler] = [_Straight()]
         # No proxy: a Prometheus is on this machine or this network.
         handlers.append(urllib.request.ProxyHandler({}))
@@ -119,7 +148,7 @@ class Prometheus:
             "start": f"{begin_s:.3f}",
             "end": f"{end_s:.3f}",
             "step": f"{step_s:.3f}",
-            "timeout": f"{TIMEOUT_S:.0f}s",
+            "timeout": f"{self._timeout_s:.0f}s",
         }
         raw = self._get("/api/v1/query_range", asked)
         try:
@@ -127,30 +156,39 @@ class Prometheus:
         except msgspec.MsgspecError:
             raise self._not_prometheus("its response to a range query is not a matrix") from None
 
-    def _get(self, path: str, asked: Mapping[str, str]) -> bytes:
+    def now(self, query: str) -> tuple[float, ...]:
+        """The values of an expression as of now, of all its series. Raises Unavailable."""
+        asked = {"query": query, "timeout": f"{self._timeout_s:.0f}s"}
+        answer = self._parsed(self._get("/api/v1/query", asked, RATE_BYTES_MAX))
+        try:
+            data = answer["data"]
+            if data["resultType"] == "scalar":
+                return (float(data["result"][1]),)
+            return tuple(float(row["value"][1]) for row in data["result"])
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise self._not_prometheus("its response to a query has no values") from None
+
+    def _get(self, path: str, asked: Mapping[str, str], bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
         request = urllib.request.Request(  # noqa: S310 -- the scheme was checked
             f"{self.url}{path}?{urllib.parse.urlencode(asked)}", headers=self._headers
         )
         try:
-            with self._open(request, timeout=TIMEOUT_S) as answer:
-                raw: bytes = answer.read(ANSWER_BYTES_MAX + 1)
+            with self._open(request, timeout=self._timeout_s) as answer:
+                raw: bytes = answer.read(bytes_max + 1)
         except urllib.error.HTTPError as error:
             raise self._refused(error) from None
         except http.client.HTTPException:
             raise self._not_prometheus("it does not speak HTTP") from None
         except OSError as error:
             raise self._no_answer(error) from None
-        if len(raw) > ANSWER_BYTES_MAX:
-            raise Unavailable(f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+        if len(raw) > bytes_max:
+            raise Unavailable(f"{self.url} answers with more than {bytes_max} bytes")
         return raw
 
     def _refused(self, error: urllib.error.HTTPError) -> Unavailable:
         if error.code in {401, 403}:
             said = "requires authentication" if error.code == 401 else "denies access"
-            return Unavailable(
-                f"{self.url} {said}: --bearer-token-file FILE, or --username NAME with "
-                "--password-file FILE"
-            )
+            return Unavailable(f"{self.url} {said}: {self._words.credentials}")
         if 300 <= error.code < 400:
             where = error.headers.get("Location", "somewhere else")
             return Unavailable(f"{self.url} redirects to {where}: give that URL")
@@ -165,10 +203,10 @@ class Prometheus:
         if isinstance(reason, ssl.SSLCertVerificationError):
             return Unavailable(
                 f"the certificate of {self.url} cannot be verified "
-                f"({reason.verify_message}): give its CA certificate with --ca FILE"
+                f"({reason.verify_message}): give its CA certificate with {self._words.ca} FILE"
             )
         if isinstance(reason, TimeoutError):
-            said = f"no answer within {TIMEOUT_S:.0f} s"
+            said = f"no answer within {self._timeout_s:.0f} s"
         else:
             said = _why(reason) if isinstance(reason, OSError) else str(reason)
         return Unavailable(
@@ -187,7 +225,8 @@ class Prometheus:
 
     def _not_prometheus(self, why: str) -> Unavailable:
         return Unavailable(
-            f"{self.url} is not a Prometheus: {why}; --prometheus takes the address of its web page"
+            f"{self.url} is not a Prometheus: {why}; "
+            f"{self._words.address} takes the address of its web page"
         )
 
 
@@ -195,18 +234,19 @@ def samples(rows: Sequence[Series]) -> int:
     return sum(len(row.values) for row in rows)
 
 
-def _checked(url: str) -> str:
+def checked_url(url: str, words: Words = FLAGS) -> str:
+    """Without a slash at its end. Raises BadInput where it is no address."""
     try:
         parts = urllib.parse.urlsplit(url)
         _ = parts.port  # raises for an invalid port
         (parts.hostname or "").encode("idna")  # raises for what no resolver takes
     except ValueError as error:
-        raise BadInput("--prometheus", f"{url}: {error}", ALLOWED) from None
+        raise BadInput(words.address, f"{url}: {error}", ALLOWED) from None
     plain = not (parts.query or parts.fragment or parts.username)
     if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
-        raise BadInput("--prometheus", f"{url!r} is not the URL of a Prometheus", ALLOWED)
+        raise BadInput(words.address, f"{url!r} is not the URL of a Prometheus", ALLOWED)
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
-        raise BadInput("--prometheus", f"{url!r} has characters that no URL has", ALLOWED)
+        raise BadInput(words.address, f"{url!r} has characters that no URL has", ALLOWED)
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
 

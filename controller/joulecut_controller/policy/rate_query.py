@@ -1,0 +1,82 @@
+"""A rate that a Prometheus knows: the expression, and the stretch of time that it averages over.
+
+An iteration time counts only for the clocks that were in force all the time it was measured in. So
+the ranges of the expression have to show how far back it looks. Pure.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from joulecut_wire.duration import parse_s
+
+RANGE_S_MIN = 10.0  # shorter ranges hold less than two scrapes
+RANGE_S_MAX = 600.0  # three of them are how long a job may be silent at its clocks
+PRESET_RANGE = "1m"  # four scrapes at the usual 15 s
+RANGES = "ranges from 10s to 10m, like rate(steps_total[1m])"
+# Seconds per output token as each server measures them: a histogram's count over its sum is decode
+# iterations per second. Unlike tokens per second it does not fall where requests are few.
+PRESETS = {
+    "vllm": "vllm:inter_token_latency_seconds",
+    "sglang": "sglang:inter_token_latency_seconds",
+    "dynamo": "dynamo_frontend_inter_token_latency_seconds",
+}
+_QUOTED = re.compile(r"""("|')(?:\\.|(?!\1).)*\1|`[^`]*`""")
+_RANGE = re.compile(r"\[([^\]]*)\]")
+_SHIFTED = re.compile(r"@|\boffset\b")
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class RateQuery:
+    """`promql` yields iterations per second, a mean over at most the last `range_s` seconds."""
+
+    promql: str
+    range_s: float
+
+
+class Unusable(ValueError):
+    """An expression that cannot be used; `allowed` says which can."""
+
+    def __init__(self, what: str, allowed: str) -> None:
+        self.allowed = allowed
+        super().__init__(what)
+
+
+def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
+    """The query of an expression, or of a preset with the labels of its series. Raises Unusable."""
+    if promql in PRESETS:
+        for name in labels:
+            if not _LABEL.fullmatch(name):
+                raise Unusable(f"{name!r} is not the name of a label", "letters, digits and _")
+        return RateQuery(_preset(PRESETS[promql], labels), _seconds(PRESET_RANGE))
+    if labels:
+        raise Unusable("labels beside an expression", f"labels in it, or {', '.join(PRESETS)}")
+    plain = _QUOTED.sub("", promql)
+    if _SHIFTED.search(plain):
+        raise Unusable("offset and @ show another time than now", RANGES)
+    ranges = _RANGE.findall(plain)
+    if not ranges:
+        what = "no range shows how far back the expression looks"
+        raise Unusable(what, f"{', '.join(PRESETS)}, or an expression with {RANGES}")
+    return RateQuery(promql, max(map(_seconds, ranges)))
+
+
+def _preset(histogram: str, labels: Mapping[str, str]) -> str:
+    matchers = ",".join(f"{name}={_quoted(text)}" for name, text in sorted(labels.items()))
+    count, total = (
+        f"sum(rate({histogram}_{part}{{{matchers}}}[{PRESET_RANGE}]))" for part in ("count", "sum")
+    )
+    return f"{count} / {total}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _seconds(text: str) -> float:
+    """Of one range; subqueries and what is not a time are refused."""
+    found = parse_s(text.strip())
+    if found is None or not found[1] or not RANGE_S_MIN <= found[0] <= RANGE_S_MAX:
+        raise Unusable(f"range [{text}]", RANGES)
+    return found[0]

@@ -1,0 +1,34 @@
+"""A job that sends nothing, known by the rate that a Prometheus has of it."""
+
+from rated import RANGE_S, RatedWorld
+from worlds import Controller
+
+from joulecut_controller.cluster.job_faults import job_faults
+from joulecut_controller.observe.placement import SILENCE_SPANS
+from joulecut_controller.store.database import DatabaseStore
+
+BUDGET = 0.05
+
+
+def test_a_rate_alone_is_learnt_held_to_its_budget_and_given_back_in_silence(
+    store: DatabaseStore,
+) -> None:
+    world = RatedWorld(stages=2)
+    controller = Controller(world, store, world.rated(BUDGET), rates=world, interval_s=2.0)
+    controller.run(600, until=lambda: not world.at_default())
+    before, usual_s = controller.job.view.baseline, world.history[0][1]
+    assert before is not None
+    assert not world.at_default(), controller.job.sentence
+    assert abs(before.time_mean_s / usual_s - 1.0) < 0.01
+    controller.run(600)
+    now = controller.job.view.current
+    assert now is not None
+    assert world.recent_s() <= usual_s * (1.0 + BUDGET + 0.005)
+    assert (now.energy_j or 0.0) < (before.energy_j or 0.0)
+
+    world.answers = False
+    passes = controller.run(100, until=world.at_default)
+    assert world.at_default()
+    assert passes * controller.interval_s <= (SILENCE_SPANS + 1) * RANGE_S
+    board = controller.boards[-1]
+    assert [one.source for one in job_faults(board.jobs[0].view, board.view)] == ["promql"]

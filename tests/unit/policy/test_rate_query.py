@@ -1,0 +1,57 @@
+"""Which expressions can be a rate, and how far back they look."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.policy.rate_query import (
+    PRESETS,
+    RANGE_S_MAX,
+    RANGE_S_MIN,
+    RateQuery,
+    Unusable,
+    rate_query,
+)
+
+
+@given(st.lists(st.integers(int(RANGE_S_MIN), int(RANGE_S_MAX)), min_size=1, max_size=4))
+def test_the_longest_range_counts(ranges_s: list[int]) -> None:
+    parts = [f'sum(rate(steps_total{{zone="a[1h] @ \\" offset"}}[{one}s]))' for one in ranges_s]
+    assert rate_query(" / ".join(parts), {}).range_s == max(ranges_s)
+
+
+@pytest.mark.parametrize(
+    "promql",
+    [
+        "steps_per_second",
+        "rate(steps_total[1h])",
+        "rate(steps_total[1s])",
+        "rate(steps_total[])",
+        "rate(steps_total[60])",
+        "max_over_time(rate(steps_total[1m])[5m:])",
+        "rate(steps_total[1m] offset 5m)",
+        "rate(steps_total[1m] @ 1609746000)",
+        'steps{a="[1m]"}',
+    ],
+)
+def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
+    with pytest.raises(Unusable):
+        rate_query(promql, {})
+
+
+@given(st.sampled_from(sorted(PRESETS)), st.text(st.characters(codec="ascii"), max_size=20))
+def test_presets_take_labels(preset: str, text: str) -> None:
+    made = rate_query(preset, {"model_name": text})
+    assert made == RateQuery(made.promql, 60.0)
+    assert PRESETS[preset] in made.promql
+    # The expression without its texts is the same, whatever they hold.
+    quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    assert made.promql.replace(quoted, "") == rate_query(preset, {"model_name": ""}).promql.replace(
+        '""', ""
+    )
+
+
+@pytest.mark.parametrize("labels", [{"a-b": "x"}, {'a="b",c': "x"}])
+def test_labels_have_names_of_prometheus(labels: dict[str, str]) -> None:
+    with pytest.raises(Unusable):
+        rate_query("vllm", labels)
