@@ -78,7 +78,7 @@ def test_a_rate_is_one_sample_per_range_and_all_else_one_line(
     exporter: str, tmp_path: Path
 ) -> None:
     (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\n"
+        "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
         f"scrape_configs: [{{job_name: a, static_configs: [{{targets: ['{exporter}']}}]}}]\n"
     )
     with prometheus_in(tmp_path) as url:
@@ -86,6 +86,7 @@ def test_a_rate_is_one_sample_per_range_and_all_else_one_line(
         jobs = [_job(name, promql) for name, promql in QUERIES.items()]
         samples, faults = asyncio.run(_asked(rates, jobs, 3))
     assert {one.job for one in samples} == {"steps"}
+    assert abs(samples[-1].duration_s - 0.25) < 0.05
     assert [one.number for one in samples] == list(range(1, len(samples) + 1))
     for before, after in pairwise(samples):
         assert after.arrived_s - after.span_s >= before.arrived_s - 1e-6
