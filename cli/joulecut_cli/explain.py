@@ -67,6 +67,18 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
         f"optimality gap at most {percent(forecast['gap_ratio'])}: the lower bound on energy at "
         f"granularity {bound} is {joules(forecast['lower_bound_j'])}",
     )
+    if bloat := _bloat_text(forecast):
+        yield labelled("", bloat)
+
+
+def _bloat_text(forecast: Json) -> str:
+    """Power above the frontier before the plan, by kind; "" if no kind is known."""
+    known = [
+        f"{kind} {forecast[key]:.0f} W"
+        for kind in ("intrinsic", "extrinsic", "variability")
+        if forecast.get(key := f"{kind}_bloat_w") is not None
+    ]
+    return f"bloat before this plan: {', '.join(known)} (predicted)" if known else ""
 
 
 def _negated(ratio: float | None) -> str:

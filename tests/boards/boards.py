@@ -177,6 +177,7 @@ def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> P
             saved_by_granularity=(("gpu", 0.149), ("computation", 0.171)),
             intrinsic_bloat_w=312.0,
             extrinsic_bloat_w=0.0,
+            variability_bloat_w=41.0,
         ),
         solution=of,
     )

@@ -6,6 +6,7 @@ What could not be read is absent: a missing number is noticed, a stale one would
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
@@ -44,11 +45,13 @@ COUNTED = (
 class Families(Collector):
     """The metric families of one scrape, in the order of their first series."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Iterable[Family] = ()) -> None:
+        """`process` are those of the process itself, which follow."""
         self._families: dict[str, Family] = {}
+        self._process = process
 
     def collect(self) -> Iterable[Family]:
-        return self._families.values()
+        return (*self._families.values(), *self._process)
 
     def add(self, metric: Metric, value: float | None, *labels: str) -> None:
         """Adds one series; none if the value is None."""
@@ -94,9 +97,10 @@ class AgentCollector:
         self._window = window
         self._latency = latency
         self._schedules = schedules
+        self._process = ProcessCollector(registry=None)
 
     def families(self) -> Families:
-        families = Families()
+        families = Families(self._process.collect())
         picture = self._sampler.latest()
         status = self._keeper.status
         families.add(names.BUILD_INFO, 1, "agent", __version__)

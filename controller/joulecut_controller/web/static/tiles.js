@@ -121,17 +121,27 @@ function spark(svg, values, base, limit) {
   return undefined;
 }
 
+/** Power above the frontier by kind; "" before it is known. */
+function bloatText(forecast) {
+  return ["intrinsic", "extrinsic", "variability"]
+    .filter((kind) => known(forecast?.[`${kind}_bloat_w`]))
+    .map((kind) => `${watts(forecast[`${kind}_bloat_w`])} ${kind}`)
+    .join(", ");
+}
+
 class Savings {
   constructor() {
     this.measured = h("p", { class: "big" });
     this.share = h("span", { class: "change good" });
     this.predicted = h("dd");
+    this.bloat = h("dd");
+    this.bloatRow = h("div", { class: "bloat" }, h("dt", {}, term("bloat", "bloat before the plan"), " ", h("small", {}, "predicted")), this.bloat);
     this.bars = h("ul", { class: "bars" });
     this.none = h("p", { class: "empty small" });
     this.root = h("section", { class: "card tile savings" },
       h("h3", {}, term("measured saving", "Saved so far"), " ", h("small", {}, "measured")),
       h("div", { class: "headline" }, this.measured, this.share),
-      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted)),
+      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted), this.bloatRow),
       h("h4", {}, "What each ", term("granularity"), " saves ", h("small", {}, "predicted")),
       this.bars, this.none);
   }
@@ -141,6 +151,9 @@ class Savings {
     const wattHours = job.measured.saved_j / 3600;
     setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
     setText(this.predicted, joules(job.predicted.saved_j));
+    const bloat = bloatText(job.decision?.forecast);
+    show(this.bloatRow, bloat);
+    setText(this.bloat, bloat);
     const savings = job.decision?.forecast?.saved_ratio_by_granularity ?? {};
     const best = Math.max(0.01, ...Object.values(savings));
     const rows = GRANULARITIES.filter(([name]) => known(savings[name]));
