@@ -25,7 +25,7 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.service_context import NAME, ServiceContext, log
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.agents import AgentSource
-from joulecut_controller.sources.policy_file import PolicyFile
+from joulecut_controller.sources.policy_file import PolicyFile, present
 from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -60,6 +60,7 @@ def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
+    present(config.policy)  # a wrong path leaves no store behind
     store = open_store(
         config.store,
         base=config.base,

@@ -65,7 +65,9 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
     database = Database(server.make("store at once"), server.secret)
     database.open()
     database.close()
-    database.run("drop table record", "update joulecut_schema set version = 3")
+    database.run(
+        "drop table profile", "drop table record", "update joulecut_schema set version = 3"
+    )
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", WRITER, database.url, str(server.secret)],

@@ -31,6 +31,8 @@ FOREVER = re.compile(
     r"^(joulecut-agent (run|keeper|restore|release|resume|audit)|joulecut-controller\b)"
     r"|^joulecut (demo|run)\b"
 )
+# They need a controller that takes uploads: tests/unit/sources/test_uploaded_profiles.py has one.
+UPLOADS = re.compile(r"^joulecut policy (upload|profiles|remove|check .*--controller)\b")
 LATE = re.compile(r"no controller answers .*nothing within \d+ s")
 QUICKSTART = "docs/quickstart.md"  # typed as a whole by test_quickstart.py
 # Programs of a cluster that is not here; what the commands name is looked for. tests/deploy renders
@@ -56,7 +58,7 @@ def _kind(command: Command) -> str:
     text = command.text.removeprefix(".venv/bin/")
     if command.page == QUICKSTART:
         return "quickstart"
-    if command.is_synopsis or FOREVER.match(text):
+    if command.is_synopsis or FOREVER.match(text) or UPLOADS.match(text):
         return "flags"
     if "ready node=" in text:
         return "output"

@@ -81,7 +81,7 @@ def test_an_uncontrollable_gpu_means_a_refused_plan(world: World, store: Databas
     assert len(controller.plans()) == 1  # the same refusal is not numbered again and again
 
 
-def test_granularity_computation_is_recommended_but_never_applied(
+def test_granularity_computation_falls_back_to_one_that_can_be_applied(
     world: World, store: DatabaseStore
 ) -> None:
     clocks = ClockPolicy(granularity="computation", min_dwell_s=5.0)
@@ -92,11 +92,11 @@ def test_granularity_computation_is_recommended_but_never_applied(
     assert plan.actions
     assert not plan.refused
     enforced = Controller(world, store, world.policy("enforce", clocks=clocks))
-    enforced.run(PASSES_TO_PLAN)
-    refused = enforced.job.decision
-    assert refused is not None
-    assert "not applied yet" in refused.refused
-    assert world.calls == []
+    enforced.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
+    applied = enforced.job.applied
+    assert applied is not None
+    assert applied.granularity == "gpu"
+    assert "not computation: clocks per operation need the job's marks" in applied.granularity_why
 
 
 def test_a_broken_policy_keeps_the_old_one_in_force(world: World, store: DatabaseStore) -> None:

@@ -62,7 +62,7 @@ def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> 
     assert baseline.operation_sd_ratio == pytest.approx(0.03, rel=0.25)
     begun = len(world.history)
     controller.run(80)
-    assert len(controller.plans()) == 1, "no backing off"
+    assert not any("late" in text for text in controller.events("verify")), "no backing off"
     times_s = [duration_s for _, duration_s, _ in world.history[begun + 2 :]]
     assert sum(times_s) / len(times_s) <= baseline.time_mean_s * 1.0315
 

@@ -252,7 +252,7 @@ def test_status_says_it_in_one_line() -> None:
     assert told_of["advisable"]["yes"] is False
     assert told_of["advisable"]["scores"] == 8
     page = status.page(shown, "http://c:9440", boards.NOON_UNIX_S)
-    assert "  gpt3-175b: enforcement: not yet: predictions checked at 0 of 7 clocks.\n" in page
+    assert "  gpt3-175b: next: Not yet: predictions checked at 0 of 7 clocks.\n" in page
 
 
 def test_somebody_elses_lock_stays_out_of_the_baseline(

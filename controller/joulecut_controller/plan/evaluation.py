@@ -145,10 +145,15 @@ class Comparison:
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
+        return evaluation.energy_j(self._charged_s(evaluation) + self.constant_s)
+
+    def pipeline_j(self, evaluation: Evaluation) -> float:
+        """`cost_j` without the constant, as the solver counts energy."""
+        return evaluation.energy_j(self._charged_s(evaluation))
+
+    def _charged_s(self, evaluation: Evaluation) -> float:
         time_s = evaluation.iteration_time_s
-        if self.goal.waits:
-            time_s = max(time_s, self.goal.deadline_s)
-        return evaluation.energy_j(time_s + self.constant_s)
+        return max(time_s, self.goal.deadline_s) if self.goal.waits else time_s
 
     def answer_j(self, answer: Solution) -> float:
         """`cost_j` of a solver's answer."""

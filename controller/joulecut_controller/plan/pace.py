@@ -38,13 +38,15 @@ class Pace:
         return at_default if self.learned is None else self.learned
 
 
-def constant_s(job: JobView, modelled_s: float) -> float:
+def constant_s(job: JobView, modelled_s: float, held_s: float) -> float:
     """Seconds of an iteration beside its pipeline, which takes `modelled_s` at default clocks; 0
-    unless every GPU reports its operations.
+    unless every GPU reports its operations. `held_s` while the difference is noise.
     """
     if job.baseline is None or not job.time_ratios:
         return 0.0
-    return max(0.0, job.baseline.time_mean_s - modelled_s)
+    measured_s = job.baseline.time_mean_s
+    found_s = max(0.0, measured_s - modelled_s)
+    return held_s if abs(found_s - held_s) < RATIO_STEP_MIN * measured_s else found_s
 
 
 def surely_above(window: Window, limit_s: float) -> bool:

@@ -202,7 +202,7 @@ def _within_reach(
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
-    state = replace(state, constant_s=constant_s(job, default.mean_s))
+    state = replace(state, constant_s=constant_s(job, default.mean_s, state.constant_s))
     measured_ratio = baseline.time_mean_s / (default.mean_s + state.constant_s)
     state, late = learn_pace(inputs, state, solver, deadline_s, measured_ratio)
     ratio = state.pace.ratio(measured_ratio)

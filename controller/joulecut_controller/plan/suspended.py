@@ -83,5 +83,5 @@ def as_solution(answer: Solution, after: Evaluation, comparison: Comparison) -> 
         clocks=after.options,
         start_s=after.start_s,
         iteration_time_s=after.iteration_time_s,
-        energy_j=comparison.cost_j(after),
+        energy_j=comparison.pipeline_j(after),
     )

@@ -60,6 +60,11 @@ def load(path: Path, *, profiles: Path | None = None, uploaded: Uploaded | None 
     return PolicyFile(path, profiles=profiles, uploaded=uploaded).load()
 
 
+def present(path: Path) -> None:
+    """Raises BadInput unless there is a file that can be read."""
+    _take(path, 1, {})
+
+
 class PolicyFile:
     """One policy file, and the profiles and run files that it names.
 

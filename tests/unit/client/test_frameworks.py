@@ -19,6 +19,7 @@ pytestmark = pytest.mark.long
 STEPS = 5
 PIPELINE = """
     import sys, torch, torch.distributed as dist
+    import time
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
     dist.init_process_group("gloo")
     rank, size, chunks = dist.get_rank(), dist.get_world_size(), int(sys.argv[1])
@@ -43,6 +44,7 @@ PIPELINE = """
         else:
             schedule.step()
         optimizer.step()
+    time.sleep(2.0)  # an agent takes reports of living processes alone
     dist.destroy_process_group()
 """
 TRAINER = """
