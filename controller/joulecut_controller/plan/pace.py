@@ -26,6 +26,10 @@ OVERRUN_RATIO_MAX = 1.05  # one step back at a time; the next window says whethe
 # must not swing between two plans of which one is late.
 CAUTION_DWELLS = 20.0
 
+# A plan may turn out faster than the model says by this much. What is faster still may be the job
+# itself, which would be as much faster at default clocks, where the promise is made.
+FASTER_RATIO_MAX = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -35,7 +39,9 @@ class Pace:
     cautious_until_s: float = -math.inf
 
     def ratio(self, at_default: float) -> float:
-        return at_default if self.learned is None else self.learned
+        if self.learned is None:
+            return at_default
+        return max(self.learned, at_default * (1.0 - FASTER_RATIO_MAX))
 
 
 def constant_s(job: JobView, modelled_s: float, held_s: float) -> float:

@@ -69,3 +69,11 @@ def test_being_late_always_tightens_and_never_without_bound(
         assert mean_s > limit_s
         assert pace.ratio(1.0) > ratio
         assert pace.ratio(1.0) <= max(mean_s, ratio * OVERRUN_RATIO_MAX)
+
+
+def test_what_was_learned_from_a_faster_job_does_not_outlive_it() -> None:
+    """Otherwise every plan after a phase of shorter iterations is refused: its forecast is shorter
+    than its pipeline."""
+    assert Pace(learned=0.8).ratio(1.0) == 0.99
+    assert Pace(learned=0.995).ratio(1.0) == 0.995
+    assert Pace(learned=1.05).ratio(1.0) == 1.05
