@@ -108,6 +108,7 @@ def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
     assert len(world.history) - before <= 2 * WINDOWS[0] + 8
 
 
+@pytest.mark.long
 def test_an_honest_controller_is_never_stopped(store: DatabaseStore) -> None:
     """Thousands of noisy iterations, a new target, a straggler: no trip."""
     world = World(noise=Noise(0.005, 0.01), seed=7)
@@ -126,6 +127,7 @@ def test_an_honest_controller_is_never_stopped(store: DatabaseStore) -> None:
     assert not world.at_default()
 
 
+@pytest.mark.long
 def test_a_job_that_became_slower_by_itself_is_acquitted(store: DatabaseStore) -> None:
     """The trip is safe and cheap: default clocks show the same, and control goes on."""
     world = World()

@@ -183,6 +183,7 @@ def test_other_cards_and_jobs_are_learnt_within_the_budget(
     saves_in_time(course)
 
 
+@pytest.mark.long
 def test_at_the_rate_alone_jitter_hides_neither_slack_nor_lateness() -> None:
     def noisy(jitter: float, seed: int) -> Plant:
         skus = [find("a40", "card")] * 4

@@ -359,6 +359,7 @@ def test_an_order_to_pause_ends_the_window(store: DatabaseStore) -> None:
 # -- several jobs --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_two_jobs_never_hold_out_at_the_same_time(store: DatabaseStore) -> None:
     pair = Pair(HeldOutWorld(job="left"), HeldOutWorld(job="right", seed=2))
     controller = pair.controlled(store, share=0.5)
@@ -370,6 +371,7 @@ def test_two_jobs_never_hold_out_at_the_same_time(store: DatabaseStore) -> None:
         assert kept, job
 
 
+@pytest.mark.long
 def test_a_job_without_a_profile_comes_to_rest(store: DatabaseStore) -> None:
     """Clocks that were measured late by a hair are not settled on again, pass after pass."""
     world = UnprofiledHeldOutWorld()
