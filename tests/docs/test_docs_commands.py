@@ -175,7 +175,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).symlink_to(ROOT / name)
     made = _run(
         "python -m joulecut_sim.profile --stages 8 --out examples/gpt3-175b/stage_profile.csv && "
-        "joulecut study layer --card a30 --quick --out a30.csv",
+        "joulecut study layer --card a30 --quick --out a30.csv && "
+        "joulecut model profile examples/model/gpt3-175b.yaml --out job",
         folder,
     )
     assert made.returncode == 0, made.stderr

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,9 @@ from joulecut_wire.reports import decode
 
 pytestmark = pytest.mark.long
 STEPS = 5
+LIMIT_S = 300.0
 PIPELINE = """
     import sys, torch, torch.distributed as dist
-    import time
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleaved1F1B
     dist.init_process_group("gloo")
     rank, size, chunks = dist.get_rank(), dist.get_world_size(), int(sys.argv[1])
@@ -44,7 +45,6 @@ PIPELINE = """
         else:
             schedule.step()
         optimizer.step()
-    time.sleep(2.0)  # an agent takes reports of living processes alone
     dist.destroy_process_group()
 """
 TRAINER = """
@@ -92,16 +92,27 @@ class Agent:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(str(home / "jobs.sock"))
         self.socket.setblocking(False)
+        self._found: list[IterationReport] = []
 
     def run(self, script: str, *command: str, arguments: tuple[str, ...] = ()) -> None:
         path = self.home / "train.py"
         path.write_text(textwrap.dedent(script))
         env = {"JOULECUT_SOCKET": str(self.home / "jobs.sock"), "JOULECUT_UUID": "GPU-x"}
-        subprocess.run(
-            [*command, str(path), *arguments], env={**os.environ, **env}, check=True, timeout=300
-        )
+        # A socket's queue is short: it is emptied while the ranks run.
+        with subprocess.Popen(
+            [*command, str(path), *arguments], env={**os.environ, **env}
+        ) as process:
+            until_s = time.monotonic() + LIMIT_S
+            while process.poll() is None:
+                assert time.monotonic() < until_s
+                self._found += self._received()
+                time.sleep(0.01)
+        assert process.returncode == 0
 
     def reports(self) -> list[IterationReport]:
+        return self._found + self._received()
+
+    def _received(self) -> list[IterationReport]:
         found = []
         while True:
             try:
