@@ -23,7 +23,7 @@ SILENT_PERIODS = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What is known about the next start. Times are monotonic, in seconds."""
+    """The next start, as predicted. Times are monotonic, in seconds."""
 
     start_s: float  # the newest start
     period_s: float

@@ -14,7 +14,7 @@ from pathlib import Path
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.processes import Processes
 
-NOBODY = Sender(0, -1)
+UNKNOWN_PEER = Sender(0, -1)
 MAPPED = "0000000000000000FFFF0000"  # before an IPv4 address, in the table of IPv6
 TABLE_BYTES_MAX = 8 << 20  # 50,000 connections
 PROCESSES_MAX = 65_536  # looked through for one inode
@@ -30,10 +30,10 @@ class LoopbackPeers:
     def sender(
         self, host: str, port: int, own_port: int, likely: Iterable[int] = (), stated_pid: int = 0
     ) -> Sender:
-        """NOBODY without such a connection; pid 0 where the process is not visible."""
+        """UNKNOWN_PEER without such a connection; pid 0 where the process is not visible."""
         uid, inode = self._socket(host, port, own_port)
         if uid < 0:
-            return NOBODY
+            return UNKNOWN_PEER
         if pid := self._holder(inode, [*([stated_pid] if stated_pid > 0 else []), *likely]):
             return Sender(pid, uid)
         belongs = self._processes.belonging(stated_pid)

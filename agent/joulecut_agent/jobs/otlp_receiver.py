@@ -20,7 +20,7 @@ import grpc
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
-from joulecut_agent.jobs.loopback_peer import NOBODY, LoopbackPeers
+from joulecut_agent.jobs.loopback_peer import UNKNOWN_PEER, LoopbackPeers
 from joulecut_agent.jobs.otlp_spans import SpanIteration, SpanReader
 from joulecut_agent.jobs.rate_source import OTLP, Fault, Inbox, Submission
 from joulecut_agent.log import log
@@ -142,7 +142,7 @@ class OtlpReceiver:
         if known and now_s < known[1]:
             return known[0]
         found = self._peers.sender(host, port, own_port, self._likely(), stated_pid)
-        if found != NOBODY:
+        if found != UNKNOWN_PEER:
             self._senders[key] = (found, now_s + SENDER_TRUST_S)
             self._senders.move_to_end(key)
             if len(self._senders) > SENDERS_KEPT:

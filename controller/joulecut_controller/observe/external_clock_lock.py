@@ -112,7 +112,7 @@ class ExternalClockLocks:
         if known is None:
             known = self._gpus[uuid] = _Gpu(max(gpu.description.clocks_mhz, default=0))
         if ours_mhz or (shown.lease is not None and shown.lease.clock_max_mhz):
-            if known.taken_s > -math.inf:  # what was read without a lease counts no more
+            if known.taken_s > -math.inf:  # readings without a lease are outdated
                 self._gpus[uuid] = _Gpu(known.highest_mhz, default_mhz=known.default_mhz)
         elif taken_s > known.taken_s:
             was_mhz = known.default_mhz

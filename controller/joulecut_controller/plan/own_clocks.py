@@ -36,8 +36,8 @@ def pace_setters(uuids: Sequence[str], ratios: Mapping[str, float]) -> list[str]
 
 
 def own_clock_unmodelled(ratio: float, stage_mhz: int, clocks_mhz: Sequence[int]) -> int:
-    """The lowest of these clocks at which a GPU surely keeps the pace, without any curve: no work
-    slows down by more than its clock does. `ratio` is its time over the slowest's.
+    """The lowest of these clocks at which a GPU keeps the pace, without a time curve: no work slows
+    down by more than its clock does. `ratio` is its time over the slowest's.
     """
     if ratio >= 1.0 - FASTER_RATIO_MIN:
         return stage_mhz

@@ -338,8 +338,8 @@ def _steps(
 
 
 def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comparison) -> bool:
-    """Whether clocks that are held change no more often than the granularity allows now, and
-    long enough after each other for what is known of their timing."""
+    """Whether the held clocks change no more often than the granularity allows now, and stay long
+    enough at each clock for the measured timing."""
     iteration_s = comparison.ratio * (held.iteration_time_s + comparison.constant_s)
     steps = timed_steps(
         comparison.costs.problem,
