@@ -127,8 +127,8 @@ def _keeper(settings: "Settings") -> int:
     window = local_release.window(settings.keeper.state_dir)
     if window.left_s() and keeper.journal(settings.keeper).is_clean:
         log("keeper", "started inside a release window: nothing is opened until it is over")
-        notifier.ready("released: no device is opened")
-        if not window.wait():
+        released = partial(notifier.ready, "released: no device is opened")
+        if not window.wait(released):
             return 0
     ready = partial(notifier.ready, "earlier settings are restored")
     return _keep(settings.keeper, settings.device, settings.options, ready=ready)

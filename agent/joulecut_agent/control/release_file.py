@@ -9,7 +9,7 @@ import json
 import signal
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,16 +68,18 @@ class ReleaseFile:
             self._path.unlink(missing_ok=True)
         return was_open
 
-    def wait(self) -> bool:
+    def wait(self, ready: Callable[[], None] = lambda: None) -> bool:
         """Returns True at the end of the window, False on a signal to leave.
 
-        For a process with one thread and no signal handlers yet.
+        `ready` is called once a signal to leave is obeyed. For a process without signal handlers
+        whose other threads block signals.
         """
         if not self.left_s():
             return True
         leave = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
         before = signal.pthread_sigmask(signal.SIG_BLOCK, leave)
         try:
+            ready()
             while self.left_s():
                 if signal.sigtimedwait(leave, POLL_S):
                     return False

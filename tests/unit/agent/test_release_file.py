@@ -1,6 +1,8 @@
 """A release window on disk: believed where it is whole, of this boot, and within its bound."""
 
 import json
+import signal
+import threading
 import time
 import zlib
 from pathlib import Path
@@ -88,3 +90,9 @@ def test_whole_and_still_nonsense(tmp_path: Path, words: object) -> None:
 
 def test_where_nothing_can_be_written_it_says_so(tmp_path: Path) -> None:
     assert not ReleaseFile(str(tmp_path / "nowhere"), "boot").write(600.0, GPUS)
+
+
+def test_a_signal_that_arrives_as_soon_as_it_is_ready_ends_the_wait(tmp_path: Path) -> None:
+    file = ReleaseFile(str(tmp_path), "boot")
+    file.write(600.0, GPUS)
+    assert not file.wait(lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
