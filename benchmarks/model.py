@@ -138,9 +138,9 @@ def korthikanti() -> None:
         cells = []
         for k, one in enumerate((system, everything.system)):
             layer = stages_of(ARCHITECTURES["megatron-22b"], one, Runs.of([run])).dense
-            told = layer.forward_s[0] * 1e3, (layer.input_s + layer.weight_s)[0] * 1e3
-            gaps[k] += [told[0] / real[0] - 1.0, told[1] / real[1] - 1.0]
-            cells.append(f"{told[0]:.2f} + {told[1]:.2f}")
+            predicted = layer.forward_s[0] * 1e3, (layer.input_s + layer.weight_s)[0] * 1e3
+            gaps[k] += [predicted[0] / real[0] - 1.0, predicted[1] / real[1] - 1.0]
+            cells.append(f"{predicted[0]:.2f} + {predicted[1]:.2f}")
         say("|", " | ".join([name, f"{real[0]} + {real[1]}", *cells]), "|")
     say(f"\ncatalogue: {shown(np.array(gaps[0]))}; after Table 5: {shown(np.array(gaps[1]))}")
     figure7()
@@ -168,9 +168,9 @@ def figure7() -> None:
             ("sequence_parallel+selective", "selective", True),
             ("full_recompute", "full", False),
         ):
-            told = 100.0 * layer(kind, split) / whole
-            worst = max(worst, abs(told - float(row[name])))
-            cells.append(f"{row[name]} / {told:.2f}")
+            predicted = 100.0 * layer(kind, split) / whole
+            worst = max(worst, abs(predicted - float(row[name])))
+            cells.append(f"{row[name]} / {predicted:.2f}")
         say("|", " | ".join([model.name, *cells]), "|")
     say(f"\nmeasured / predicted; worst {worst:.2f} points, nothing fitted")
 
@@ -260,10 +260,14 @@ def b200() -> None:
     gaps = []
     for name, row, a, b, c in zip(names, rows, before, after, held, strict=True):
         found = formula.evaluate(row.architecture, system, Runs.of([row.run]))
-        told = float(found.memory_bytes[0])
-        gaps.append(told / row.memory_bytes - 1.0)
+        predicted = float(found.memory_bytes[0])
+        gaps.append(predicted / row.memory_bytes - 1.0)
         cells = [name, f"{row.iteration_time_s:.3f}", f"{a:+.1%}", f"{b:+.1%}", f"{c:+.1%}"]
-        say("|", " | ".join([*cells, f"{row.memory_bytes / GIB:.2f}", f"{told / GIB:.2f}"]), "|")
+        say(
+            "|",
+            " | ".join([*cells, f"{row.memory_bytes / GIB:.2f}", f"{predicted / GIB:.2f}"]),
+            "|",
+        )
     say(f"\ntime: catalogue {shown(before)}; calibrated on all 20 {shown(after)};")
     say(f"leave one model out {shown(held)}")
     say(f"memory, nothing fitted: {shown(np.array(gaps))}")
@@ -318,9 +322,9 @@ def torchtitan() -> None:
     gaps = []
     for name, model, run, tokens in cases:
         assert misfit(run, model) is None, (name, misfit(run, model))
-        told = formula.estimate(model, system, run).tokens_per_s / run.gpus
-        gaps.append(tokens / told - 1.0)  # of the time
-        say(f"| {name} | {tokens:g} | {told:.0f} | {tokens / told - 1.0:+.1%} |")
+        predicted = formula.estimate(model, system, run).tokens_per_s / run.gpus
+        gaps.append(tokens / predicted - 1.0)  # of the time
+        say(f"| {name} | {tokens:g} | {predicted:.0f} | {tokens / predicted - 1.0:+.1%} |")
     say(f"\ntime: {shown(np.array(gaps))}")
     ratio = [formula.estimate(m, system, r).tokens_per_s for _, m, r, _ in cases[-2:]]
     say(f"interleaved over 1F1B: measured +28 %, predicted {ratio[1] / ratio[0] - 1.0:+.0%}")
@@ -345,12 +349,12 @@ def mlperf() -> None:
     step = formula.estimate(model, system, run)
     only = formula.estimate(model, system, replace(run, forward_only=True))
     say("| | measured | predicted | |\n|---|---|---|---|")
-    for name, real, told in (
+    for name, real, predicted in (
         ("step s", MLPERF_S, step.iteration_time_s),
         ("node W, training", 6926.0, step.node_power_w),
         ("node W, forward only", 6288.0, only.node_power_w),
     ):
-        say(f"| {name} | {real:g} | {told:.4g} | {told / real - 1.0:+.1%} |")
+        say(f"| {name} | {real:g} | {predicted:.4g} | {predicted / real - 1.0:+.1%} |")
 
 
 # Share of idle time, and peak memory of the fullest GPU in GB: 28.3B parameters on 32 A100, 96
@@ -392,8 +396,12 @@ def zero_bubble() -> None:
     for schedule, (real, real_gb) in ZERO_BUBBLE.items():
         model, run = zero_bubble_run(schedule)
         graph, _ = simulate(model, system, run)
-        told = [graph, formula.estimate(model, system, run), estimate_by_table(model, system, run)]
-        shares = " | ".join(f"{100 * idle_share(one):.1f} %" for one in told)
+        predicted = [
+            graph,
+            formula.estimate(model, system, run),
+            estimate_by_table(model, system, run),
+        ]
+        shares = " | ".join(f"{100 * idle_share(one):.1f} %" for one in predicted)
         gb = max(stage.total_bytes for stage in graph.memory) / 1e9
         say(f"| {schedule} | {100 * real:.1f} % | {shares} | {real_gb:g} | {gb:.0f} |")
     stages = stages_of(model, system, Runs.of([run]))
@@ -432,10 +440,10 @@ def clocks() -> None:
     for pair in ((mhz[0], mhz[-1]), (mhz[0], mhz[-4]), (990, 1350)):
         system = calibrate([rows[one] for one in pair], SYSTEMS["a100-sxm-80gb"]).system
         runs = Runs.of([rows[one].run for one in mhz])
-        told = formula.evaluate(model, system, runs)
+        predicted = formula.evaluate(model, system, runs)
         time_s = np.array([rows[one].iteration_time_s for one in mhz])
         energy_j = np.array([rows[one].energy_j for one in mhz])
-        one, two = told.iteration_time_s / time_s - 1.0, told.energy_j / energy_j - 1.0
+        one, two = predicted.iteration_time_s / time_s - 1.0, predicted.energy_j / energy_j - 1.0
         cells = [f"{np.abs(e).mean():.2%} | {np.abs(e).max():.1%}" for e in (one, two)]
         say(f"| {pair[0]}, {pair[1]} | {' | '.join(cells)} |")
 
