@@ -97,6 +97,11 @@ class Controller:
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}", TIMEOUT_S, bad=(404,))
         return self._of_this_version(self._parsed(raw), {"name", "holds", "decision", "gpus"})
 
+    def measurements(self, name: str) -> Json:
+        """Windows measured on a job. Raises BadInput where the policy has no such job."""
+        raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
+        return self._of_this_version(self._parsed(raw), {"name", "probed", "pipeline", "profile"})
+
     def policy(self) -> Json:
         """The policy in force, as values. Raises Unavailable."""
         return self._of_this_version(self._get("/api/v1/policy"), {"jobs", "source", "digest"})

@@ -46,6 +46,9 @@ COMMANDS: dict[str, Command] = {
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
     "doctor": Command("joulecut_cli.doctor:run", "what a job lacks for enforced savings"),
+    "profile": Command(
+        "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
+    ),
     "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
     "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
     "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),

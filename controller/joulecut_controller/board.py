@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.granularity import Rung
@@ -76,6 +77,7 @@ class JobBoard:
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
+    probed: ProbedJob | None = None  # its measurements
     learnt: Learnt = Learnt()  # of a job with a profile: its predictors
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day

@@ -15,6 +15,7 @@ from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller
 
+from joulecut_controller.learn.measured_profile import measured_profile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.plant_variants import OddPlant
@@ -78,6 +79,9 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     controller.run(600)
     possible = search_in_jitter(world.plant, BUDGET).saved_ratio
     assert saved(world) >= 0.95 * possible, controller.job.sentence
+    assert controller.job.probed is not None  # joulecut profile
+    lowest = [min(origins) for origins in measured_profile(controller.job.probed).origins]
+    assert lowest <= [world.clocks_mhz()[uuid] for uuid in world.uuids]
     slow = windows(world)
     assert max(slow) <= BUDGET + 0.005
     late = [slowdown > BUDGET + 0.001 for slowdown in slow]

@@ -108,6 +108,15 @@ class EnergyModel:
             logs[stage] += self._fitted.residual(stage, near)
         return np.asarray(np.exp(logs).T)
 
+    def working_power_w(self, clocks_mhz: Floats) -> Floats:
+        """Power of one GPU while it works, by stage, at each row of clocks: (m, stages)."""
+        return np.asarray(self._working_w(self._fitted.numbers[:, None], clocks_mhz)[..., 0].T)
+
+    @property
+    def blocking_power_w(self) -> float:
+        """Mean power of one GPU while it waits."""
+        return float(self._blocking_w * np.exp(self._fitted.numbers[4 + self._stages : -1]).mean())
+
     def doubt_j(self, clocks_mhz: Floats, time_s: Floats, busy_s: Floats) -> Floats:
         """Standard deviation of their sum, in joules: (m,)."""
         count = len(clocks_mhz)
@@ -128,18 +137,23 @@ class EnergyModel:
 
     def _logs(self, numbers: Floats, clocks_mhz: Floats, time_s: Floats, busy_s: Floats) -> Floats:
         """log joules per iteration: (stages, m, guesses)."""
-        stages = self._stages
-        scale, static, knee, slope = numbers[:4]
-        own, blocking = numbers[4 : 4 + stages], numbers[4 + stages : -1]
-        held = np.exp(-np.maximum(0.0, numbers[-1]))
-        default = (self._default / self._top)[:, None, None] * held
-        ratio = np.minimum(clocks_mhz.T[:, :, None] / self._top, default)
-
-        watts = np.exp(scale + own)[:, None, :] * _power(ratio, default, static, knee, slope)
+        blocking = numbers[4 + self._stages : -1]
+        watts = self._working_w(numbers, clocks_mhz)
         works_s = np.minimum(busy_s, time_s[:, None]).T[:, :, None]
         waiting_w = self._blocking_w * np.exp(blocking)[:, None, :]
         joules = watts * works_s + waiting_w * (time_s[None, :, None] - works_s)
         return np.asarray(np.log(np.maximum(joules, POWER_MIN_W * time_s[None, :, None])))
+
+    def _working_w(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
+        """Power while working: (stages, m, guesses)."""
+        scale, static, knee, slope = numbers[:4]
+        own = numbers[4 : 4 + self._stages]
+        held = np.exp(-np.maximum(0.0, numbers[-1]))
+        default = (self._default / self._top)[:, None, None] * held
+        ratio = np.minimum(clocks_mhz.T[:, :, None] / self._top, default)
+        return np.asarray(
+            np.exp(scale + own)[:, None, :] * _power(ratio, default, static, knee, slope)
+        )
 
 
 def _power(at: Floats, default: Floats, static: Floats, knee: Floats, slope: Floats) -> Floats:

@@ -153,7 +153,7 @@ class IterationForm:
         """log iteration times (m rows), then log busy times by stage and kind if reported."""
         busy = self.log_busy(numbers, clocks_mhz)
         stages, kinds, count, guesses = busy.shape
-        each = self._operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
+        each = self.operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
         surplus = self._surplus(clocks_mhz)[:, None] * np.maximum(0.0, numbers[-2])
         paths = np.log(self._paths.iteration_s(each))
         times: Floats = paths.reshape(count, guesses) + surplus
@@ -221,7 +221,7 @@ class IterationForm:
         lean = at + stages * kinds
         mean[lean : lean + stages * kinds] = (share - share.mean(axis=0)).ravel()
 
-    def _operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
+    def operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
         """Seconds of operations (stages, all kinds, m, guesses).
 
         At L1 one kind stands for both; the last number is the forward share.
@@ -243,7 +243,7 @@ class IterationForm:
         if new:
             rows = np.concatenate([self.clocks[:1], clocks_mhz[list(new.values())]])
             settled = self._settled[:, None]
-            each = self._operations_s(self.log_busy(settled, rows), settled)[..., 0]
+            each = self.operations_s(self.log_busy(settled, rows), settled)[..., 0]
             jittered = self._paths.jittered_s(each, self.spread).mean(axis=0)
             added = np.log(jittered / self._paths.iteration_s(each))
             if len(held) > SURPLUSES_MAX:
@@ -261,7 +261,7 @@ class IterationForm:
             return min(SPREAD_MAX, float(np.sqrt(known))), SURPLUS
         ratios = [m.time_sd_s / m.time_s for m in self._measurements]
         seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
-        each = self._operations_s(self.log_busy(numbers, self.clocks[:1]), numbers)[..., 0]
+        each = self.operations_s(self.log_busy(numbers, self.clocks[:1]), numbers)[..., 0]
         wanted = seen
         for _ in range(SPREAD_ROUNDS):
             if wanted <= 0.0:

@@ -50,6 +50,21 @@ class JobConstants:
     prior: WorkPrior | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ProbedJob:
+    """A job without a profile, as probing has measured it so far.
+
+    `grids_mhz` are the allowed clocks by stage, ascending, ending with the default; `alike` numbers
+    the kind of GPU by stage; `window_s` is how long the next window takes, waits included.
+    """
+
+    constants: JobConstants
+    grids_mhz: tuple[tuple[int, ...], ...]
+    alike: tuple[int, ...]
+    measurements: tuple[Measurement, ...]
+    window_s: float
+
+
 MEASUREMENTS_MAX = 96  # distinct settings; a job of 8 stages needs about 40
 ITERATIONS_MAX = 800  # of one setting: later windows still count a sixteenth ...
 STDERR_ENOUGH = 0.0005  # ... or as many as give this error; a hundredth of a usual budget

@@ -235,6 +235,31 @@ class RateModel:
         microbatches = self._ground.pipeline.microbatches
         return np.asarray(each.sum(axis=1).T * microbatches)
 
+    def operation_times_s(self, clocks_mhz: Floats) -> Floats:
+        """Seconds of one operation by stage and kind (order of `KINDS`): (m, stages, kinds).
+
+        Of reported operations the residual is included.
+        """
+        numbers = self._times.numbers[:, None]
+        logs = self._form.log_busy(numbers, clocks_mhz)
+        if self.detailed:
+            block = 1  # the first holds iteration times
+            for stage in range(len(self._default)):
+                near = self._closeness.one(clocks_mhz, stage, BUSY_RESIDUAL, BUSY_REACH)
+                for kind in self._form.kinds:
+                    logs[stage, kind, :, 0] += self._times.residual(block, near)
+                    block += 1
+        return np.moveaxis(self._form.operations_s(logs, numbers)[..., 0], 2, 0)
+
+    def working_power_w(self, clocks_mhz: Floats) -> Floats:
+        """Power of one GPU of each stage while it works: (m, stages)."""
+        return self._energies.working_power_w(clocks_mhz)
+
+    @property
+    def blocking_power_w(self) -> float:
+        """Mean power of one GPU while it waits, as fitted."""
+        return self._energies.blocking_power_w
+
     # -- time --------------------------------------------------------------------------------
 
     def _fit_times(self) -> Fitted:

@@ -242,6 +242,7 @@ class JobController:
             predict_error_time_ratio=self.errors.time_ratio,
             predict_error_power_ratio=self.errors.power_ratio,
             probing=self.profiler.advice if self.policy.profile is None else None,
+            probed=self.profiler.probed if self.policy.profile is None else None,
             granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
             rung=self.rollout.state.rung,
             timing=None if isinstance(timing, str) else timing,

@@ -15,6 +15,7 @@ from joulecut_controller.learn.measurement_log import (
     JobConstants,
     Measurement,
     MeasurementLog,
+    ProbedJob,
     window_iterations,
 )
 from joulecut_controller.learn.work_prior import work_prior
@@ -47,6 +48,7 @@ class OnlineProfiler:
         self._since_s = math.nan
         self._said = ""
         self.advice: Advice | None = None
+        self.probed: ProbedJob | None = None  # as of the last decision
 
     def new_to(self, shape: str) -> bool:
         """Whether the log is of another shape, so that the stored one is needed."""
@@ -58,6 +60,7 @@ class OnlineProfiler:
         if job.policy.profile is not None or job.policy.pipeline is None:
             return ""
         if self._log.shape != observation.shape:
+            self.probed = None
             self._log = MeasurementLog.restored(kept, observation.shape)
         if measured.since_s != self._since_s:
             self._since_s = measured.since_s
@@ -161,6 +164,10 @@ class OnlineProfiler:
         facts = self._facts(inputs)
         if isinstance(facts, str):
             return Decision("keep", "probing", facts, state)
+        wait_s = facts.window_iterations * self._log.measurements[0].time_s + dwell_s(inputs)
+        self.probed = ProbedJob(
+            facts.constants, facts.grids, facts.alike, self._log.measurements, wait_s
+        )
         self.advice = advice = advise(facts, self._log)
         start = "no profile" if inputs.job.policy.predicted is None else "starting from its model"
         reason = f"{start}, learning from the job: {advice.reason}"

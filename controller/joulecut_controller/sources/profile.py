@@ -8,9 +8,11 @@ time (s) and energy (J) of one forward or backward. Other instructions are those
 `workload.Kind`; a backward may be given as `input` and `weight` instead.
 """
 
+import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from joulecut_controller.sources import csv_file
 from joulecut_engine.graph.clock_option import ClockOption
@@ -63,6 +65,16 @@ def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
     for line, fields in csv_file.rows(raw, name, FILE_BYTES_MAX):
         reader.take(line, fields)
     return reader.profile(whole=whole)
+
+
+def write(profile: Profile, out: TextIO) -> None:
+    """Writes a profile as `read` takes it, highest clock first."""
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(COLUMNS)
+    for (stage, kind), options in sorted(profile.options.items()):
+        for one in sorted(options, key=lambda option: -option.clock_mhz):
+            costs = f"{one.time_s:.9g}", f"{one.energy_j:.9g}"
+            lines.writerow((stage, kind, one.clock_mhz, *costs))
 
 
 class _Reader:

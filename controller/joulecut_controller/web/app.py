@@ -26,6 +26,7 @@ from joulecut_controller.web.board_json import event_json, event_with_detail_jso
 from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.commands import PREFIX, CommandChannel, Commands, is_command
 from joulecut_controller.web.links import Links
+from joulecut_controller.web.measurements import measurements_json
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.profiles import ProfileLibrary, Profiles
@@ -127,6 +128,7 @@ def routes(
         Route("/api/v1/openapi.json", pages.openapi),
         Route("/api/v1/jobs", pages.jobs),
         Route("/api/v1/jobs/{name:path}/timeline", pages.timeline),
+        Route("/api/v1/jobs/{name:path}/measurements", pages.measurements),
         Route("/api/v1/jobs/{name:path}/receipt", reports.receipt),
         Route("/api/v1/jobs/{name:path}", pages.job),
         Route("/api/v1/report", reports.report),
@@ -208,6 +210,9 @@ class _Pages:
         if timeline is None:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
         return json_response(timeline)
+
+    async def measurements(self, request: Request) -> Response:
+        return json_response(measurements_json(_job_of(self.now(), request.path_params["name"])))
 
     async def events(self, request: Request) -> Response:
         board = self.now()

@@ -46,7 +46,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "timing": job.timing and _timing_json(job.timing),
         "clock_min_mhz": policy.clocks.min_mhz,
         "min_dwell_s": number(policy.clocks.min_dwell_s),
-        "pipeline": _pipeline_json(policy),
+        "pipeline": pipeline_json(policy),
         "profile": policy.profile.source if policy.profile else None,
         "evidence": evidence(shown),
         "hindrance": shown.hindrance,  # why no command could be sent now
@@ -182,7 +182,7 @@ def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
     }
 
 
-def _pipeline_json(policy: JobPolicy) -> Json | None:
+def pipeline_json(policy: JobPolicy) -> Json | None:
     pipeline = policy.pipeline
     if pipeline is None:
         return None

@@ -319,6 +319,37 @@ SCHEMAS: Json = {
     "Policy": obj(mode=ref("Mode"), jobs=listed(obj(name=TEXT, mode=ref("Mode")))),
     "Severity": {"enum": list(SEVERITIES)},
     "Standing": _STANDING,
+    "Measurements": obj(
+        name=TEXT,
+        mode=ref("Mode"),
+        profile=WORD,
+        pipeline=maybe({"type": "object"}),
+        complaint=TEXT,
+        sentence=TEXT,
+        verdict=WORD,
+        reason=TEXT,
+        probed=maybe(
+            obj(
+                default_mhz=listed(COUNT),
+                clock_max_mhz=COUNT,
+                blocking_power_w=NUMBER,
+                clocks_mhz=listed(listed(COUNT)),
+                alike=listed(COUNT),
+                window_s=NUMBER,
+                measurements=listed(
+                    obj(
+                        clocks_mhz=listed(COUNT),
+                        iterations=COUNT,
+                        iteration_time_s=NUMBER,
+                        iteration_time_sd_s=NUMBER,
+                        energy_j=listed(NUMBER),
+                        busy_s=listed(listed(NUMBER)),
+                        operation_sd_ratio=NUMBER,
+                    )
+                ),
+            )
+        ),
+    ),
     "Timeline": obj(
         job=TEXT,
         generation=COUNT,
@@ -517,6 +548,12 @@ def _paths() -> Json:
         one: _get("one job", _ref("Job"), _NAME, errors=(404, 503)),
         f"{one}/timeline": _get(
             "the operations of its newest plan", _ref("Timeline"), _NAME, errors=(404, 503)
+        ),
+        f"{one}/measurements": _get(
+            "windows measured on a job without a profile",
+            _ref("Measurements"),
+            _NAME,
+            errors=(404, 503),
         ),
         f"{one}/receipt": _get(
             "savings of the job in a period, and every change of its clocks",
