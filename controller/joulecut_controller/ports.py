@@ -138,8 +138,10 @@ class Store(Protocol):
 
     def keep_plan(self, plan: Plan) -> None: ...
 
-    def last_plan_json(self, job: str) -> str:
-        """The job's newest plan as it was kept; empty where there is none."""
+    def last_plan_json(self, job: str, generation: int = 0) -> str:
+        """The job's plan of this generation as it was kept, or its newest one (0); empty where
+        there is none.
+        """
         ...
 
     def keep_baseline(self, job: str, shape: str, window: Window) -> None: ...

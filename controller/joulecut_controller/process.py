@@ -158,8 +158,8 @@ async def _serve(
     )
     try:
         await context.until_stopped(fleet.described(DESCRIBE_LIMIT_S))
-        while await wait_for_leadership(context):
-            await lead_term(context)
+        while (reports := await wait_for_leadership(context)) is not None:
+            await lead_term(context, reports)
     finally:
         for task in (warmed, following):
             task.cancel()

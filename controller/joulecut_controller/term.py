@@ -7,9 +7,11 @@ standby and sends no commands.
 import asyncio
 import signal
 import time
+from collections.abc import Sequence
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
@@ -32,15 +34,17 @@ HURRIED_PASSES = 8
 LAG_LOOK_S = 0.1
 
 
-async def wait_for_leadership(context: ServiceContext) -> bool:
-    """Waits until this controller may lead; False where it is stopped before that."""
+async def wait_for_leadership(context: ServiceContext) -> Sequence[ArrivedReport] | None:
+    """Waits until this controller may lead; None where it is stopped before that. Returns the
+    newest report of each GPU: from them the first pass knows where jobs run.
+    """
     said, tries = "", 0
+    newest: dict[str, ArrivedReport] = {}
     while not context.stopping.is_set():
         if await context.leadership.try_once():
-            return True
+            return tuple(newest.values())
         tries += 1
-        # Reports that only a standby saw would be taken for new ones by its first pass.
-        context.fleet.take_reports()
+        newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
         board = standby_board(
             context.fleet.observe(time.monotonic()),
             context.leadership.waiting,
@@ -59,14 +63,16 @@ async def wait_for_leadership(context: ServiceContext) -> bool:
             said = context.leadership.waiting
             log(said)
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
-    return False
+    return None
 
 
-async def lead_term(context: ServiceContext) -> None:
-    """The term itself, from its number to its end; afterwards the leader lock is free."""
+async def lead_term(context: ServiceContext, reports: Sequence[ArrivedReport]) -> None:
+    """The term itself, from its number to its end; afterwards the leader lock is free. `reports`
+    came before it.
+    """
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
-        reconciler = _begin(context, rates)
+        reconciler = _begin(context, rates, reports)
     except Unavailable as error:
         log(f"no term can be begun: {error}")
         await context.leadership.release()
@@ -88,7 +94,9 @@ async def lead_term(context: ServiceContext) -> None:
         await context.leadership.release()
 
 
-def _begin(context: ServiceContext, rates: PrometheusRates) -> Reconciler:
+def _begin(
+    context: ServiceContext, rates: PrometheusRates, reports: Sequence[ArrivedReport]
+) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     strange = impossible_epoch(nodes)
@@ -117,6 +125,7 @@ def _begin(context: ServiceContext, rates: PrometheusRates) -> Reconciler:
         unix_s=time.time,
         unready=lambda: context.warming.wait,
         rates=rates,
+        reports=reports,
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it

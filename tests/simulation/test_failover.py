@@ -178,7 +178,8 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
     assert not pair.accepted("apply", first, killed_unix_s)
     refused_everywhere(pair.cluster, first)
 
-    # What was learnt and decided is still there, and a new one joins as a standby.
+    # Its plan goes on, what was learnt and decided is there, and a new one joins as a standby.
+    assert not pair.accepted("clear", second)
     events = json.loads(get(f"{b.url}/api/v1/events?limit=1000"))["events"]
     assert any("applied" in event["text"] and event["generation"] == 1 for event in events)
     assert "measuring the baseline" not in b.log

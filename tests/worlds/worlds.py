@@ -504,6 +504,7 @@ class Controller:
         judge: Check = check,
         planners: Executor | None = None,
         rates: Rates | None = None,
+        reports: Sequence[ArrivedReport] = (),
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
@@ -523,6 +524,7 @@ class Controller:
             unix_s=lambda: 1.8e9 + world.now_s,
             unready=unready,
             rates=rates,
+            reports=reports,
         )
         self.boards: list[Board] = []
 

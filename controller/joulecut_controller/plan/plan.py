@@ -9,7 +9,7 @@ from typing import Literal
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.problem import Goal, Problem, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
 from joulecut_wire.messages import TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
@@ -70,6 +70,19 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumption:
+    """What the next leader needs to go on with a plan.
+
+    `rests_on` names what the plan was made for (`earlier.rests_on`). `clocks` are by stage, in the
+    order its operations run: (MHz, operations in a row).
+    """
+
+    rests_on: str
+    clocks: tuple[tuple[tuple[int, int], ...], ...]
+    limits: ChangeLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A decision for one job. `actions` empty means: no change, and `reason` says why.
 
@@ -93,6 +106,7 @@ class Plan:
     granularity_asked: str = ""  # the finest that was allowed
     granularity_why: str = ""  # why it is none of the finer ones; empty where it is the finest
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
+    resumption: Resumption | None = None  # of a plan that was solved for and is enforced
 
     @property
     def changes_nothing(self) -> bool:

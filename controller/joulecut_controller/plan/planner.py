@@ -9,6 +9,7 @@ from typing import Literal
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.plan.costs import Costs, price
+from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
 from joulecut_controller.plan.evaluation import (
     Clocks,
     Comparison,
@@ -25,11 +26,12 @@ from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     EXPLAINED_RATIO,
+    Pace,
     constant_s,
     surely_above,
 )
 from joulecut_controller.plan.plan import Draft, Forecast
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
@@ -42,6 +44,8 @@ from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 # of what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.005
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
+# Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
+FIT_RATIO_EARLIER = 0.003
 
 Verdict = Literal["default", "keep", "change"]
 SOLVING = "solving"  # the topic of a decision that waits for the solver
@@ -111,9 +115,36 @@ def decide(
     if priced is not state.costs:
         state = replace(state, costs=priced, pace=rescaled(state, priced))
     try:
-        return _within_reach(inputs, state, priced, solver)
+        if inputs.earlier is not None and state.clocks is None:
+            decision = _resume(inputs, inputs.earlier, state, priced)
+        else:
+            decision = _within_reach(inputs, state, priced, solver)
     except Unanswered:
         return Decision("keep", SOLVING, "the solver is at work on the next plan", state)
+    return decision
+
+
+def _resume(
+    inputs: PlanningInput, earlier: EarlierPlan, state: PlannerState, costs: Costs
+) -> Decision:
+    """The clocks of an earlier term's plan again; default clocks where they do not fit any more."""
+    named = f"plan {earlier.generation} of an earlier term"
+    clocks = clocks_of(earlier, costs.problem.graph.order)
+    made = evaluate(costs, clocks) if clocks is not None else None
+    if clocks is None or made is None:
+        return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
+    again = replace(
+        state,
+        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, f"{named} goes on"),
+        pace=Pace(earlier.iteration_time_s / made.mean_s),
+        rung=Rung(earlier.granularity, earlier.resumption.limits),
+    )
+    solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
+    decision = _within_reach(inputs, again, costs, solver)
+    if decision.choice is not None:
+        return decision
+    why = decision.reason if decision.topic != "room" else "it is too slow for today's deadline"
+    return _give_back(state, "earlier", f"{named} does not go on: {why}")
 
 
 def given_up(state: PlannerState, reason: str) -> Decision:
@@ -230,7 +261,7 @@ def _within_reach(
             answer,
             solver,
             gain_min=IMPROVEMENT_RATIO_MIN,
-            fit_ratio=FIT_RATIO,
+            fit_ratio=FIT_RATIO_EARLIER if inputs.earlier else FIT_RATIO,
         )
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)

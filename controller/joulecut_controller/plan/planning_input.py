@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.earlier import EarlierPlan
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
@@ -38,16 +39,18 @@ class PlanningInput:
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
     holdout: str = ""  # sentence of a running hold-out window: default clocks
     granularity: GranularityAsked = "auto"  # the finest that is allowed
+    earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedPlan:
-    """The clocks suspended for a hold-out window; they resume after it."""
+    """Clocks that resume: after a hold-out window, or under a new leader. `why` says so."""
 
     clocks: Clocks
     goal: Goal | None
     since_s: float
+    why: str = "the hold-out window is over, the same clocks again"
 
 
 @dataclass(frozen=True, slots=True)

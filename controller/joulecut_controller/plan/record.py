@@ -8,7 +8,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from joulecut_controller.plan.plan import Action, Forecast, Plan
+from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
@@ -48,6 +48,12 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     }
 
 
+def stored_json(plan: Plan) -> dict[str, Any]:
+    """`plan_json`, and what the next leader needs to go on with the plan."""
+    again = plan.resumption
+    return plan_json(plan) | ({"resumption": _resumption(again)} if again else {})
+
+
 def _steps(action: Action) -> dict[str, Any]:
     """The clocks of an iteration, by seconds from its start; nothing where there is one."""
     if not action.steps:
@@ -77,6 +83,15 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
         "extrinsic_bloat_w": _finite(forecast.extrinsic_bloat_w),
         "variability_bloat_w": _finite(forecast.variability_bloat_w),
         "constant_s": _finite(forecast.constant_s),
+    }
+
+
+def _resumption(resumption: Resumption) -> dict[str, Any]:
+    return {
+        "rests_on": resumption.rests_on,
+        "clocks_by_stage": resumption.clocks,
+        "changes_per_iteration": resumption.limits.per_iteration,
+        "min_dwell_s": _finite(resumption.limits.min_dwell_s),
     }
 
 

@@ -70,7 +70,7 @@ def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Foreca
     if choice_clocks != suspended.clocks:
         return ""
     return (
-        "the hold-out window is over, the same clocks again: predicted "
+        f"{suspended.why}: predicted "
         f"{forecast.iteration_time_s:.4g} s an iteration ({forecast.slowdown_ratio:+.2%}), "
         f"{forecast.saved_ratio:.1%} less energy"
     )

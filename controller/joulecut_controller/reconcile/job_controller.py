@@ -9,6 +9,7 @@ from dataclasses import replace
 from joulecut_controller.board import FrontierPoint, JobBoard
 from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
@@ -18,7 +19,7 @@ from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.leases import Outcome
+from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors
@@ -28,6 +29,9 @@ FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgo
 RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
 DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
 BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
+# Topics of decisions that wait for reports or readings of a job, which a new leader has not had
+# yet. Leases of an earlier term are not renewed meanwhile.
+AWAITED = frozenset(("layout", "stale"))
 
 
 class Backoff:
@@ -93,6 +97,8 @@ class JobController:
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)
         self._asked_before: GranularityAsked | None = None
+        self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
+        self._earlier: EarlierPlan | None = None  # the plan that these leases are of
         self._backoff = Backoff(context.interval_s)
         self.rollout = PlanRollout(context, self._applied_plan, self._backoff.fail)
 
@@ -119,11 +125,13 @@ class JobController:
             self._asked_before = asked_before(self._context.store.last_plan_json(self.policy.name))
         return self._asked_before
 
-    async def verify(self, observation: JobObservation, view: View) -> str:
-        """Checks what is applied against what is observed and releases what must not stay.
+    async def verify(self, observation: JobObservation, view: View, hold: str = "") -> str:
+        """Checks what is applied against what is observed and releases what must not stay. `hold`
+        says why the job must not be controlled.
 
         Returns why the job cannot be planned now; empty where it can.
         """
+        self._orphaned, self._earlier = {}, None
         rollout, lost = self.rollout, self._context.leases.lost
         self.policy = observation.view.policy  # its mode as far as it is possible now
         self._baseline.keep(observation)
@@ -137,12 +145,40 @@ class JobController:
             await self._verify_clocks(observation, view)
         if self._applied_plan.holding is None:  # default clocks run, whatever was decided
             rollout.state = replace(rollout.state, clocks=None)
-        orphaned = self._applied_plan.orphaned_leases(observation, view)
-        if orphaned:
-            await self._applied_plan.clear(orphaned)
-            rollout.action = "cleared orphaned leases of an earlier term or attempt"
+        waits = hold or self._backoff.wait(self._context.now_s())
+        self._orphaned = self._applied_plan.orphaned_leases(observation, view)
+        if self._orphaned and not waits:
+            self._earlier = self._earlier_plan(observation, view)
+        if self._orphaned and self._earlier is None:
+            await self._clear_orphaned()
             return "clearing orphaned leases of an earlier term or attempt: default clocks"
-        return self._backoff.wait(self._context.now_s())
+        return waits
+
+    def _earlier_plan(self, observation: JobObservation, view: View) -> EarlierPlan | None:
+        """The stored plan of an earlier term that all orphaned leases are of, if it was made for
+        the job as it is now. Raises Unavailable.
+        """
+        name, job = self.policy.name, observation.view
+        if job.policy.profile is None or self._orphaned.keys() != {name}:
+            return None
+        leases = [
+            gpu.snapshot.lease
+            for place in self._orphaned[name]
+            if (gpu := view.gpus.get(place.uuid)) and gpu.snapshot and gpu.snapshot.lease
+        ]
+        generations = {lease.generation for lease in leases}
+        if len(generations) != 1 or any(lease.epoch >= self._context.epoch for lease in leases):
+            return None
+        found = read(self._context.store.last_plan_json(name, generations.pop()))
+        if found is None or job.complaint:  # until all have reported, the job's shape is not known
+            return found
+        same = found.resumption.rests_on == rests_on(job.policy, observation.shape, job.running)
+        return found if same else None
+
+    async def _clear_orphaned(self) -> None:
+        orphaned, self._orphaned = self._orphaned, {}
+        await self._applied_plan.clear(orphaned)
+        self.rollout.action = "cleared orphaned leases of an earlier term or attempt"
 
     async def _leave_enforce(self, observation: JobObservation) -> None:
         """Releases the job's GPUs; a reservation by someone else counts as a failure."""
@@ -183,6 +219,8 @@ class JobController:
         holding = self._applied_plan.holding
         locks, asked = observation.measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
+        if self._earlier is not None:
+            running = dict(locks)
         counted = observation.measured.current_iterations
         return PlanningInput(
             view=view,
@@ -196,6 +234,7 @@ class JobController:
             host_power_w=host_power_w,
             paused=paused,
             granularity=self.granularity,
+            earlier=self._earlier,
         )
 
     async def apply(
@@ -206,8 +245,13 @@ class JobController:
         view: View,
         ttl_s: float,
     ) -> None:
-        """Guards the decision and applies it. `view` is as fresh as it can be."""
+        """Guards the decision and applies it. `view` is as fresh as it can be. Leases of an earlier
+        term that it does not go on with are cleared.
+        """
         await self.rollout.apply(decision, inputs, observation, view, ttl_s)
+        left = self._orphaned and self._applied_plan.holding is None
+        if left and decision.topic not in AWAITED:
+            await self._clear_orphaned()
 
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails."""

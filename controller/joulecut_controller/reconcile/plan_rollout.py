@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import actions_for, release_actions, shortest_step_s
+from joulecut_controller.plan.earlier import clock_runs, rests_on
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.plan import Draft, Forecast, Plan
+from joulecut_controller.plan.plan import Draft, Forecast, Plan, Resumption
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.policy.policy import GranularityAsked
@@ -98,7 +99,13 @@ class PlanRollout:
                 limit_s = observation.placement.silence_limit_s
                 authority = self._authority(draft, ttl_s, limit_s)
                 await self._change(
-                    draft, decision, job=job, view=view, authority=authority, before=before
+                    draft,
+                    decision,
+                    observation=observation,
+                    view=view,
+                    authority=authority,
+                    before=before,
+                    parent=inputs.earlier.generation if inputs.earlier else 0,
                 )
         except JoulecutError:
             self.state = before
@@ -165,16 +172,21 @@ class PlanRollout:
         draft: Draft,
         decision: Decision,
         *,
-        job: JobView,
+        observation: JobObservation,
         view: View,
         authority: Authority,
         before: PlannerState,
+        parent: int,
     ) -> None:
-        """Guards the draft, numbers it, logs it and, in mode enforce, applies it."""
+        """Guards the draft, numbers it, logs it and, in mode enforce, applies it. `parent` is the
+        plan of an earlier term that it goes on with; 0: none.
+        """
+        job = observation.view
         context, mode, reason = self._context, job.policy.mode, decision.reason
         plan = replace(
             self._no_change(reason, job),
             generation=self._applied_plan.generation_last + 1,
+            parent=self._applied_plan.generation or parent,
             actions=draft.actions,
             deadline_s=draft.deadline_s,
             forecast=draft.forecast,
@@ -195,6 +207,8 @@ class PlanRollout:
             self.sentence = f"refused: {why}"
             return
         plan = replace(plan, generation=context.store.next_generation())
+        if mode == "enforce":
+            plan = replace(plan, resumption=_resumption(draft, observation))
         plan = replace(plan, refused=why or refusal(plan, view, authority, context.check))
         context.audit.plan(plan)
         self.decision = plan
@@ -248,3 +262,16 @@ class PlanRollout:
             granularity_asked=self._granularity,
             granularity_why=self.state.rung.why,
         )
+
+
+def _resumption(draft: Draft, observation: JobObservation) -> Resumption | None:
+    """None for a trial, whose clocks only its own measurements explain."""
+    job, problem = observation.view, draft.problem
+    if problem is None or draft.solution is None:
+        return None
+    clocks = tuple(option.clock_mhz for option in draft.solution.clocks)
+    return Resumption(
+        rests_on(job.policy, observation.shape, job.running),
+        clock_runs(problem.graph.order, clocks),
+        draft.rung.limits,
+    )

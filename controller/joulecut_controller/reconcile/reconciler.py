@@ -11,7 +11,7 @@ there, and its plan is guarded against the cluster as it is then.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import needed_w, without_limits
 from joulecut_controller.policy.opt_in import with_opted_in
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Fleet, Rates, Store
+from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.budgets import Budgets
@@ -86,10 +86,12 @@ class Reconciler:
         unix_s: Callable[[], float],
         unready: Callable[[], str] = lambda: "",
         rates: Rates | None = None,
+        reports: Sequence[ArrivedReport] = (),
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
-        be made yet. Raises Unavailable.
+        be made yet. `reports` came before the term: they say where jobs run. Raises Unavailable.
         """
+        self._reports = tuple(reports)
         self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
         self._rates = rates
         self._pass_number = 0
@@ -273,7 +275,7 @@ class Reconciler:
         state = self._fleet.observe(now_s)
         limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
         self._ttl_max_s = min(limits_s, default=0.0)
-        reports = self._fleet.take_reports()
+        reports, self._reports = self._reports + self._fleet.take_reports(), ()
         rates = self._rates.take() if self._rates else ()
         look = context.observer.begin(
             self.policy, state, reports, now_s, context.store.baseline, rates=rates
@@ -358,7 +360,7 @@ class Reconciler:
         services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
         hold = services.holds.word(name)
-        paused = await job.verify(observation, view)
+        paused = await job.verify(observation, view, hold)
         if leases.lost or not hold:
             return paused
         await job.release_all(hold)
@@ -385,10 +387,12 @@ class Reconciler:
         job, services = self._jobs[name], self._services
         host_power_w = self.policy.cost.host_power_w
         inputs = job.planning_input(observation, view, host_power_w, paused)
+        # A plan of an earlier term needs no solver to go on.
+        resumes = inputs.earlier is not None or job.rollout.state.clocks is not None
         inputs = replace(
             inputs,
             job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
-            unready=self._unready(),
+            unready="" if resumes else self._unready(),
             allotted_s=services.budgets.deadline_s(name),
         )
         holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)

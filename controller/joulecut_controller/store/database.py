@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, Table, select
 
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.record import plan_json
+from joulecut_controller.plan.record import stored_json
 from joulecut_controller.ports import Event, Record, StoredProfile
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -172,7 +172,7 @@ class DatabaseStore:
         return tuple(_event(row) for row in rows)
 
     def keep_plan(self, plan: Plan) -> None:
-        content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
+        content = json.dumps(stored_json(plan), allow_nan=False, separators=(",", ":"))
         same = PLANS.c.generation == plan.generation
         values = {"generation": plan.generation, "job": plan.job, "content": content}
         with self._transactions.writing() as connection:
@@ -180,8 +180,10 @@ class DatabaseStore:
             prune(connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job)
             prune(connection, PLANS.c.generation, self._kept.plans)
 
-    def last_plan_json(self, job: str) -> str:
+    def last_plan_json(self, job: str, generation: int = 0) -> str:
         of_job = select(PLANS.c.content).where(PLANS.c.job == job)
+        if generation:
+            of_job = of_job.where(PLANS.c.generation == generation)
         return self._content(of_job.order_by(PLANS.c.generation.desc()).limit(1))
 
     def keep_baseline(self, job: str, shape: str, window: Window) -> None:
