@@ -244,6 +244,7 @@ class Parts:
     def _make_exporter(self) -> Exporter:
         settings = self._settings
         collector = AgentCollector(
+            node=settings.node,
             sampler=self.sampler,
             keeper=self._keeper,
             counters=self._counters,

@@ -80,7 +80,8 @@ def dcgm(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
 
 
 def ours(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
-    """What our agents show of one GPU, scraped without honouring labels: the worst case."""
+    """What our agents show of one GPU: Slurm jobs in data older than 0.1.0 (label `job`, scraped
+    without honouring labels), pods in newer data (label `workload`)."""
     scrape = {"instance": f"{gpu.host}:9430", "job": "joulecut-agent"}
     one = {"uuid": gpu.uuid, **scrape}
     told = dict(state.labels)
@@ -97,7 +98,7 @@ def ours(gpu: Gpu, state: State, counter_j: float) -> Iterator[Row]:
     if "hpc_job" in told:
         owner = {"source": "slurm", "exported_job": told["hpc_job"]}
     elif "pod" in told:
-        owner = {"source": "kubernetes", "exported_job": told["pod"], "pod": told["pod"]}
+        owner = {"source": "kubernetes", "workload": told["pod"], "pod": told["pod"]}
         owner["namespace"] = told["namespace"]
     yield "joulecut_gpu_allocation_info", {**one, **owner}, 1.0
 

@@ -203,7 +203,7 @@ def test_provisioning_and_scrape_say_what_the_pages_rest_on() -> None:
     source = yaml.safe_load((GRAFANA / "provisioning/datasources/joulecut.yaml").read_text())
     assert source["datasources"][0]["type"] == "prometheus"
     scrape = yaml.safe_load((GRAFANA / "prometheus.yaml").read_text())
-    assert all(job["honor_labels"] for job in scrape["scrape_configs"])
+    assert not any("honor_labels" in job for job in scrape["scrape_configs"])
     interval = scrape["global"]["scrape_interval"]
     assert source["datasources"][0]["jsonData"]["timeInterval"] == interval
 

@@ -96,12 +96,22 @@ def test_every_query_answers_and_every_rule_runs(
     assert not sick
     firing = {rule["name"] for rule in rules if rule.get("state") == "firing"}
     assert not firing, "a healthy cluster wakes nobody"
-    for record in ("job:joulecut_job_energy_bloat:ratio", "uuid:joulecut_gpu_clock_hertz:highest"):
+    for record in (
+        "workload:joulecut_job_energy_bloat:ratio",
+        "uuid:joulecut_gpu_clock_hertz:highest",
+    ):
         while not _answers(prometheus, record):  # bloat is unknown while a new plan is studied
             assert time.monotonic() < began_s + PATIENCE_S, record
             time.sleep(0.5)
-    for name in ("joulecut_job_energy_joules_total", "joulecut_controller_mode"):
-        assert not ask(prometheus, "query", query=f'{name}{{exported_job!=""}}')["result"]
+    # `job` is the scrape's own; the recorded copy has the training job there, as before 0.1.0.
+    for name, scrape in (
+        ("joulecut_job_energy_joules_total", "joulecut-agent"),
+        ("joulecut_controller_mode", "joulecut-controller"),
+    ):
+        [one, *_] = ask(prometheus, "query", query=f'{name}{{workload!="",job="{scrape}"}}')[
+            "result"
+        ]
+        assert _answers(prometheus, f'job:{name}{{job="{one["metric"]["workload"]}"}}')
 
     if os.environ.get("JOULECUT_REWRITE_PICTURES"):
         while time.monotonic() < began_s + PICTURE_S:

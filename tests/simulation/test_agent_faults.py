@@ -326,7 +326,7 @@ class TestJobEnergy:
         return measured_j
 
     def _jobs(self, node: RunningAgent) -> dict[str, float]:
-        return series(node, self.JOB, "job")
+        return series(node, self.JOB, "workload")
 
     def _total(self, node: RunningAgent) -> float:
         return sum(self._jobs(node).values()) + sum(series(node, self.IDLE).values())

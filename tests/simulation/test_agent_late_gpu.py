@@ -77,6 +77,6 @@ def test_its_job_may_speak_and_its_end_gives_it_back(driver: FakeNvml, node: Run
     assert reporter.iteration(1, 0.5, {"forward": (4, 0.1)})
     eventually(
         "its word counts",
-        lambda: f'job="demo",namespace="",pod="",source="report",uuid="{late}"' in node.metrics(),
+        lambda: f'source="report",uuid="{late}",workload="demo"' in node.metrics(),
     )
     reporter.close()

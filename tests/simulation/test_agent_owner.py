@@ -55,7 +55,7 @@ def _owners(node: RunningAgent) -> dict[int, str]:
     ]
     for index in range(node.gpus.cards):
         (mine,) = [line for line in lines if f'uuid="{node.gpus.uuid(index)}"' in line]
-        found[index] = mine.partition('job="')[2].partition('"')[0]
+        found[index] = mine.partition('workload="')[2].partition('"')[0]
     assert len(lines) == node.gpus.cards
     return found
 

@@ -160,7 +160,7 @@ def test_the_end_of_a_job_gives_its_gpus_back(node: RunningAgent) -> None:
                 m if 'job_reports_total{result="accepted"} 3.0' in (m := node.metrics()) else ""
             ),
         )
-        assert 'job="demo"' in text
+        assert 'workload="demo"' in text
         assert accepted(node.apply(LOWER))
         first.kill()
         first.wait()

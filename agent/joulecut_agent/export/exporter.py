@@ -83,11 +83,12 @@ class AgentCollector:
     """Everything this agent measures and counts, from memory."""
 
     def __init__(
-        self, *, sampler: Sampler, keeper: KeeperClient, counters: Counters,
+        self, *, node: str, sampler: Sampler, keeper: KeeperClient, counters: Counters,
         allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
         drift_watch: DriftWatch, window: MaintenanceWindow, latency: SetLatency,
         schedules: ClockSchedules,
     ) -> None:  # fmt: skip
+        self._node = node
         self._sampler = sampler
         self._keeper = keeper
         self._counters = counters
@@ -134,7 +135,7 @@ class AgentCollector:
         allocations = self._allocations()
         for gpu in self._drift_watch.seen(picture.snapshot.gpus):
             description = descriptions[gpu.uuid]
-            _add_identity(families, description)
+            _add_identity(families, self._node, description)
             _add_gpu(families, gpu, description)
             if hardware := self._sampler.hardware.latest(gpu.uuid):
                 _add_hardware(families, gpu.uuid, hardware)
@@ -178,9 +179,9 @@ def _add_energy(families: Families, books: Books, picture: Picture | None) -> No
             families.add(metric, joules, name)
 
 
-def _add_identity(families: Families, gpu: GpuDescription) -> None:
+def _add_identity(families: Families, node: str, gpu: GpuDescription) -> None:
     controllable = "true" if gpu.controllable else "false"
-    labels = (gpu.uuid, str(gpu.index), gpu.model, controllable, gpu.reason)
+    labels = (gpu.uuid, node, str(gpu.index), gpu.model, controllable, gpu.reason)
     families.add(names.GPU_INFO, 1, *labels)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from joulecut_cli.audit.exporters import DCGM, OURS, any_of_ours, dcgm_name, exporter_of, words_of
-from joulecut_cli.audit.owners import OwnerHistory
+from joulecut_cli.audit.owners import OwnerHistory, workload
 from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
 from joulecut_controller.sources.prometheus import Prometheus, Series, samples
 from joulecut_wire import metrics
@@ -156,10 +156,9 @@ class History:
         name = metrics.JOB_ENERGY_BLOAT.full_name
         if name not in self._names:
             return
-        query = f"max by (job, exported_job, kind) ({self._over(name, '', last=False)})"
+        query = f"max by (workload, job, exported_job, kind) ({self._over(name, '', last=False)})"
         for series in self._ask(query, at, count):
-            job = series.metric.get("exported_job") or series.metric.get("job", "")
-            kinds = self.bloat_j.setdefault(job, {})
+            kinds = self.bloat_j.setdefault(workload(series.metric), {})
             joules = sum(float(text) * self.step_s for _, text in series.values)
             kind = series.metric.get("kind", "")
             kinds[kind] = kinds.get(kind, 0.0) + joules

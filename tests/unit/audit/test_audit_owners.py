@@ -33,7 +33,9 @@ def test_the_exporters_own_pod_owns_nothing() -> None:
 
 def test_an_allocation_without_owner_does_not_take_the_name_of_the_scrape() -> None:
     assert of_ours({"job": "joulecut-agent", "source": "none"}) == NO_OWNER
+    assert of_ours({"job": "joulecut-agent", "workload": "77", "source": "slurm"}) == "77"
     assert of_ours({"job": "joulecut-agent", "exported_job": "77", "source": "slurm"}) == "77"
+    assert of_ours({"job": "77", "source": "slurm"}) == "77"
     assert of_ours({"job": "shared", "source": "kubernetes"}) == SHARED
 
 

@@ -88,7 +88,7 @@ def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
     unknown = replace(job.decision.forecast, intrinsic_bloat_w=None, extrinsic_bloat_w=None)
     recommended = replace(job, applied=None, decision=replace(job.decision, forecast=unknown))
     shown = Shown(replace(board, jobs=(recommended,)))
-    labels = {"job": job.view.policy.name, "kind": "intrinsic"}
+    labels = {"workload": job.view.policy.name, "kind": "intrinsic"}
     assert shown.value("joulecut_job_energy_bloat_watts", **labels) is None
     known = replace(unknown, intrinsic_bloat_w=300.0, extrinsic_bloat_w=0.0)
     reported = replace(recommended, decision=replace(job.decision, forecast=known))
@@ -107,9 +107,9 @@ def test_of_a_step_of_learning_no_bloat_and_no_gap_is_known() -> None:
     shown = Shown(replace(board, jobs=(replace(job, decision=trial, applied=trial),)))
     name = job.view.policy.name
     for kind in ("intrinsic", "extrinsic"):
-        assert shown.value("joulecut_job_energy_bloat_watts", job=name, kind=kind) is None
-    assert shown.value("joulecut_plan_gap_ratio", job=name) is None
-    assert shown.value("joulecut_job_power_watts", job=name, kind="predicted") is not None
+        assert shown.value("joulecut_job_energy_bloat_watts", workload=name, kind=kind) is None
+    assert shown.value("joulecut_plan_gap_ratio", workload=name) is None
+    assert shown.value("joulecut_job_power_watts", workload=name, kind="predicted") is not None
 
 
 def test_figures_are_those_of_the_board() -> None:
@@ -120,15 +120,15 @@ def test_figures_are_those_of_the_board() -> None:
     assert job.view.current is not None
     assert job.view.baseline is not None
     assert job.decision is not None
-    seconds = shown.value("joulecut_job_iteration_time_seconds", job=name, kind="measured")
+    seconds = shown.value("joulecut_job_iteration_time_seconds", workload=name, kind="measured")
     assert seconds == job.view.current.time_mean_s
-    slowdown = shown.value("joulecut_job_slowdown_ratio", job=name)
+    slowdown = shown.value("joulecut_job_slowdown_ratio", workload=name)
     assert slowdown == job.view.current.time_mean_s / job.view.baseline.time_mean_s - 1.0
-    assert shown.value("joulecut_plan_generation", job=name) == job.decision.generation
-    assert shown.value("joulecut_controller_mode", job=name, mode="enforce") == 1.0
-    assert shown.value("joulecut_controller_mode", job=name, mode="recommend") == 0.0
+    assert shown.value("joulecut_plan_generation", workload=name) == job.decision.generation
+    assert shown.value("joulecut_controller_mode", workload=name, mode="enforce") == 1.0
+    assert shown.value("joulecut_controller_mode", workload=name, mode="recommend") == 0.0
     for action in job.decision.actions:
-        hertz = shown.value("joulecut_plan_clock_hertz", job=name, uuid=action.uuid)
+        hertz = shown.value("joulecut_plan_clock_hertz", workload=name, uuid=action.uuid)
         assert hertz == (None if action.clock_mhz is None else action.clock_mhz * 1e6)
 
 
@@ -143,7 +143,7 @@ def test_the_margin_is_that_of_the_statistic_held_to_the_target() -> None:
     def margin(slo: Slo) -> float | None:
         view = replace(job.view, policy=replace(policy, slo=slo), baseline=steady, current=shaken)
         return Shown(replace(board, jobs=(replace(job, view=view),))).value(
-            "joulecut_job_slo_margin_ratio", job=name
+            "joulecut_job_slo_margin_ratio", workload=name
         )
 
     assert margin(Slo(max_slowdown=0.02)) == pytest.approx(1 - 10.1 / 10.2)
@@ -167,7 +167,7 @@ def test_savings_never_fall_though_the_board_may() -> None:
     board = boards.board()
     (job,) = board.jobs
     shown = Shown(board)
-    labels = {"job": job.view.policy.name, "basis": "measured"}
+    labels = {"workload": job.view.policy.name, "basis": "measured"}
     before = shown.value("joulecut_job_energy_saved_joules_total", **labels)
     assert before == job.saved_measured_j
     shown.board = replace(board, jobs=(replace(job, saved_measured_j=-5.0),))

@@ -40,10 +40,10 @@ def test_figures_of_the_controller_itself_are_of_the_moment() -> None:
 def test_a_job_that_left_leaves_nothing_behind() -> None:
     board = large.board(20, jobs=10)
     scraped = Scraped(board)
-    assert b'job="job003"' in scraped.text()
+    assert b'workload="job003"' in scraped.text()
     left = tuple(job for job in board.jobs if job.view.policy.name != "job003")
     scraped.shown = replace(board, jobs=left)
-    assert b'job="job003"' not in scraped.text()
+    assert b'workload="job003"' not in scraped.text()
 
 
 def test_a_leader_and_a_standby_show_their_process_in_both_formats() -> None:
