@@ -25,7 +25,7 @@ def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     cluster.policy("enforce")
     until(lambda: any(cluster.locks_mhz()), "nothing was enforced")
     assert all(mhz == 0 or mhz >= 900 for mhz in cluster.locks_mhz())
-    mode = 'joulecut_controller_mode{workload="demo",mode="enforce"} 1.0'
+    mode = 'joulecut_controller_mode{mode="enforce",workload="demo"} 1.0'
     until(lambda: mode in get(f"{url}/metrics"), "no board tells of it")
     text = get(f"{url}/metrics")
     assert f"joulecut_controller_epoch {float(epoch)}" in text
