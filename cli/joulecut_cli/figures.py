@@ -36,6 +36,11 @@ def ago(value: float | None) -> str:
     return f"{value / 86400:.0f} days"
 
 
+def point_wait(in_s: float | None) -> str:
+    """How long the measured saving takes to an interval one point wide; empty where it is."""
+    return f"1 point wide in about {ago(in_s)}" if in_s else ""
+
+
 def percent(ratio: float | None, *, signed: bool = False) -> str:
     if ratio is None:
         return NONE

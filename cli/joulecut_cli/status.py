@@ -20,6 +20,7 @@ from joulecut_cli.figures import (
     joules,
     mhz,
     percent,
+    point_wait,
     seconds,
     sentence,
     table,
@@ -44,6 +45,8 @@ def saving_text(saving: Json | None) -> str:
         f"{percent(saved['high'])}) measured in {saving['holdouts']} hold-outs over "
         f"{saving['days']:.1f} days"
     )
+    if wait := point_wait(saving.get("point_in_s")):
+        text += f", {wait}"
     if saving["predicted_saved_ratio"] is not None:
         text += f"; {percent(saving['predicted_saved_ratio'])} predicted"
     return text

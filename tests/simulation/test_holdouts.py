@@ -25,6 +25,7 @@ from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.verify.switchback import WARM_UP_S
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
@@ -340,7 +341,7 @@ def test_windows_grow_until_the_iterations_fit(store: DatabaseStore) -> None:
     controller.run(2)
     holdout = controller.job.holdout
     assert holdout is not None
-    assert holdout.window_s == 4 * SLOT_S - 30.0  # 360 s: the dwell fits
+    assert holdout.window_s == 2 * SLOT_S - WARM_UP_S  # 300 s: the dwell fits
 
 
 def test_an_order_to_pause_ends_the_window(store: DatabaseStore) -> None:

@@ -15,14 +15,15 @@ from worlds import Controller, World
 from joulecut_controller.policy.policy import Policy, Verify
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.verify.switchback import WARM_UP_S
 from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json
 from joulecut_sim.plant import Noise, Plant
 from joulecut_wire.messages import Command, GpuSnapshot, Result
 
 SCALE = 0.25  # an iteration at default clocks then takes 1.02 s
 INTERVAL_S = 5.0
-WINDOW_S = 60.0  # the shortest the policy takes: slots of 90 s
-SLOT_S = 90.0
+WINDOW_S = 60.0  # the shortest the policy takes
+SLOT_S = WINDOW_S + WARM_UP_S
 SHARE = 0.25
 
 

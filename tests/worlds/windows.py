@@ -1,8 +1,10 @@
 """Windows of a job with known truth: iterations drawn one by one, cut as a controller would.
 
-Made up, seeded. What moves: the room over the day (and with it leakage), the job itself
-(a slow walk), single steps, noise of single iterations that hangs together, and slower noise
-that lasts for half an hour. Lower clocks cool the GPUs: part of the saving is less leakage.
+Made up, seeded. Schedule, warm-up and thermal time constant are the product's own. What moves: the
+room over the day (and with it leakage), the saving over the day and with the work, the job itself
+(a slow walk, steps, phases of a curriculum), noise of single iterations that hangs together, and
+slower noise that lasts for half an hour. Lower clocks cool the GPUs: part of the saving is less
+leakage, which lags behind the clocks as the heat sink does.
 """
 
 import math
@@ -11,15 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
+from joulecut_controller.verify.heat_sink import time_constant_s, warm_up_s
+from joulecut_controller.verify.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
 from joulecut_controller.verify.window import MeasuredWindow
 
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
+DAY_S = 86_400.0
 ITERATION_S = 5.0
 WINDOW_S = 300.0
-WARMUP_S = 60.0
 LEAKAGE_PER_CELSIUS = 0.0015  # of the energy
-THERMAL_S = 20.0
-BESIDE = 3  # windows under the plan that are kept on either side of a hold-out
+SENSOR_SD_CELSIUS = 0.3  # of the mean over a job's GPUs, one pass
+SEEN_AFTER_S = 30.0  # a controller sees temperatures from here on after a change of clocks
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class World:
 
     saved: float = 0.15
     slowdown: float = 0.01
+    saved_swing: float = 0.0  # over the day, both ways
     noise: float = 0.02  # of one iteration
     noise_memory: float = 0.7  # correlation of one iteration with the next
     slow_noise: float = 0.002  # lasts for half an hour
@@ -36,13 +41,22 @@ class World:
     trend_per_day: float = 0.01
     steps_per_day: float = 1.0
     step: float = 0.02
+    phases: int = 1  # of a curriculum
+    phase_ratio: float = 1.3  # of a phase's energy and time over the one's before
+    phase_saved: float = 0.03  # that a phase saves more
     cooler_celsius: float = 5.0  # under the plan
+    heat_sink_s: float = 20.0
     holdout: float = 0.05
 
-    @property
-    def true_saved(self) -> float:
-        """Leakage included: what the energy counter of a world without the plan would show."""
-        return 1.0 - (1.0 - self.saved) * math.exp(-LEAKAGE_PER_CELSIUS * self.cooler_celsius)
+
+@dataclass(frozen=True)
+class Truth:
+    """Over the whole period: energy that iterations take less under the plan, time they take more.
+    Leakage included: what the energy counter of a world without the plan would show.
+    """
+
+    saved: float
+    slowdown: float
 
 
 def _memory(noise: np.ndarray, keep: float, sd: float) -> np.ndarray:
@@ -53,63 +67,85 @@ def windows(
     seed: int, days: float, world: World | None = None, job: str = "gpt3"
 ) -> list[MeasuredWindow]:
     """As a controller would have recorded them, in order of time."""
+    return measured(seed, days, world, job)[0]
+
+
+def measured(
+    seed: int, days: float, world: World | None = None, job: str = "gpt3"
+) -> tuple[list[MeasuredWindow], Truth]:
+    """The windows, and what is true of their period."""
     world = world or World()
     chance = np.random.default_rng(seed)
-    slots = int(days * 86_400.0 / WINDOW_S)
-    each = int(WINDOW_S / ITERATION_S)
-    count = slots * each
+    warm_s = _warm_up(world, chance)
+    schedule = SwitchbackSchedule(
+        f"{job}-{seed}", world.holdout, slot_s(WINDOW_S, ITERATION_S, 0.0, warm_s)
+    )
+    count = int(days * DAY_S / ITERATION_S)
     at_s = np.arange(count) * ITERATION_S
-    block = round(1.0 / world.holdout)
-    held = np.zeros(slots, dtype=bool)
-    for first in range(0, slots - block + 1, block):  # one in every block, at a random place
-        held[first + chance.integers(block)] = True
-    plan = np.repeat(~held, each).astype(float)
-    pace = math.exp(-ITERATION_S / THERMAL_S)
-    cooler = world.cooler_celsius * lfilter([1.0 - pace], [1.0, -pace], plan)
-    room = world.room_celsius * np.sin(2 * np.pi * (at_s / 86_400.0 + chance.random()))
-    celsius = 60.0 + room - cooler
+    first = schedule.slot(NOON_UNIX_S) + 1
+    offset_s = schedule.begins_unix_s(first) - NOON_UNIX_S
+    slot = np.floor((at_s - offset_s) / schedule.slot_s).astype(int)
+    held_slots = {n for n in range(slot[-1] + 1) if schedule.is_drawn(first + n)}
+    plan = 1.0 - np.isin(slot, list(held_slots)).astype(float)
+
+    phase = np.minimum((at_s / (days * DAY_S) * world.phases).astype(int), world.phases - 1)
+    of_day = np.sin(2 * np.pi * (at_s / DAY_S + chance.random()))
+    saved = world.saved + world.saved_swing * of_day + world.phase_saved * phase
+    room = world.room_celsius * np.sin(2 * np.pi * (at_s / DAY_S + chance.random()))
     drift = (
-        np.cumsum(chance.normal(size=count))
-        * world.walk_per_day
-        * math.sqrt(ITERATION_S / 86_400.0)
-        + world.trend_per_day * at_s / 86_400.0
+        np.cumsum(chance.normal(size=count)) * world.walk_per_day * math.sqrt(ITERATION_S / DAY_S)
+        + world.trend_per_day * at_s / DAY_S
+        + math.log(world.phase_ratio) * phase
     )
     for _ in range(chance.poisson(world.steps_per_day * days)):
         drift[chance.integers(count) :] += chance.normal(0.0, world.step)
-    slow = _memory(chance.normal(size=count), math.exp(-ITERATION_S / 1800.0), world.slow_noise)
+    drift += _memory(chance.normal(size=count), math.exp(-ITERATION_S / 1800.0), world.slow_noise)
+
+    pace = math.exp(-ITERATION_S / world.heat_sink_s)
+    cooler = world.cooler_celsius * (1.0 - lfilter([1.0 - pace], [1.0, -pace], 1.0 - plan))
+    celsius = 60.0 + room - cooler
     fast = [_memory(chance.normal(size=count), world.noise_memory, world.noise) for _ in "et"]
-    energy = 30e3 * np.exp(
-        drift
-        + slow
-        + fast[0]
-        + LEAKAGE_PER_CELSIUS * (celsius - 60.0)
-        + plan * math.log(1.0 - world.saved)
+    default_j = 30e3 * np.exp(drift + LEAKAGE_PER_CELSIUS * room)
+    default_s = ITERATION_S * np.exp(drift)
+    leaked = np.exp(-LEAKAGE_PER_CELSIUS * cooler)
+    energy = default_j * leaked * np.where(plan > 0.5, 1.0 - saved, 1.0) * np.exp(fast[0])
+    times = default_s * np.where(plan > 0.5, 1.0 + world.slowdown, 1.0) * np.exp(0.5 * fast[1])
+
+    each_s = 1.0 / default_s
+    plan_j = default_j * (1.0 - saved) * math.exp(-LEAKAGE_PER_CELSIUS * world.cooler_celsius)
+    truth = Truth(
+        saved=float(1.0 - (plan_j * each_s).sum() / (default_j * each_s).sum()),
+        slowdown=world.slowdown,
     )
-    times = ITERATION_S * np.exp(
-        drift + slow + 0.5 * fast[1] + plan * math.log(1.0 + world.slowdown)
-    )
-    change = np.flatnonzero(np.diff(held.astype(int))) + 1
-    fresh = np.zeros(slots, dtype=bool)
-    fresh[change] = True
-    near = np.convolve(held, np.ones(2 * BESIDE + 1), mode="same") > 0.5
-    return [
-        _window(job, int(slot), each, held[slot], fresh[slot], energy, times, celsius)
-        for slot in np.flatnonzero(near)
-    ]
+    made = []
+    for number in range(slot[-1]):
+        if not schedule.is_measured(first + number):
+            continue
+        begun_s = offset_s + number * schedule.slot_s
+        part = slice(
+            math.ceil((begun_s + warm_s) / ITERATION_S),
+            math.floor((begun_s + schedule.slot_s) / ITERATION_S),
+        )
+        straddles = phase[part.start] != phase[part.stop - 1]  # dropped: its pace changed
+        if not straddles:
+            made.append(_window(job, part, number in held_slots, energy, times, celsius))
+    return made, truth
+
+
+def _warm_up(world: World, chance: np.random.Generator) -> float:
+    """The warm-up once three hold-outs have shown the heat sink."""
+    at_s = np.arange(SEEN_AFTER_S, WINDOW_S + WARM_UP_S, ITERATION_S)
+    falls = world.cooler_celsius * np.exp(-at_s / world.heat_sink_s)
+    found = []
+    for _ in range(3):
+        seen = 60.0 - falls + chance.normal(0.0, SENSOR_SD_CELSIUS, len(at_s))
+        found.append(time_constant_s(list(zip(at_s.tolist(), seen.tolist(), strict=True))))
+    return warm_up_s(found)
 
 
 def _window(
-    job: str,
-    slot: int,
-    each: int,
-    held: bool,
-    fresh: bool,
-    energy: np.ndarray,
-    times: np.ndarray,
-    celsius: np.ndarray,
+    job: str, part: slice, held: bool, energy: np.ndarray, times: np.ndarray, celsius: np.ndarray
 ) -> MeasuredWindow:
-    skipped = int(WARMUP_S / ITERATION_S) if fresh else 0
-    part = slice(slot * each + skipped, (slot + 1) * each)
     return MeasuredWindow(
         job=job,
         shape="1f1b 8x96",

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from joulecut_cli.figures import sentence, table
+from joulecut_cli.figures import point_wait, sentence, table
 
 UNKNOWN = "unknown"
 DECIMALS_MAX = 6
@@ -169,6 +169,11 @@ def _ratios(jobs: Sequence[Json]) -> list[str]:
     lines = table(head, rows, frozenset(head[2:]))
     lines += [f"  {job['job']}: {sentence(job['reason'])}" for job in jobs if job["reason"]]
     lines += [
+        f"  {job['job']}: the interval is {wait}."
+        for job in jobs
+        if (wait := point_wait(job["measured"].get("point_in_s")))
+    ]
+    lines += [
         f"  {job['job']}: {len(job['shapes'])} shapes, ratios are of the newest: {job['shape']}."
         for job in jobs
         if len(job["shapes"]) > 1
@@ -258,7 +263,7 @@ def _facts(job: Json) -> Iterator[str]:
             ),
         ),
         ("Break-even", one_share(job["break_even_slowdown_ratio"], signed=True) + " slowdown"),
-        ("Measured", _counted(job["windows"])),
+        ("Measured", _counted(job["windows"], point_wait(measured.get("point_in_s")))),
         ("Spent", f"{energy(spent['in_windows']['energy_j'])} kWh under plans in windows"),
         ("", f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan"),
     )
@@ -268,10 +273,11 @@ def _facts(job: Json) -> Iterator[str]:
         yield f"{'Unknown':<10} {sentence(job['reason'], [job['job']])}"
 
 
-def _counted(windows: Json) -> str:
+def _counted(windows: Json, wait: str) -> str:
     return (
         f"{windows['compared_holdouts']} hold-outs: {windows['default']} windows at default "
         f"clocks and {windows['plan']} under plans, over {windows['days']:.3g} days"
+        + (f"; interval {wait}" if wait else "")
     )
 
 

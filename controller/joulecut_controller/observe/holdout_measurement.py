@@ -18,6 +18,7 @@ from joulecut_controller.view import GpuView
 
 ITERATIONS_MIN = 8  # fewer give no standard deviation
 ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
+TRACE_KEPT = 512  # temperatures: eight minutes of a pass a second
 SAMPLES_KEPT = 256  # of a GPU's counter: a minute of a pass a second, and thinned from there
 # Six standard deviations, and a tenth of an iteration at least: iterations with their usual
 # noise stay in, since leaving out their slow half would flatter both arms differently.
@@ -60,6 +61,7 @@ class WindowMeans:
     time_sd_s: float
     energy_j: float
     temperature_celsius: float | None
+    trace: tuple[tuple[float, float], ...] = ()  # seconds since the clocks changed, mean degrees
 
 
 @dataclass(slots=True)
@@ -110,11 +112,17 @@ class _Counter:
 
 
 class HoldoutMeasurement:
-    """Everything observed since `opened_s` of these GPUs. `lag_s`: longest delay of a report."""
+    """Everything observed since `opened_s` of these GPUs; before it, from the change of clocks at
+    `changed_s` on, temperatures alone. `lag_s`: longest delay of a report.
+    """
 
-    def __init__(self, opened_s: float, uuids: Iterable[str], *, lag_s: float) -> None:
+    def __init__(
+        self, opened_s: float, uuids: Iterable[str], *, lag_s: float, changed_s: float | None = None
+    ) -> None:
         self.opened_s = opened_s
+        self._changed_s = opened_s if changed_s is None else changed_s
         self._lag_s = lag_s
+        self._trace: list[tuple[float, float]] = []
         self._ended: list[EndedIteration] = []
         self._counters = {uuid: _Counter() for uuid in uuids}
 
@@ -136,6 +144,7 @@ class HoldoutMeasurement:
 
     def see(self, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Notes energy counters and temperatures of this pass."""
+        shown_celsius = []
         for uuid, counter in self._counters.items():
             gpu = gpus.get(uuid)
             shown = gpu.snapshot if gpu else None
@@ -144,8 +153,12 @@ class HoldoutMeasurement:
             if shown.energy_j is not None:
                 counter.see(now_s - gpu.age_s, shown.energy_j)
             if shown.temperature_celsius is not None:
-                counter.celsius_sum += shown.temperature_celsius
-                counter.celsius_count += 1
+                shown_celsius.append(shown.temperature_celsius)
+                if now_s >= self.opened_s:
+                    counter.celsius_sum += shown.temperature_celsius
+                    counter.celsius_count += 1
+        if len(shown_celsius) == len(self._counters) > 0 and len(self._trace) < TRACE_KEPT:
+            self._trace.append((now_s - self._changed_s, statistics.fmean(shown_celsius)))
 
     def figures(self) -> WindowMeans | Unmeasured:
         """The means, or one word for why there are none."""
@@ -181,6 +194,7 @@ class HoldoutMeasurement:
             time_sd_s=statistics.stdev(kept),
             energy_j=power_w * mean_s,
             temperature_celsius=self._celsius(),
+            trace=tuple(self._trace),
         )
 
     def _pauses(

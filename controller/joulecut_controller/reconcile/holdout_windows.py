@@ -14,6 +14,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.ports import Record, Store
+from joulecut_controller.verify.heat_sink import time_constant_s, warm_up_s
 from joulecut_controller.verify.saving import Saving, saving
 from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
 from joulecut_wire.errors import JoulecutError
@@ -60,6 +61,7 @@ class HoldoutWindows:
         self._outcomes: Counter[tuple[Arm, str]] = Counter()
         self._saving: Saving | None = None
         self._stale = True
+        self._warm_up_s = warm_up_s(())
         self._said = ""  # result of the hold-out's window, in words
 
     @property
@@ -78,6 +80,11 @@ class HoldoutWindows:
     def saving(self) -> Saving | None:
         """Measured, of the last week's windows."""
         return self._saving
+
+    @property
+    def warm_up_s(self) -> float:
+        """After a change of clocks, as the last week's windows show the heat sinks."""
+        return self._warm_up_s
 
     @property
     def outcomes(self) -> tuple[tuple[Arm, str, int], ...]:
@@ -101,9 +108,10 @@ class HoldoutWindows:
         plan: Plan,
         observation: JobObservation,
         *,
-        now_s: float,
+        opens_s: float,
         ends_s: float,
     ) -> None:
+        """Measures from `opens_s` to `ends_s`, and temperatures from now on."""
         measured = observation.measured
         self._tried = slot
         self._open = _OpenWindow(
@@ -112,7 +120,9 @@ class HoldoutWindows:
             shape=observation.shape,
             since_s=measured.since_s,
             ends_s=ends_s,
-            measurement=HoldoutMeasurement(now_s, measured.locks, lag_s=self._lag_s),
+            measurement=HoldoutMeasurement(
+                opens_s, measured.locks, lag_s=self._lag_s, changed_s=measured.since_s
+            ),
         )
 
     def see(
@@ -175,6 +185,7 @@ class HoldoutWindows:
             energy_j=figures.energy_j,
             left_out=figures.left_out,
             temperature_celsius=figures.temperature_celsius,
+            heat_sink_s=time_constant_s(figures.trace) if default else None,
         )
         if forecast is not None:
             window = replace(
@@ -203,7 +214,7 @@ class HoldoutWindows:
         self._open = None
 
     def reckon(self) -> None:
-        """Computes the saving from the last week's windows; unchanged where the store fails."""
+        """Saving and warm-up from the last week's windows; unchanged where the store fails."""
         since_unix_s = self._unix_s() - SAVING_S
         self._stale = False
         try:
@@ -218,6 +229,7 @@ class HoldoutWindows:
                 windows.append(from_json(record.content))
             except ValueError:
                 continue  # a damaged record is no measurement
+        self._warm_up_s = warm_up_s(window.heat_sink_s for window in windows)
         try:
             self._saving = saving(windows)
         except (ValueError, ArithmeticError):  # figures on a page are no reason to stop control

@@ -24,14 +24,15 @@ from joulecut_controller.reconcile.online_profiler import NO_PROFILE
 from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
-    WARM_UP_S,
     SwitchbackSchedule,
     clock_text,
     most_at_once,
     slot_s,
 )
+from joulecut_controller.verify.window import Arm
 from joulecut_wire.errors import JoulecutError
 
+SETTLING_S = 30.0  # after it clocks of all GPUs have changed: temperatures are followed
 SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
 
 
@@ -140,7 +141,7 @@ class Holdouts:
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
         return Holdout(
             share=share,
-            window_s=job.schedule.slot_s - WARM_UP_S if job.schedule else None,
+            window_s=job.schedule.slot_s - job.windows.warm_up_s if job.schedule else None,
             text=holdout.sentence if holdout else waiting or coming,
             held_out=holdout is not None,
             measuring=job.windows.measuring,
@@ -162,9 +163,9 @@ class Holdouts:
         verify, baseline = inputs.job.policy.verify, inputs.job.baseline
         if job.holdout is not None or baseline is None:
             return
-        dwell = dwell_s(inputs)
-        wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell)
-        slim_s = slot_s(verify.window_s, SHRINK_RATIO * baseline.time_mean_s, dwell)
+        dwell, warm_up_s = dwell_s(inputs), job.windows.warm_up_s
+        wanted_s = slot_s(verify.window_s, baseline.time_mean_s, dwell, warm_up_s)
+        slim_s = slot_s(verify.window_s, SHRINK_RATIO * baseline.time_mean_s, dwell, warm_up_s)
         stands = job.schedule is not None and verify == job.verify
         if stands and job.schedule and wanted_s <= job.schedule.slot_s <= slim_s:
             return
@@ -244,33 +245,30 @@ class Holdouts:
     ) -> None:
         """Opens a window where the clocks of its arm have run for long enough."""
         schedule, measured, now_s = job.schedule, observation.measured, inputs.view.now_s
-        warm = measured.settled and now_s - measured.since_s >= WARM_UP_S
-        if job.windows.measuring or schedule is None or not warm:
+        warm_up_s, held_s = job.windows.warm_up_s, now_s - measured.since_s
+        settled = measured.settled and held_s >= SETTLING_S
+        if job.windows.measuring or schedule is None or not settled:
             return
         holdout = job.holdout
+        arm: Arm = "plan" if holdout is None else "default"
         if holdout is not None:
             if job.windows.tried == holdout.slot or not measured.at_default:
                 return
-            slot, plan, arm, ends_s = holdout.slot, holdout.plan, "default", holdout.ends_s
+            slot, plan, ends_s = holdout.slot, holdout.plan, holdout.ends_s
+            opens_s = max(now_s, measured.since_s + warm_up_s)
         else:
             unix_s = self._unix_s()
             slot = schedule.slot(unix_s)
             into_s = unix_s - schedule.begins_unix_s(slot)
-            late = into_s > WARM_UP_S + LATE_RATIO_MAX * schedule.slot_s
+            late = into_s > warm_up_s + LATE_RATIO_MAX * schedule.slot_s
+            warm = min(into_s, held_s) >= warm_up_s
             near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
             running = applied is not None and inputs.measured_applied and not measured.at_default
-            if job.windows.tried == slot or into_s < WARM_UP_S or late or not near or not running:
+            if job.windows.tried == slot or not warm or late or not near or not running:
                 return
             assert applied is not None
-            plan, arm, ends_s = applied, "plan", now_s + schedule.slot_s - into_s
-        job.windows.open(
-            "default" if arm == "default" else "plan",
-            slot,
-            plan,
-            observation,
-            now_s=now_s,
-            ends_s=ends_s,
-        )
+            plan, opens_s, ends_s = applied, now_s, now_s + schedule.slot_s - into_s
+        job.windows.open(arm, slot, plan, observation, opens_s=opens_s, ends_s=ends_s)
 
 
 def _unsettled(inputs: PlanningInput, measured: Measured) -> str:

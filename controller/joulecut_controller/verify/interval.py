@@ -1,8 +1,10 @@
-"""95 % confidence interval of a mean, for values that may be correlated.
+"""95 % confidence interval of a mean over time, of values measured now and then.
 
-Student's interval for the mean of n values. Where neighbouring values share windows, it is at
-least that of Newey and West (Econometrica 55, 1987), with the critical values of Kiefer and
-Vogelsang (Econometric Theory 21, 2005, Bartlett kernel) that small samples need.
+The mean may move meanwhile: with the hour of the day, or as a job's work changes. So each value
+counts for its share of the period, and scatter is what a value is off the straight line between its
+neighbours (Gasser, Sroka, Jennen-Steinmetz, "Residual variance and residual pattern in nonlinear
+regression", Biometrika 73, 1986). Values that share a part of their measurement are joined to
+blocks first, which hardly do (batch means).
 """
 
 import math
@@ -13,9 +15,11 @@ import numpy as np
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
-LAGS_PER_SHARED = 3  # values that share a part are correlated, by slow noise a little beyond it
-# Kiefer and Vogelsang's for 97.5 %: coefficients of powers of the lags' part of all values.
-CRITICAL = (1.9600, 2.9694, 0.4160, -0.5324)
+LOCAL_MIN = 6  # fewer have too few neighbours: their whole spread counts, which is no less
+BLOCK_PER_SHARED = 3  # a sixth of the blocks' variance is shared then
+BLOCKS_MIN = 12
+COUNT_GROWTH = 1.05  # how finely a number of values to come is found
+GAPS_MAX = 2.0  # over the usual distance: a longer gap is a pause, and no value stands for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +35,68 @@ class Interval:
         return (self.high - self.low) / 2.0
 
 
-def student_interval(sample: Sequence[float], *, floor_sd: float, shared: int) -> Interval:
-    """The mean of two values or more, in their order, with its interval. `floor_sd` is the least
-    that a single value scatters; `shared` is how many of those that follow one are kin to it.
+def period_shares(at_s: Sequence[float]) -> np.ndarray:
+    """Seconds that each of two or more times, in their order, stands for: half of the way to
+    either neighbour.
     """
-    values = np.array(sample)
-    count = len(values)
-    mid = float(values.mean())
-    off = values - mid
-    plain = float(off @ off) / (count - 1)
-    half = _student_factor(count) * math.sqrt(max(plain, floor_sd**2) / count)
-    lags = min(count // 3, LAGS_PER_SHARED * shared)
-    if lags:
-        serial = (
-            float(off @ off)
-            + 2.0
-            * sum(
-                (1.0 - lag / (lags + 1.0)) * float(off[lag:] @ off[:-lag])
-                for lag in range(1, lags + 1)
-            )
-        ) / count
-        part = (lags + 1.0) / count
-        factor = CRITICAL[0] + part * (CRITICAL[1] + part * (CRITICAL[2] + part * CRITICAL[3]))
-        half = max(half, factor * math.sqrt(max(serial, 0.0) / count))
+    gaps = np.diff(np.array(at_s))
+    gaps = np.minimum(gaps, GAPS_MAX * np.median(gaps))
+    return (np.append(gaps[0], gaps) + np.append(gaps, gaps[-1])) / 2.0
+
+
+def mean_interval(
+    at_s: Sequence[float],
+    sample: Sequence[float],
+    weights: Sequence[float],
+    *,
+    floor_sd: float,
+    shared: int,
+) -> Interval:
+    """The weighted mean of two values or more, in order of their times. `floor_sd` is the least
+    that a single value scatters; `shared` is how many of those that follow one share its windows.
+    """
+    times, values, parts = (np.array(one, dtype=float) for one in (at_s, sample, weights))
+    size = max(1, min(BLOCK_PER_SHARED * shared, len(values) // BLOCKS_MIN))
+    starts = np.arange(0, len(values) - len(values) % size, size)
+    wholes = np.add.reduceat(parts, starts)
+    values = np.add.reduceat(parts * values, starts) / wholes
+    times = np.add.reduceat(parts * times, starts) / wholes
+    mid = float(wholes @ values / wholes.sum())
+    variance, degrees = _scatter(times, values)
+    sd = math.sqrt(max(variance, floor_sd**2 / size))
+    half = _student_factor(degrees) * sd * math.sqrt(float(wholes @ wholes)) / float(wholes.sum())
     return Interval(mid, mid - half, mid + half)
 
 
-def _student_factor(count: int) -> float:
-    return float(stdtrit(count - 1, (1.0 + CONFIDENCE) / 2.0))
+def _scatter(times: np.ndarray, values: np.ndarray) -> tuple[float, float]:
+    """Variance of single values, and its degrees of freedom."""
+    count = len(values)
+    if count < LOCAL_MIN:
+        return float(values.var(ddof=1)), _degrees(count)
+    share = (times[1:-1] - times[:-2]) / (times[2:] - times[:-2])
+    off = values[1:-1] - (1.0 - share) * values[:-2] - share * values[2:]
+    off2 = off**2 / (1.0 + share**2 + (1.0 - share) ** 2)
+    return float(off2.mean()), _degrees(count)
+
+
+def _degrees(count: int) -> float:
+    """Degrees of freedom of the scatter of so many values: those off the line between neighbours
+    at equal distances are correlated by -2/3 and 1/6 (Satterthwaite, Biometrics Bulletin 2, 1946).
+    """
+    if count < LOCAL_MIN:
+        return count - 1.0
+    inner = count - 2
+    return inner**2 / (inner + 2.0 * (4.0 / 9.0 * (inner - 1) + 1.0 / 36.0 * (inner - 2)))
+
+
+def count_for(wanted_half: float, count: int, half: float) -> int:
+    """How many values give an interval of half the width wanted, where `count` gave `half`."""
+    scatter = half * math.sqrt(count) / _student_factor(_degrees(count))
+    while half > wanted_half:
+        count = math.ceil(COUNT_GROWTH * count)
+        half = scatter * _student_factor(_degrees(count)) / math.sqrt(count)
+    return count
+
+
+def _student_factor(degrees: float) -> float:
+    return float(stdtrit(degrees, (1.0 + CONFIDENCE) / 2.0))

@@ -3,8 +3,9 @@
 A job's energy per iteration drifts (rooms warm up, sequences grow, other jobs load the
 switch), so the mean of all windows at default clocks says little about the mean of all under
 a plan. The difference is the logarithm of a ratio, with the plan's level interpolated linearly
-between its windows before and after: a linear drift cancels exactly. A step inside the
-neighbourhood moves one difference by up to half its height, either way, and widens the interval.
+between its windows before and after: a linear drift cancels exactly. A hold-out with a step of the
+job's work beside it is not compared: the plan's own windows show the step, so that leaving it out
+favours no result.
 """
 
 import math
@@ -21,13 +22,17 @@ REACH_SPANS = 4.0  # a longer one has its neighbours as many of its lengths away
 WINDOW_S_MAX = 86_400.0  # longer, and a wall clock was set in the middle of it
 NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and breaks sums
 OVERLAP_S = 1.0  # of neighbouring windows, by rounding
+STEP_RATIO_MIN = 0.02  # a smaller step between the plan's windows moves a difference by a point
+STEP_DEVIATIONS = 6.0  # of the usual change from before a hold-out to after it
+DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
     """One hold-out against the plan at its time, as logarithms of plan over default.
 
-    `level_*` are the hold-out's own logarithms; `span_s` is how long it was.
+    `level_*` are the hold-out's own logarithms; `span_s` is how long it was; `step_*` the plan's
+    after it over before it.
     """
 
     at_unix_s: float
@@ -36,6 +41,8 @@ class PairedDifference:
     time_log: float
     level_energy_log: float
     level_time_log: float
+    step_energy_log: float
+    step_time_log: float
     cooler_celsius: float | None
     neighbours_unix_s: tuple[float, float]  # the middle of the first, and of the last
 
@@ -54,7 +61,8 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
 
 
 def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]:
-    """Every hold-out of one shape that has windows of a plan on both sides, by time.
+    """Every hold-out of one shape that has windows of a plan on both sides, by time, but for
+    those beside a step.
 
     `windows` as `usable_windows` gives them.
     """
@@ -78,7 +86,17 @@ def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDiffere
         ][:NEIGHBOURS]
         if before and after:
             found.append(_difference(held, before, after, middle_s))
-    return tuple(found)
+    steps = _steps([one.step_energy_log for one in found])
+    slower = _steps([one.step_time_log for one in found])
+    return tuple(one for one, *step in zip(found, steps, slower, strict=True) if not any(step))
+
+
+def _steps(changes: Sequence[float]) -> list[bool]:
+    """Which of the changes around hold-outs are beyond drift and noise."""
+    middle = statistics.median(changes) if changes else 0.0
+    off = [abs(change - middle) for change in changes]
+    usual = DEVIATION_OF_MEDIAN * statistics.median(off) if off else 0.0
+    return [one > max(STEP_RATIO_MIN, STEP_DEVIATIONS * usual) for one in off]
 
 
 def _difference(
@@ -94,8 +112,11 @@ def _difference(
     def at_holdout(first: Sequence[float], second: Sequence[float]) -> float:
         return (1.0 - share) * statistics.fmean(first) + share * statistics.fmean(second)
 
-    level_energy = statistics.fmean([math.log(window.energy_j) for window in held])
-    level_time = statistics.fmean([math.log(window.time_mean_s) for window in held])
+    energies, times = (
+        [[math.log(getattr(one, name)) for one in side] for side in (before, after, held)]
+        for name in ("energy_j", "time_mean_s")
+    )
+    level_energy, level_time = statistics.fmean(energies[2]), statistics.fmean(times[2])
     warmth = [
         [w.temperature_celsius for w in side if w.temperature_celsius is not None]
         for side in (before, after, held)
@@ -104,18 +125,12 @@ def _difference(
         at_unix_s=middle_s,
         neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
         span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),
-        energy_log=at_holdout(
-            [math.log(window.energy_j) for window in before],
-            [math.log(window.energy_j) for window in after],
-        )
-        - level_energy,
-        time_log=at_holdout(
-            [math.log(window.time_mean_s) for window in before],
-            [math.log(window.time_mean_s) for window in after],
-        )
-        - level_time,
+        energy_log=at_holdout(energies[0], energies[1]) - level_energy,
+        time_log=at_holdout(times[0], times[1]) - level_time,
         level_energy_log=level_energy,
         level_time_log=level_time,
+        step_energy_log=statistics.fmean(energies[1]) - statistics.fmean(energies[0]),
+        step_time_log=statistics.fmean(times[1]) - statistics.fmean(times[0]),
         cooler_celsius=(
             statistics.fmean(warmth[2]) - at_holdout(warmth[0], warmth[1]) if all(warmth) else None
         ),

@@ -110,6 +110,7 @@ def _saving(saving: Saving) -> Json:
             },
             "plan": {"energy_j": saving.plan_energy_j, "iteration_time_s": saving.plan_time_s},
             "cooler_celsius": saving.cooler_celsius,
+            "point_in_s": saving.point_in_s,
         },
         "predicted": {
             "saved_ratio": saving.predicted_saved_ratio,

@@ -14,8 +14,16 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from joulecut_controller.verify.interval import Interval, student_interval
+import numpy as np
+
+from joulecut_controller.verify.interval import (
+    Interval,
+    count_for,
+    mean_interval,
+    period_shares,
+)
 from joulecut_controller.verify.paired_difference import (
     NEIGHBOURS,
     PairedDifference,
@@ -27,6 +35,7 @@ from joulecut_controller.verify.window import MeasuredWindow
 HOLDOUTS_MIN = 3  # two differ by chance as little as they like, and Student's factor is 12.7
 LOG_HALF_WIDTH_MAX = 0.35  # beyond minus thirty to plus forty per cent nothing was measured
 CHANCE_PAIRS_MAX = 0.2  # of pairs: at a share of 5 % one in forty meets by lot, at 20 % two in five
+POINT = 0.01  # width of the interval that is promised: one point from end to end
 # A counter that moves in steps of 0.1 s leaves up to one of them at either end of a window:
 # the difference of two uniform errors.
 COUNTER_STEP_SD_S = 0.1 / math.sqrt(6.0)
@@ -40,7 +49,9 @@ class Saving:
     why. Energies and times are per iteration, of all the job's GPUs: with intervals those of the
     compared windows (geometric means, the plan's at the hold-outs' times), else plain means.
     `holdouts` counts paired differences, `windows_*` all usable windows, `unusable` those without a
-    measurement or stored twice. `days` is from the first to the last.
+    measurement or stored twice. `days` is from the first to the last. `point_in_s` is how much
+    longer hold-outs as frequent as these take to an interval of `saved_ratio` that is one point
+    wide; 0 where it is.
     """
 
     job: str
@@ -61,6 +72,7 @@ class Saving:
     predicted_saved_ratio: float | None = None
     predicted_slowdown_ratio: float | None = None
     cooler_celsius: float | None = None  # by how much the GPUs are, under the plan
+    point_in_s: float | None = None
     reason: str = ""
 
     @property
@@ -125,10 +137,21 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
 
 
 def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
+    """A difference counts for the iterations of its part of the period, and its ratio by what they
+    take at default clocks: the estimate is the whole period's energy and time, over theirs.
+    """
     floor = statistics.fmean([COUNTER_STEP_SD_S / difference.span_s for difference in found])
+    at_s = [one.at_unix_s for one in found]
+    default_j = np.exp([one.level_energy_log for one in found])
+    default_s = np.exp([one.level_time_log for one in found])
+    ratio_j = np.exp([one.energy_log for one in found])
+    ratio_s = np.exp([one.time_log for one in found])
+    iterations = period_shares(at_s) / (default_s * ratio_s)
     shared = _shared(found)
-    energy = student_interval([one.energy_log for one in found], floor_sd=floor, shared=shared)
-    time = student_interval([one.time_log for one in found], floor_sd=0.0, shared=shared)
+    energy = _log(
+        mean_interval(at_s, ratio_j, iterations * default_j, floor_sd=floor, shared=shared)
+    )
+    time = _log(mean_interval(at_s, ratio_s, iterations * default_s, floor_sd=0.0, shared=shared))
     cooler = [c.cooler_celsius for c in found if c.cooler_celsius is not None]
     bare = replace(
         bare, holdouts=len(found), cooler_celsius=statistics.fmean(cooler) if cooler else None
@@ -139,19 +162,26 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
             f"{math.expm1(energy.half_width):.0%}, time to {math.expm1(time.half_width):.0%}"
         )
         return replace(bare, reason=reason)
-    level_energy = statistics.fmean([difference.level_energy_log for difference in found])
-    level_time = statistics.fmean([difference.level_time_log for difference in found])
+    saved = Interval(-math.expm1(energy.mid), -math.expm1(energy.high), -math.expm1(energy.low))
+    missing = count_for(POINT / 2.0, len(found), saved.half_width) - len(found)
+    default_energy_j = float(iterations @ default_j / iterations.sum())
+    default_time_s = float(iterations @ default_s / iterations.sum())
     return replace(
         bare,
-        saved_ratio=Interval(
-            -math.expm1(energy.mid), -math.expm1(energy.high), -math.expm1(energy.low)
-        ),
+        saved_ratio=saved,
         slowdown_ratio=Interval(math.expm1(time.mid), math.expm1(time.low), math.expm1(time.high)),
-        default_energy_j=math.exp(level_energy),
-        plan_energy_j=math.exp(level_energy + energy.mid),
-        default_time_s=math.exp(level_time),
-        plan_time_s=math.exp(level_time + time.mid),
+        default_energy_j=default_energy_j,
+        plan_energy_j=default_energy_j * math.exp(energy.mid),
+        default_time_s=default_time_s,
+        plan_time_s=default_time_s * math.exp(time.mid),
+        point_in_s=missing * statistics.median([b - a for a, b in pairwise(at_s)]),
     )
+
+
+def _log(ratio: Interval) -> Interval:
+    """Of a ratio's interval, the logarithm's, which keeps it above zero."""
+    mid, half = math.log(ratio.mid), ratio.half_width / ratio.mid
+    return Interval(mid, mid - half, mid + half)
 
 
 def _shared(found: Sequence[PairedDifference]) -> int:

@@ -12,9 +12,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# A card's heat sink settles within half a minute of a change of power; longer costs time at
-# default clocks that measures nothing.
-WARM_UP_S = 30.0
+# Three time constants of an air-cooled heat sink, some 30 s: 5 % of the change of temperature is
+# left then. `heat_sink` measures slower ones.
+WARM_UP_S = 90.0
 ITERATIONS_WANTED = 40  # 30 make a baseline, a few are lost at either end
 LATE_RATIO_MAX = 0.1  # of a slot: one that begins later would measure too little
 NEIGHBOURS = 3  # slots measured under the plan on either side: two are compared, one may fail
@@ -89,14 +89,16 @@ class SwitchbackSchedule:
         return -(-cycle * MILLION // self._parts)
 
 
-def slot_s(window_s: float, iteration_s: float, dwell_s: float) -> float:
+def slot_s(
+    window_s: float, iteration_s: float, dwell_s: float, warm_up_s: float = WARM_UP_S
+) -> float:
     """How long a job's slots are: a warm-up and a window, and twice that, or four times, until
     enough iterations fit and clocks may be lowered again afterwards.
 
     In steps of two, so that an iteration a little longer does not move every slot.
     """
-    length_s = WARM_UP_S + window_s
-    wanted_s = max(WARM_UP_S + ITERATIONS_WANTED * iteration_s, dwell_s)
+    length_s = warm_up_s + window_s
+    wanted_s = max(warm_up_s + ITERATIONS_WANTED * iteration_s, dwell_s)
     doublings = math.ceil(math.log2(wanted_s / length_s)) if wanted_s > length_s else 0
     return float(length_s * 2**doublings)
 

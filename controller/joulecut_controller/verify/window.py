@@ -25,7 +25,8 @@ class MeasuredWindow:
     `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the mean over the
     job's GPUs. `left_out` counts iterations inside the window that belong to no step of
     training (checkpoint, evaluation). The predicted figures are those of the plan in force for
-    this arm, None where there was none.
+    this arm, None where there was none. `heat_sink_s` is the time constant of the temperature
+    after the change to default clocks, None where it did not show.
     """
 
     job: str
@@ -43,6 +44,7 @@ class MeasuredWindow:
     temperature_celsius: float | None = None
     predicted_time_s: float | None = None
     predicted_energy_j: float | None = None
+    heat_sink_s: float | None = None
 
 
 def to_json(window: MeasuredWindow) -> str:

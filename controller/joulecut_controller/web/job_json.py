@@ -299,6 +299,7 @@ def saving_json(saving: Saving | None) -> Json | None:
         "slowdown_ratio": interval_json(saving.slowdown_ratio),
         "predicted_saved_ratio": number(saving.predicted_saved_ratio),
         "cooler_celsius": number(saving.cooler_celsius),
+        "point_in_s": number(saving.point_in_s),
         "holdouts": saving.holdouts,
         "windows_default": saving.windows_default,
         "windows_plan": saving.windows_plan,

@@ -1,9 +1,11 @@
 """When hold-outs begin and end, pass by pass, whatever comes between."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World
@@ -18,15 +20,16 @@ from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdouts import Holdouts
-from joulecut_controller.verify.switchback import SwitchbackSchedule
-from joulecut_controller.verify.window import MeasuredWindow, from_json
+from joulecut_controller.verify.switchback import WARM_UP_S, SwitchbackSchedule
+from joulecut_controller.verify.window import MeasuredWindow, from_json, to_json
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_wire.errors import Unavailable
 
 NOON_UNIX_S = 1_767_268_800.0
 WORLD = World(stages=2, microbatches=4)
 PASS_S = 5.0
-SLOT_S = 90.0
+LEAKAGE_PER_CELSIUS = 0.0015
+SLOT_S = 60.0 + WARM_UP_S
 ITERATION_S = 1.0
 
 
@@ -52,7 +55,10 @@ class Memory:
         self.windows.append(from_json(record.content))
 
     def records(self, topic: str, **_: object) -> tuple[Record, ...]:
-        return ()
+        return tuple(
+            Record(window.ended_unix_s, topic, window.job, to_json(window))
+            for window in self.windows[-200:]
+        )
 
 
 @dataclass
@@ -71,6 +77,8 @@ class Bench:
     turns: list[tuple[float, float]] = field(default_factory=list)  # begun, ended; monotonic
     number: int = 0
     energy_j: float = 0.0
+    heat_sink_s: float = 0.0
+    celsius: float = 60.0
     holdouts: Holdouts = field(init=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +89,7 @@ class Bench:
         store: object = self.memory
         audit = AuditLog(store, lambda: self.unix_s)  # type: ignore[arg-type]
         self.holdouts = Holdouts(store, audit, lambda: self.unix_s, lag_s=0.4)  # type: ignore[arg-type]
-        policy = WORLD.policy(verify=Verify(self.share, SLOT_S - 30.0)).jobs[0]
+        policy = WORLD.policy(verify=Verify(self.share, SLOT_S - WARM_UP_S)).jobs[0]
         self._policy = replace(policy, name=self.job)
         self.holdouts.keep_only({self.job: self._policy})
         self._switch(held=False)
@@ -101,7 +109,11 @@ class Bench:
 
     def step(self) -> str:
         self.now_s += PASS_S
-        self.energy_j += PASS_S * (320.0 if self.held else 280.0)
+        target = 66.0 if self.held else 60.0
+        left = math.exp(-PASS_S / self.heat_sink_s) if self.heat_sink_s else 0.0
+        self.celsius = target + (self.celsius - target) * left
+        leaks = 1.0 + LEAKAGE_PER_CELSIUS * (self.celsius - target)
+        self.energy_j += PASS_S * (320.0 if self.held else 280.0) * leaks
         inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
         word = self.holdouts.step(inputs, observation, applied, "")
@@ -168,7 +180,10 @@ class Bench:
         seen = {}
         for gpu in state.gpus:
             assert gpu.snapshot is not None
-            seen[gpu.uuid] = replace(gpu, snapshot=replace(gpu.snapshot, energy_j=self.energy_j))
+            shown = replace(
+                gpu.snapshot, energy_j=self.energy_j, temperature_celsius=round(self.celsius)
+            )
+            seen[gpu.uuid] = replace(gpu, snapshot=shown)
         return seen
 
 
@@ -199,6 +214,23 @@ def test_hold_outs_begin_where_they_were_drawn_and_last_a_slot() -> None:
     assert {round(w.energy_j) for w in bench.memory.windows if w.arm == "plan"} == {560}
 
 
+def test_windows_wait_for_slow_heat_sinks() -> None:
+    """The first hold-out shows how slow they are; slots grow, and a restart knows it."""
+    bench = Bench(heat_sink_s=80.0)
+    bench.run(60 * SLOT_S)
+    bench.begin_anew()
+    bench.run(60 * SLOT_S)
+    default = [window for window in bench.memory.windows if window.arm == "default"]
+    assert len(default) >= 5
+    assert default[0].heat_sink_s == pytest.approx(80.0, rel=0.35)
+    for window in default[1:]:
+        begun_s = max(
+            begun_s for begun_s, _ in bench.turns if begun_s + bench.ahead_s < window.begun_unix_s
+        )
+        assert window.begun_unix_s - bench.ahead_s - begun_s >= 3.0 * 80.0
+        assert window.energy_j == pytest.approx(640.0, rel=3e-4)
+
+
 def test_two_drawn_slots_in_a_row_are_one_stretch_and_two_windows() -> None:
     bench = Bench(share=0.5)
     bench.run(80 * SLOT_S)
@@ -218,7 +250,7 @@ def test_whatever_comes_between_there_is_one_a_cycle_at_most_and_the_share_is_ke
 ) -> None:
     chance = random.Random(seed)
     bench = Bench(share=share)
-    while bench.now_s < 1000.0 + 12 * SLOT_S / share:
+    while bench.now_s < 1000.0 + 7 * SLOT_S / share:
         bench.paused = "somebody said so" if chance.random() < trouble else ""
         bench.straggling = chance.random() < trouble / 4
         bench.run(chance.choice([10.0, 40.0, 200.0]))

@@ -123,6 +123,7 @@ function savingOf(job) {
     const { mid, low, high } = saving.saved_ratio;
     const held = plural(saving.holdouts, "hold-out");
     parts.push(`saving ${percent(mid)} (${percent(low)} to ${percent(high)}), measured in ${held}`);
+    if (saving.point_in_s > 0) parts.push(`1 point wide in about ${ago(saving.point_in_s)}`);
   } else if (saving) {
     parts.push(`saving not measured yet: ${saving.reason}`);
   }
