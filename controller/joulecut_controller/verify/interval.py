@@ -41,13 +41,14 @@ def period_shares(at_s: Sequence[float]) -> np.ndarray:
     """
     gaps = np.diff(np.array(at_s))
     gaps = np.minimum(gaps, GAPS_MAX * np.median(gaps))
-    return (np.append(gaps[0], gaps) + np.append(gaps, gaps[-1])) / 2.0
+    shares: np.ndarray = (np.append(gaps[0], gaps) + np.append(gaps, gaps[-1])) / 2.0
+    return shares
 
 
 def mean_interval(
     at_s: Sequence[float],
-    sample: Sequence[float],
-    weights: Sequence[float],
+    sample: np.ndarray,
+    weights: np.ndarray,
     *,
     floor_sd: float,
     shared: int,
@@ -55,12 +56,11 @@ def mean_interval(
     """The weighted mean of two values or more, in order of their times. `floor_sd` is the least
     that a single value scatters; `shared` is how many of those that follow one share its windows.
     """
-    times, values, parts = (np.array(one, dtype=float) for one in (at_s, sample, weights))
-    size = max(1, min(BLOCK_PER_SHARED * shared, len(values) // BLOCKS_MIN))
-    starts = np.arange(0, len(values) - len(values) % size, size)
-    wholes = np.add.reduceat(parts, starts)
-    values = np.add.reduceat(parts * values, starts) / wholes
-    times = np.add.reduceat(parts * times, starts) / wholes
+    size = max(1, min(BLOCK_PER_SHARED * shared, len(sample) // BLOCKS_MIN))
+    starts = np.arange(0, len(sample) - len(sample) % size, size)  # the last block takes the rest
+    wholes = np.add.reduceat(weights, starts)
+    values = np.add.reduceat(weights * sample, starts) / wholes
+    times = np.add.reduceat(weights * np.array(at_s), starts) / wholes
     mid = float(wholes @ values / wholes.sum())
     variance, degrees = _scatter(times, values)
     sd = math.sqrt(max(variance, floor_sd**2 / size))
