@@ -27,7 +27,7 @@ class AtomicFile:
             self._written, self._logged = text, ""
         except OSError as error:
             if str(error) != self._logged:
-                log("agent", f"{self._path}: {error.strerror}")
+                log("agent", f"{self._path}: {error.strerror}", "warning")
             self._logged = str(error)
 
     def remove(self) -> None:

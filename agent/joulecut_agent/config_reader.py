@@ -127,7 +127,7 @@ class ConfigReader:
 
     def warn(self, path: KeyPath, what: str, allowed: str) -> None:
         """Logs a value that does not stop the start."""
-        log("agent", f"warning: {BadInput(self._doc.where(path), what, allowed)}")
+        log("agent", f"warning: {BadInput(self._doc.where(path), what, allowed)}", "warning")
 
     def _number(self, path: KeyPath, value: Any, low: float, high: float, allowed: str) -> float:
         good = isinstance(value, int | float) and not isinstance(value, bool)

@@ -173,7 +173,7 @@ class Agent:
         uncontrollable = [gpu for gpu in described if not gpu.controllable]
         for reason in sorted({gpu.reason for gpu in uncontrollable}):
             count = sum(gpu.reason == reason for gpu in uncontrollable)
-            log("agent", f"{count} of {len(gpus)} GPUs cannot be controlled: {reason}")
+            log("agent", f"{count} of {len(gpus)} GPUs cannot be controlled: {reason}", "warning")
 
     def _stop(self) -> int:
         """Restores every GPU first; without a keeper no command can set one again."""
@@ -190,7 +190,10 @@ class Agent:
         parts.report_socket.close()
         parts.schedules.stop()
         parts.sampler.stop()
-        log("agent", "stopped" if done else "stopped; not every GPU was restored (see journal)")
+        if done:
+            log("agent", "stopped")
+        else:
+            log("agent", "stopped; not every GPU was restored (see journal)", "error")
         return 0 if done else 1
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecut_agent import __version__
-from joulecut_wire import duration
+from joulecut_wire import duration, log_line
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import BadInput, Unavailable
 
@@ -50,9 +50,14 @@ def dispatch(argv: list[str]) -> int:
     )
     parser.add_argument("--since", metavar="TIME", help="for audit: 90s, 10m, 24h")
     parser.add_argument("--json", action="store_true", help="for audit: one JSON object a line")
+    parser.add_argument(
+        "--log-format", choices=log_line.FORMATS, default=log_line.TEXT,
+        help="lines of standard error as text (default) or JSON",
+    )  # fmt: skip
     parser.add_argument("--agent-fd", type=int, default=-1, help=SUPPRESS)
     parser.add_argument("--settings", default="", help=SUPPRESS)
     args = parser.parse_args(argv)
+    log_line.use(args.log_format)
     _check_installed()
     try:
         if args.command == "keeper" and args.settings:

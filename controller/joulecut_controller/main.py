@@ -7,30 +7,34 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from joulecut_controller import __version__
+from joulecut_controller import __version__, log
+from joulecut_wire import log_line
 from joulecut_wire.command import Parser, guarded
 from joulecut_wire.errors import Unavailable
 
-NAME = "joulecut-controller"
-
 
 def main() -> int:
-    return guarded(NAME, lambda: run(sys.argv[1:]))
+    return guarded(log.NAME, lambda: run(sys.argv[1:]))
 
 
 def run(argv: list[str]) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
-    parser = Parser(NAME, "Plans GPU clocks for the jobs of a policy.")
-    parser.add_argument("--version", action="version", version=f"{NAME} {__version__}")
+    parser = Parser(log.NAME, "Plans GPU clocks for the jobs of a policy.")
+    parser.add_argument("--version", action="version", version=f"{log.NAME} {__version__}")
     parser.add_argument("--config", type=Path, required=True, help="configuration (YAML)")
-    path = parser.parse_args(argv).config
+    parser.add_argument(
+        "--log-format", choices=log_line.FORMATS, default=log_line.TEXT,
+        help="lines of standard error as text (default) or JSON",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    log.use(args.log_format)
     for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
         if find_spec(module) is None:
             raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")
 
     from joulecut_controller import config  # noqa: PLC0415 -- only with a role
 
-    settings = config.read(path)
+    settings = config.read(args.config)
     from joulecut_controller import process  # noqa: PLC0415 -- only with settings
 
     return process.run(settings)

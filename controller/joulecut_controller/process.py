@@ -20,9 +20,10 @@ from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.election.postgres_lock import PostgresLock
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
+from joulecut_controller.log import NAME, log
 from joulecut_controller.metrics.endpoint import MetricsEndpoint
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.service_context import NAME, ServiceContext, log
+from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.agents import AgentSource
 from joulecut_controller.sources.policy_file import PolicyFile, present
@@ -182,7 +183,7 @@ async def _follow_agents(source: AgentSource, fleet: GrpcFleet) -> None:
         except JoulecutError as error:
             if str(error) != said:
                 said = str(error)
-                log(f"{said}; the agents before stay")
+                log(f"{said}; the agents before stay", "warning")
         else:
             said = ""
 
@@ -201,7 +202,10 @@ def _raise_file_limit(agents: int) -> None:
         soft = hard
     need = FILES_OWN + FILES_PER_AGENT * agents
     if resource.RLIM_INFINITY != soft < need:
-        log(f"warning: {soft} open files are allowed, {agents} agents need {need}: LimitNOFILE")
+        log(
+            f"warning: {soft} open files are allowed, {agents} agents need {need}: LimitNOFILE",
+            "warning",
+        )
 
 
 async def _warmed(warming: SolverWarmup, sweeper: Sweeper) -> None:
@@ -225,5 +229,8 @@ def _protection(config: Config) -> WebConfig | None:
             allowed = "a loopback address, or TLS by web_config"
             raise BadInput("listen.http", f"{config.http[0]} without encryption", allowed)
         if not web.authenticates:
-            log("warning: no authentication on the page; see client_auth_type, basic_auth_users")
+            log(
+                "warning: no authentication on the page; see client_auth_type, basic_auth_users",
+                "warning",
+            )
     return web

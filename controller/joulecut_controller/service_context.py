@@ -24,8 +24,6 @@ from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 
-NAME = "joulecut-controller"
-
 
 @dataclass(slots=True)
 class ServiceContext:
@@ -65,9 +63,3 @@ def announce(line: str) -> None:
     """One line on standard output where the process becomes standby or leader."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def log(line: str) -> None:
-    """One line on standard error."""
-    sys.stderr.write(f"{NAME}: {line}\n")
-    sys.stderr.flush()

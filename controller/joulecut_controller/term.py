@@ -11,12 +11,13 @@ from collections.abc import Sequence
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.log import NAME, log
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
-from joulecut_controller.service_context import NAME, ServiceContext, announce, log
+from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -25,6 +26,7 @@ from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.solver import Solver, frontier, prepared
 from joulecut_engine.optimize.straggler import Kept
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.log_line import Level
 
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 # A new leader clears what the one before left, waits until agents have shown that (a second),
@@ -74,7 +76,7 @@ async def lead_term(context: ServiceContext, reports: Sequence[ArrivedReport]) -
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
         reconciler = _begin(context, rates, reports)
     except Unavailable as error:
-        log(f"no term can be begun: {error}")
+        log(f"no term can be begun: {error}", "error")
         await context.leadership.release()
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
         return
@@ -160,7 +162,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
         async with asyncio.timeout(STOP_LIMIT_S):
             await reconciler.stop("the controller stops")
     except TimeoutError:
-        log("not all GPUs were released in time; their leases run out")
+        log("not all GPUs were released in time; their leases run out", "error")
     held.cancel()
     await asyncio.gather(held, return_exceptions=True)
     for result in results:
@@ -172,13 +174,16 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
     """A pass every interval, whatever the one before took; the first few of a term sooner."""
     due_s, interval_s = time.monotonic(), context.config.interval_s
     error, hurried = "", HURRIED_PASSES
+    results = reconciler.metrics.results
     while True:
+        failed = results["failed"]
         board = await reconciler.run_pass()
         context.publisher.publish(board)
         await asyncio.to_thread(context.history.add, board)
         context.sweeper.tend()
         if not board.steady and board.sentence != error:
-            log(f"pass {board.pass_number}: {board.sentence}")
+            level: Level = "error" if results["failed"] > failed else "info"
+            log(f"pass {board.pass_number}: {board.sentence}", level)
         error = board.sentence
         wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s
         hurried -= 1

@@ -1,6 +1,7 @@
 """Start and exit status of every command: 0 fine, 1 failed, 2 bad input.
 
-Bad input is one line on standard error, never a usage screen and never a traceback.
+Bad input is one line on standard error, never a usage screen and never a traceback. A daemon that
+logs JSON ends with such a line too.
 """
 
 import argparse
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
+from joulecut_wire import log_line
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 
 FINE = 0
@@ -51,8 +53,7 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except JoulecutError as error:
-        line = str(error)  # an error of the arguments already begins with the command
-        _complain(line if line.startswith(name) else f"{name}: {line}")
+        _complain(name, str(error))
         return BAD_INPUT if isinstance(error, BadInput) else FAILED
     except BrokenPipeError:  # `joulecut plan --json | head` is no error
         _silence(sys.stdout)
@@ -60,17 +61,21 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     except OSError as error:
         about = f"{error.filename}: " if error.filename else ""
         _silence(sys.stdout)  # what it holds cannot be written at the end either
-        _complain(f"{name}: {Unavailable(about + (error.strerror or str(error)))}")
+        _complain(name, str(Unavailable(about + (error.strerror or str(error)))))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
 
 
-def _complain(line: str) -> None:
+def _complain(name: str, error: str) -> None:
     """On standard error where it is open; the exit status does not depend on it."""
     if sys.stderr is None:  # closed by the parent process
         return
+    # An error of the arguments already begins with the command.
+    line = error if error.startswith(name) else f"{name}: {error}"
+    if log_line.in_use() == log_line.JSON:
+        line = log_line.rendered(name, error, "error").decode().rstrip("\n")
     try:
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -89,6 +89,7 @@ class RunningAgent:
         self.process: subprocess.Popen[str] | None = None
         self.keepers: list[subprocess.Popen[str]] = []
         self.channel: grpc.Channel | None = None
+        self.flags: tuple[str, ...] = ()  # of `run` and `keeper`
         self._log = (self.home / "log").open("a")
 
     def __enter__(self) -> Self:
@@ -139,7 +140,7 @@ class RunningAgent:
 
     def _spawn(self, command: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [COMMAND, command, "--config", str(self.write_config())],
+            [COMMAND, command, "--config", str(self.write_config()), *self.flags],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -1,6 +1,7 @@
 """What becomes of the GPUs when something dies: real processes, real signals."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -174,3 +175,18 @@ def test_the_end_of_a_job_gives_its_gpus_back(node: RunningAgent) -> None:
         for job in (first, second):
             job.kill()
             job.wait()
+
+
+def test_the_log_of_agent_and_keeper_is_json_with_levels() -> None:
+    with RunningAgent(cards=1, unheard_of=1) as node:
+        node.flags = ("--log-format", "json")
+        node.start()
+        assert accepted(node.apply({0: 1005}))
+        assert not accepted(node.apply({0: 7}, generation=2))
+        assert node.kill(15) == 0
+        told = [json.loads(line) for line in node.log.splitlines()]
+    levels = {(one["component"], one["level"]) for one in told}
+    assert {("agent", "info"), ("agent", "warning"), ("keeper", "info")} <= levels
+    assert {frozenset(one) for one in told} == {
+        frozenset(("time", "level", "component", "message"))
+    }

@@ -66,7 +66,11 @@ class AuditLog:
             except OSError as error:
                 self._line_lost()
                 if str(error) != self._logged:
-                    log("agent", f"audit log {self._path}: {error.strerror}; a line is lost")
+                    log(
+                        "agent",
+                        f"audit log {self._path}: {error.strerror}; a line is lost",
+                        "error",
+                    )
                 self._logged = str(error)
 
     def write_refusal(self, entry: Entry, *key: Any) -> None:

@@ -195,7 +195,7 @@ class ClockSchedules:
             try:
                 self.turn()
             except Exception as error:  # GPUs go up by themselves meanwhile
-                log("agent", f"clock schedules failed: {type(error).__name__}: {error}")
+                log("agent", f"clock schedules failed: {type(error).__name__}: {error}", "error")
                 time.sleep(FAILED_WAIT_S)
             with self._changed:
                 wait_s = self.due_s() - time.monotonic()

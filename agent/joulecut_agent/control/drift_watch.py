@@ -176,7 +176,11 @@ class DriftWatch:
             known.clock_max_mhz, known.power_limit_w = limits
             known.since_s = time.monotonic()
         if lease and slot and self._is_uncontrollable(known, slot, status):
-            log("agent", f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends")
+            log(
+                "agent",
+                f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends",
+                "warning",
+            )
             self._end(Clear(uuids=(gpu.uuid,)))
             return
         order = drift.order_of(lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh)
@@ -197,7 +201,11 @@ class DriftWatch:
             return
         with contextlib.suppress(KeeperGone):
             self._keeper.ask(Clear(uuids=(gpu.uuid,), include_yielded=True))
-            log("agent", f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed again: reset")
+            log(
+                "agent",
+                f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed again: reset",
+                "warning",
+            )
             known.left_mhz = known.left_ticks = 0
 
     def _compare(self, known: _Gpu, gpu: GpuSnapshot, slot: Slot, now_s: float) -> None:
@@ -259,7 +267,11 @@ class DriftWatch:
         self._counters.count(CONTROL_DRIFT.name, gpu.uuid, cause)
         left_s = max(0.0, known.backoff.until_s - time.monotonic())
         then = f"; backing off for {left_s:.0f} s" if left_s else ""
-        log("agent", f"drift {gpu.uuid} cause={cause} job={lease.job if lease else '-'}{then}")
+        log(
+            "agent",
+            f"drift {gpu.uuid} cause={cause} job={lease.job if lease else '-'}{then}",
+            "warning",
+        )
 
     def _end_lease(self, gpu: GpuSnapshot, lease: Lease, order: Order, cause: str) -> bool:
         """Ends a lease, with a write or without; whether the keeper accepted."""

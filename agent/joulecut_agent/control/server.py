@@ -84,7 +84,7 @@ class Server:
         except Unavailable as error:
             if local.required:
                 raise
-            log("agent", f"no command is taken on this node: {error}")
+            log("agent", f"no command is taken on this node: {error}", "warning")
             return ""
         return local.path
 

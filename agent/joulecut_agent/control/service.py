@@ -154,7 +154,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         }
         if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
             also = f"nothing was changed, because {bad} was refused"
-            log("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}")
+            log("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}", "warning")
             results = tuple(Result(u, False, why or also) for u, why in reasons.items())
             return pb.ApplyResponse(results=self._counted("apply", results))
         _check(context, validation.refuse_power_limits(wanted))
@@ -281,7 +281,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return status.stopped if status else ""
 
     def _answer_window(self, context: Context, op: str, refusal: str, why: str) -> None:
-        log("agent", f"{op} {f'refused: {refusal}' if refusal else 'done'} ({why})")
+        said = f"refused: {refusal}" if refusal else "done"
+        log("agent", f"{op} {said} ({why})", "warning" if refusal else "info")
         if refusal:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal)
 
@@ -303,7 +304,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return self._counted(op, results)
 
     def _refuse(self, op: str, uuids: list[str], reason: str) -> list[pb.Result]:
-        log("agent", f"{op} refused: {reason}")
+        log("agent", f"{op} refused: {reason}", "warning")
         return self._counted(op, tuple(Result(uuid, False, reason) for uuid in uuids))
 
     def _counted(self, op: str, results: tuple[Result, ...]) -> list[pb.Result]:

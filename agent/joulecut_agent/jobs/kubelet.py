@@ -89,7 +89,7 @@ class Kubelet:
     def _fail(self, why: str) -> None:
         self.close()
         if why != self._logged:
-            log("agent", f"owners of GPUs cannot be read from the kubelet: {why}")
+            log("agent", f"owners of GPUs cannot be read from the kubelet: {why}", "warning")
         self._logged = why
         raise Silent(why)
 

@@ -137,5 +137,5 @@ class Kubernetes:
     def _log_unknown(self, names: list[str]) -> None:
         line = ", ".join(sorted(set(names))[:4])
         if line and line != self._unknown:
-            log("agent", f"unknown devices allocated to pods: {line}")
+            log("agent", f"unknown devices allocated to pods: {line}", "warning")
         self._unknown = line

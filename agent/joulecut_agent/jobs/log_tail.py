@@ -95,7 +95,7 @@ class LogTail:
             except Exception as error:  # the other sources go on
                 line = f"reading logs of jobs failed: {type(error).__name__}: {error}"
                 if line != logged:
-                    log("agent", line)
+                    log("agent", line, "warning")
                 logged = line
             self._leaving.wait(POLL_S)
 

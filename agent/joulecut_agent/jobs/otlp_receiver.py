@@ -308,5 +308,9 @@ def receiver_or_none(make: Callable[[], OtlpReceiver], *, required: bool) -> Otl
     except Unavailable as error:
         if required:
             raise
-        log("agent", f"{error} Spans are not received (listen.otlp_grpc, listen.otlp_http)")
+        log(
+            "agent",
+            f"{error} Spans are not received (listen.otlp_grpc, listen.otlp_http)",
+            "warning",
+        )
         return None

@@ -153,7 +153,7 @@ class ApiPods:
 
     def _log_once(self, line: str) -> None:
         if line != self._logged:
-            log("agent", f"labels of pods cannot be read from the API server: {line}")
+            log("agent", f"labels of pods cannot be read from the API server: {line}", "warning")
         self._logged = line
 
 

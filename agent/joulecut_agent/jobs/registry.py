@@ -197,7 +197,7 @@ class Registry:
             except Exception as error:  # a source that fails must not end the others
                 line = f"attribution failed: {type(error).__name__}: {error}"
                 if line != logged:
-                    log("agent", line)
+                    log("agent", line, "warning")
                 logged = line
 
     def _turn(self) -> None:

@@ -177,7 +177,11 @@ class ReportSocket:
             try:
                 self.turn(None)
             except Exception as error:  # the agent is of use without reports
-                log("agent", f"receiving job reports failed: {type(error).__name__}: {error}")
+                log(
+                    "agent",
+                    f"receiving job reports failed: {type(error).__name__}: {error}",
+                    "error",
+                )
                 self._leaving.wait(FAILED_WAIT_S)
 
     def _receive(self) -> bool:
@@ -364,7 +368,7 @@ class ReportSocket:
             return
         more = f" ({self._unlogged} more since the last such line)" if self._unlogged else ""
         pid, source = fault.sender.pid, "" if fault.source == REPORT else f" ({fault.source})"
-        log("agent", f"job report of process {pid}{source} {result}: {fault.text}{more}")
+        log("agent", f"job report of process {pid}{source} {result}: {fault.text}{more}", "warning")
         self._logged_s, self._unlogged = now_s, 0
 
 

@@ -100,7 +100,7 @@ class MappingDirectory:
 
     def _log_once(self, line: str) -> None:
         if line != self._logged:
-            log("agent", f"Slurm mapping files: {line}")
+            log("agent", f"Slurm mapping files: {line}", "warning")
         self._logged = line
 
 

@@ -76,9 +76,9 @@ class Keeper:
         self._released_until_s = -math.inf
         self.trouble = writer.permission()
         if self.trouble:
-            log("keeper", f"cannot set clocks: {self.trouble}")
+            log("keeper", f"cannot set clocks: {self.trouble}", "error")
         for remark in self._journal.remarks:
-            log("keeper", f"journal: {remark}")
+            log("keeper", f"journal: {remark}", "warning")
         known = {*self._journal.last, *self._journal.kept_mw}
         gpus = {uuid: self._gpu_of_journal(uuid) for uuid in sorted(known)}
         self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
@@ -142,7 +142,11 @@ class Keeper:
         """Raises GPUs whose lowered step is not held any more: their agent is gone or hangs."""
         now_s = time.monotonic()
         for step in lease.ended_steps(self.state, now_s):
-            log("keeper", f"{step.uuid}: its step was not held: raised to {step.clock_max_mhz} MHz")
+            log(
+                "keeper",
+                f"{step.uuid}: its step was not held: raised to {step.clock_max_mhz} MHz",
+                "warning",
+            )
             outcome = lease.step(self.state, step, now_s)
             if any(self._set_leases(outcome, self.state.epoch_seen, {}).values()):
                 self._end([step.uuid], "step_ended")
@@ -161,9 +165,13 @@ class Keeper:
             uuids = self._writer.uuids()
         except DeviceError as error:
             self._list_all_s = time.monotonic() + RETRY_S_MAX
-            log("keeper", f"the journal is damaged, and no GPU can be listed: {error}; will retry")
+            log(
+                "keeper",
+                f"the journal is damaged, and no GPU can be listed: {error}; will retry",
+                "error",
+            )
             return
-        log("keeper", f"the journal is damaged: {len(uuids)} GPUs are reset")
+        log("keeper", f"the journal is damaged: {len(uuids)} GPUs are reset", "error")
         self._journal.hold_all(uuids)
         self._end(sorted(self._journal.held), "keeper_start")
 
@@ -444,7 +452,7 @@ class Keeper:
     def _note_failure(self, uuid: str, error: DeviceError) -> None:
         if isinstance(error, NotPermitted) and not self.trouble:
             self.trouble = str(error)
-            log("keeper", f"cannot set clocks: {error}")
+            log("keeper", f"cannot set clocks: {error}", "error")
         if isinstance(error, Unanswered):
             self.state = lease.write_unanswered(self.state, uuid, time.monotonic())
 
@@ -502,7 +510,7 @@ class Keeper:
         is_news = pending is not None and not pending.failures and not again
         if failure:
             if is_news:
-                log("keeper", f"restore {uuid} cause={restore.cause}: {failure}")
+                log("keeper", f"restore {uuid} cause={restore.cause}: {failure}", "error")
             return
         if power == "left" and not again:
             self._count_left(uuid)
@@ -517,7 +525,7 @@ class Keeper:
             log("keeper", f"restore {uuid} cause={restore.cause}: done")
 
     def _count_left(self, uuid: str) -> None:
-        log("keeper", f"{uuid}: another writer has lowered the power limit: it stays")
+        log("keeper", f"{uuid}: another writer has lowered the power limit: it stays", "warning")
         self._count(uuid, "limit_left")
 
     def _count(self, uuid: str, cause: str) -> None:

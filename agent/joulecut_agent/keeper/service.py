@@ -120,11 +120,11 @@ def _answer(keeper: Keeper, source: socket.socket) -> bool:
         serial, request = protocol.decode_request(raw)
         source.send(protocol.encode_reply(keeper.handle(serial, request)))
     except ProtocolError as error:
-        log("keeper", f"a client was dropped: {error}")
+        log("keeper", f"a client was dropped: {error}", "warning")
         with contextlib.suppress(OSError):
             source.send(protocol.encode_reply(Reply(0, 0, Bounds(), (), str(error))))
         return False
     except OSError as error:
-        log("keeper", f"a client was dropped: {error}")
+        log("keeper", f"a client was dropped: {error}", "warning")
         return False
     return True

@@ -22,6 +22,7 @@ from joulecut_agent.keeper.client import ANSWER_WAIT_S, KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import LEAVE_WAIT_S
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
+from joulecut_wire import log_line
 
 BACKOFF_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # at once first: a capped GPU waits for it
 LIVED_S = 10.0  # a keeper that lived this long starts the backoff again
@@ -71,7 +72,7 @@ class KeeperSupervisor:
         try:
             self._spawn()
         except OSError as error:  # no process or descriptor left
-            log("agent", f"no keeper can be started: {error.strerror}")
+            log("agent", f"no keeper can be started: {error.strerror}", "error")
             return
         self._selector.register(self._pidfd, selectors.EVENT_READ)
 
@@ -145,6 +146,7 @@ class KeeperSupervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
         argv = [sys.executable, "-P", "-m", "joulecut_agent.main", "keeper"]
+        argv += ["--log-format", log_line.in_use()]
         with theirs, contextlib.ExitStack() as undo:
             undo.enter_context(ours)
             # A session of its own: Ctrl-C at a terminal reaches it through the agent alone.

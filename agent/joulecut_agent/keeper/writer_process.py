@@ -193,7 +193,7 @@ class WriterProcess:
         one.child.line.close()
         wait_s = self._backoffs.failed(uuid, hung=True).wait_s
         what = f"{one.call[0]} {uuid or 'driver'}"
-        log("keeper", f"{what}: no answer; backing off for {wait_s:g} s")
+        log("keeper", f"{what}: no answer; backing off for {wait_s:g} s", "error")
         self._zombies.kill(one.child.process, uuid)
 
     def _retire(self, child: DriverProcess, uuid: str) -> None:

@@ -188,7 +188,7 @@ class DriverReader:
             self.close()
             backoff = self._backoffs.failed(DRIVER, hung=False, wait_s_max=ABSENT_S_MAX)
             if backoff.failures == 1 and self.gpus:  # at the start the caller reports it
-                log("agent", f"{error}; nothing is measured until it is back")
+                log("agent", f"{error}; nothing is measured until it is back", "error")
             raise
         if self._backoffs.succeeded(DRIVER):
             log("agent", "the driver answers")
@@ -211,7 +211,7 @@ class DriverReader:
             self.close()
             if self._backoffs.failed(at, hung=False).failures == 2:  # once may be chance
                 what = "opening the driver" if at == DRIVER else f"reading GPU {at}"
-                log("agent", f"the reader process died twice {what}: backing off")
+                log("agent", f"the reader process died twice {what}: backing off", "error")
             raise Transient("reader_died", f"{call}: the reader process died") from None
         if error:
             raise wire.decode_error(error)
@@ -252,7 +252,7 @@ class DriverReader:
         child.progress.close()
         if self._backoffs.failed(index, hung=True).failures == 1:
             what = "the driver" if index == DRIVER else f"GPU {index}"
-            log("agent", f"driver_unresponsive: {what} does not answer; backing off")
+            log("agent", f"driver_unresponsive: {what} does not answer; backing off", "error")
 
     def _close_after(self, error: DeviceError) -> None:
         """Ends the process if a call found the driver gone, or failed for an unknown reason."""

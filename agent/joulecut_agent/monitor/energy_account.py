@@ -105,7 +105,7 @@ class EnergyAccount:
         except OSError as error:
             line = f"job energy is not kept: {error.strerror or error}"
         if line and line != self._logged:
-            log("agent", line)
+            log("agent", line, "warning")
         self._logged = line
 
 

@@ -269,7 +269,7 @@ class Sampler:
     def _log_once(self, line: str) -> None:
         """Logs a line once, while it repeats."""
         if line != self._logged:
-            log("agent", line)
+            log("agent", line, "warning")
         self._logged = line
 
     def _count(self, readings: tuple[Reading, ...]) -> None:

@@ -177,7 +177,7 @@ class Samples:
                 self._reader.describe()
         except JoulecutError as error:
             if str(error) != self._logged:
-                log("agent", f"no samples: {error}")
+                log("agent", f"no samples: {error}", "warning")
             self._logged = str(error)
             return
         for gpu in self._reader.gpus:
