@@ -2,7 +2,7 @@
 
     python benchmarks/timed_changes.py [--cards a100-sxm,a40] [--microbatches 48,96]
                                        [--slowdowns 0,1,2] [--noise 1] [--lost 0]
-                                       [--granularities changes] [--iterations 200]
+                                       [--granularities changes] [--iterations 200] [--scale 1]
 
 Closed loop on a virtual clock: the real controller, the agent's own timing of changes, simulated
 GPUs (set latency 20 +- 10 ms, drawn) and a simulated job of eight stages. Times are against default
@@ -61,13 +61,14 @@ def main() -> None:
     parser.add_argument("--noise", default="1", help="of an operation, per cent")
     parser.add_argument("--lost", default="0", help="of the starts, per cent")
     parser.add_argument("--granularities", default="changes")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
     parser.add_argument("--iterations", type=int, default=200)
     given = parser.parse_args()
     print(
         "card      shape   noise  lost  budget  granularity  saved  possible  share    mean     P95"
     )
     for card, count, noise, lost, budget, asked in _cases(given):
-        found = run(card, count, noise, lost, budget, asked, given.iterations)
+        found = run(card, count, noise, lost, budget, asked, given.iterations, given.scale)
         share = found.saved_ratio / found.possible_ratio
         print(
             f"{card:9} 8 x {count:<3} {noise:5.0%} {lost:5.0%} {budget:7.1%}  "
@@ -88,13 +89,15 @@ def _cases(given: argparse.Namespace) -> Iterator[tuple[str, int, float, float, 
 
 
 def run(
-    card: str, count: int, noise: float, lost: float, budget: float, asked: str, iterations: int
-) -> Found:
+    card: str, count: int, noise: float, lost: float, budget: float, asked: str, iterations: int,
+    scale: float = 1.0,
+) -> Found:  # fmt: skip
     """One job under control, from its baseline to `iterations` under its plan."""
     began_s = time.perf_counter()
-    timing = Timing(lost_ratio=lost)
+    timing = Timing(lost_ratio=lost, marked=True)
     quiet = Noise(operation=noise, gpu_time=0.0, gpu_power=0.0)
-    world = TimedWorld(timing, card=card, stages=STAGES, microbatches=count, noise=quiet, scale=1.0)
+    shape = {"card": card, "stages": STAGES, "microbatches": count, "scale": scale}
+    world = TimedWorld(timing, noise=quiet, **shape)
     word, _, changes = asked.partition(":")
     clocks = ClockPolicy(word, int(changes or 2), 900, 10.0)  # type: ignore[arg-type]
     if card == "a40":

@@ -40,6 +40,7 @@ class NodeView:
     roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
     keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
+    marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
 
     @property

@@ -261,6 +261,7 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
                 starts_per_minute=one.starts_per_minute,
                 missed_ratio=one.missed_ratio,
                 change_error_s=one.change_error_s,
+                marked=one.marked,
             )
             for one in tick.timings
         ],
@@ -307,6 +308,7 @@ def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
                 starts_per_minute=one.starts_per_minute,
                 missed_ratio=one.missed_ratio,
                 change_error_s=one.change_error_s,
+                marked=one.marked,
             )
             for one in msg.timings
         ),

@@ -161,6 +161,7 @@ class IterationTiming:
     starts_per_minute: float
     missed_ratio: float  # share of the predicted starts that did not come
     change_error_s: float = 0.0  # P95 of asked against seen time of a change; 0: unknown
+    marked: bool = False  # marks of its operations come as well
 
 
 @dataclass(frozen=True, slots=True)

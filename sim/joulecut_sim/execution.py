@@ -14,6 +14,9 @@ from joulecut_sim.plant import Iteration, Plant, StageRun
 # Of a stage at a time: its clock, and until when it certainly stays.
 Clock = Callable[[int, float], tuple[float, float]]
 
+# A step of the plant begins: its stage, its index, seconds from the start of the iteration.
+Begun = Callable[[int, int, float], None]
+
 WHOLE = 1e-12  # of an operation: less is rounding
 
 
@@ -32,12 +35,18 @@ class _Stage:
 
 
 class Execution:
-    """One iteration of a plant. `peer_s` is the time of a sibling that is waited for."""
+    """One iteration of a plant. `peer_s` is the time of a sibling that is waited for; `begun` is
+    called before each operation, which then runs at the clock that it left.
+    """
 
     def __init__(
-        self, plant: Plant, peer_s: float = 0.0, limits_w: tuple[float, ...] | None = None
+        self,
+        plant: Plant,
+        peer_s: float = 0.0,
+        limits_w: tuple[float, ...] | None = None,
+        begun: Begun = lambda *_: None,
     ) -> None:
-        self._plant, self._peer_s = plant, peer_s
+        self._plant, self._peer_s, self._begun = plant, peer_s, begun
         self._limits_w = limits_w or tuple(sku.power_limit_w for sku in plant.skus)
         self._factors = plant.drawn()
         self._ends_s = [math.inf] * len(plant.steps)
@@ -101,6 +110,8 @@ class Execution:
             if max(ready_s, stage.at_s) >= until_s:
                 break
             self._wait(number, stage, ready_s)
+            if stage.left == 1.0:
+                self._begun(number, index, stage.at_s)
             while stage.left > WHOLE and stage.at_s < until_s:
                 asked_mhz, holds_s = clock(number, stage.at_s)
                 kind, limit_w = step.instruction, self._limits_w[number]

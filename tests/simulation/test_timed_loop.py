@@ -4,8 +4,10 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from timed_agents import TimedWorld, Timing
 from worlds import Controller, World
 
+from joulecut_agent.control.mark_schedule import MarkSchedule
 from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo
 from joulecut_controller.ports import Store
@@ -68,6 +70,32 @@ def test_nothing_is_slower_and_several_percent_are_saved(
     assert not any(map(world._steps_of, world.uuids))  # not at once
     controller.run(WAIT_PASSES)
     assert any(map(world._steps_of, world.uuids))
+
+
+def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> None:
+    """Through the agent's own schedules, which follow marks; where marks end, changes are timed."""
+    noise = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
+    shape = {"stages": 3, "microbatches": 6, "scale": 4.0}
+    world = TimedWorld(Timing(marked=True), noise=noise, **shape)
+    controller = Controller(world, store, policy_of(world, 0.02), interval_s=5.0)
+    controller.run(PASSES, until=lambda: controller.job.applied is not None)
+    controller.run(25)
+    plan, base, now = controller.job.applied, controller.job.view.baseline, controller.job.view
+    assert plan is not None
+    assert plan.granularity == "computation"
+    assert any(isinstance(gpu.schedule, MarkSchedule) for gpu in world.timed_gpus.values())
+    assert base is not None
+    assert base.energy_j is not None
+    assert now.current is not None
+    assert now.current.energy_j is not None
+    assert now.current.time_mean_s <= base.time_mean_s * 1.023
+    assert plan.forecast is not None
+    assert 1.0 - now.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
+    world.timing = replace(world.timing, marked=False)
+    controller.run(12)
+    assert controller.job.applied is not None
+    assert controller.job.applied.granularity == "changes"
+    assert "marks" in controller.job.applied.granularity_why
 
 
 def test_a_controller_that_starts_again_keeps_what_it_enforced(

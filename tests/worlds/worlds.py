@@ -43,6 +43,7 @@ from joulecut_wire.messages import (
     Lease,
     OperationReport,
     Result,
+    ScheduleStep,
     TimedStep,
 )
 
@@ -111,7 +112,7 @@ class World:
         self.pipeline = Pipeline("1f1b", stages, microbatches)
         self.scale = scale
         self.timed, self.start_jitter_s, self.missed_ratio = timed, 0.002, 0.0
-        self.steps: dict[str, tuple[TimedStep, ...]] = {}
+        self.steps: dict[str, tuple[TimedStep | ScheduleStep, ...]] = {}
         self.plant = Plant(
             [self.sku] * stages, microbatches, time_scale=self.scale, noise=noise, seed=seed
         )
@@ -240,7 +241,8 @@ class World:
         self._clocks = clocks
         limits_w = self.limits_w()
         if any(map(self._steps_of, self.uuids)):
-            run = Execution(self.plant, limits_w=tuple(limits_w[u] for u in self.uuids))
+            limits = tuple(limits_w[u] for u in self.uuids)
+            run = Execution(self.plant, limits_w=limits, begun=self._begun)
             run.advance(math.inf, self._clock)
             self._current = run.iteration()
         else:
@@ -253,7 +255,10 @@ class World:
         self._duration_s = max(own_s, self.peer_s)
         self._began_s, self._ends_s = self.now_s, self.now_s + self._duration_s
 
-    def _steps_of(self, uuid: str) -> tuple[TimedStep, ...]:
+    def _begun(self, stage: int, step: int, at_s: float) -> None:
+        """An operation begins: the job marks it."""
+
+    def _steps_of(self, uuid: str) -> tuple[TimedStep | ScheduleStep, ...]:
         """The clock changes of an iteration, as long as their lease is held."""
         held = any(uuid in agent.leases for agent in self.agents.values())
         return self.steps.get(uuid, ()) if held else ()
@@ -261,7 +266,7 @@ class World:
     def _clock(self, stage: int, at_s: float) -> tuple[float, float]:
         """The clock of a GPU so long after the start of an iteration, and until when it stays."""
         uuid = self.uuids[stage]
-        steps = self._steps_of(uuid)
+        steps = [step for step in self._steps_of(uuid) if isinstance(step, TimedStep)]
         if not steps:
             return self._clocks[uuid], math.inf
         begun = [step for step in steps if step.offset_s <= at_s]
@@ -313,6 +318,7 @@ class World:
                     stopped=agent.stopped,
                     keeps_power_limits=agent.keeps,
                     timed_steps_max=64 if self.timed else 0,
+                    marked_steps_max=512 if self.timed else 0,
                 )
             )
             for index, uuid in enumerate(agent.uuids):
@@ -405,7 +411,8 @@ class World:
         if reason:
             return tuple(Result(s.uuid, accepted=False, reason=reason) for s in command.settings)
         for setting in command.settings:
-            lowest = min((step.clock_max_mhz for step in setting.timed_steps), default=0)
+            changes = (*setting.timed_steps, *setting.clock_schedule)
+            lowest = min((step.clock_max_mhz for step in changes), default=0)
             lease = Lease(
                 command.job,
                 command.epoch,
@@ -415,7 +422,7 @@ class World:
                 0.0,
                 clock_lowest_mhz=lowest,
             )
-            self.steps[setting.uuid] = setting.timed_steps
+            self.steps[setting.uuid] = changes
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
             if setting.power_limit_w is not None:
                 agent.limits_w[setting.uuid] = setting.power_limit_w

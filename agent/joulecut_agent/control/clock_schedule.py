@@ -135,12 +135,15 @@ class ClockSchedules:
             self._changed.notify()
 
     def on_mark(self, mark: Mark) -> str:
-        """Takes the step that is due at a mark; reason why no schedule has one, or ""."""
+        """Takes the step that is due at a mark; reason why another's schedule has one, or "".
+
+        A mark without a schedule is one of the job's iteration starts, and says that marks come.
+        """
         self._starts.on_start(mark.job, mark.uuid, time.monotonic(), mark.iteration, MARK)
         gpu = self._gpus.get(mark.uuid)
-        if gpu is None or gpu.job != mark.job:
-            return f"no clock schedule of job {mark.job} on GPU {mark.uuid}"
-        if isinstance(gpu.schedule, MarkSchedule):
+        if gpu is not None and gpu.job != mark.job:
+            return f"the clock schedule of GPU {mark.uuid} is job {gpu.job}'s, not {mark.job}'s"
+        if gpu is not None and isinstance(gpu.schedule, MarkSchedule):
             with self._changed:
                 gpu.schedule.mark(mark, time.monotonic())
                 self._look(gpu, time.monotonic())

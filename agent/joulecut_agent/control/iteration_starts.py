@@ -28,6 +28,11 @@ class _Gpu:
     clocks: dict[str, IterationClock] = field(default_factory=dict)  # by source
     paces_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES))
 
+    def is_marked(self, now_s: float) -> bool:
+        """Whether marks of operations come."""
+        marks = self.clocks.get(MARK)
+        return marks is not None and not marks.is_silent(now_s)
+
     def best(self, now_s: float) -> tuple[str, IterationClock] | None:
         """The best source that still reports, and its clock."""
         for source in SOURCES:
@@ -98,6 +103,7 @@ class IterationStarts:
                             clock.starts_per_minute(now_s),
                             clock.missed_ratio,
                             change_error_s(uuid),
+                            gpu.is_marked(now_s),
                         )
                     )
         return tuple(found)

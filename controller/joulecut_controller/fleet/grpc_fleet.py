@@ -214,6 +214,7 @@ class GrpcFleet:
                     roles=known.roles if known else (),
                     keeps_power_limits=known.keeps_power_limits if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
+                    marked_steps_max=known.schedule_steps_max if known else 0,
                 )
             )
             if known is None:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecut_controller.plan.granularity import stretches_s
 from joulecut_controller.plan.plan import Action, verb_of
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.plan.timed_steps import Steps
@@ -24,31 +23,26 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
                 replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
                 for step in choice.steps[stage]
             )
+            marks = tuple(
+                replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
+                for step in choice.marks[stage]
+            )
             # The highest that a GPU needs within an iteration.
             asked_mhz = choice.costs.clock_of(uuid, clocks[-1])
             span = _span(steps) if steps else ""
+            if marks:
+                span = f"{asked_mhz} to {min(one.clock_max_mhz for one in marks)} MHz by operation"
             if len(clocks) == 1 and asked_mhz < clocks[-1]:
                 faster = 1.0 - choice.costs.ratios[uuid]
                 span = f"{faster:.1%} faster than its slowest GPU at {clocks[-1]} MHz"
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
-            if steps:  # under a lease, whatever its highest clock
+            if steps or marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
             reason = f"stage {stage} is busy {choice.busy_ratio[stage]:.0%} of the iteration"
-            actions.append(
-                Action(uuid, stage, verb, clock_mhz, f"{reason}; {span}" if span else reason, steps)
-            )
+            reason = f"{reason}; {span}" if span else reason
+            actions.append(Action(uuid, stage, verb, clock_mhz, reason, steps, marks))
     return tuple(actions)
-
-
-def shortest_step_s(actions: tuple[Action, ...], iteration_s: float) -> float:
-    """The shortest time for which a GPU keeps a clock; 0 where none changes its clock."""
-    stretches = (
-        min(stretches_s(tuple(step.offset_s for step in action.steps), iteration_s))
-        for action in actions
-        if action.steps
-    )
-    return min(stretches, default=0.0)
 
 
 def _span(steps: Steps) -> str:

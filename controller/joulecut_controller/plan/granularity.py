@@ -14,7 +14,8 @@ from itertools import pairwise
 
 from joulecut_controller.policy.policy import GranularityAsked
 from joulecut_controller.view import GpuView, JobView, View
-from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.graph.pipeline import KINDS, Granularity
+from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.change_timing import STRETCHES_MIN
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_wire.messages import IterationTiming
@@ -30,6 +31,10 @@ HELD_RATIO = 2.0  # a stretch up to so much longer than needed stays: a new one 
 STRETCH_STEP = 1.25  # stretches are asked for in steps of this
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
 NO_MARKS = "clocks per operation need the job's marks"
+# In a shorter operation the clock is in transition most of the time; agents refuse it.
+LATENCIES_MIN = 5.0
+OPERATION_MARGIN = 1.2  # of the shortest operation, until clocks per operation are in use
+LATE_AGAIN_S = 3600.0  # a try runs late until it is measured
 AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried again
 
 
@@ -37,13 +42,15 @@ AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried ag
 class Rung:
     """A granularity in use. `why` says why it is none of the finer ones that are allowed.
 
-    `left_s` is when a finer one was left for lack of evidence.
+    `left_s` is when a finer one was left for lack of evidence, `late_s` when clocks per operation
+    were, because the clocks that follow their marks left no room within the deadline.
     """
 
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES
     why: str = ""
     left_s: float = -math.inf
+    late_s: float = -math.inf
 
     @property
     def name(self) -> str:
@@ -79,6 +86,7 @@ def timing_of(job: JobView, gpus: Mapping[str, GpuView]) -> IterationTiming | st
         starts_per_minute=min(one.starts_per_minute for one in found),
         missed_ratio=max(one.missed_ratio for one in found),
         change_error_s=max(one.change_error_s for one in found),
+        marked=all(one.marked for one in found),
     )
 
 
@@ -94,6 +102,16 @@ def shortest_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
     return max(STRETCH_S_MIN, STRETCHES_MIN * uncertainty_s(job, gpus))
 
 
+def shortest_marked_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+    """The shortest stretch at one clock that changes on marks allow, in seconds."""
+    latencies_s = (
+        gpus[uuid].description.set_latency_p95_s or SPREAD_UNKNOWN_S
+        for stage in job.stages
+        for uuid in stage
+    )
+    return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
+
+
 def rung_of(job: JobView, view: View, asked: GranularityAsked, held: Rung, dwell_s: float) -> Rung:
     """The granularity of this pass. `held` is that of the last one."""
     reasons: list[str] = []
@@ -101,15 +119,19 @@ def rung_of(job: JobView, view: View, asked: GranularityAsked, held: Rung, dwell
         if granularity == "gpu":
             break
         again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
-        why = NO_MARKS if granularity == "computation" else _changes(job, view, held)
+        marks = granularity == "computation"
+        why = _operations(job, view, held) if marks else _changes(job, view, held)
+        late_again_s = held.late_s + LATE_AGAIN_S - view.now_s
+        if not why and marks and late_again_s > 0.0:
+            why = f"clocks that follow marks were late, tried again in {late_again_s:.0f} s"
         if not why and not held.timed and again_s > 0.0:
             why = f"left before, tried again in {again_s:.0f} s"
         if not why:
-            limits = _limits(job, view.gpus, granularity, held)
-            return Rung(granularity, limits, "; ".join(reasons), held.left_s)
+            limits = TWO_CHANGES if marks else _limits(job, view.gpus, granularity, held)
+            return Rung(granularity, limits, "; ".join(reasons), held.left_s, held.late_s)
         reasons.append(f"not {granularity}: {why}")
     left_s = view.now_s if held.timed else held.left_s
-    return Rung(why="; ".join(reasons), left_s=left_s)
+    return Rung(why="; ".join(reasons), left_s=left_s, late_s=held.late_s)
 
 
 def asked_before(plan_json: str) -> GranularityAsked:
@@ -136,6 +158,30 @@ _LADDER: dict[str, tuple[Granularity, ...]] = {
 
 def _finer_first(asked: GranularityAsked) -> tuple[Granularity, ...]:
     return _LADDER[asked]
+
+
+def _operations(job: JobView, view: View, held: Rung) -> str:
+    """Why no clock per operation, changed on the marks of operations, is possible."""
+    timing, pipeline = timing_of(job, view.gpus), job.policy.pipeline
+    if isinstance(timing, str) or not timing.marked:
+        return NO_MARKS
+    if pipeline is None or pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
+        return "marks name forwards and backwards of one part of the model alone"
+    nodes = {node.address: node for node in view.nodes}
+    steps = len(KINDS) * pipeline.microbatches
+    for stage in job.stages:
+        for uuid in stage:
+            node = nodes.get(view.gpus[uuid].address)
+            if node is None or node.marked_steps_max < steps:
+                return f"agent {view.gpus[uuid].address} takes no schedule of {steps} operations"
+    times_s = [load.busy_s.get(kind, 0.0) for load in job.loads for kind in KINDS]
+    shortest_s = min(times_s, default=0.0)
+    margin = 1.0 if held.granularity == "computation" else OPERATION_MARGIN
+    least_s = margin * shortest_marked_s(job, view.gpus)
+    if shortest_s >= least_s or (not times_s and held.granularity == "computation"):
+        return ""  # each change of clocks begins the measurement of times again
+    known = f"takes {shortest_s:.3g} s" if shortest_s > 0.0 else "is not known"
+    return f"the shortest operation {known}, and the set latency asks for {least_s:.3g} s"
 
 
 def _changes(job: JobView, view: View, held: Rung) -> str:

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
-from joulecut_controller.plan.granularity import shortest_s, stretches_s
+from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
 from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
+from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
 
@@ -57,38 +58,31 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
     if not locks:
         # Releasing GPUs is always allowed. A plan per operation may need every GPU's highest clock
         # somewhere, which does not make it applicable.
-        return _applicable(plan) if plan.solution else ""
+        return ""
     job = next((job for job in view.jobs if job.policy.name == plan.job), None)
     if job is None:
         return "the job is not in the policy"
     return (
-        _evidence(plan, job, authority)
+        _evidence(job, authority)
         or _whole(plan, job)
         or _alone(job, view)
         or (_ours(plan, job, view) if plan.mode == "enforce" else "")
         or _reachable(plan, view, authority)
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
+        or (_marked(plan, job, view, authority) if plan.mode == "enforce" else "")
         or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
         or (_guessed(plan) if authority.reach_mhz else _sound(plan, authority, check))
     )
 
 
-def _evidence(plan: Plan, job: JobView, authority: Authority) -> str:
+def _evidence(job: JobView, authority: Authority) -> str:
     if job.policy.profile is None and authority.reach_mhz is None:
         return "no profile: no evidence about other clocks"
     if job.baseline is None:
         return "no baseline was measured"
     if not job.report_age_s <= authority.report_age_max_s:
         return f"the job's last report is {job.report_age_s:.0f} s old"
-    if job.complaint:
-        return job.complaint
-    return _applicable(plan)
-
-
-def _applicable(plan: Plan) -> str:
-    if plan.mode == "enforce" and plan.granularity == "computation":
-        return f"granularity {plan.granularity} can be recommended, but not applied yet"
-    return ""
+    return job.complaint
 
 
 def _whole(plan: Plan, job: JobView) -> str:
@@ -186,8 +180,54 @@ def _timed(plan: Plan, job: JobView, view: View) -> str:
     return ""
 
 
+def _marked(plan: Plan, job: JobView, view: View, authority: Authority) -> str:
+    """Whether clocks on marks are those of the plan or higher, operation by operation, and far
+    enough apart for the measured set latency."""
+    if plan.granularity != "computation" or plan.solution is None or authority.problem is None:
+        return "clocks on marks without a plan per operation" if _any_marks(plan) else ""
+    least_s = shortest_marked_s(job, view.gpus)
+    if _any_marks(plan) and not plan.shortest_step_s >= least_s:
+        return (
+            f"a clock is kept for {plan.shortest_step_s:.3g} s; the set latency allows "
+            f"{least_s:.3g} s at least"
+        )
+    graph, clocks = authority.problem.graph, plan.solution.clocks
+    nodes = {node.address: node for node in view.nodes}
+    for action in plan.actions:
+        gpu = view.gpus[action.uuid]
+        rest_mhz = action.clock_mhz
+        if rest_mhz is None:  # default clocks, higher than any
+            continue
+        marked = {(step.kind, step.microbatch): step.clock_max_mhz for step in action.marks}
+        planned = {
+            (graph.operations[i].kind, graph.operations[i].microbatch): clocks[i].clock_mhz
+            for i in graph.order[action.stage]
+        }
+        slower = [key for key, mhz in planned.items() if marked.get(key, rest_mhz) < mhz]
+        own = action.uuid in job.time_ratios  # faster GPUs have a clock of their own
+        broken = (
+            (bool(slower) and not own, "a clock below that of the plan"),
+            (len(marked) < len(action.marks), "two clocks on one mark"),
+            (not marked.keys() <= planned.keys(), "a mark that is no operation of the plan"),
+            (max(marked.values(), default=0) > rest_mhz, "a step above the clock where it rests"),
+            (
+                len(action.marks) > nodes[gpu.address].marked_steps_max,
+                f"its agent takes no schedule of {len(action.marks)} steps",
+            ),
+        )
+        why = next((why for breaks, why in broken if breaks), "")
+        if why:
+            return f"GPU {gpu.place}: {why}"
+    return ""
+
+
+def _any_marks(plan: Plan) -> bool:
+    return any(action.marks for action in plan.actions)
+
+
 def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> str:
-    clocks = {action.clock_mhz, *(step.clock_max_mhz for step in action.steps)}
+    changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
+    clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
     found = (_bound(mhz, action, job, view, authority) for mhz in clocks if mhz is not None)
     return next(filter(None, found), "")
 

@@ -10,7 +10,7 @@ from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
-from joulecut_wire.messages import TimedStep
+from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 
@@ -19,7 +19,8 @@ Verb = Literal["hold", "lower", "raise", "clear"]
 class Action:
     """One GPU's part of a plan. `clock_mhz` None means: back to default (`clear`).
 
-    With `steps` the clock changes within each iteration, and `clock_mhz` is the highest of them.
+    With `steps` or `marks` the clock changes within each iteration, at times from its start or on
+    marks of operations, and `clock_mhz` is the highest of them.
     """
 
     uuid: str
@@ -28,11 +29,13 @@ class Action:
     clock_mhz: int | None
     reason: str
     steps: tuple[TimedStep, ...] = ()
+    marks: tuple[ScheduleStep, ...] = ()
 
     @property
     def lowest_mhz(self) -> int | None:
         """The lowest clock of an iteration."""
-        return min((step.clock_max_mhz for step in self.steps), default=self.clock_mhz)
+        changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
+        return min((step.clock_max_mhz for step in changes), default=self.clock_mhz)
 
 
 @dataclass(frozen=True, slots=True)

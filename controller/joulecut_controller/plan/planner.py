@@ -23,6 +23,7 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
 from joulecut_controller.plan.granularity import Rung, rung_of, shortest_s, stretches_s
 from joulecut_controller.plan.jitter import STILL, jitter_of
+from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     EXPLAINED_RATIO,
@@ -38,6 +39,7 @@ from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
 from joulecut_controller.view import JobView
 from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.optimize.change_timing import shortest_stretch_s
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
@@ -63,6 +65,8 @@ class Choice:
     solution: Solution
     busy_ratio: tuple[float, ...]  # by stage
     steps: tuple[Steps, ...]  # by stage, in measured seconds; empty where a GPU keeps its clock
+    marks: tuple[Marks, ...]  # by stage, of granularity `computation`, in place of `steps`
+    shortest_step_s: float  # between two changes of one GPU; 0 without any
     rung: Rung
     comparison: Comparison
     before: Evaluation  # the clocks that this replaces
@@ -241,6 +245,9 @@ def _within_reach(
     jitter = STILL if goal.waits else state.jitter
     answer = solver.ask(costs, goal, rung.granularity, jitter, rung.limits)
     if isinstance(answer, Infeasible):
+        if rung.granularity == "computation" and state.pace.learned is not None:
+            # Learned of clocks that follow their marks; timed changes are sent ahead of theirs.
+            state = replace(state, rung=replace(rung, late_s=inputs.view.now_s), pace=Pace())
         return _give_back(state, "room", _unmet(inputs, rung, answer, promised_s, ratio))
     comparison = Comparison(
         costs,
@@ -321,6 +328,7 @@ def _compare(
         after = _appraised(comparison, new, solver)
         assert after is not None
         answer = as_solution(answer, after, comparison)
+    steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
     choice = Choice(
         clocks=new,
         costs=costs,
@@ -331,7 +339,9 @@ def _compare(
         before=before,
         solution=answer,
         busy_ratio=tuple(busy_s / after.iteration_time_s for busy_s in after.busy_s),
-        steps=_steps(inputs, answer, comparison, after),
+        steps=steps,
+        marks=marks,
+        shortest_step_s=shortest_step_s,
         rung=state.rung,
     )
     asked = costs.asked_mhz(inputs.job.stages, new)
@@ -354,23 +364,29 @@ def _unmet(
     )
 
 
-def _steps(
+def _changes(
     inputs: PlanningInput, plan: Solution, comparison: Comparison, after: Evaluation
-) -> tuple[Steps, ...]:
-    """The changes of each stage, where the plan has any."""
-    job, gpus = inputs.job, inputs.view.gpus
-    return timed_steps(
-        comparison.costs.problem,
-        plan,
-        own_s=comparison.ratio * after.mean_s,
-        iteration_s=comparison.real_s(after),
-        shortest_s=shortest_s(job, gpus),
-    )
+) -> tuple[tuple[Steps, ...], tuple[Marks, ...], float]:
+    """The changes of each stage where the plan has any, timed or on marks, and the shortest time
+    between two of them in measured seconds."""
+    problem, iteration_s = comparison.costs.problem, comparison.real_s(after)
+    none = ((),) * len(problem.graph.order)
+    own_s = comparison.ratio * after.mean_s
+    if comparison.granularity == "computation":
+        marks = marked_steps(problem, plan)
+        apart_s = shortest_stretch_s(problem, plan) * own_s / plan.iteration_time_s
+        return none, marks, apart_s if any(marks) else 0.0
+    least_s = shortest_s(inputs.job, inputs.view.gpus)
+    steps = timed_steps(problem, plan, own_s=own_s, iteration_s=iteration_s, shortest_s=least_s)
+    stretches = [stretches_s(tuple(one.offset_s for one in each), iteration_s) for each in steps]
+    return steps, none, min((min(each) for each in stretches if each), default=0.0)
 
 
 def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comparison) -> bool:
     """Whether the held clocks change no more often than the granularity allows now, and stay long
     enough at each clock for the measured timing."""
+    if rung.granularity == "computation":
+        return True
     iteration_s = comparison.ratio * (held.iteration_time_s + comparison.constant_s)
     steps = timed_steps(
         comparison.costs.problem,

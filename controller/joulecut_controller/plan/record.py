@@ -55,7 +55,10 @@ def stored_json(plan: Plan) -> dict[str, Any]:
 
 
 def _steps(action: Action) -> dict[str, Any]:
-    """The clocks of an iteration, by seconds from its start; nothing where there is one."""
+    """The clocks of an iteration, by seconds from its start; of those on marks only how many, since
+    the solution has them; nothing where there is one clock."""
+    if action.marks:
+        return {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
     if not action.steps:
         return {}
     return {

@@ -187,7 +187,8 @@ class AppliedPlan:
         now_s = self._context.now_s()
         self._acted_s = now_s
         steps = self._plan.actions if self._plan else ()
-        schedule = tuple((one.uuid, one.steps) for one in steps if one.steps)
+        changes = ((one.uuid, one.steps or one.marks) for one in steps)
+        schedule = tuple((uuid, each) for uuid, each in changes if each)
         shown_s = now_s + LEASE_SHOWN_S
         self._context.observer.changed(self._job, locks, now_s, shown_s, schedule)
 

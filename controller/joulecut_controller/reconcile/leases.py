@@ -13,7 +13,7 @@ from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_wire.errors import JoulecutError
-from joulecut_wire.messages import Command, Result, Setting, TimedStep
+from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
 
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
 
@@ -51,9 +51,9 @@ class Holding:
         return {place.uuid: clock_mhz for place, clock_mhz in self.clocks_mhz.items()}
 
     @property
-    def steps(self) -> tuple[tuple[TimedStep, ...], ...]:
+    def steps(self) -> tuple[tuple[TimedStep | ScheduleStep, ...], ...]:
         """The clock changes of an iteration, by action."""
-        return tuple(action.steps for action in self.plan.actions)
+        return tuple(action.steps or action.marks for action in self.plan.actions)
 
     def setting(self, place: Place) -> Setting:
         """The setting of one GPU."""
@@ -63,6 +63,8 @@ class Holding:
 def setting_of(plan: Plan, action: Action) -> Setting:
     """One GPU's part of a plan as its agent takes it."""
     setting = Setting(uuid=action.uuid, clock_max_mhz=action.clock_mhz or 0)
+    if action.marks:
+        return replace(setting, clock_schedule=action.marks, shortest_step_s=plan.shortest_step_s)
     if not action.steps or plan.forecast is None:
         return setting
     return replace(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.actions import actions_for, release_actions, shortest_step_s
+from joulecut_controller.plan.actions import actions_for, release_actions
 from joulecut_controller.plan.earlier import clock_runs, rests_on
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Draft, Forecast, Plan, Resumption
@@ -40,6 +40,7 @@ def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Dr
         problem=choice.costs.problem,
         goal=choice.goal,
         rung=choice.rung,
+        shortest_step_s=choice.shortest_step_s,
     )
 
 
@@ -193,7 +194,7 @@ class PlanRollout:
             solution=draft.solution,
             granularity=draft.rung.granularity,
             granularity_why=draft.rung.why,
-            shortest_step_s=shortest_step_s(draft.actions, draft.forecast.iteration_time_s),
+            shortest_step_s=draft.shortest_step_s,
         )
         why = refusal(plan, view, authority, context.check)
         if decision.choice and mode == "enforce" and why:  # the clocks before still run

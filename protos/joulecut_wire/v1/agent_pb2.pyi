@@ -262,6 +262,7 @@ class IterationTiming(google.protobuf.message.Message):
     STARTS_PER_MINUTE_FIELD_NUMBER: builtins.int
     MISSED_RATIO_FIELD_NUMBER: builtins.int
     CHANGE_ERROR_S_FIELD_NUMBER: builtins.int
+    MARKED_FIELD_NUMBER: builtins.int
     job: builtins.str
     uuid: builtins.str
     source: builtins.str
@@ -274,6 +275,8 @@ class IterationTiming(google.protobuf.message.Message):
     """Share of the predicted starts that did not come."""
     change_error_s: builtins.float
     """95th percentile of the distance between the asked and the seen time of a clock change; 0: unknown."""
+    marked: builtins.bool
+    """Marks of its operations come as well."""
     def __init__(
         self,
         *,
@@ -285,8 +288,9 @@ class IterationTiming(google.protobuf.message.Message):
         starts_per_minute: builtins.float = ...,
         missed_ratio: builtins.float = ...,
         change_error_s: builtins.float = ...,
+        marked: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["change_error_s", b"change_error_s", "iteration_time_s", b"iteration_time_s", "job", b"job", "missed_ratio", b"missed_ratio", "source", b"source", "start_jitter_s", b"start_jitter_s", "starts_per_minute", b"starts_per_minute", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["change_error_s", b"change_error_s", "iteration_time_s", b"iteration_time_s", "job", b"job", "marked", b"marked", "missed_ratio", b"missed_ratio", "source", b"source", "start_jitter_s", b"start_jitter_s", "starts_per_minute", b"starts_per_minute", "uuid", b"uuid"]) -> None: ...
 
 global___IterationTiming = IterationTiming
 

@@ -1,6 +1,8 @@
 """The granularity that a job's evidence allows: what leaves it, what takes it up again."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,12 +20,12 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.policy.policy import GranularityAsked
-from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.view import GpuView, JobView, StageLoad, View, Window
 
 DWELL_S = 10.0
 
 
-def case(**timing: float) -> tuple[JobView, View]:
+def case(**timing: Any) -> tuple[JobView, View]:
     """A job with iterations of 8 s on agents that know their starts."""
     world = World(stages=3, microbatches=9, timed=True)
     world.history = [(8.0 * n, 8.0, {}) for n in range(4)]
@@ -33,9 +35,9 @@ def case(**timing: float) -> tuple[JobView, View]:
     return job, replace(view, gpus=gpus)
 
 
-def _timed(gpu: GpuView, **timing: float) -> GpuView:
+def _timed(gpu: GpuView, **timing: Any) -> GpuView:
     assert gpu.timing is not None
-    return replace(gpu, timing=replace(gpu.timing, **timing))  # type: ignore[arg-type]
+    return replace(gpu, timing=replace(gpu.timing, **timing))
 
 
 def rung(
@@ -49,6 +51,32 @@ def test_evidence_that_is_there_gives_two_changes() -> None:
     assert (found.name, found.limits.per_iteration) == ("changes", 2)
     assert found.limits.min_dwell_s >= STRETCH_S_MIN
     assert "marks" in found.why  # why no clock per operation
+
+
+def marked(shortest_s: float, **timing: Any) -> tuple[JobView, View]:
+    """A job whose operations are marked and take so long at least."""
+    job, view = case(**{"marked": True, **timing})
+    busy_s = {"forward": shortest_s, "backward": 2.0 * shortest_s}
+    return replace(job, loads=(StageLoad(job.stages[0][0], 0, 1410, busy_s, 9, None),)), view
+
+
+def test_marks_of_long_operations_give_a_clock_each() -> None:
+    found = rung(*marked(0.2))
+    assert (found.name, found.why) == ("computation", "")
+    assert rung(*marked(0.16)).name == "changes"  # just above five times the set latency
+    assert rung(*marked(0.16), found).name == "computation"  # what is in use stays
+    left = rung(*marked(0.14), found)
+    assert (left.name, left.left_s) == ("changes", -math.inf)
+    assert "the shortest operation takes 0.14 s, and the set latency asks for 0.15 s" in left.why
+
+
+def test_what_marks_cannot_carry_falls_back() -> None:
+    assert "marks" in rung(*marked(0.5, marked=False)).why
+    job, view = marked(0.5)
+    assert "is not known" in rung(replace(job, loads=()), view).why
+    nodes = tuple(replace(node, marked_steps_max=10) for node in view.nodes)
+    assert "takes no schedule of 18 operations" in rung(job, replace(view, nodes=nodes)).why
+    assert rung(job, view, asked="changes").name == "changes"
 
 
 def test_every_gpu_must_have_starts() -> None:

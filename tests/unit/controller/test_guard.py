@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,12 +13,13 @@ from worlds import World
 
 from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.guard import Authority, refusal
+from joulecut_controller.plan.marked_steps import Marks
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
-from joulecut_controller.policy.policy import Slo
-from joulecut_controller.view import GpuView, JobView, NodeView, View, Window
+from joulecut_controller.policy.policy import ClockPolicy, Slo
+from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
@@ -132,7 +134,6 @@ SPOILS: dict[str, Spoil] = {
     "last report is": lambda p, v, a: (p, _job(v, report_age_s=99.0), a),
     "report is nan": lambda p, v, a: (p, _job(v, report_age_s=float("nan")), a),
     "no room": lambda p, v, a: (p, _job(v, complaint="no room"), a),
-    "not applied yet": lambda p, v, a: (replace(p, granularity="computation"), v, a),
     "stage of the pipeline": lambda p, v, a: (p, _job(v, stages=v.jobs[0].stages[:2]), a),
     "one by one": lambda p, v, a: (replace(p, actions=p.actions[1:]), v, a),
     # Not the first once more: with "one by one" that would be the good plan in another order.
@@ -336,15 +337,91 @@ def good_timed() -> tuple[Plan, View, Authority]:
     return plan, inputs.view, authority
 
 
+@cache
+def good_marked() -> tuple[Plan, View, Authority]:
+    """A plan with a clock per operation, changed on the job's marks."""
+    world = World(stages=3, microbatches=9, scale=4.0, timed=True)
+    world.history = [(float(n), 1.0, {}) for n in range(4)]
+    view = _timing(view_of(world, world.now_s), marked=True)
+    loads = (StageLoad(world.uuids[0], 0, 1410, {"forward": 0.2, "backward": 0.37}, 9, None),)
+    job = seen(world, 0.02, loads=loads)
+    estimator = ProfileEstimator({world.job: world.profile()})
+    job = with_baseline(job, costs_of(job, view, estimator))
+    inputs = case_of(job, view)
+    choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice
+    assert choice is not None
+    assert choice.rung.granularity == "computation"
+    plan, _, authority = good()
+    actions = actions_for(job, choice, inputs.running)
+    assert all(action.marks and not action.steps for action in actions)
+    plan = replace(
+        plan,
+        granularity="computation",
+        actions=actions,
+        deadline_s=choice.deadline_s,
+        forecast=choice.forecast,
+        solution=choice.solution,
+        shortest_step_s=choice.shortest_step_s,
+    )
+    authority = replace(authority, problem=choice.costs.problem, goal=choice.goal)
+    return plan, inputs.view, authority
+
+
+def _marks(plan: Plan, change: Callable[[Marks], Marks]) -> Plan:
+    """With the clocks of every GPU's operations."""
+    return replace(plan, actions=tuple(replace(a, marks=change(a.marks)) for a in plan.actions))
+
+
+MARKED_SPOILS: dict[str, Spoil] = {
+    "a clock below that of the plan": lambda p, v, a: (
+        _marks(p, lambda marks: tuple(replace(one, clock_max_mhz=900) for one in marks)),
+        v,
+        a,
+    ),
+    "two clocks on one mark": lambda p, v, a: (_marks(p, lambda m: (*m, m[0])), v, a),
+    "no operation of the plan": lambda p, v, a: (
+        _marks(p, lambda m: (*m, replace(m[0], microbatch=99))),
+        v,
+        a,
+    ),
+    "above the clock where it rests": lambda p, v, a: (
+        _marks(p, lambda m: (replace(m[0], clock_max_mhz=1500), *m[1:])),
+        v,
+        a,
+    ),
+    "the set latency allows": lambda p, v, a: (replace(p, shortest_step_s=0.12), v, a),
+    "takes no schedule of 18 steps": lambda p, v, a: (
+        p,
+        _node(v, lambda n: replace(n, marked_steps_max=17)),
+        a,
+    ),
+    "without a plan per operation": lambda p, v, a: (replace(p, granularity="gpu"), v, a),
+    "below what policy or site allow": lambda p, v, a: (
+        p,
+        _job(v, policy=replace(v.jobs[0].policy, clocks=ClockPolicy(min_mhz=1395))),
+        a,
+    ),
+}
+
+
+def test_a_good_plan_on_marks_passes() -> None:
+    assert refusal(*good_marked(), check) == ""
+
+
+@pytest.mark.parametrize("why", MARKED_SPOILS)
+def test_a_spoilt_plan_on_marks_is_refused(why: str) -> None:
+    assert why in refusal(*MARKED_SPOILS[why](*good_marked()), check)
+
+
 def _steps(plan: Plan, change: Callable[[tuple[TimedStep, ...]], tuple[TimedStep, ...]]) -> Plan:
     """With the clock changes of every GPU that has some."""
     actions = (replace(one, steps=change(one.steps)) if one.steps else one for one in plan.actions)
     return replace(plan, actions=tuple(actions))
 
 
-def _timing(view: View, **changes: float) -> View:
+def _timing(view: View, **changes: Any) -> View:
     gpus = {
-        uuid: replace(gpu, timing=gpu.timing and replace(gpu.timing, **changes))  # type: ignore[arg-type]
+        uuid: replace(gpu, timing=gpu.timing and replace(gpu.timing, **changes))
         for uuid, gpu in view.gpus.items()
     }
     return replace(view, gpus=gpus)
