@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from joulecut_controller.board import standby_board
+from joulecut_controller.cluster.history import History
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.log import NAME, log
 from joulecut_controller.ports import ArrivedReport
@@ -34,12 +35,28 @@ STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out
 HURRY_S = 1.0
 HURRIED_PASSES = 8
 LAG_LOOK_S = 0.1
+HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
 
 
 async def wait_for_leadership(context: ServiceContext) -> Sequence[ArrivedReport] | None:
     """Waits until this controller may lead; None where it is stopped before that. Returns the
     newest report of each GPU: from them the first pass knows where jobs run.
     """
+    following = asyncio.create_task(_follow(context.history))
+    try:
+        return await _wait(context)
+    finally:
+        following.cancel()
+
+
+async def _follow(history: History) -> None:
+    """The page of a standby shows the history that the leader writes."""
+    while True:
+        await asyncio.to_thread(history.load, time.time())
+        await asyncio.sleep(HISTORY_LOOK_S)
+
+
+async def _wait(context: ServiceContext) -> Sequence[ArrivedReport] | None:
     said, tries = "", 0
     newest: dict[str, ArrivedReport] = {}
     while not context.stopping.is_set():

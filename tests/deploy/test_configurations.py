@@ -301,3 +301,41 @@ def test_the_chart_brings_the_dashboards_and_absolute_runbooks() -> None:
     ]
     assert urls
     assert all(url.startswith("https://docs.example.com/x/docs/runbook.md#") for url in urls)
+
+
+def test_a_prometheus_with_its_secret_reaches_the_controller(tmp_path: Path) -> None:
+    config, token = "controller.config", tmp_path / "token"
+    token.write_text("secret")
+    sets = (
+        f"{config}.prometheus.url=https://prometheus.monitoring.svc:9091",
+        f"{config}.prometheus.bearer_token_file={token}",
+        f"{config}.links.grafana=https://grafana.example/d/joulecut-job?var-job={{job}}",
+        "controller.prometheusSecret=reader",
+        "monitoring.podMonitor.cluster=east",
+        "logFormat=json",
+    )
+    objects = chart("controller", sets=sets)
+    found = controller_config.read(_controller_files(objects, tmp_path)).prometheus
+    assert found is not None
+    assert "prometheus.monitoring.svc:9091" in str(found)
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    mounts = {m["mountPath"]: m["name"] for m in pod["containers"][0]["volumeMounts"]}
+    volume = next(v for v in pod["volumes"] if v["name"] == mounts["/etc/joulecut-prometheus"])
+    assert volume["secret"] == {"secretName": "reader"}
+    assert pod["containers"][0]["args"][-2:] == ["--log-format", "json"]
+    [policy] = [
+        each["spec"]
+        for each in objects
+        if each["kind"] == "NetworkPolicy"
+        and "Egress" in each["spec"]["policyTypes"]
+        and each["spec"]["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        == "controller"
+    ]
+    assert {"port": 9091, "protocol": "TCP"} in [
+        p for rule in policy["egress"] for p in rule["ports"]
+    ]
+    monitors = [each for each in objects if each["kind"] == "PodMonitor"]
+    assert len(monitors) == 2
+    for monitor in monitors:
+        [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+        assert {"targetLabel": "cluster", "replacement": "east"} in endpoint["relabelings"]

@@ -146,7 +146,9 @@ class _Resolution:
 
 
 class History:
-    """Written by the leader after each pass, read by the page in another thread."""
+    """Written by the leader after each pass, read by the page in another thread. A standby loads
+    what the leader writes to the store that they share.
+    """
 
     def __init__(self, store: Store | None) -> None:
         """Without a store it lives in memory alone."""
@@ -156,10 +158,15 @@ class History:
         self._fine = _Resolution(FINE_S, FINE_POINTS)
 
     def load(self, now_unix_s: float) -> None:
-        """Reads what the store keeps. A store that cannot be read leaves the history empty."""
+        """Reads what the store keeps, from the newest bucket known here on. A store that cannot be
+        read changes nothing.
+        """
         if self._store is None:
             return
-        since_unix_s = now_unix_s - COARSE_S * COARSE_POINTS
+        with self._lock:
+            ring = self._coarse.rings.get("")
+            newest = ring.newest if ring else -1
+        since_unix_s = max(now_unix_s - COARSE_S * COARSE_POINTS, newest * COARSE_S)
         try:
             kept = self._store.records(TOPIC, since_unix_s=since_unix_s, limit=COARSE_POINTS)
         except Unavailable:

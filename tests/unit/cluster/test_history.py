@@ -55,6 +55,23 @@ def test_a_week_survives_a_restart_and_fits_a_chart(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_standby_follows_what_the_leader_writes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    store, shared = open_store(url), open_store(url)
+    leader, standby = History(store), History(shared)
+    for step in range(8):
+        leader.add(at(NOW_S + step * COARSE_S / 2))
+        standby.load(NOW_S + step * COARSE_S / 2)
+    end_s = NOW_S + 4 * COARSE_S
+    kept = leader.series(end_s, WEEK_S).columns["power_w"]
+    assert sum(map(math.isfinite, kept)) > 0
+    shown = standby.series(end_s, WEEK_S).columns["power_w"]
+    for one, other in zip(kept, shown, strict=True):
+        assert math.isclose(one, other, rel_tol=1e-4) or (math.isnan(one) and math.isnan(other))
+    store.close()
+    shared.close()
+
+
 def test_the_last_hour_is_finer_and_needs_no_store() -> None:
     history = History(None)
     for step in range(10):
