@@ -112,7 +112,7 @@ class PowerAfter(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PendingRestore:
-    """A restore that is not done: its cause, failures so far, and the time of the next try.
+    """A restore that is not done: its cause, failures so far and since when, and the next try.
 
     `again`: it was done before, and is repeated because an unanswered write may come late.
     """
@@ -122,6 +122,7 @@ class PendingRestore:
     due_s: float
     power: PowerAfter = PowerAfter.SAFE
     again: bool = False
+    failing_since_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,11 +293,11 @@ def end_leases(
         else:
             power = PowerAfter.FOUND if lifted or cause == "cleared" else PowerAfter.SAFE
         due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
-        failures = pending.failures if pending else 0
+        failures, since_s = (pending.failures, pending.failing_since_s) if pending else (0, inf)
         ended[uuid] = replace(
             gpu,
             lease=None,
-            pending_restore=PendingRestore(cause, failures, due_s, power),
+            pending_restore=PendingRestore(cause, failures, due_s, power, failing_since_s=since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
         )
     return state.updated(ended)
@@ -305,7 +306,8 @@ def end_leases(
 def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State:
     """Records the result of a restore.
 
-    A failed one is due again after a growing wait. One that followed an unanswered write is
+    A failed one is due again after as long as it has failed: commands that ask for it sooner do
+    not lengthen the wait. One that followed an unanswered write is
     repeated until that write can no longer take effect.
     """
     gpu = state.gpu(uuid)
@@ -313,10 +315,16 @@ def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State
     if pending is None:
         return state
     if not done:
-        wait_s = min(RETRY_S * 2.0 ** min(pending.failures, 16), RETRY_S_MAX)
-        again = replace(pending, failures=pending.failures + 1, due_s=now_s + wait_s)
+        since_s = min(pending.failing_since_s, now_s)
+        wait_s = min(max(RETRY_S, now_s - since_s), RETRY_S_MAX)
+        again = replace(
+            pending,
+            failures=pending.failures + 1,
+            due_s=now_s + wait_s,
+            failing_since_s=since_s,
+        )
     elif now_s < gpu.late_until_s:
-        again = replace(pending, failures=0, due_s=now_s + LATE_AGAIN_S, again=True)
+        again = PendingRestore(pending.cause, 0, now_s + LATE_AGAIN_S, pending.power, again=True)
     else:
         again = None
     return state.updated({uuid: replace(gpu, pending_restore=again)})

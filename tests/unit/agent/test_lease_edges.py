@@ -44,6 +44,17 @@ def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
     assert (owed.cause, owed.failures) == ("cleared", 3)
 
 
+def test_repeated_ends_do_not_lengthen_the_wait_for_a_driver() -> None:
+    state = end_leases(_held(), [GPU], "lease_expired", 1.0)
+    for tenth in range(20):
+        now_s = 1.0 + tenth / 10.0
+        state = restore_finished(end_leases(state, [GPU], "cleared", now_s), GPU, False, now_s)
+    pending = state.gpu(GPU).pending_restore
+    assert pending is not None
+    assert pending.failures == 20
+    assert pending.due_s == pytest.approx(2.9 + 1.9)  # as long again as it has failed
+
+
 def test_a_job_clears_nothing_that_another_one_holds() -> None:
     for named in ({}, {GPU: (0, 0)}):
         done = apply_event(_held("blue"), Clear(5, "red", uuids=tuple(named)), 1.0, {})
