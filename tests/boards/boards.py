@@ -273,6 +273,7 @@ def holdout() -> Holdout:
             predicted_saved_ratio=0.149,
             predicted_slowdown_ratio=0.0111,
             cooler_celsius=4.2,
+            point_in_s=0.0,
         ),
     )
 

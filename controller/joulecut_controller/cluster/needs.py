@@ -16,6 +16,9 @@ Severity = Literal["fault", "decision", "note"]
 SEVERITIES: tuple[Severity, ...] = ("fault", "decision", "note")
 
 OVER_BUDGET_RATIO = 0.005  # above the tolerated slowdown: half a percent is noise of a window
+# Of a full window. A plan for a straggler that recovered goes within fewer iterations, and the
+# breaker trips within half as many.
+JUDGED_ITERATIONS = 64
 LISTED_MAX = 3  # names in one line
 
 
@@ -114,7 +117,7 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
         yield Need(
             "note", f"straggler: a sibling pipeline{slower}; this job waits for it", job=name
         )
-    elif _over_budget(standing):
+    elif _over_budget(job, standing):
         ratio, budget = standing.slowdown_ratio or 0.0, standing.budget_ratio or 0.0
         text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
         yield Need("fault", text, job=name, runbook="JoulecutSlowdownAboveBudget")
@@ -135,11 +138,17 @@ def _of_reports(job: JobBoard, board: Board) -> Iterator[Need]:
         yield Need("fault", text, job=job.view.policy.name, node=fault.node)
 
 
-def _over_budget(standing: Standing) -> bool:
-    slowdown, budget = standing.slowdown_ratio, standing.budget_ratio
+def _over_budget(job: JobBoard, standing: Standing) -> bool:
+    """Whether a job under a plan is slower than tolerated, unless its plan was made for a straggler
+    that has just recovered.
+    """
+    slowdown, budget, current = standing.slowdown_ratio, standing.budget_ratio, job.view.current
     if standing.state != "enforced" or slowdown is None or budget is None:
         return False
-    return slowdown > budget + OVER_BUDGET_RATIO
+    made = job.applied.forecast if job.applied else None
+    for_straggler = made is not None and made.slowdown_ratio > budget + OVER_BUDGET_RATIO
+    just = for_straggler and current is not None and current.iterations < JUDGED_ITERATIONS
+    return slowdown > budget + OVER_BUDGET_RATIO and not just
 
 
 def listed(names: Sequence[str]) -> str:

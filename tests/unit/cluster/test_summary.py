@@ -57,6 +57,33 @@ def test_each_need_has_a_place_to_look_and_faults_come_first() -> None:
     assert cluster.needs[1].runbook == "JoulecutAgentLost"
 
 
+def test_a_straggler_that_has_just_recovered_is_no_fault_of_the_job() -> None:
+    """Its plan still holds for a pass or two; one that stays is a fault, and so is any other."""
+    [job] = boards.board().jobs
+    slow = boards.window(_solution(), times=1.14, joules=1.0)
+    assert job.applied is not None
+    assert job.applied.forecast is not None
+    longer = replace(job.applied.forecast, iteration_time_s=1.14 * slow.time_mean_s)
+    waited = replace(job, applied=replace(job.applied, forecast=longer))
+    found = {
+        (shown is waited, iterations): any(
+            need.runbook == "JoulecutSlowdownAboveBudget"
+            for need in cluster_of(
+                with_job(
+                    boards.board(),
+                    replace(
+                        shown,
+                        view=replace(shown.view, current=replace(slow, iterations=iterations)),
+                    ),
+                )
+            ).needs
+        )
+        for shown in (waited, job)
+        for iterations in (12, 64)
+    }
+    assert found == {(True, 12): False, (True, 64): True, (False, 12): True, (False, 64): True}
+
+
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     job = boards.job("recommend")
     assert standing(job).next_step.startswith("not yet: predictions checked at 0 of 7 clocks")
