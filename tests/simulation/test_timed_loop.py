@@ -4,25 +4,30 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from held_out import held_out, run_while, until_held_out, windows
 from timed_agents import TimedWorld, Timing
 from worlds import Controller, World
 
 from joulecut_agent.control.mark_schedule import MarkSchedule
 from joulecut_controller.orders import Order
-from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo
+from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo, Verify
 from joulecut_controller.ports import Store
 from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.verify.breaker import WINDOWS
 from joulecut_sim.plant import Noise
 
 PASSES = 120  # a baseline of 30 iterations of two seconds, confirmed by several looks
 WAIT_PASSES = 60  # twenty dwell times, after which a granularity is tried again
 
 
+# Operations of 50 to 100 ms: time for a clock to change between two of them.
+SHAPE = {"stages": 3, "microbatches": 12, "scale": 1.0}
+QUIET = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
+
+
 @pytest.fixture
 def world() -> World:
-    """Operations of 50 to 100 ms: time for a clock to change between two of them."""
-    noise = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
-    return World(stages=3, microbatches=12, scale=1.0, noise=noise, timed=True)
+    return World(noise=QUIET, timed=True, **SHAPE)  # type: ignore[arg-type]
 
 
 def policy_of(world: World, slowdown: float = 0.0, **job: object) -> Policy:
@@ -137,3 +142,38 @@ def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore)
     world.agents["n1:1"].drift[world.uuids[0]] = "another writer"
     controller.run(2)
     assert world.at_default()
+
+
+def test_a_hold_out_measures_changes_within_an_iteration(store: DatabaseStore) -> None:
+    """Default clocks for a slot, without a step; then the same plan, and both are measured.
+    Agents time the changes, late and with some starts lost.
+    """
+    world = TimedWorld(Timing(lost_ratio=0.002), noise=QUIET, **SHAPE)
+    controller = timed(world, store, policy_of(world, verify=Verify(0.5, 60.0)))
+    plan = controller.job.applied
+    assert plan is not None
+    until_held_out(controller, 600)
+    controller.run(10)
+    assert world.at_default()
+    assert not any(map(world._steps_of, world.uuids))
+    run_while(controller, lambda: held_out(controller), 600)
+    controller.run(10)
+    assert any(map(world._steps_of, world.uuids))
+    controller.run(600, until=lambda: len(windows(store, "plan")) >= 1)
+    (default, *_), (under_plan, *_) = windows(store, "default"), windows(store, "plan")
+    assert default.time_mean_s == pytest.approx(under_plan.time_mean_s, rel=0.004)
+    assert under_plan.energy_j < 0.95 * default.energy_j
+    assert under_plan.predicted_energy_j == pytest.approx(under_plan.energy_j, rel=0.02)
+    assert controller.job.trips == 0
+
+
+def test_changes_that_make_a_job_slower_end_within_two_windows(
+    world: World, store: DatabaseStore
+) -> None:
+    """However little planner and guard know of the cause."""
+    controller = timed(world, store)
+    before = len(world.history)
+    world.hidden_ratio = 1.2
+    controller.run(120, until=world.at_default)
+    assert world.at_default()
+    assert len(world.history) - before <= 2 * WINDOWS[0] + 8
