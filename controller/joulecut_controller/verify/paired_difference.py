@@ -23,7 +23,7 @@ WINDOW_S_MAX = 86_400.0  # longer, and a wall clock was set in the middle of it
 NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and breaks sums
 OVERLAP_S = 1.0  # of neighbouring windows, by rounding
 STEP_RATIO_MIN = 0.02  # a smaller step between the plan's windows moves a difference by a point
-STEP_DEVIATIONS = 6.0  # of the usual change from before a hold-out to after it
+STEP_DEVIATIONS = 4.0  # of the usual change from before a hold-out to after it
 DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 
 
