@@ -16,7 +16,7 @@ from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 LOCAL_MIN = 6  # fewer have too few neighbours: their whole spread counts, which is no less
-BLOCK_PER_SHARED = 3  # a sixth of the blocks' variance is shared then
+BLOCK_PER_SHARED = 6  # a twelfth of the variance of blocks is shared then
 BLOCKS_MIN = 12
 COUNT_GROWTH = 1.05  # how finely a number of values to come is found
 GAPS_MAX = 2.0  # over the usual distance: a longer gap is a pause, and no value stands for it
