@@ -142,13 +142,14 @@ def _over_budget(job: JobBoard, standing: Standing) -> bool:
     """Whether a job under a plan is slower than tolerated, unless its plan was made for a straggler
     that has just recovered.
     """
-    slowdown, budget, current = standing.slowdown_ratio, standing.budget_ratio, job.view.current
-    if standing.state != "enforced" or slowdown is None or budget is None:
+    slowdown, budget, baseline = standing.slowdown_ratio, standing.budget_ratio, job.view.baseline
+    if standing.state != "enforced" or slowdown is None or budget is None or baseline is None:
         return False
-    made = job.applied.forecast if job.applied else None
-    for_straggler = made is not None and made.slowdown_ratio > budget + OVER_BUDGET_RATIO
-    just = for_straggler and current is not None and current.iterations < JUDGED_ITERATIONS
-    return slowdown > budget + OVER_BUDGET_RATIO and not just
+    limit = 1.0 + budget + OVER_BUDGET_RATIO
+    planned_s = job.applied.forecast.iteration_time_s if job.applied and job.applied.forecast else 0
+    young = job.view.current is not None and job.view.current.iterations < JUDGED_ITERATIONS
+    recovered = young and planned_s > limit * baseline.time_mean_s
+    return 1.0 + slowdown > limit and not recovered
 
 
 def listed(names: Sequence[str]) -> str:
