@@ -158,8 +158,8 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
     )
     if max(energy.half_width, time.half_width) > LOG_HALF_WIDTH_MAX:
         reason = (
-            f"{len(found)} hold-outs that differ too much: energy to "
-            f"{math.expm1(energy.half_width):.0%}, time to {math.expm1(time.half_width):.0%}"
+            f"{len(found)} hold-outs that differ too much: energy to {energy.half_width:.0%}, "
+            f"time to {time.half_width:.0%}"
         )
         return replace(bare, reason=reason)
     saved = Interval(-math.expm1(energy.mid), -math.expm1(energy.high), -math.expm1(energy.low))

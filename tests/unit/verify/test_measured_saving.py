@@ -285,6 +285,32 @@ def test_what_holds_no_measurement_is_left_out() -> None:
     assert replace(found, unusable=0) == saving(day())
 
 
+WILD = st.builds(
+    made,
+    st.sampled_from(["plan", "default"]),
+    st.integers(0, 60).map(float),
+    st.sampled_from([1e-9, 1000.0, 1010.0, 1e14]),
+    st.sampled_from([1e-9, 5.0, 5.1, 1e14]),
+)
+
+
+@given(st.lists(WILD, min_size=3, max_size=40))
+@settings(deadline=None)
+def test_any_windows_give_figures_or_a_reason(given_windows: list[MeasuredWindow]) -> None:
+    found = saving(given_windows)
+    assert found is not None
+    if found.saved_ratio is None:
+        assert found.reason
+    else:
+        assert found.slowdown_ratio is not None
+        assert found.point_in_s is not None
+        for one in (found.saved_ratio, found.slowdown_ratio):
+            assert math.isfinite(one.low)
+            assert one.low <= one.mid <= one.high
+            assert math.isfinite(one.high)
+        assert 0.0 <= found.point_in_s < math.inf
+
+
 @pytest.mark.parametrize("step_s", [-3600.0, -90.0, 7200.0, 30 * 86_400.0])
 def test_a_clock_that_was_set_moves_the_result_little(step_s: float) -> None:
     world = World()
