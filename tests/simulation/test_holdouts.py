@@ -29,7 +29,7 @@ from joulecut_controller.verify.switchback import WARM_UP_S
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
-SLOTS = 12  # three hold-outs, with windows of the plan around them
+SLOTS = 15  # three hold-outs and more, with windows of the plan around them
 PASSES = round(SLOTS * SLOT_S / INTERVAL_S)
 
 
