@@ -30,6 +30,8 @@ MISSED_RATIO_HELD = 0.3  # a granularity in use is left only beyond
 HELD_RATIO = 2.0  # a stretch up to so much longer than needed stays: a new one is a new solve
 STRETCH_STEP = 1.25  # stretches are asked for in steps of this
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
+MORE_CHANGES = 4
+MORE_PAYS_RATIO = 0.005  # of the baseline's energy: as much as a new plan has to promise
 NO_MARKS = "clocks per operation need the job's marks"
 # In a shorter operation the clock is in transition most of the time; agents refuse it.
 LATENCIES_MIN = 5.0
@@ -112,22 +114,54 @@ def shortest_marked_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
     return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
 
 
-def rung_of(job: JobView, view: View, asked: GranularityAsked, held: Rung, dwell_s: float) -> Rung:
-    """The granularity of this pass. `held` is that of the last one."""
+def changes_of_auto(
+    job: JobView, view: View, asked: GranularityAsked, held: Rung, prices: Mapping[str, float]
+) -> int:
+    """Clock changes of a GPU per iteration: the policy's, or MORE_CHANGES under `auto` where the
+    policy names none and they save enough more. `prices` are predicted savings by granularity, as
+    shares of the baseline; empty while they are not computed.
+    """
+    count = job.policy.clocks.changes
+    if asked != "auto" or job.policy.clocks.changes_given or count >= MORE_CHANGES:
+        return count
+    nodes = {node.address: node for node in view.nodes}
+    agents = [nodes.get(view.gpus[uuid].address) for stage in job.stages for uuid in stage]
+    if not all(node and node.timed_steps_max >= MORE_CHANGES for node in agents):
+        return count
+    has_more = (held.granularity, held.limits.per_iteration) == ("changes", MORE_CHANGES)
+    few, more = prices.get("changes"), prices.get(f"changes:{MORE_CHANGES}")
+    if few is None or more is None:
+        return MORE_CHANGES if has_more else count
+    return MORE_CHANGES if more - few >= (0.0 if has_more else MORE_PAYS_RATIO) else count
+
+
+def rung_of(
+    job: JobView,
+    view: View,
+    asked: GranularityAsked,
+    held: Rung,
+    dwell_s: float,
+    *,
+    count: int | None = None,
+) -> Rung:
+    """The granularity of this pass. `held` is that of the last one; `count` are the clock changes
+    of a GPU per iteration, where not the policy's.
+    """
+    count = count or job.policy.clocks.changes
     reasons: list[str] = []
     for granularity in _finer_first(asked):
         if granularity == "gpu":
             break
         again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
         marks = granularity == "computation"
-        why = _operations(job, view, held) if marks else _changes(job, view, held)
+        why = _operations(job, view, held) if marks else _changes(job, view, held, count)
         late_again_s = held.late_s + LATE_AGAIN_S - view.now_s
         if not why and marks and late_again_s > 0.0:
             why = f"clocks that follow marks were late, tried again in {late_again_s:.0f} s"
         if not why and not held.timed and again_s > 0.0:
             why = f"left before, tried again in {again_s:.0f} s"
         if not why:
-            limits = TWO_CHANGES if marks else _limits(job, view.gpus, granularity, held)
+            limits = TWO_CHANGES if marks else _limits(job, view.gpus, granularity, held, count)
             return Rung(granularity, limits, "; ".join(reasons), held.left_s, held.late_s)
         reasons.append(f"not {granularity}: {why}")
     left_s = view.now_s if held.timed else held.left_s
@@ -184,10 +218,9 @@ def _operations(job: JobView, view: View, held: Rung) -> str:
     return f"the shortest operation {known}, and the set latency asks for {least_s:.3g} s"
 
 
-def _changes(job: JobView, view: View, held: Rung) -> str:
+def _changes(job: JobView, view: View, held: Rung, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
     nodes = {node.address: node for node in view.nodes}
-    count = job.policy.clocks.changes
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):
         return timing
@@ -211,11 +244,10 @@ def _changes(job: JobView, view: View, held: Rung) -> str:
 
 
 def _limits(
-    job: JobView, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung
+    job: JobView, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung, count: int
 ) -> ChangeLimits:
     """The limits in model seconds; those held as long as they are enough, and not far too much."""
     needed_s = MODEL_MARGIN * shortest_s(job, gpus)
-    count = job.policy.clocks.changes
     same = (held.granularity, held.limits.per_iteration) == (granularity, count)
     if same and needed_s <= held.limits.min_dwell_s <= HELD_RATIO * needed_s:
         return held.limits

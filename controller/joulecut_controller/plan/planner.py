@@ -21,7 +21,13 @@ from joulecut_controller.plan.evaluation import (
     with_jitter,
 )
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
-from joulecut_controller.plan.granularity import Rung, rung_of, shortest_s, stretches_s
+from joulecut_controller.plan.granularity import (
+    Rung,
+    changes_of_auto,
+    rung_of,
+    shortest_s,
+    stretches_s,
+)
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
@@ -231,7 +237,8 @@ def _within_reach(
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
-    rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs))
+    count = changes_of_auto(job, inputs.view, inputs.granularity, state.rung, inputs.prices)
+    rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs), count=count)
     jitter = jitter_of(job, state.jitter, measured.recorded if measured else None)
     state = replace(state, jitter=jitter, suspended=None, rung=rung)
     if suspended is not None:

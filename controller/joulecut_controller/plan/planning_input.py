@@ -39,6 +39,7 @@ class PlanningInput:
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
     holdout: str = ""  # sentence of a running hold-out window: default clocks
     granularity: GranularityAsked = "auto"  # the finest that is allowed
+    prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 

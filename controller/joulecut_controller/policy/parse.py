@@ -189,6 +189,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         clocks=ClockPolicy(
             granularity=cast("GranularityAsked | None", keys.clocks.granularity),
             changes=keys.clocks.changes,
+            changes_given="changes" in keys.clocks.model_fields_set,
             min_mhz=keys.clocks.min_mhz,
             min_dwell_s=keys.clocks.min_dwell,
         ),

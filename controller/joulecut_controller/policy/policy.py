@@ -60,13 +60,15 @@ class ClockPolicy:
     """The operator's bounds, which override any plan.
 
     `granularity` is the finest one allowed; None where the policy gives none: `auto`, or for a job
-    that an earlier version enforced, what it had. `changes` are those of a GPU per iteration.
+    that an earlier version enforced, what it had. `changes` are those of a GPU per iteration; where
+    the policy gives none, `auto` may take more.
     """
 
     granularity: GranularityAsked | None = None
     changes: int = 2
     min_mhz: int = 0
     min_dwell_s: float = 10.0
+    changes_given: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,6 +222,8 @@ class JobController:
         if self._earlier is not None:
             running = dict(locks)
         counted = observation.measured.current_iterations
+        plan = self.applied or self.rollout.decision
+        prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
         return PlanningInput(
             view=view,
             job=observation.view,
@@ -234,6 +236,7 @@ class JobController:
             host_power_w=host_power_w,
             paused=paused,
             granularity=self.granularity,
+            prices=prices,
             earlier=self._earlier,
         )
 

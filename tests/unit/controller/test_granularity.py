@@ -15,6 +15,7 @@ from joulecut_controller.plan.granularity import (
     STRETCH_S_MIN,
     Rung,
     asked_before,
+    changes_of_auto,
     rung_of,
     shortest_s,
     stretches_s,
@@ -77,6 +78,24 @@ def test_what_marks_cannot_carry_falls_back() -> None:
     nodes = tuple(replace(node, marked_steps_max=10) for node in view.nodes)
     assert "takes no schedule of 18 operations" in rung(job, replace(view, nodes=nodes)).why
     assert rung(job, view, asked="changes").name == "changes"
+
+
+def test_more_changes_where_they_pay() -> None:
+    job, view = case()
+    few, pays = {"changes": 0.100, "changes:4": 0.104}, {"changes": 0.100, "changes:4": 0.106}
+    assert changes_of_auto(job, view, "auto", Rung(), {}) == 2
+    assert changes_of_auto(job, view, "auto", Rung(), few) == 2
+    assert changes_of_auto(job, view, "auto", Rung(), pays) == 4
+    held = rung_of(job, view, "auto", Rung(), DWELL_S, count=4)
+    assert held.name == "changes:4"
+    assert changes_of_auto(job, view, "auto", held, few) == 4  # what is in use stays
+    assert changes_of_auto(job, view, "auto", held, {}) == 4
+    assert changes_of_auto(job, view, "changes", Rung(), pays) == 2
+    nodes = tuple(replace(node, timed_steps_max=3) for node in view.nodes)
+    assert changes_of_auto(job, replace(view, nodes=nodes), "auto", Rung(), pays) == 2
+    given = replace(job.policy.clocks, changes_given=True)
+    bound = replace(job, policy=replace(job.policy, clocks=given))
+    assert changes_of_auto(bound, view, "auto", Rung(), pays) == 2
 
 
 def test_every_gpu_must_have_starts() -> None:
