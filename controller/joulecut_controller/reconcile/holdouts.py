@@ -21,6 +21,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdout_windows import REASONS, HoldoutWindows
 from joulecut_controller.reconcile.online_profiler import NO_PROFILE
+from joulecut_controller.verify.saving import HOLDOUTS_MIN
 from joulecut_controller.verify.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
@@ -139,6 +140,11 @@ class Holdouts:
         ahead = job.schedule.next_unix_s(now_unix_s) if job.schedule and not job.text else None
         waiting = f"no hold-out now: {job.text}" if job.text else ""
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
+        saving, schedule = job.windows.saving, job.schedule
+        missing = HOLDOUTS_MIN - (saving.holdouts if saving else 0)
+        if ahead and schedule and missing > 0:
+            hours = math.ceil(missing * schedule.slot_s / schedule.share / 3600.0)
+            coming += f", a first interval within about {hours} h"
         return Holdout(
             share=share,
             window_s=job.schedule.slot_s - job.windows.warm_up_s if job.schedule else None,
@@ -147,7 +153,7 @@ class Holdouts:
             measuring=job.windows.measuring,
             next_unix_s=ahead,
             outcomes=job.windows.outcomes,
-            saving=job.windows.saving,
+            saving=saving,
         )
 
     def _job(self, name: str) -> _Job:

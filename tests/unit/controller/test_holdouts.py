@@ -231,6 +231,22 @@ def test_windows_wait_for_slow_heat_sinks() -> None:
         assert window.energy_j == pytest.approx(640.0, rel=3e-4)
 
 
+def test_the_board_says_when_a_first_interval_is_there() -> None:
+    bench = Bench()
+    bench.run(4 * SLOT_S)
+    shown = bench.holdouts.shown("demo")
+    assert shown is not None
+    assert "a first interval within about 1 h" in shown.text  # three cycles of ten minutes
+    bench.run(60 * SLOT_S)
+    bench.run(SLOT_S, until=lambda: not bench.held)
+    shown = bench.holdouts.shown("demo")
+    assert shown is not None
+    assert shown.saving is not None
+    assert shown.saving.saved_ratio is not None
+    assert shown.saving.point_in_s is not None
+    assert "interval" not in shown.text
+
+
 def test_two_drawn_slots_in_a_row_are_one_stretch_and_two_windows() -> None:
     bench = Bench(share=0.5)
     bench.run(80 * SLOT_S)
