@@ -259,7 +259,7 @@ def _number(value: float, unit: str) -> str:
         return f"{value / 1000:.2f} k{unit[0].upper()}"
     if unit == "s" and abs(value) < 1:
         return f"{value * 1000:.3g} ms"
-    sign = {"watt": "W", "joule": "J", "s": "s", "celsius": "°C", "kwatth": "kWh", "reqps": "/s"}
+    sign = {"watt": "W", "joule": "J", "s": "s", "celsius": "°C", "kwatth": "kWh", "ops": "/s"}
     return f"{value:.4g} {sign.get(unit, '')}".strip()
 
 

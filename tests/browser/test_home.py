@@ -99,7 +99,7 @@ def test_the_cluster_is_told_on_one_screen_and_its_tables_have_pages(
         rows = table(page, "Jobs").locator("tbody tr")
         expect(rows).to_have_count(50)
         assert plain(page, "#sentence") == (
-            "1 thing needs a person: node0007: agent lost (no answer for 9 s). "
+            "1 fault needs a person: node0007: agent lost (no answer for 9 s). "
             "100 jobs: 99 enforced, 1 recommended. 1 job waits for a straggler. "
             "1 plan available: -14.9 % energy (recommend)."
         )

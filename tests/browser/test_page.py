@@ -281,7 +281,7 @@ def test_trouble_is_shown(browser: Browser) -> None:
         expect(page.locator("#policy-error")).to_contain_text("is not in force")
         expect(page.locator("#policy-error")).to_contain_text("max_slowdown: -3%")
         expect(page.locator("#sentence")).to_have_text(
-            "2 things need a person. 1 job: 1 enforced. 1 job waits for a straggler."
+            "2 faults need a person. 1 job: 1 enforced. 1 job waits for a straggler."
         )
         expect(page.locator(".job-sentence")).to_contain_text("Waits for a slower sibling")
         assert said(page, ".fleet tbody tr >> nth=6").endswith("silent")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GRAFANA = ROOT / "grafana"
 # Grafana's unit ids (packages/grafana-data/src/valueFormats/categories.ts), those in use here.
 UNITS = {
-    "bytes", "celsius", "hertz", "joule", "kwatth", "none", "percentunit", "reqps", "s", "short",
+    "bytes", "celsius", "hertz", "joule", "kwatth", "none", "percentunit", "ops", "s", "short",
     "watt",
 }  # fmt: skip
 PAGES = sorted((GRAFANA / "dashboards").glob("*.json"))

@@ -1,11 +1,13 @@
 """Every query of every panel is put to a real Prometheus that scrapes a running cluster.
 
-`JOULECUT_REWRITE_PICTURES=1` draws docs/pictures/grafana-*.svg from the same run.
+`JOULECUT_REWRITE_PICTURES=1` draws docs/pictures/grafana-* from the same run.
 """
 
 import json
 import math
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,8 @@ def test_every_query_answers_and_every_rule_runs(
         while time.monotonic() < began_s + PICTURE_S:
             time.sleep(0.5)
         folder = ROOT / "docs" / "pictures"
+        tool = str(ROOT / "tools" / "grafana-pictures")
+        subprocess.run([sys.executable, tool, prometheus], check=True)
     else:
         folder = tmp_path
     drawn = list(preview.draw(prometheus, DASHBOARDS, folder))

@@ -95,9 +95,9 @@ def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing])
     parts = []
     if len(faults) == 1:
         about = faults[0].job or faults[0].node
-        parts.append(f"1 thing needs a person: {about and f'{about}: '}{faults[0].text}.")
+        parts.append(f"1 fault needs a person: {about and f'{about}: '}{faults[0].text}.")
     elif faults:
-        parts.append(f"{len(faults)} things need a person.")
+        parts.append(f"{len(faults)} faults need a person.")
     if not standings:
         return " ".join([*parts, "No jobs in the policy."])
     states = Counter(one.state for one in standings)

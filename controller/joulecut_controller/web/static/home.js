@@ -193,7 +193,7 @@ function jobsTable() {
       { label: "Predicted", sort: "predicted_saved_ratio", number: true, term: "predicted saving", fill: (cell, row) => setText(cell, percent(row.predicted_saved_ratio)) },
       { label: "Measured", sort: "saved_ratio", number: true, term: "measured saving", make: () => [h("span"), h("small")], fill: measured },
       { label: "Saved", sort: "saved_measured_j", number: true, low: true, fill: (cell, row) => setText(cell, energyText(row.saved_measured_j / JOULES_PER_KWH)) },
-      { label: "Next step", term: "next step", wide: true, fill: (cell, row) => { setText(cell, row.next_step || "none"); cell.title = row.next_step; } },
+      { label: "Next step", term: "next step", wide: true, fill: (cell, row) => { const step = row.next_step.replaceAll("`", ""); setText(cell, step || "none"); cell.title = step; } },
     ],
   });
 }
