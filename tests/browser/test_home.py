@@ -116,7 +116,7 @@ def test_the_cluster_is_told_on_one_screen_and_its_tables_have_pages(
         expect(rows.first).to_contain_text("job050")
         page.get_by_label("Search Jobs").fill("recommended")
         expect(rows).to_have_count(1)
-        expect(rows.first).to_contain_text("ready: set `mode: enforce`")
+        expect(rows.first).to_contain_text("ready: set mode: enforce")
         nodes = table(page, "Nodes").locator("tbody tr")
         table(page, "Nodes").get_by_role("button", name="Agent").click()
         page.get_by_label("Search Nodes").fill("node0007")
