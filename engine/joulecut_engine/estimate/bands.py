@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecut_engine.estimate.estimator import NOMINAL
 from joulecut_engine.estimate.physics import Floats
@@ -105,6 +106,8 @@ def _roughness(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
 
 
 SCALE_MIN = 1.645  # two-sided 90 % of a normal distribution
+JUDGES_MIN = 8  # workloads whose errors give a quantile
+FEW_JUDGES_RATIO = 1.2  # of the largest error of fewer; stages of one model agree better than that
 SCALES_MIN = 10  # scores for a quantile of their own
 CLOCKS_MIN = 4  # for leave-one-out errors
 # Half widths with too few clocks for that: 90 % of the public stages stay within them
@@ -154,6 +157,24 @@ def between(clocks_mhz: Floats, time_s: Floats, at_mhz: Floats) -> Floats:
     inside = (above > 0) & (above < clocks_mhz.size) & ~np.isin(at_mhz, clocks_mhz)
     half[inside] = apart[above[inside] - 1]
     return half
+
+
+def floor_by_others(missed: Sequence[Floats]) -> float:
+    """Half width (a logarithm) for a curve with two or three clocks.
+
+    `missed` are errors of other workloads on its card, fitted to as few clocks; one array each. Of
+    few workloads the largest error counts, with a margin: the next workload may be further off.
+    """
+    errors = np.concatenate(missed)
+    if len(missed) < JUDGES_MIN:
+        return FEW_JUDGES_RATIO * float(errors.max())
+    return float(np.quantile(errors, NOMINAL))
+
+
+def few_places(dense_mhz: Floats, few_mhz: Floats) -> NDArray[np.int64]:
+    """Clocks of a dense sweep in the places of a few, as indices, ascending."""
+    places = few_mhz / few_mhz[-1] * dense_mhz[-1]
+    return np.unique(np.abs(dense_mhz[None, :] - places[:, None]).argmin(axis=1))
 
 
 def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]:

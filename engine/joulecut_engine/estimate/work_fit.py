@@ -14,11 +14,13 @@ one's noise; the work's own measurements count most near their clocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from joulecut_engine.estimate.bands import (
+    CLOCKS_MIN,
+    DENSE_MIN,
     FLOOR_CAPPED,
     POWER_LEFT,
     POWER_NOISE,
@@ -26,17 +28,20 @@ from joulecut_engine.estimate.bands import (
     TIME_NOISE,
     Smooth,
     between,
+    few_places,
+    floor_by_others,
     floor_of,
     smooth,
     time_scales,
 )
 from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.card_fit import fit_cards
+from joulecut_engine.estimate.card_fit import fit_beside, fit_cards
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.forest import ResidualForest, enough, features, log_residuals
-from joulecut_engine.estimate.physics import Floats, Physics
+from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 
 TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
+JUDGES_MAX = 24  # sweeps that judge curves of few clocks; a fit of each takes 15 ms
 FOLDS_MAX = 6  # forests per fit; with more workloads, several are left out together
 
 
@@ -50,6 +55,7 @@ class WorkCurve:
     time_left: Smooth
     power_left: Smooth
     scale: float  # standard deviations that hold NOMINAL of left-out measurements
+    judged: bool  # by left-out measurements; else fixed widths of few clocks
     floor: float  # smallest half width of the band (a logarithm)
 
     @property
@@ -85,7 +91,8 @@ class WorkCurve:
         edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
         capped = clocks_mhz > self.physics.clock_cap_mhz
         floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
-        floor = np.maximum(floor, self._between(clocks_mhz))
+        if not self.judged:
+            floor = np.maximum(floor, self._between(clocks_mhz))
         return Grid(
             time_s=self.time_s(clocks_mhz),
             power_w=self.power_w(clocks_mhz),
@@ -165,6 +172,7 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
         _left(one, curve, table) for one, curve, table in zip(pieces, physics, tables, strict=True)
     ]
     scales = time_scales([one.work.workload for one in pieces], [time for time, _ in left])
+    few = _floors_by_others(pieces, physics, tables)
     others = _swept_elsewhere(pieces)
     curves = {
         one.work: WorkCurve(
@@ -174,13 +182,81 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
             time_left=time,
             power_left=power,
             scale=scale,
-            floor=floor_of(one.sweep.clocks_mhz.size, swept=swept),
+            judged=by_few is not None or one.sweep.clocks_mhz.size >= CLOCKS_MIN,
+            floor=(floor_of(one.sweep.clocks_mhz.size, swept=swept) if by_few is None else by_few),
         )
-        for one, curve, table, (time, power), scale, swept in zip(
-            pieces, physics, tables, left, scales, others, strict=True
+        for one, curve, table, (time, power), scale, by_few, swept in zip(
+            pieces, physics, tables, left, scales, few, others, strict=True
         )
     }
     return Fitted(curves, sum(one.sweep.clocks_mhz.size for one in pieces))
+
+
+def _floors_by_others(
+    pieces: Sequence[Evidence],
+    physics: Sequence[Physics],
+    tables: Sequence[Floats],
+) -> list[float | None]:
+    """For each curve of two or three clocks, the half width that other work's sweeps call for.
+
+    Sweeps of such work in other workloads on its card are fitted again to clocks in the same
+    places. None for other curves, and without such sweeps.
+    """
+    floors: list[float | None] = []
+    made: dict[tuple[object, ...], list[tuple[str, Floats]]] = {}
+    for one in pieces:
+        clocks = one.sweep.clocks_mhz
+        if not 1 < clocks.size < CLOCKS_MIN:
+            floors.append(None)
+            continue
+        key = (one.card, one.top_mhz, one.work.kind, tuple(clocks / clocks[-1]))
+        if key not in made:
+            dense = [
+                i
+                for i, other in enumerate(pieces)
+                if (other.card, other.top_mhz) == (one.card, one.top_mhz)
+                and other.work.kind == one.work.kind
+                and other.sweep.clocks_mhz.size >= DENSE_MIN
+            ][:JUDGES_MAX]
+            made[key] = [
+                (pieces[i].work.workload, _missed(pieces, physics, tables[i], i, clocks))
+                for i in dense
+            ]
+        by_workload: dict[str, list[Floats]] = {}
+        for workload, errors in made[key]:
+            if workload != one.work.workload and errors.size:
+                by_workload.setdefault(workload, []).append(errors)
+        missed = [np.concatenate(errors) for errors in by_workload.values()]
+        floors.append(floor_by_others(missed) if missed else None)
+    return floors
+
+
+def _missed(
+    pieces: Sequence[Evidence],
+    physics: Sequence[Physics],
+    table: Floats,
+    at: int,
+    few_mhz: Floats,
+) -> Floats:
+    """Errors (logarithms) of a sweep's times between a few of its clocks, fitted to those alone."""
+    one = pieces[at]
+    sweep = one.sweep
+    taken = few_places(sweep.clocks_mhz, few_mhz)
+    rest = np.setdiff1d(np.arange(taken[0] + 1, taken[-1]), taken)
+    if taken.size < few_mhz.size or not rest.size:
+        return np.zeros(0)
+    thin = replace(
+        one,
+        sweep=Sweep(sweep.clocks_mhz[taken], sweep.time_s[taken], sweep.power_w[taken]),
+        clock_max_mhz=one.top_mhz,
+        noise=None,
+    )
+    curve = fit_beside(thin, pieces, physics)
+    time, _ = _left(thin, curve, table)
+    clocks = sweep.clocks_mhz[rest]
+    forest = np.interp(clocks, _table_mhz(curve), table[:, 0])
+    missed = np.log(sweep.time_s[rest] / curve.time_s(clocks)) - forest - time.mean(clocks)
+    return np.asarray(np.abs(missed))
 
 
 def _swept_elsewhere(pieces: Sequence[Evidence]) -> list[bool]:

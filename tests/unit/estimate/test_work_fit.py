@@ -103,6 +103,24 @@ def test_the_band_covers_work_that_was_never_seen(probes: tuple[int, ...]) -> No
     assert np.mean(inside) >= 0.88
 
 
+@pytest.mark.parametrize("judges", [1, 9])
+def test_sweeps_of_other_work_narrow_the_band_of_three_clocks(judges: int) -> None:
+    """A form that fits the card needs no 4 %; another kind of work says nothing of the width."""
+    whole = _work("new", 99, departs=0.0)
+    new = _probed(whole, (1410, 1140, 855))
+    others = [_work(f"w{i}", i, departs=0.0) for i in range(judges)]
+    halves = []
+    for taught in (
+        others,
+        [replace(one, work=Work("w", i, "backward")) for i, one in enumerate(others)],
+    ):
+        low_s, high_s = fit_work([new, *taught]).curves[new.work].band_s(CLOCKS, 0.0)
+        assert np.mean((low_s <= whole.sweep.time_s) & (whole.sweep.time_s <= high_s)) >= 0.9
+        halves.append(float(np.max(np.log(high_s / low_s)) / 2.0))
+    assert halves[0] < 0.015
+    assert halves[1] > 0.035
+
+
 def test_a_dense_noisy_sweep_is_averaged_and_not_believed_point_by_point() -> None:
     whole = _work("noisy", 3, departs=0.0, noise=0.02)
     exact = _work("noisy", 3, departs=0.0, noise=1e-9)
