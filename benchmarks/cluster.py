@@ -6,10 +6,10 @@
 
 The agents are a farm in one other process (`tests/agents/agent_farm.py`), reached over unix
 sockets. All jobs but the arriving ones run first; the others begin together once those are held.
-Prints passes (p50, p99), the controller's own processor time with that of its workers, resident
-memory, how late its event loop was, streams opened, and the seconds from each job's baseline (its
-row in the store) to the first clock applied. `--takeover` then starts a second controller and kills
-the first with SIGKILL. Nothing is asserted.
+Prints as it goes: passes (p50, p99), the controller's own processor time with that of its workers,
+resident memory, how late its event loop was, streams opened, and the seconds from each job's
+baseline (its row in the store) to the first clock applied. `--takeover` then starts a second
+controller and kills the first with SIGKILL. Nothing is asserted.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,29 +65,6 @@ class Usage:
     own_mib: float = 0.0
     rss_mib: float = 0.0
     processes: int = 0
-
-
-@dataclass
-class Figures:
-    """What one run measured; see the module."""
-
-    agents: int
-    jobs: int
-    waits_s: list[float] = field(default_factory=list)
-    unheld: int = 0
-    arrivals_s: list[float] = field(default_factory=list)
-    core_own: float = 0.0
-    core_all: float = 0.0
-    farm_core: float = 0.0
-    own_mib: float = 0.0
-    rss_mib: float = 0.0
-    connected_s: float = 0.0
-    held_again_s: float = 0.0
-    passes: dict[str, float] = field(default_factory=dict)
-    lags: dict[str, float] = field(default_factory=dict)
-    streams: int = 0
-    expired: int = 0
-    expired_after: int = 0  # the standby took over
 
 
 def usage(pid: int) -> Usage:
@@ -305,40 +282,66 @@ def quantiles(before: dict[str, float], after: dict[str, float]) -> dict[str, fl
     return found
 
 
-def run(args: argparse.Namespace, folder: Path) -> Figures:
-    figures = Figures(args.agents, args.jobs)
+def say(text: str) -> None:
+    """A line at once: what a run that is cut off has measured until then stays."""
+    print(f"  {text} (load {os.getloadavg()[0]:.1f})", flush=True)
+
+
+def run(args: argparse.Namespace, folder: Path) -> None:
     with Cluster(args, folder) as cluster:
+        say(f"all agents watched after {cluster.connected_s:.1f} s")
         names = list(cluster.jobs)
         first, later = names[: args.jobs - args.arriving], names[args.jobs - args.arriving :]
-        for group in (first, later):
+        for group, what in ((first, "first"), (later, "arriving together")):
             if group:
                 cluster.start(group)
-                if not cluster.wait(args.limit_s):
-                    print(f"not held within {args.limit_s:g} s")
-        before_s, farm = time.monotonic(), cluster.stats()
-        used = usage(cluster.controller.pid)
-        passes, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
-        time.sleep(args.steady_s)
-        took_s = time.monotonic() - before_s
-        now, after = usage(cluster.controller.pid), cluster.stats()
-        figures.core_own = (now.own_s - used.own_s) / took_s
-        figures.core_all = (now.all_s - used.all_s) / took_s
-        figures.farm_core = (after["cpu_s"] - farm["cpu_s"]) / took_s
-        figures.rss_mib, figures.own_mib = now.rss_mib, now.own_mib
-        figures.connected_s = cluster.connected_s
-        figures.passes = quantiles(passes, cluster.histogram("reconcile_seconds"))
-        figures.lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
-        figures.streams, figures.expired = after["streams"], after["expired"]
-        waits = {name: arrival.waited_s for name, arrival in cluster.arrivals.items()}
-        figures.waits_s = sorted(wait for wait in waits.values() if wait is not None)
-        figures.arrivals_s = sorted(w for n in later if (w := waits[n]) is not None)
-        figures.unheld = sum(wait is None for wait in waits.values())
+                cluster.wait(args.limit_s)
+                say_waits(what, [cluster.arrivals[name] for name in group])
+        say_steady(cluster, args.steady_s)
         if args.takeover:
-            figures.held_again_s = cluster.take_over(args.limit_s)
-            figures.expired_after = cluster.stats()["expired"]
+            expired = cluster.stats()["expired"]
+            held_s = cluster.take_over(args.limit_s)
+            expired = cluster.stats()["expired"] - expired
+            say(
+                f"leader killed: the standby holds all after {held_s:.1f} s; leases that ran out "
+                f"meanwhile: {expired}"
+            )
         if args.profile_log:
             print((folder / "controller.log").read_text()[-3000:])
-    return figures
+
+
+def say_waits(what: str, arrivals: list[Arrival]) -> None:
+    waits_s = sorted(one.waited_s for one in arrivals if one.waited_s is not None)
+    figures = "none held"
+    if waits_s:
+        figures = f"median {statistics.median(waits_s):.1f} s, longest {waits_s[-1]:.1f} s"
+    say(
+        f"{len(arrivals)} jobs ({what}), baseline to clocks held: {figures}; "
+        f"not held: {len(arrivals) - len(waits_s)}"
+    )
+
+
+def say_steady(cluster: Cluster, steady_s: float) -> None:
+    """Passes, event loop, processor time and memory over `steady_s`."""
+    before_s, farm = time.monotonic(), cluster.stats()
+    used = usage(cluster.controller.pid)
+    passes, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
+    time.sleep(steady_s)
+    took_s = time.monotonic() - before_s
+    now, after = usage(cluster.controller.pid), cluster.stats()
+    passes = quantiles(passes, cluster.histogram("reconcile_seconds"))
+    lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
+    say(
+        f"passes: p50 <= {passes['p50']:g} s, p99 <= {passes['p99']:g} s; "
+        f"event loop late: p99 <= {lags['p99']:g} s"
+    )
+    say(
+        f"controller: {(now.own_s - used.own_s) / took_s:.2f} core itself, "
+        f"{(now.all_s - used.all_s) / took_s:.2f} with its workers, {now.own_mib:.0f} MiB, "
+        f"{now.rss_mib:.0f} with them; farm of agents: "
+        f"{(after['cpu_s'] - farm['cpu_s']) / took_s:.2f} core"
+    )
+    say(f"streams opened: {after['streams']}; leases that ran out: {after['expired']}")
 
 
 def main() -> None:
@@ -356,38 +359,14 @@ def main() -> None:
     parser.add_argument("--takeover", action="store_true", help="kill the leader at the end")
     parser.add_argument("--profile-log", action="store_true", help="print the controller's log")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
-        found = run(args, Path(folder))
     print(
         f"{args.agents} agents, {args.agents * GPUS} GPUs, {args.jobs} jobs, {args.mode}"
         f"{', no profiles' if args.no_profiles else ''}, "
-        f"iterations of {args.iteration_s:g} s; {os.cpu_count()} processors"
+        f"iterations of {args.iteration_s:g} s; {os.cpu_count()} processors",
+        flush=True,
     )
-    if found.waits_s:
-        print(
-            f"  baseline to clocks held: median {statistics.median(found.waits_s):.1f} s, "
-            f"longest {found.waits_s[-1]:.1f} s; not held: {found.unheld} jobs"
-        )
-    if found.arrivals_s:
-        print(f"  of {args.arriving} that arrive together: longest {found.arrivals_s[-1]:.1f} s")
-    print(
-        f"  controller: {found.core_own:.2f} core itself, {found.core_all:.2f} with its workers, "
-        f"{found.own_mib:.0f} MiB, {found.rss_mib:.0f} with them; "
-        f"farm of agents: {found.farm_core:.2f} core"
-    )
-    print(
-        f"  passes: p50 <= {found.passes['p50']:g} s, p99 <= {found.passes['p99']:g} s; "
-        f"event loop late: p99 <= {found.lags['p99']:g} s"
-    )
-    print(
-        f"  all agents watched after {found.connected_s:.1f} s; streams opened: {found.streams}; "
-        f"leases that ran out: {found.expired}"
-    )
-    if found.held_again_s:
-        print(
-            f"  leader killed: the standby holds all after {found.held_again_s:.1f} s; leases that "
-            f"ran out meanwhile: {found.expired_after - found.expired}"
-        )
+    with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
+        run(args, Path(folder))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ class PlanningInput:
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
+    # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
+    examined: bool = True
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
 

@@ -94,6 +94,7 @@ class JobController:
         self.profiler = OnlineProfiler()
         self._delay: Delay | None = None
         self.errors = Errors()
+        self.taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context.store, policy.name)
         self._asked_before: GranularityAsked | None = None

@@ -19,7 +19,8 @@ from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.plan import Forecast
+from joulecut_controller.plan.pace import surely_above
+from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
@@ -187,6 +188,7 @@ class _JobPlanning:
     asked: PlanningInput | None = None
     hindered: bool = False  # the job of `asked`
     holds: bool = False  # clocks of a plan
+    steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
     since_s: float = field(default=0.0)
 
 
@@ -226,8 +228,11 @@ class PlanningStep:
         name = inputs.job.policy.name
         planning = self._planning(name)
         planning.holds = job.applied is not None
-        hindered = obstacle(inputs) is not None
-        same = planning.asked is not None and _rests_on(planning.asked) == _rests_on(inputs)
+        hindered, rests_on = obstacle(inputs) is not None, _rests_on(inputs)
+        stands = not inputs.examined and not hindered and planning.steady == rests_on
+        if stands and _on_time(inputs, job.applied):
+            return Decision("keep", "steady", "plan unchanged", job.rollout.state)
+        same = planning.asked is not None and _rests_on(planning.asked) == rests_on
         if planning.asked is not None and same and planning.hindered == hindered:
             inputs = _resumed(planning.asked, inputs)
         else:
@@ -236,6 +241,9 @@ class PlanningStep:
         decision = self._decision(inputs, job, planning.answers)
         if decision.topic == SOLVING:
             return decision
+        # A sibling, and the timing of changes within an iteration, count at once.
+        alone = inputs.job.peer_iteration_time_s is None and not decision.state.rung.timed
+        planning.steady = rests_on if decision.topic == "steady" and alone else None
         if decision.verdict == "change":
             self._metrics.plans.add(self._now_s() - planning.since_s)
         planning.asked = None
@@ -272,6 +280,14 @@ class PlanningStep:
             return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:
             return given_up(state, f"cannot be planned: {error}: no change")
+
+
+def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
+    """Whether the iterations under the applied plan keep its deadline, as far as can be said."""
+    current, slo = inputs.job.current, inputs.job.policy.slo
+    if current is None or applied is None or applied.deadline_s is None:
+        return True
+    return not surely_above(current, applied.deadline_s - slo.beyond_mean_s(current.time_sd_s))
 
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ there, and its plan is guarded against the cluster as it is then.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -52,6 +53,10 @@ from joulecut_wire.messages import Allocation
 
 # Agents answer within milliseconds; what takes longer goes on beside the passes.
 STEP_WAIT_S = 0.5
+# Jobs a pass that are examined: predictions compared and taught, prices and plan looked at again,
+# some 25 ms each. Of 100 jobs each has its turn every 35 s. What is measured late or has changed is
+# planned at once.
+EXAMINED_PER_PASS = 16
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 
 Observations = Mapping[str, JobObservation]  # by job
@@ -106,6 +111,7 @@ class Reconciler:
         self.board: Board | None = None
         learner.set_profiles(_profiles(policy))
         self._jobs: dict[str, JobController] = {}
+        self._turns: dict[str, int] = {}  # by job: its place in the policy
         self._policy = policy
         self._context = ReconcileContext(
             store=store,
@@ -252,6 +258,7 @@ class Reconciler:
             async with self.commands.acting(name):
                 self._pictures.pop(name, None)
                 await self._jobs.pop(name).release_all("the job left the policy")
+        self._turns = {name: turn for turn, name in enumerate(policies)}
         for name, policy in policies.items():
             job = self._jobs.setdefault(name, JobController(self._context, policy))
             job.policy = policy
@@ -326,6 +333,11 @@ class Reconciler:
         if error is not None:
             self._errors.append(error)
 
+    def _examined(self, name: str) -> bool:
+        """Whether it is this job's turn; the jobs take turns in the order of the policy."""
+        rounds = math.ceil(len(self._jobs) / EXAMINED_PER_PASS)
+        return self._turns[name] % rounds == self._pass_number % rounds
+
     async def _step(self, name: str, observation: JobObservation, view: View) -> None:
         """Verifies the applied plan, learns from measurements, and makes a plan."""
         async with self.commands.acting(name):
@@ -369,15 +381,17 @@ class Reconciler:
     def _estimate(self, name: str, observation: JobObservation, view: View) -> None:
         """Predictions are compared with measurements first, then learn from them."""
         job = self._jobs[name]
-        job.errors = teach(
-            observation.view,
-            observation.measured,
-            self._learner,
-            gpus=view.gpus,
-            before=job.errors,
-            now_s=view.now_s,
-            turn=self._pass_number,
-        )
+        if self._examined(name):
+            job.taught += 1
+            job.errors = teach(
+                observation.view,
+                observation.measured,
+                self._learner,
+                gpus=view.gpus,
+                before=job.errors,
+                now_s=view.now_s,
+                turn=job.taught,
+            )
         job.profile_online(observation, view)
         self._services.shadows.see(observation, view)
 
@@ -394,6 +408,7 @@ class Reconciler:
             job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
             unready="" if resumes else self._unready(),
             allotted_s=services.budgets.deadline_s(name),
+            examined=self._examined(name),
         )
         holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
         return replace(inputs, holdout=holdout)

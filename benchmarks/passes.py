@@ -1,0 +1,321 @@
+"""Processor time of the control loop's passes against the size of the cluster, on a virtual clock.
+
+    python benchmarks/passes.py [--jobs 12,25,50,100] [--nodes-per-job 12] [--passes 40]
+                                [--iteration-s 3] [--no-profiles] [--profile]
+
+A controller without processes around it: agents and jobs are values, iterations follow the clocks
+under lease. All jobs are alike, so that the solver answers once for all and the passes are what is
+measured. Prints milliseconds of a processor per steady pass (mean, longest) for each size, and the
+growth exponent over all sizes; `--profile` prints the functions that take most.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import math
+import pstats
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path += [str(ROOT / "tests" / "worlds")]
+
+from at_once import AtOnce, studied  # noqa: E402
+from worlds import HeldSource  # noqa: E402
+
+from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Policy, Slo  # noqa: E402
+from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
+from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
+from joulecut_controller.reconcile.planning_step import SolverFunctions  # noqa: E402
+from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
+from joulecut_controller.store.database import open_store  # noqa: E402
+from joulecut_controller.view import GpuView, NodeView  # noqa: E402
+from joulecut_controller.web.publisher import Publisher  # noqa: E402
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator  # noqa: E402
+from joulecut_engine.graph.clock_option import ClockOption  # noqa: E402
+from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile  # noqa: E402
+from joulecut_engine.optimize.check import check  # noqa: E402
+from joulecut_engine.optimize.solver import Solver  # noqa: E402
+from joulecut_sim.plant import Iteration, Noise, Plant  # noqa: E402
+from joulecut_sim.profile import rows  # noqa: E402
+from joulecut_sim.skus import find  # noqa: E402
+from joulecut_wire.messages import (  # noqa: E402
+    Command,
+    GpuDescription,
+    GpuSnapshot,
+    IterationReport,
+    Lease,
+    OperationReport,
+    Result,
+)
+
+SKU = find("a100-sxm", "card")
+GPUS, STAGES, MICROBATCHES = 8, 8, 24
+INTERVAL_S = 5.0
+HELD_WITHIN = 60  # passes until every job's clocks are held
+SETTLED = 8  # passes after that
+SHOWN = 30  # functions of a profile
+
+
+class Job:
+    """One job on whole nodes; stage s has the GPUs s of its nodes."""
+
+    def __init__(self, name: str, nodes: list[str], scale: float) -> None:
+        self.name = name
+        self.stages = [[f"GPU-{node}-{s}" for node in nodes] for s in range(STAGES)]
+        noise = Noise(operation=0.0, gpu_time=0.0, gpu_power=0.0)
+        self._plant = Plant([SKU] * STAGES, MICROBATCHES, time_scale=scale, noise=noise)
+        self._made: dict[tuple[int, ...], Iteration] = {}
+        self.number, self.ends_s = 0, 0.0
+
+    def run(self, clocks: tuple[int, ...]) -> Iteration:
+        if clocks not in self._made:
+            self._made[clocks] = self._plant.iterate(clocks)
+        return self._made[clocks]
+
+
+class Cluster:
+    """Implements `ports.Fleet`."""
+
+    def __init__(self, jobs: int, nodes_per_job: int, iteration_s: float) -> None:
+        unit = Job("unit", ["n"], 1.0).run((SKU.clock_max_mhz,) * STAGES).duration_s
+        self.scale, self.now_s = iteration_s / unit, 1000.0
+        self.nodes = [f"n{i:04d}" for i in range(jobs * nodes_per_job)]
+        self.jobs = [
+            Job(f"job{j:03d}", self.nodes[j * nodes_per_job : (j + 1) * nodes_per_job], self.scale)
+            for j in range(jobs)
+        ]
+        self.descriptions = {
+            f"GPU-{node}-{i}": GpuDescription(
+                f"GPU-{node}-{i}", i, SKU.model, SKU.clocks_mhz,
+                power_limit_default_w=SKU.power_limit_w,
+                controllable=True, power_limit_min_w=SKU.power_limit_min_w,
+                power_limit_max_w=SKU.power_limit_w,
+            )
+            for node in self.nodes
+            for i in range(GPUS)
+        }  # fmt: skip
+        self.leases: dict[str, tuple[Lease, float]] = {}
+        self.energy_j = dict.fromkeys(self.descriptions, 0.0)
+        self.epoch = 0
+        self._reports: list[ArrivedReport] = []
+        self._state = FleetState((), ())
+
+    def policy(self, *, profiles: bool) -> Policy:
+        options: dict[tuple[int, Kind], list[ClockOption]] = {}
+        for stage, kind, clock, time_s, energy_j in rows(
+            SKU, STAGES, scale=self.scale, noise=0.0, seed=1
+        ):
+            options.setdefault((stage, kind), []).append(ClockOption(clock, time_s, energy_j))
+        profile = Profile({key: tuple(made) for key, made in options.items()}, "simulated")
+        width = len(self.nodes) // len(self.jobs)
+        return Policy(
+            mode="recommend",
+            jobs=tuple(
+                JobPolicy(
+                    name=job.name,
+                    mode="enforce",
+                    slo=Slo(max_slowdown=0.02),
+                    gpus=tuple(
+                        GpuRef(uuid.split("-")[1], int(uuid.split("-")[2]))
+                        for stage in job.stages
+                        for uuid in stage
+                    ),
+                    clocks=ClockPolicy(granularity="gpu", min_mhz=900),
+                    pipeline=Pipeline("1f1b", STAGES, MICROBATCHES, data_parallel=width),
+                    profile=profile if profiles else None,
+                    blocking_power_w=SKU.blocking_power_w,
+                )
+                for job in self.jobs
+            ),
+            source="benchmark",
+            digest="1",
+        )
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+        for uuid in [u for u, (_, ends_s) in self.leases.items() if ends_s <= self.now_s]:
+            del self.leases[uuid]
+        for job in self.jobs:
+            clocks = tuple(self._clock(stage[0]) for stage in job.stages)
+            done = job.run(clocks)
+            for stage, run in zip(job.stages, done.stages, strict=True):
+                for uuid in stage:
+                    self.energy_j[uuid] += run.energy_j * seconds / done.duration_s
+            job.ends_s = max(job.ends_s, self.now_s - seconds)
+            while job.ends_s + done.duration_s <= self.now_s:
+                job.ends_s += done.duration_s
+                job.number += 1
+                self._report(job, done)
+        self._look()
+
+    def _report(self, job: Job, done: Iteration) -> None:
+        for s, (stage, run) in enumerate(zip(job.stages, done.stages, strict=True)):
+            operations = tuple(
+                OperationReport(kind, MICROBATCHES, busy_s) for kind, busy_s in run.busy_s.items()
+            )
+            self._reports += [
+                ArrivedReport(
+                    IterationReport(job.name, uuid, s, job.number, done.duration_s, operations),
+                    job.ends_s,
+                )
+                for uuid in stage
+            ]
+
+    def _clock(self, uuid: str) -> int:
+        held = self.leases.get(uuid)
+        return held[0].clock_max_mhz if held else SKU.clock_max_mhz
+
+    def _look(self) -> None:
+        nodes = tuple(NodeView(n, n, True, self.epoch, 60.0, "1") for n in self.nodes)
+        gpus = []
+        for uuid, description in self.descriptions.items():
+            held = self.leases.get(uuid)
+            snapshot = GpuSnapshot(
+                uuid,
+                power_average_w=300.0,
+                energy_j=self.energy_j[uuid],
+                clock_sm_mhz=self._clock(uuid),
+                utilization_gpu_ratio=1.0,
+                lease=held[0] if held else None,
+            )
+            node = uuid.split("-")[1]
+            gpus.append(GpuView(description, node, node, snapshot, 0.0))
+        self._state = FleetState(nodes, tuple(gpus))
+
+    # -- the fleet port --------------------------------------------------------------------
+
+    def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
+        del now_s
+        if not addresses:
+            return self._state
+        return FleetState(
+            tuple(node for node in self._state.nodes if node.address in addresses),
+            tuple(gpu for gpu in self._state.gpus if gpu.address in addresses),
+        )
+
+    def take_reports(self) -> tuple[ArrivedReport, ...]:
+        taken, self._reports = tuple(self._reports), []
+        return taken
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        del address
+        self.epoch = command.epoch
+        for one in command.settings:
+            lease = Lease(command.job, command.epoch, command.generation, 0, one.clock_max_mhz, 0.0)
+            self.leases[one.uuid] = (lease, self.now_s + command.ttl_s)
+        return tuple(Result(one.uuid, accepted=True) for one in command.settings)
+
+    async def renew(
+        self, address: str, epoch: int, job: str, generation: int, ttl_s: float
+    ) -> tuple[Result, ...]:
+        del epoch, job, generation
+        renewed = [f"GPU-{address}-{i}" for i in range(GPUS)]
+        for uuid in renewed:
+            if uuid in self.leases:
+                self.leases[uuid] = (self.leases[uuid][0], self.now_s + ttl_s)
+        return tuple(Result(uuid, accepted=True) for uuid in renewed)
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]:
+        del address, epoch, job, reason
+        for uuid in uuids:
+            self.leases.pop(uuid, None)
+        return tuple(Result(uuid, accepted=True) for uuid in uuids)
+
+
+async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[float]:
+    """Processor seconds of each steady pass."""
+    asyncio.get_running_loop().set_default_executor(AtOnce())
+    cluster = Cluster(jobs, args.nodes_per_job, args.iteration_s)
+    policy = cluster.policy(profiles=not args.no_profiles)
+    store = open_store(f"sqlite:///{folder}/{jobs}.db")
+    reconciler = Reconciler(
+        fleet=cluster,
+        store=store,
+        source=HeldSource(policy),
+        policy=policy,
+        learner=AdaptiveEstimator({}),
+        solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
+        planners=AtOnce(),
+        background=AtOnce(),
+        epoch=store.next_epoch(0),
+        pacing=Pacing(INTERVAL_S, watch_s=1.0),
+        now_s=lambda: cluster.now_s,
+        unix_s=lambda: 1.8e9 + cluster.now_s,
+    )
+    publisher = Publisher()
+
+    async def passed() -> float:
+        cluster.advance(INTERVAL_S)
+        await reconciler.beat()
+        begun_s = time.process_time()
+        publisher.publish(await reconciler.run_pass())
+        took_s = time.process_time() - begun_s
+        await studied()
+        return took_s
+
+    for _ in range(HELD_WITHIN):
+        await passed()
+        board = reconciler.board
+        assert board is not None
+        if all(job.applied for job in board.jobs) or args.no_profiles:
+            break
+    else:
+        print(f"{jobs} jobs: not all are held: {board.sentence}")
+    for _ in range(SETTLED):
+        await passed()
+    profiler = cProfile.Profile() if args.profile else None
+    took_s = []
+    for _ in range(args.passes):
+        if profiler:
+            profiler.enable()
+        took_s.append(await passed())
+        if profiler:
+            profiler.disable()
+    if profiler:
+        pstats.Stats(profiler).sort_stats("tottime").print_stats(SHOWN)
+        pstats.Stats(profiler).sort_stats("cumtime").print_stats(2 * SHOWN)
+    await reconciler.stop("done")
+    store.close()
+    return took_s
+
+
+def exponent(sizes: list[int], costs: list[float]) -> float:
+    """The slope of the least-squares line through the logarithms."""
+    fit = statistics.linear_regression([math.log(n) for n in sizes], [math.log(s) for s in costs])
+    return fit.slope
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--jobs", default="12,25,50,100")
+    parser.add_argument("--nodes-per-job", type=int, default=12)
+    parser.add_argument("--passes", type=int, default=40)
+    parser.add_argument("--iteration-s", type=float, default=3.0)
+    parser.add_argument("--no-profiles", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes")
+    args = parser.parse_args()
+    sizes = [int(word) for word in args.jobs.split(",")]
+    means = []
+    with tempfile.TemporaryDirectory(prefix="joulecut") as folder:
+        for jobs in sizes:
+            took_s = asyncio.run(measured(args, jobs, Path(folder)))
+            means.append(statistics.fmean(took_s))
+            gpus = jobs * args.nodes_per_job * GPUS
+            print(
+                f"{gpus} GPUs, {jobs} jobs: {1e3 * means[-1]:.0f} ms a pass, "
+                f"longest {1e3 * max(took_s):.0f} ms",
+                flush=True,
+            )
+    if len(sizes) > 1:
+        print(f"growth exponent: {exponent(sizes, means):.2f}")
+
+
+if __name__ == "__main__":
+    main()
