@@ -159,8 +159,8 @@ async def _serve(
     )
     try:
         await context.until_stopped(fleet.described(DESCRIBE_LIMIT_S))
-        while (reports := await wait_for_leadership(context)) is not None:
-            await lead_term(context, reports)
+        while (ready := await wait_for_leadership(context)) is not None:
+            await lead_term(context, ready)
     finally:
         for task in (warmed, following):
             task.cancel()

@@ -7,7 +7,7 @@ standby and sends no commands.
 import asyncio
 import signal
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.cluster.history import History
@@ -17,7 +17,7 @@ from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
-from joulecut_controller.reconcile.reconciler import Reconciler
+from joulecut_controller.reconcile.reconciler import Reconciler, profiles_of
 from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
@@ -38,10 +38,18 @@ LAG_LOOK_S = 0.1
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
 
 
-async def wait_for_leadership(context: ServiceContext) -> Sequence[ArrivedReport] | None:
-    """Waits until this controller may lead; None where it is stopped before that. Returns the
-    newest report of each GPU: from them the first pass knows where jobs run.
+@dataclass(slots=True)
+class Readiness:
+    """What a standby has ready for its term: the newest report of each GPU, from which the first
+    pass knows where jobs run, and an estimator with the policy's profiles, which take seconds.
     """
+
+    newest: dict[str, ArrivedReport] = field(default_factory=dict)
+    learner: AdaptiveEstimator = field(default_factory=lambda: AdaptiveEstimator({}))
+
+
+async def wait_for_leadership(context: ServiceContext) -> Readiness | None:
+    """Waits until this controller may lead; None where it is stopped before that."""
     following = asyncio.create_task(_follow(context.history))
     try:
         return await _wait(context)
@@ -56,14 +64,21 @@ async def _follow(history: History) -> None:
         await asyncio.sleep(HISTORY_LOOK_S)
 
 
-async def _wait(context: ServiceContext) -> Sequence[ArrivedReport] | None:
+async def _wait(context: ServiceContext) -> Readiness | None:
     said, tries = "", 0
-    newest: dict[str, ArrivedReport] = {}
+    ready = Readiness()
+    profiles: asyncio.Task[None] | None = None
     while not context.stopping.is_set():
         if await context.leadership.try_once():
-            return tuple(newest.values())
+            if profiles is not None:
+                await profiles
+            return ready
         tries += 1
-        newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
+        if profiles is None:
+            wanted = profiles_of(context.policy)
+            fitting = asyncio.to_thread(ready.learner.set_profiles, wanted)
+            profiles = asyncio.create_task(fitting, name="profiles")
+        ready.newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
         board = standby_board(
             context.fleet.observe(time.monotonic()),
             context.leadership.waiting,
@@ -85,13 +100,11 @@ async def _wait(context: ServiceContext) -> Sequence[ArrivedReport] | None:
     return None
 
 
-async def lead_term(context: ServiceContext, reports: Sequence[ArrivedReport]) -> None:
-    """The term itself, from its number to its end; afterwards the leader lock is free. `reports`
-    came before it.
-    """
+async def lead_term(context: ServiceContext, ready: Readiness) -> None:
+    """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
-        reconciler = _begin(context, rates, reports)
+        reconciler = _begin(context, rates, ready)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
         await context.leadership.release()
@@ -113,9 +126,7 @@ async def lead_term(context: ServiceContext, reports: Sequence[ArrivedReport]) -
         await context.leadership.release()
 
 
-def _begin(
-    context: ServiceContext, rates: PrometheusRates, reports: Sequence[ArrivedReport]
-) -> Reconciler:
+def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     strange = impossible_epoch(nodes)
@@ -134,7 +145,7 @@ def _begin(
         store=context.store,
         source=context.source,
         policy=context.policy,
-        learner=AdaptiveEstimator({}),
+        learner=ready.learner,
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
         planners=context.planners,
         background=context.background,
@@ -144,7 +155,7 @@ def _begin(
         unix_s=time.time,
         unready=lambda: context.warming.wait,
         rates=rates,
-        reports=reports,
+        reports=tuple(ready.newest.values()),
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it

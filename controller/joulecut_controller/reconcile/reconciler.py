@@ -109,7 +109,7 @@ class Reconciler:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics = LoopMetrics()
         self.board: Board | None = None
-        learner.set_profiles(_profiles(policy))
+        learner.set_profiles(profiles_of(policy))
         self._jobs: dict[str, JobController] = {}
         self._turns: dict[str, int] = {}  # by job: its place in the policy
         self._policy = policy
@@ -252,7 +252,7 @@ class Reconciler:
         wanted = with_opted_in(self.policy_read, self._allocations())
         if newer or wanted != self._policy:
             self._policy = wanted
-            self._learner.set_profiles(_profiles(wanted))
+            self._learner.set_profiles(profiles_of(wanted))
         policies = {policy.name: policy for policy in self.policy.jobs}
         for name in [name for name in self._jobs if name not in policies]:
             async with self.commands.acting(name):
@@ -606,7 +606,7 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
     return f"{words}. {count} available: {energy.replace('%', ' %')} energy (recommend)"
 
 
-def _profiles(policy: Policy) -> dict[str, Profile]:
+def profiles_of(policy: Policy) -> dict[str, Profile]:
     """By job, of the jobs that have one."""
     return {job.name: job.profile for job in policy.jobs if job.profile is not None}
 
