@@ -18,8 +18,10 @@ from joulecut_controller.learn.energy_model import ENERGY_NOISE
 from joulecut_controller.learn.evidence import Evidence, ExplorerInput, lowest_of, measurement_at
 from joulecut_controller.learn.iteration_form import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement, MeasurementLog
+from joulecut_controller.learn.operation_advice import operation_advice
 from joulecut_controller.learn.probes import GAIN_MIN, Probes
 from joulecut_controller.learn.rate_model import RateModel
+from joulecut_engine.graph.pipeline import Pipeline
 
 
 class Explorer:
@@ -34,20 +36,31 @@ class Explorer:
         """Raises ValueError if the pipeline cannot be laid out."""
         asked = (facts, log.measurements)
         if self._advised is None or self._advised[0] != asked:
-            model = self._model(facts, log.measurements) if log.measurements else None
-            self._advised = (asked, advise(facts, log.measurements, model))
+            self._advised = (asked, self._advise(facts, log.measurements))
         return self._advised[1]
+
+    def _advise(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> Advice:
+        waits = _unmeasured(facts, measurements)
+        if waits is not None:
+            return waits
+        if all(measurement.busy_s for measurement in measurements):
+            return operation_advice(facts, measurements, self._longest(facts.constants.pipeline))
+        return _Step(Evidence(facts, measurements, self._model(facts, measurements))).advice()
+
+    def _longest(self, pipeline: Pipeline) -> LongestPaths:
+        if self._paths is None or self._paths[0] != pipeline:
+            self._paths = (pipeline, LongestPaths(pipeline))
+        return self._paths[1]
 
     def _model(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> RateModel:
         constants = facts.constants
-        if self._paths is None or self._paths[0] != constants.pipeline:
-            self._paths = (constants.pipeline, LongestPaths(constants.pipeline))
+        paths = self._longest(constants.pipeline)
         constants = replace(
             constants,
             default_mhz=capped_mhz(constants.default_mhz, measurements, facts.alike),
         )
         if self._fitted is None or self._fitted[0] != (constants, measurements):
-            model = RateModel(constants, measurements, self._paths[1])
+            model = RateModel(constants, measurements, paths)
             if model.contradicted:
                 model = model.from_windows()
             self._fitted = ((constants, measurements), model)
@@ -56,21 +69,19 @@ class Explorer:
 
 # Parts of the budget to aim at, while the upper band breaks the deadline.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
-# The deadline is a ratio of the baseline, whose error every later window shares: at most this
-# standard error, or so many windows.
+# At the rate alone the deadline is a ratio of the baseline, whose error every later window shares:
+# at most this standard error, or so many windows.
 BASELINE_ENOUGH = ((0.0003, 8), (0.001, 16))
 SURE = 1e-9
 
 
-def advise(
-    facts: ExplorerInput, measurements: tuple[Measurement, ...], model: RateModel | None
-) -> Advice:
-    """The next step. `model` is the fit to `measurements`, None without any."""
+def _unmeasured(facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> Advice | None:
+    """What has to be measured before anything else, if anything has."""
     default = measurement_at(measurements, facts.constants.default_mhz)
     if default is None and facts.now_mhz != facts.constants.default_mhz:
         reason = "the baseline has to be measured again"
         return Advice("raise", reason, facts.constants.default_mhz)
-    if default is None or model is None:
+    if default is None:
         return _measure(
             facts, measurements, "no window at default clocks yet: measuring the baseline"
         )
@@ -78,7 +89,7 @@ def advise(
         default.stderr_ratio > enough and default.iterations < windows * facts.window_iterations
         for enough, windows in BASELINE_ENOUGH
     )
-    if rough and len(measurements) == 1:
+    if rough and len(measurements) == 1 and not default.busy_s:
         known = f"±{default.stderr_ratio:.2%} after {default.iterations} iterations"
         return _measure(facts, measurements, f"measuring the baseline more closely: {known}")
     if measurement_at(measurements, facts.now_mhz) is None:
@@ -87,7 +98,7 @@ def advise(
             measurements,
             f"measuring {_clocks(facts.now_mhz)} MHz over {facts.window_iterations} iterations",
         )
-    return _Step(Evidence(facts, measurements, model)).advice()
+    return None
 
 
 def _measure(facts: ExplorerInput, measurements: tuple[Measurement, ...], reason: str) -> Advice:

@@ -43,6 +43,13 @@ class LongestPaths:
         stages, kinds, guesses = times_s.shape
         return self._levels.iteration_times(times_s.reshape(stages * kinds, guesses), self._which)
 
+    def critical(self, times_s: Floats) -> tuple[float, Floats]:
+        """The longest path of one guess (stages, kinds), and how many operations of each stage and
+        kind it takes.
+        """
+        length_s, counts = self._levels.critical(np.ascontiguousarray(times_s).ravel(), self._which)
+        return length_s, counts.reshape(times_s.shape)
+
     def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:
         """Iteration times with every operation jittered by `spread` (a ratio): (draws, guesses)."""
         half = np.random.default_rng(SEED).standard_normal((draws // 2, len(self._which)))

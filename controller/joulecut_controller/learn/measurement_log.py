@@ -6,6 +6,8 @@ numbers. The log is bounded, refuses impossible windows, and is emptied if the j
 
 import json
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.learn.work_prior import WorkPrior
@@ -75,15 +77,32 @@ MOVED_STDERRS = 5.0
 VERSION = 1
 
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
+# Where operations are reported each iteration has hundreds of them, and energy counters need eight.
 WINDOW_ITERATIONS = 50
 WINDOW_ITERATIONS_MIN = 12
+WINDOW_ITERATIONS_MIN_DETAILED = 8
 WINDOW_S = 12.0
 
 
-def window_iterations(iteration_s: float) -> int:
-    """Iterations per window, by the time of one iteration."""
+def window_iterations(iteration_s: float, *, detailed: bool = False) -> int:
+    """Iterations per window, by the time of one iteration; `detailed` with operations reported."""
     fit = int(WINDOW_S / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
-    return max(WINDOW_ITERATIONS_MIN, min(WINDOW_ITERATIONS, fit))
+    least = WINDOW_ITERATIONS_MIN_DETAILED if detailed else WINDOW_ITERATIONS_MIN
+    return max(least, min(WINDOW_ITERATIONS, fit))
+
+
+# Of robust standard deviations (1.48 x the median deviation): an iteration farther from the median
+# had a hiccup, which no clock explains.
+HICCUP_SDS = 4.0
+
+
+def without_hiccups(times_s: Sequence[float]) -> list[float]:
+    """Times of usual iterations; all where half or more are equal."""
+    middle = statistics.median(times_s)
+    sd = 1.48 * statistics.median(abs(time_s - middle) for time_s in times_s)
+    if sd <= 0.0:
+        return list(times_s)
+    return [time_s for time_s in times_s if abs(time_s - middle) <= HICCUP_SDS * sd]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +123,10 @@ class MeasurementLog:
         if old is not None and bool(old.busy_s) == bool(measurement.busy_s):
             moved = measurement.time_s / old.time_s - 1.0
             doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
-            if abs(moved) > max(MOVED_RATIO, MOVED_STDERRS * doubt):
+            known = max(MOVED_RATIO, MOVED_STDERRS * doubt)
+            if abs(moved) > known and measurement.busy_s:
+                pass  # its curves are ratios, which hold; the newest window counts alone
+            elif abs(moved) > known:
                 # The first measurement is the baseline: this one, or to be measured again.
                 again = (measurement,) if old is self.measurements[0] else ()
                 new = replace(self, measurements=again, restarts=self.restarts + 1)
@@ -112,7 +134,8 @@ class MeasurementLog:
                     f"iteration time changed by {moved:+.1%} at the same clocks: what was learnt "
                     "no longer holds, learning starts again"
                 )
-            measurement = _merged(old, measurement)
+            else:
+                measurement = _merged(old, measurement)
         kept = [r for r in self.measurements if r.clocks_mhz != measurement.clocks_mhz]
         if kept and bool(kept[0].busy_s) != bool(measurement.busy_s):
             if measurement.clocks_mhz != self.measurements[0].clocks_mhz:

@@ -27,6 +27,7 @@ from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView, PipelineTrace, StageLoad, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
+BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0  # of long iterations whose operations are reported
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
@@ -249,7 +250,7 @@ class IterationStats:
             return
         if track.known_since_s != track.window.since_s:
             track.known, track.known_since_s = track.baseline, track.window.since_s
-        if mature(candidate):
+        if mature(candidate, operations=bool(track.operations_reported)):
             track.baseline = candidate
             loads = track.window.loads()
             if loads is not track.loads_compared:  # nothing new otherwise
@@ -337,8 +338,13 @@ def _wanted(window: Window) -> int:
     return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
 
 
-def mature(window: Window) -> bool:
-    """Enough of a baseline to plan on."""
+def mature(window: Window, *, operations: bool = False) -> bool:
+    """Enough of a baseline to plan on. Where operations are reported plans rest on their ratios, so
+    long iterations need not be as many; whatever judges by the mean knows its standard error.
+    """
+    lasted_s = window.iterations * window.time_mean_s
+    if operations and window.iterations >= BASELINE_LONG_MIN and lasted_s >= BASELINE_LONG_S:
+        return True
     if window.iterations < BASELINE_ITERATIONS_MIN:
         return False
     return (

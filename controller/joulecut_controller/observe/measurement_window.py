@@ -22,7 +22,7 @@ OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we s
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
-ENERGY_ITERATIONS_MIN = 10  # a cut iteration at either end then weighs little
+ENERGY_ITERATIONS_MIN = 7  # a cut iteration at either end then weighs little
 ANCHORS_KEPT = 64
 CLOCKS_KEPT = 32
 HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them

@@ -17,6 +17,7 @@ from joulecut_controller.learn.measurement_log import (
     MeasurementLog,
     ProbedJob,
     window_iterations,
+    without_hiccups,
 )
 from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
@@ -69,7 +70,8 @@ class OnlineProfiler:
         current = measured.current
         if current is None or measured.straggling or not measured.settled or job.complaint:
             return ""
-        wanted = window_iterations(current.time_mean_s)
+        detailed = all(set(KINDS) <= load.busy_s.keys() for load in measured.loads)
+        wanted = window_iterations(current.time_mean_s, detailed=detailed)
         if len(self._durations_s) < wanted:
             return ""
         if not self._log.measurements and not measured.at_default:
@@ -86,7 +88,7 @@ class OnlineProfiler:
         self, job: JobView, measured: Measured, view: Mapping[str, GpuView]
     ) -> Measurement | str:
         """The window as a measurement, or why it cannot be used."""
-        current, times_s = measured.current, self._durations_s
+        current, times_s = measured.current, without_hiccups(self._durations_s)
         assert current is not None
         time_s = statistics.fmean(times_s)
         loads = {load.uuid: load for load in measured.loads}
@@ -108,7 +110,7 @@ class OnlineProfiler:
         detailed = len(busy) == len(clocks)
         return Measurement(
             tuple(clocks),
-            len(times_s),
+            len(self._durations_s),
             time_s,
             statistics.stdev(times_s),
             tuple(energies),
@@ -213,7 +215,8 @@ class OnlineProfiler:
             return self._said or "no profile: measuring a window at default clocks"
         policy, pipeline = inputs.job.policy, inputs.job.policy.pipeline
         assert pipeline is not None
-        default = self._log.measurements[0].clocks_mhz
+        baseline = self._log.measurements[0]
+        default = baseline.clocks_mhz
         grids, now, models, highest = [], [], [], 0
         for stage, uuids in enumerate(inputs.job.stages):
             placed = [inputs.view.gpus[uuid] for uuid in uuids]
@@ -232,7 +235,7 @@ class OnlineProfiler:
             grids=tuple(grids),
             now_mhz=tuple(now),
             slo=policy.slo,
-            window_iterations=window_iterations(self._log.measurements[0].time_s),
+            window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )

@@ -1,0 +1,169 @@
+"""Time and energy of a job that reports its operations, at every allowed clock.
+
+Reported busy times give each stage's own curve of time against the clock, and its power samples
+one of power, so all stages may change in one window. The graph makes iterations of operations.
+Ratios to default clocks are what counts: noise that a whole window has in common cancels out.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, Floats, Ints
+from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput, lowest_of
+from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.measurement_log import Measurement
+from joulecut_engine.graph.pipeline import KINDS
+
+# Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
+# of the A40 jump by 1 % between neighbouring clocks.
+TIME = CurvePrior(0.75, 0.25, 0.04, residual_sd=0.004, reach=0.05, noise=0.002)
+# Power while working falls with the 1.2th to 2.2nd power of the clock there. A counter moves every
+# 100 ms, and a window's ends cut an iteration.
+POWER = CurvePrior(-1.7, 0.5, 0.1, residual_sd=0.015, reach=0.15, noise=0.008)
+POWER_COMMON_SD = 0.003  # of all GPUs in one window
+# A slow window may be followed by another: its mean is less certain than that of independent ones.
+MEMORY = 2.0
+SPREAD_UNKNOWN = 0.01  # of an operation, where too few iterations were reported to know
+# Of a longest path over the time of the iteration, at lower clocks over that at default ones.
+PATH_SD = 0.003
+# Clocks that a power cap hides below the default show no effect: how far they reach is searched by
+# these steps (logarithms), and counts where it explains the windows so much better.
+HIDDEN_STEPS = (0.08, 0.04, 0.02, 0.01, 0.005)
+HIDDEN_WORTH = 1.0
+BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
+WINDOWS_KEPT = 24  # the baseline and the newest: what older ones say, a job may have outlived
+
+
+class OperationModel:
+    """Tables (stages, clocks) of one state of the log; `grid_mhz` is padded with its last clock.
+
+    `mean_s`, `high_s` and `worst_s` are seconds of one operation (stages, kinds, clocks): expected,
+    one standard deviation slower, and as slow as work can get below the clocks it was measured at.
+    `cost_j` is the energy of a stage above waiting, per iteration.
+    """
+
+    def __init__(
+        self, facts: ExplorerInput, measurements: Sequence[Measurement], paths: LongestPaths
+    ) -> None:
+        """The first measurement is at default clocks. All have busy times."""
+        self.paths, self.stages = paths, len(facts.grids)
+        kept = [measurements[0], *measurements[1:][-(WINDOWS_KEPT - 1) :]]
+        self.lowest = lowest_of(tuple(measurements))
+        self._clocks = np.array([m.clocks_mhz for m in kept], dtype=np.float64).T
+        self._default = np.array(facts.constants.default_mhz, dtype=np.float64)
+        self._busy_s = np.array([m.busy_s for m in kept]).transpose(1, 2, 0)
+        self._stderr = MEMORY * np.array([m.stderr_ratio for m in kept])
+        self.grid_mhz, self.reachable = self._grid(facts)
+        fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
+        ahead = np.log(self._default[:, None] / self.grid_mhz)
+        power_w, capped = self._power(kept, fall, ahead, facts)
+        self._tabulate_times(fall, ahead, capped)
+        working_s = self.mean_s.sum(axis=1) * facts.constants.pipeline.microbatches
+        self.cost_j = working_s * (np.maximum(power_w, self.waiting_w) - self.waiting_w)
+        self.second_j = self.stages * (self.waiting_w + facts.host_power_w)
+        spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
+        self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
+        self.default = np.full(self.stages, self.grid_mhz.shape[1] - 1)
+        self.excess = self._excess(kept)
+        self.base_s = self.jittered_s(self.mean_s, self.default)
+
+    def _grid(self, facts: ExplorerInput) -> tuple[Floats, Floats]:
+        """Allowed clocks by stage, ascending, padded below; and which are within one step of a
+        clock measured there or on a GPU of its kind.
+        """
+        width = max(map(len, facts.grids))
+        grid = np.array([[g[0]] * (width - len(g)) + list(g) for g in facts.grids], dtype=float)
+        kinds, low = np.array(facts.alike), np.array(self.lowest, dtype=float)
+        of_kind = np.array([low[kinds == kind].min() for kind in kinds])
+        step_mhz = STEP_RATIO * facts.constants.clock_max_mhz
+        reachable = grid >= np.minimum(low - step_mhz, of_kind)[:, None]
+        reachable[:, -1] = True
+        return grid, reachable
+
+    def _tabulate_times(self, fall: Floats, ahead: Floats, capped: float) -> None:
+        kinds = len(KINDS)
+        values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
+        group = np.tile(np.arange(kinds), self.stages)
+        curves = _below_cap(
+            np.repeat(fall, kinds, axis=0), values, group, self._stderr, TIME
+        )
+        self.curves=curves
+        change, sd = curves.changes(np.repeat(ahead, kinds, axis=0))
+        mean = np.exp(curves.levels()[:, None] + change)
+        shape = (self.stages, kinds, -1)
+        mean = np.exp(curves.levels()[:, None] + change)
+        self.mean_s, self.high_s = mean.reshape(shape), (mean * np.exp(sd)).reshape(shape)
+        # Below the lowest measured clock no work slows by more than its clock; above the cap of its
+        # kind it does not slow at all.
+        at = np.array(self.lowest, dtype=float)
+        nearest = (self.grid_mhz < at[:, None]).sum(axis=1)
+        measured_s = np.take_along_axis(self.high_s, nearest[:, None, None], axis=2)
+        edge_mhz = np.minimum(at, np.maximum(self._default * np.exp(-capped), at.min()))
+        stretched = measured_s * np.maximum(1.0, edge_mhz[:, None] / self.grid_mhz)[:, None, :]
+        unseen = (self.grid_mhz < at[:, None])[:, None, :]
+        self.worst_s = np.where(unseen, np.maximum(stretched, self.high_s), self.high_s)
+
+    def _power(
+        self, kept: Sequence[Measurement], fall: Floats, ahead: Floats, facts: ExplorerInput
+    ) -> tuple[Floats, float]:
+        """Watts while working (stages, clocks), and down to which fall a power cap holds them."""
+        microbatches = facts.constants.pipeline.microbatches
+        work_s = self._busy_s.sum(axis=1) * microbatches
+        times_s = np.array([m.time_s for m in kept])
+        energy_j = np.array([m.energy_j for m in kept]).T
+        mean_w = float((energy_j[:, 0] / times_s[0]).mean())
+        self.waiting_w = facts.constants.blocking_power_w or BLOCKING_UNKNOWN * mean_w
+        waits_s = np.maximum(0.0, times_s - work_s)
+        watts = np.maximum((energy_j - self.waiting_w * waits_s) / work_s, self.waiting_w)
+        common_sd = np.full(len(kept), POWER_COMMON_SD)
+        group = np.zeros(self.stages, dtype=np.int64)
+        curves = _below_cap(fall, np.log(watts), group, common_sd, POWER)
+        power_w = np.exp(curves.levels()[:, None] + curves.changes(ahead)[0])
+        return power_w, float(curves.flat[0])
+
+    def _excess(self, kept: Sequence[Measurement]) -> float:
+        """How much longer iterations became at lower clocks than the graph explains, a ratio."""
+        modelled_s = self.paths.jittered_s(self._busy_s, self._spread).mean(axis=0)
+        left = np.log([m.time_s for m in kept] / modelled_s)
+        stderr = self._stderr
+        precision = 1.0 / (stderr[1:] ** 2 + stderr[0] ** 2)
+        pull = float((precision * (left[1:] - left[0])).sum())
+        return max(0.0, pull / (precision.sum() + PATH_SD**-2.0))
+
+    # -- answers -----------------------------------------------------------------------------
+
+    def jittered_s(self, table_s: Floats, at: Ints) -> float:
+        return float(self.jittered_many_s(table_s, at[:, None])[0])
+
+    def jittered_many_s(self, table_s: Floats, at: Ints) -> Floats:
+        """Mean iteration times under the operations' jitter; `at` are indices (stages, m)."""
+        each = np.take_along_axis(table_s, at[:, None, :], axis=2)
+        return self.paths.jittered_s(each, self._spread).mean(axis=0)
+
+    def energy_j(self, at: Ints, time_s: float) -> float:
+        """Joules of one GPU per stage, waiting and host included."""
+        return float(self.cost_j[np.arange(self.stages), at].sum() + self.second_j * time_s)
+
+
+def _below_cap(
+    fall: Floats,
+    values: Floats,
+    group: Ints,
+    common_sd: Floats,
+    prior: CurvePrior,
+    least: float = 0.0,
+) -> ClockCurves:
+    """Curves that are flat down to a fall, by group, where this explains the values best."""
+    groups, furthest = int(group.max()) + 1, float(fall.max())
+    best = ClockCurves(fall, values, group, common_sd, prior, np.full(groups, least))
+    for step in HIDDEN_STEPS if furthest > 0.0 else ():
+        for one in range(groups):
+            for edge in (best.flat[one] + step, best.flat[one] - step):
+                flat = best.flat.copy()
+                flat[one] = min(furthest, max(least, edge))
+                other = ClockCurves(fall, values, group, common_sd, prior, flat)
+                if other.misfit < best.misfit - HIDDEN_WORTH:
+                    best = other
+                    break
+    return best

@@ -1,0 +1,97 @@
+"""Cheapest clocks, one per stage, by the curves of operations.
+
+Energies add up over stages and longest paths know which stages an iteration waits for. So the
+search starts at each stage's cheapest clock, raises the stage that buys the most time on the
+longest path for its energy until deadlines are kept, and lowers what was raised for nothing. It
+takes about as many longest paths as there are clocks to pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_controller.learn.clock_curves import Floats, Ints
+from joulecut_controller.learn.iteration_form import LongestPaths
+
+SWEEPS = 4  # over all stages, lowering; the second rarely finds anything
+SURPLUS_ROUNDS = 4  # the effect of jitter depends on the clocks chosen, and converges in two
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Iterations by `times_s` (stages, kinds, clocks) may take `limit_s`, without jitter."""
+
+    times_s: Floats
+    limit_s: float
+
+
+class OperationSearch:
+    """Choices are indices of clocks by stage, ascending; `reachable` (stages, clocks) may be
+    chosen, the last always. `cost_j` (stages, clocks) is paid beside `second_j` per second.
+    """
+
+    def __init__(
+        self, paths: LongestPaths, cost_j: Floats, reachable: Floats, second_j: float
+    ) -> None:
+        self._paths, self._cost_j, self._second_j = paths, cost_j, second_j
+        self._stages = np.arange(len(cost_j))
+        self._lowest = reachable.argmax(axis=1)
+        self._top = cost_j.shape[1] - 1
+
+    def cheapest(self, limits: Sequence[Limit]) -> Ints | None:
+        """None if even the highest clocks are late."""
+        allowed = np.arange(self._top + 1) >= self._lowest[:, None]
+        at = np.where(allowed, self._cost_j, np.inf).argmin(axis=1)
+        while True:
+            late = [(self._time(limit, at) / limit.limit_s, i) for i, limit in enumerate(limits)]
+            ratio, worst = max(late)
+            step = self._raise(limits[worst], at, needed=ratio > 1.0)
+            if step is None:
+                return None if ratio > 1.0 else self._lowered(limits, at)
+            at[step] += 1
+
+    def _raise(self, limit: Limit, at: Ints, *, needed: bool) -> int | None:
+        """The stage whose next clock buys the most time for its energy. Where time is not
+        `needed`, only one that pays for itself: waiting costs energy too.
+        """
+        rows, up = self._stages, np.minimum(at + 1, self._top)
+        counts = self._paths.critical(self._at(limit, at))[1]
+        faster = limit.times_s[rows, :, at] - limit.times_s[rows, :, up]
+        saved_s = (counts * faster).sum(axis=1)
+        dearer_j = self._cost_j[rows, up] - self._cost_j[rows, at]
+        price = np.where(saved_s > 0.0, dearer_j / np.maximum(saved_s, 1e-12), np.inf)
+        best = int(np.argmin(price))
+        most = np.inf if needed else self._second_j
+        return best if price[best] < most else None
+
+    def _lowered(self, limits: Sequence[Limit], at: Ints) -> Ints:
+        for _ in range(SWEEPS):
+            down = np.maximum(at - 1, self._lowest)
+            gains_j = self._cost_j[self._stages, at] - self._cost_j[self._stages, down]
+            moved = False
+            for stage in np.argsort(-gains_j, kind="stable"):
+                if gains_j[stage] <= 0.0:
+                    break
+                tried = at.copy()
+                tried[stage] = down[stage]
+                if self._pays(limits, at, tried):
+                    at, moved = tried, True
+            if not moved:
+                break
+        return at
+
+    def _pays(self, limits: Sequence[Limit], at: Ints, tried: Ints) -> bool:
+        times_s = [self._time(limit, tried) for limit in limits]
+        if any(t > limit.limit_s for t, limit in zip(times_s, limits, strict=True)):
+            return False
+        longer_s = times_s[0] - self._time(limits[0], at)
+        rows = self._stages
+        saved_j = (self._cost_j[rows, at] - self._cost_j[rows, tried]).sum()
+        return bool(saved_j > self._second_j * longer_s)
+
+    def _at(self, limit: Limit, at: Ints) -> Floats:
+        return np.asarray(limit.times_s[self._stages, :, at])
+
+    def _time(self, limit: Limit, at: Ints) -> float:
+        return self._paths.critical(self._at(limit, at))[0]
