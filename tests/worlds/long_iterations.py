@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from unprofiled import UnprofiledWorld
 from worlds import Agent
 
-from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.plant import Plant
 from joulecut_sim.plant_variants import ReplayPlant, Table
 from joulecut_sim.possible import search
 from joulecut_wire.messages import GpuSnapshot

@@ -47,12 +47,13 @@ class ClockCurves:
         fall: Floats,
         values: Floats,
         group: Ints,
+        *,
         common_sd: Floats,
         prior: CurvePrior,
-        flat: Floats | None = None,
+        flat: Floats,
     ) -> None:
-        groups, (curves, windows) = int(group.max()) + 1, fall.shape
-        self.flat = np.zeros(groups) if flat is None else flat
+        groups, (curves, windows) = len(flat), fall.shape
+        self.flat = flat
         self._group, self._prior = group, prior
         self._fall = fall = self._effective(fall)
         # Unknowns of all curves: slopes by group, then what each window has in common.
@@ -72,13 +73,10 @@ class ClockCurves:
         pull = np.einsum("cwi,cw->i", weighted, left)
         shared = self._shared_covariance @ pull
         self._slopes = prior.slope + shared[:groups]
-        self.common = shared[groups:]
         self._weighted = weighted
         rest = left - design @ shared
         self._rest = np.einsum("cvw,cw->cv", self._weight, rest)
-        self.misfit = float(
-            np.einsum("cv,cv->", self._rest, rest) + (shared**2 * before).sum()
-        )
+        self.misfit = float(np.einsum("cv,cv->", self._rest, rest) + (shared**2 * before).sum())
 
     def _effective(self, fall: Floats) -> Floats:
         return np.maximum(0.0, fall - self.flat[self._group, None])
@@ -87,9 +85,7 @@ class ClockCurves:
         """Of two points of each curve, without its level: (curves, m, n)."""
         apart = (at[:, :, None] - other[:, None, :]) / self._prior.reach
         smooth = self._prior.residual_sd**2 * np.exp(-0.5 * apart**2)
-        return np.asarray(
-            smooth + self._prior.slope_sd_own**2 * at[:, :, None] * other[:, None, :]
-        )
+        return np.asarray(smooth + self._prior.slope_sd_own**2 * at[:, :, None] * other[:, None, :])
 
     def levels(self) -> Floats:
         """Values at default clocks: (curves,)."""
@@ -105,9 +101,12 @@ class ClockCurves:
         mean += np.einsum("cmw,cw->cm", near, self._rest)
         shared = -near @ self._weighted
         shared[np.arange(len(fall)), :, self._group] += fall
-        own = 2.0 * self._prior.residual_sd**2 * (
-            1.0 - np.exp(-0.5 * (fall / self._prior.reach) ** 2)
-        ) + (self._prior.slope_sd_own * fall) ** 2
+        own = (
+            2.0
+            * self._prior.residual_sd**2
+            * (1.0 - np.exp(-0.5 * (fall / self._prior.reach) ** 2))
+            + (self._prior.slope_sd_own * fall) ** 2
+        )
         own -= np.einsum("cmv,cmv->cm", near @ self._weight, near)
         spread = np.einsum("cmi,cmi->cm", shared @ self._shared_covariance, shared)
         return mean, np.sqrt(np.maximum(own, 0.0) + spread)

@@ -189,8 +189,8 @@ class Evidence:
 
     @property
     def narrow(self) -> bool:
-        """Whether one clock step is a large part of the budget, at L1 without noisy windows."""
-        if self.model.detailed or self.noisy:
+        """Whether one clock step is a large part of the budget, without noisy windows."""
+        if self.noisy:
             return False
         clock = max((grid[-1] / grid[-2] for grid in self.facts.grids if grid[1:]), default=1.0)
         return bool(self.deadline_s / self.base_s - 1.0 < CLOCKS_FEW * (clock - 1.0))

@@ -33,7 +33,7 @@ class JointProbes:
         """The acceptable group with the highest worth by either fit."""
         likeliest = self._known.model
         expected = likeliest.with_expected_work()
-        found = [self._towards(model) for model in (expected, likeliest) if model is not None]
+        found = [self._towards(model) for model in (expected, likeliest)]
         _, probe = max(found, key=lambda pair: pair[0])
         return probe
 

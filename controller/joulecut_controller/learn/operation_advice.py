@@ -48,9 +48,8 @@ class _Step:
             return self._answer("raise" if changed else "enough", reason, default)
         wanted = self._cheapest()
         if model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
-            reason = (
-                f"{self._expected_s(self._now):.4g} s an iteration, {self._deadline_s:.4g} s allowed"
-            )
+            now_s = self._expected_s(self._now)
+            reason = f"{now_s:.4g} s an iteration, {self._deadline_s:.4g} s allowed"
             return self._answer("raise", reason, wanted)
         wanted = self._anchored(wanted)
         gain = self._gain(wanted)
@@ -72,7 +71,7 @@ class _Step:
         return self._answer("probe", reason, wanted, below)
 
     def _anchored(self, wanted: Ints) -> Ints:
-        """The same with a quarter of the stages left as they are, those that would be lowered least.
+        """The same with a quarter of the stages as they are: those that would be lowered least.
 
         They show how much of a window's change all stages have in common. If all went down
         together, a slow hour would be taken for the effect of the clocks, or the reverse.

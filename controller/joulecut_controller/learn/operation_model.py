@@ -5,6 +5,7 @@ one of power, so all stages may change in one window. The graph makes iterations
 Ratios to default clocks are what counts: noise that a whole window has in common cancels out.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,9 +28,11 @@ MEMORY = 2.0
 SPREAD_UNKNOWN = 0.01  # of an operation, where too few iterations were reported to know
 # Of a longest path over the time of the iteration, at lower clocks over that at default ones.
 PATH_SD = 0.003
-# Clocks that a power cap hides below the default show no effect: how far they reach is searched by
-# these steps (logarithms), and counts where it explains the windows so much better.
-HIDDEN_STEPS = (0.08, 0.04, 0.02, 0.01, 0.005)
+# Clocks that a power cap hides below the default show no effect. How far they reach is searched by
+# parts of the measured range, then by steps (logarithms), and counts where it explains the windows
+# so much better.
+HIDDEN_PARTS = (0.3, 0.6, 1.0)
+HIDDEN_STEPS = (0.02, 0.01, 0.005)
 HIDDEN_WORTH = 1.0
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 WINDOWS_KEPT = 24  # the baseline and the newest: what older ones say, a job may have outlived
@@ -54,6 +57,7 @@ class OperationModel:
         self._default = np.array(facts.constants.default_mhz, dtype=np.float64)
         self._busy_s = np.array([m.busy_s for m in kept]).transpose(1, 2, 0)
         self._stderr = MEMORY * np.array([m.stderr_ratio for m in kept])
+        self._cards = np.unique(facts.alike, return_inverse=True)[1]  # kind of GPU by stage
         self.grid_mhz, self.reachable = self._grid(facts)
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
@@ -74,42 +78,36 @@ class OperationModel:
         """
         width = max(map(len, facts.grids))
         grid = np.array([[g[0]] * (width - len(g)) + list(g) for g in facts.grids], dtype=float)
-        kinds, low = np.array(facts.alike), np.array(self.lowest, dtype=float)
-        of_kind = np.array([low[kinds == kind].min() for kind in kinds])
+        low, cards = np.array(self.lowest, dtype=np.float64), self._cards
+        self._low_of_card = np.array([low[cards == card].min() for card in cards])
         step_mhz = STEP_RATIO * facts.constants.clock_max_mhz
-        reachable = grid >= np.minimum(low - step_mhz, of_kind)[:, None]
+        reachable = grid >= np.minimum(low - step_mhz, self._low_of_card)[:, None]
         reachable[:, -1] = True
         return grid, reachable
 
-    def _tabulate_times(self, fall: Floats, ahead: Floats, capped: float) -> None:
+    def _tabulate_times(self, fall: Floats, ahead: Floats, capped: Floats) -> None:
         kinds = len(KINDS)
         values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
-        group = np.tile(np.arange(kinds), self.stages)
-        curves = _below_cap(
-            np.repeat(fall, kinds, axis=0), values, group, self._stderr, TIME
-        )
-        self.curves=curves
+        group = (self._cards[:, None] * kinds + np.arange(kinds)).ravel()
+        curves = _below_cap(np.repeat(fall, kinds, axis=0), values, group, self._stderr, TIME)
         change, sd = curves.changes(np.repeat(ahead, kinds, axis=0))
-        mean = np.exp(curves.levels()[:, None] + change)
-        shape = (self.stages, kinds, -1)
-        mean = np.exp(curves.levels()[:, None] + change)
+        mean, shape = np.exp(curves.levels()[:, None] + change), (self.stages, kinds, -1)
         self.mean_s, self.high_s = mean.reshape(shape), (mean * np.exp(sd)).reshape(shape)
-        # Below the lowest measured clock no work slows by more than its clock; above the cap of its
-        # kind it does not slow at all.
-        at = np.array(self.lowest, dtype=float)
-        nearest = (self.grid_mhz < at[:, None]).sum(axis=1)
-        measured_s = np.take_along_axis(self.high_s, nearest[:, None, None], axis=2)
-        edge_mhz = np.minimum(at, np.maximum(self._default * np.exp(-capped), at.min()))
-        stretched = measured_s * np.maximum(1.0, edge_mhz[:, None] / self.grid_mhz)[:, None, :]
-        unseen = (self.grid_mhz < at[:, None])[:, None, :]
-        self.worst_s = np.where(unseen, np.maximum(stretched, self.high_s), self.high_s)
+        # Below the lowest measured clock no work slows by more than its clock, and above the power
+        # cap, as far as a GPU of the kind was measured, it does not slow at all.
+        low = np.array(self.lowest, dtype=np.float64)
+        at = (self.grid_mhz < low[:, None]).sum(axis=1)
+        measured_s = np.take_along_axis(self.high_s, at[:, None, None], axis=2)
+        edge_mhz = np.minimum(low, np.maximum(self._default * np.exp(-capped), self._low_of_card))
+        stretch = np.maximum(1.0, edge_mhz[:, None] / self.grid_mhz)[:, None, :]
+        unseen = (self.grid_mhz < low[:, None])[:, None, :]
+        self.worst_s = np.where(unseen, np.maximum(measured_s * stretch, self.high_s), self.high_s)
 
     def _power(
         self, kept: Sequence[Measurement], fall: Floats, ahead: Floats, facts: ExplorerInput
-    ) -> tuple[Floats, float]:
-        """Watts while working (stages, clocks), and down to which fall a power cap holds them."""
-        microbatches = facts.constants.pipeline.microbatches
-        work_s = self._busy_s.sum(axis=1) * microbatches
+    ) -> tuple[Floats, Floats]:
+        """Watts while working (stages, clocks), and down to which fall a power cap holds each."""
+        work_s = self._busy_s.sum(axis=1) * facts.constants.pipeline.microbatches
         times_s = np.array([m.time_s for m in kept])
         energy_j = np.array([m.energy_j for m in kept]).T
         mean_w = float((energy_j[:, 0] / times_s[0]).mean())
@@ -117,10 +115,9 @@ class OperationModel:
         waits_s = np.maximum(0.0, times_s - work_s)
         watts = np.maximum((energy_j - self.waiting_w * waits_s) / work_s, self.waiting_w)
         common_sd = np.full(len(kept), POWER_COMMON_SD)
-        group = np.zeros(self.stages, dtype=np.int64)
-        curves = _below_cap(fall, np.log(watts), group, common_sd, POWER)
+        curves = _below_cap(fall, np.log(watts), self._cards, common_sd, POWER)
         power_w = np.exp(curves.levels()[:, None] + curves.changes(ahead)[0])
-        return power_w, float(curves.flat[0])
+        return power_w, curves.flat[self._cards]
 
     def _excess(self, kept: Sequence[Measurement]) -> float:
         """How much longer iterations became at lower clocks than the graph explains, a ratio."""
@@ -134,12 +131,9 @@ class OperationModel:
     # -- answers -----------------------------------------------------------------------------
 
     def jittered_s(self, table_s: Floats, at: Ints) -> float:
-        return float(self.jittered_many_s(table_s, at[:, None])[0])
-
-    def jittered_many_s(self, table_s: Floats, at: Ints) -> Floats:
-        """Mean iteration times under the operations' jitter; `at` are indices (stages, m)."""
-        each = np.take_along_axis(table_s, at[:, None, :], axis=2)
-        return self.paths.jittered_s(each, self._spread).mean(axis=0)
+        """Mean iteration time under the operations' jitter; `at` are indices by stage."""
+        each = np.take_along_axis(table_s, at[:, None, None], axis=2)
+        return float(self.paths.jittered_s(each, self._spread).mean())
 
     def energy_j(self, at: Ints, time_s: float) -> float:
         """Joules of one GPU per stage, waiting and host included."""
@@ -147,23 +141,27 @@ class OperationModel:
 
 
 def _below_cap(
-    fall: Floats,
-    values: Floats,
-    group: Ints,
-    common_sd: Floats,
-    prior: CurvePrior,
-    least: float = 0.0,
+    fall: Floats, values: Floats, group: Ints, common_sd: Floats, prior: CurvePrior
 ) -> ClockCurves:
     """Curves that are flat down to a fall, by group, where this explains the values best."""
     groups, furthest = int(group.max()) + 1, float(fall.max())
-    best = ClockCurves(fall, values, group, common_sd, prior, np.full(groups, least))
-    for step in HIDDEN_STEPS if furthest > 0.0 else ():
-        for one in range(groups):
-            for edge in (best.flat[one] + step, best.flat[one] - step):
-                flat = best.flat.copy()
-                flat[one] = min(furthest, max(least, edge))
-                other = ClockCurves(fall, values, group, common_sd, prior, flat)
-                if other.misfit < best.misfit - HIDDEN_WORTH:
-                    best = other
-                    break
+
+    def down_to(flat: Floats) -> ClockCurves:
+        return ClockCurves(fall, values, group, common_sd=common_sd, prior=prior, flat=flat)
+
+    best = down_to(np.zeros(groups))
+    if furthest <= 0.0:
+        return best
+    for part in HIDDEN_PARTS:
+        other = down_to(np.full(groups, part * furthest))
+        if other.misfit < best.misfit - HIDDEN_WORTH:
+            best = other
+    for step, one in itertools.product(HIDDEN_STEPS, range(groups)):
+        for edge in (best.flat[one] + step, best.flat[one] - step):
+            flat = best.flat.copy()
+            flat[one] = min(furthest, max(0.0, edge))
+            other = down_to(flat)
+            if other.misfit < best.misfit - HIDDEN_WORTH:
+                best = other
+                break
     return best

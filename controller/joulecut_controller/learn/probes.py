@@ -68,15 +68,11 @@ class Probes:
         gain = 1.0 - wanted.cost / self._now_j if wanted else 0.0
         if gain >= GAIN_MIN and not known.known(target):
             raised = tuple(map(max, zip(now, target, strict=True)))
-            steps, detailed = self._steps([raised], target), known.model.detailed
-            if self._may_make_room and not (
-                steps if detailed else any(not self._short(s) for s in steps)
-            ):
+            steps = self._steps([raised], target)
+            if self._may_make_room and not any(not self._short(s) for s in steps):
                 roomy = self._steps(self._with_room(raised, target), target)
                 steps += [s for s in roomy if -s.gain_ratio <= PAYBACK_WINDOWS * gain]
             if steps:
-                if detailed:
-                    return max(steps, key=_order)
                 rows = np.array([step.clocks_mhz for step in steps], dtype=np.float64)
                 return steps[int(np.argmax(progress(known.judge, known.lowest, self._now_j, rows)))]
         lowest = tuple(grid[0] for grid in known.grids)
@@ -94,17 +90,15 @@ class Probes:
         return sum(below) < step_mhz / 2
 
     def next(self) -> Probe | None:
-        """The next probe: joint at L1, else promising, else a longer hypothetical one.
+        """The next probe: joint, else promising, else a longer hypothetical one.
 
         A predicted job first goes as far towards its cheapest clocks as is acceptable.
         """
         if self._known.model.predicted and (leap := self._leap()) is not None:
             return leap
-        # With busy times, windows that differ by one stage teach more.
-        if not self._known.model.detailed:
-            together = JointProbes(self._known, may_make_room=self._may_make_room).next()
-            if together is not None:
-                return together
+        together = JointProbes(self._known, may_make_room=self._may_make_room).next()
+        if together is not None:
+            return together
         probe = self.promising()
         if probe is None or not self._short(probe):
             return probe

@@ -25,7 +25,6 @@ from joulecut_controller.learn.regression import (
     fit,
     slopes_of,
 )
-from joulecut_engine.optimize.levels import Ints
 
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
 # Residual of the form, and its correlation length as a share of the highest clock.
@@ -84,13 +83,11 @@ class RateModel:
         return self._windows_alone
 
     def lighter(self, stage: int, ratio: float) -> "RateModel | None":
-        """The same job if this stage had so much less work; None if measurements reject it.
+        """The same job if this stage had so much less work; None if measurements reject it. L1.
 
         A stage's slack shows in no iteration time, so the most probable fit takes it for nearly as
         slow as the slowest. That doubt lies beyond a kink, where no standard deviation reaches.
         """
-        if self.detailed:
-            return None  # its times were reported
         numbers, at = self._times.numbers, self._form.stages_at[stage]
         mean, sd = self._form.prior.mean.copy(), self._form.prior.sd.copy()
         mean[at], sd[at] = numbers[at] - ratio, LIGHTER_SD
@@ -106,14 +103,12 @@ class RateModel:
         rejected = other._times.misfit > self._times.misfit + REJECTED_CHI2
         return None if rejected else other
 
-    def with_expected_work(self) -> "RateModel | None":
-        """The same job with each stage's expected work instead of its most probable work.
+    def with_expected_work(self) -> "RateModel":
+        """The same job with each stage's expected work instead of its most probable work. L1.
 
-        The mean over the ensemble or, with noisy iterations, the posterior mean of each stage. None
-        if busy times were reported. The most probable work is often the bound where nothing waits.
+        The mean over the ensemble or, with noisy iterations, the posterior mean of each stage. The
+        most probable work is often the bound where nothing waits.
         """
-        if self.detailed:
-            return None
         measured = self._time_blocks()[0].measured
 
         def left(guesses: Floats) -> Floats:
@@ -190,21 +185,6 @@ class RateModel:
         own = 2.0 * (self._residual_scale * TIME_RESIDUAL) ** 2 * (1.0 - alike)
         variance = self._times.variance(0, near[:-1] - near[-1], own, slopes[:-1] - slopes[-1])
         return np.asarray(np.sqrt(variance))
-
-    def longer(self, stretch: Floats, which: Ints) -> Floats | None:
-        """Iteration time over that of a measurement, with each stage's operations stretched.
-
-        `stretch` (m, k, stages), `which` (m, k) numbers the measurements; returns (m, k), with full
-        jitter. None at L1.
-        """
-        if not self.detailed:
-            return None
-        busy = np.array([m.busy_s for m in self._measurements])  # (n, stages, kinds)
-        spread = self._form.spread
-        own_s = self._paths.jittered_s(busy.transpose(1, 2, 0), spread).mean(axis=0)
-        guesses = (busy[which] * stretch[..., None]).reshape(-1, *busy.shape[1:])
-        longer_s = self._paths.jittered_s(guesses.transpose(1, 2, 0), spread).mean(axis=0)
-        return np.asarray(longer_s.reshape(which.shape) / own_s[which])
 
     def energy_j(self, clocks_mhz: Floats, time_s: Floats | None = None) -> Floats:
         """Joules per iteration of one GPU per stage: (m, stages). `time_s` (m,) if known."""

@@ -85,7 +85,6 @@ HEAVIER_RATIOS = (0.06, 0.03, 0.015)
 # first.
 CEILING_PART = 0.35
 CEILING_PART_NEW = 1.0
-NEAREST = 4  # measurements that a bound by busy times is computed from
 # Error of a fit away from measurements beyond its standard deviation, which is taken on one side
 # of a kink.
 UNSEEN = 0.0007
@@ -116,16 +115,14 @@ class TimeBounds:
     def worst_s(self, rows: Floats, enough_s: float = 0.0) -> Floats:
         """Worst-case iteration times at rows of clocks (m, stages): (m,).
 
-        By windows alone (`proven_s`) and, above `enough_s`, tightened by the graph if the job
-        reports busy times, else by every fit that the measurements do not reject.
+        By windows alone (`proven_s`) and, above `enough_s`, tightened by every fit that the
+        measurements do not reject.
         """
         worst_s = self.proven_s(rows)
         above = worst_s > enough_s
         if above.any():
-            asked = np.minimum(rows[above], self._top)
-            detailed = self._model.detailed
-            more_s = self._reported_s(asked) if detailed else self._guessed_s(asked, worst_s[above])
-            worst_s[above] = np.minimum(worst_s[above], more_s)
+            guessed_s = self._guessed_s(np.minimum(rows[above], self._top), worst_s[above])
+            worst_s[above] = np.minimum(worst_s[above], guessed_s)
         return worst_s
 
     def proven_s(self, rows: Floats) -> Floats:
@@ -150,16 +147,6 @@ class TimeBounds:
         part = np.where(new, CEILING_PART_NEW, CEILING_PART)
         bounded_s = least_s + part * (proven_s - least_s)
         return np.maximum(self._pessimistic_s(asked), bounded_s)
-
-    def _reported_s(self, asked: Floats) -> Floats:
-        """Worst case by the operations of the nearest windows, and the graph."""
-        stretch = np.maximum(1.0, self._within_cap[None, :, :] / asked[:, None, :])
-        nearest = np.argsort(self._sure_s * stretch.max(axis=2), axis=1, kind="stable")[:, :NEAREST]
-        longer = self._model.longer(
-            np.take_along_axis(stretch, nearest[..., None], axis=1), nearest
-        )
-        assert longer is not None
-        return np.asarray((self._sure_s[nearest] * longer).min(axis=1))
 
     def _pessimistic_s(self, asked: Floats) -> Floats:
         """Largest upper band of all fits that measurements do not reject, one stage heavier each.

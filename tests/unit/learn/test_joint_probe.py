@@ -118,10 +118,6 @@ def test_work_that_no_reading_shows_is_expected_to_be_less_than_the_likeliest() 
     assert other.time_s(rows) == pytest.approx(told_s, rel=0.003), "measurements still hold"
 
 
-def test_work_that_was_told_is_not_guessed() -> None:
-    assert evidence(*SEEN, told=True).model.with_expected_work() is None
-
-
 # A budget in which one clock of the table is more than half of the room. All that wait are lowered
 # together; the one waited for was seen once.
 NARROW = 0.02
@@ -139,8 +135,6 @@ def test_with_a_narrow_budget_one_clock_is_dared_that_only_the_likeliest_job_tak
     assert measurement(steps[0]).time_s < known.mean_s(rows)[0] <= known.deadline_s
     assert list(known.acceptable(rows)) == [True, False, False], "the worst case bounds it all"
     assert known.worst_s(rows)[0] <= limit_s < known.worst_s(rows)[1]
-    told = evidence(*LOWERED, told=True, budget=NARROW)
-    assert not told.narrow, "with busy times there is nothing to guess"
     wide = evidence(*LOWERED)
     assert known.narrow
     assert not wide.narrow

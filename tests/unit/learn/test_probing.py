@@ -276,24 +276,6 @@ def test_jitter_is_known_from_iterations_and_what_it_adds_from_the_graph() -> No
     assert abs(still.time_s(alike)[0] / true_s - 1.0) > abs(model.time_s(alike)[0] / true_s - 1.0)
 
 
-@pytest.mark.parametrize("lowered", [(1320, TOP, TOP), (TOP, TOP, 1320), (1290, 1290, 1350)])
-def test_busy_times_bound_what_lowering_may_cost_whatever_the_card_does(
-    lowered: tuple[int, ...],
-) -> None:
-    work, at = (0.93, 0.95, 1.0), facts(3)
-    first = told((TOP,) * 3, 0.9, work, 0.0)
-    paths = LongestPaths(at.constants.pipeline)
-    known = Evidence(at, (first,), RateModel(at.constants, (first,), paths))
-    blind = replace(first, busy_s=())
-    guessed = Evidence(at, (blind,), RateModel(at.constants, (blind,), paths))
-    rows = np.array([lowered], dtype=np.float64)
-    for share in (0.0, 0.5, 1.0):
-        assert told(lowered, share, work, 0.0).time_s <= known.worst_s(rows)[0]
-    assert known.worst_s(rows)[0] <= guessed.worst_s(rows)[0] * (1.0 + 1e-9)
-    if lowered[2] == TOP:
-        assert known.worst_s(rows)[0] < 0.99 * guessed.worst_s(rows)[0], "a stage that waits"
-
-
 def test_from_clocks_that_may_be_late_only_those_that_are_not_follow() -> None:
     """So that no two windows in a row are late."""
     at, log = facts(2, (1350, 1350), 0.0447), MeasurementLog()  # 1350 MHz take 4.44 % longer
