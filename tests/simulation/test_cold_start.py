@@ -11,6 +11,7 @@ import pytest
 from cards import CardPlant
 from drawn import DrawnPlant
 from learning import Course
+from long_iterations import Disturbance, LongIterationsWorld
 from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller
@@ -232,3 +233,16 @@ def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
 
     course = Course(odd, jitter=0.01, seed=4, budget=BUDGET, detailed=False)
     saves_in_time(course, share=0.9)
+
+
+def test_long_iterations_are_learnt_from_their_operations(store: DatabaseStore) -> None:
+    """Seven seconds each, noise of 2 % that lasts, hiccups, GPUs that throttle."""
+    world = LongIterationsWorld(Disturbance(), seed=2)
+    world.detailed = True
+    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
+    while len(world.asked) < 60:
+        controller.run(5)
+    verdict = world.verdict(BUDGET)
+    assert verdict.share(60) >= 0.9, verdict.share(60)
+    assert max(verdict.over) <= 0.005
+    assert verdict.over_in_row <= 1

@@ -59,7 +59,8 @@ class LongIterationsWorld(UnprofiledWorld):
         self.disturbance = disturbance
         self.asked: list[tuple[int, ...]] = []
         self._luck = random.Random(f"disturbance {self.seed}")
-        self._wave, self._pace, self._throttled = 0.0, 1.0, {}
+        self._wave, self._pace = 0.0, 1.0
+        self._throttled: dict[str, int] = {}  # iterations left, by GPU
 
     def _plant(self, jitter: float) -> Plant:
         noise, made = replace(self.plant.noise, operation=jitter), self.plant
@@ -109,7 +110,7 @@ class LongIterationsWorld(UnprofiledWorld):
         return int(limit * top) if limit < 1.0 else mhz
 
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
-        shown = super()._snapshot(agent, uuid)
+        shown: GpuSnapshot = super()._snapshot(agent, uuid)
         reached = self._reached_mhz(uuid, shown.clock_sm_mhz or 0)
         return replace(shown, clock_sm_mhz=reached)
 

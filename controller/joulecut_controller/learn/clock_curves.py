@@ -91,7 +91,7 @@ class ClockCurves:
         """Values at default clocks: (curves,)."""
         zero = np.zeros((len(self._fall), 1))
         near = self._covariance(zero, self._fall) + LEVEL_SD**2
-        return self._level + np.einsum("cmw,cw->cm", near, self._rest)[:, 0]
+        return np.asarray(self._level + np.einsum("cmw,cw->cm", near, self._rest)[:, 0])
 
     def changes(self, fall: Floats) -> tuple[Floats, Floats]:
         """Values at `fall` (curves, m) less those at default clocks, and standard deviations."""

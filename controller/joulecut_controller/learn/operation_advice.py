@@ -46,6 +46,12 @@ class _Step:
             reason = f"target unreachable: default clocks give {self._base_s:.4g} s an iteration"
             changed = not np.array_equal(self._now, default)
             return self._answer("raise" if changed else "enough", reason, default)
+        if model.hidden_in_noise:
+            changed = not np.array_equal(self._now, default)
+            reason = (
+                "a power cap hides the effect of clocks, and iterations vary too much to see it"
+            )
+            return self._answer("raise" if changed else "enough", reason, default)
         wanted = self._cheapest()
         if model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
             now_s = self._expected_s(self._now)

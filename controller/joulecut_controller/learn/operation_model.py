@@ -34,6 +34,10 @@ PATH_SD = 0.003
 HIDDEN_PARTS = (0.3, 0.6, 1.0)
 HIDDEN_STEPS = (0.02, 0.01, 0.005)
 HIDDEN_WORTH = 1.0
+# Under a power cap default clocks may be faster than any lock above it (by 1 % on the public A40
+# sweep), which looks like a slow window. Windows known to so much tell the two apart.
+CAPPED_STDERR_MAX = 0.004
+CAPPED_WIDE = 0.03  # of a clock, as a logarithm: less is the rounding to clocks of the table
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 WINDOWS_KEPT = 24  # the baseline and the newest: what older ones say, a job may have outlived
 
@@ -62,6 +66,9 @@ class OperationModel:
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         power_w, capped = self._power(kept, fall, ahead, facts)
+        self.hidden_in_noise = bool(
+            capped.max() > CAPPED_WIDE and np.median(self._stderr) > CAPPED_STDERR_MAX
+        )
         self._tabulate_times(fall, ahead, capped)
         working_s = self.mean_s.sum(axis=1) * facts.constants.pipeline.microbatches
         self.cost_j = working_s * (np.maximum(power_w, self.waiting_w) - self.waiting_w)
@@ -126,7 +133,7 @@ class OperationModel:
         stderr = self._stderr
         precision = 1.0 / (stderr[1:] ** 2 + stderr[0] ** 2)
         pull = float((precision * (left[1:] - left[0])).sum())
-        return max(0.0, pull / (precision.sum() + PATH_SD**-2.0))
+        return float(max(0.0, pull / (precision.sum() + PATH_SD**-2.0)))
 
     # -- answers -----------------------------------------------------------------------------
 

