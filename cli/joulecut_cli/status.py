@@ -52,6 +52,15 @@ def saving_text(saving: Json | None) -> str:
     return text
 
 
+def look_text(look: Json | None) -> str:
+    """When default clocks were measured, and what looks at them cost; empty without any."""
+    if not look or look["age_s"] is None:
+        return ""
+    text = f"default clocks measured {ago(look['age_s'])} ago"
+    text += f"; looks take {percent(look['share_ratio'])} of the time"
+    return f"{text}; {look['text']}" if look["text"] else text
+
+
 def holdout_text(holdout: Json | None) -> str:
     """The current or next window and the counts of past ones; empty without hold-outs."""
     if not holdout:

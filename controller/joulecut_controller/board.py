@@ -61,6 +61,17 @@ class Holdout:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineLook:
+    """Looks of one job at default clocks: their share of its time, how many seconds ago default
+    clocks were measured (None where they have not been yet), and the open look's sentence.
+    """
+
+    share: float
+    age_s: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
     held under leases now (None at default). Savings are since this controller began.
@@ -83,6 +94,7 @@ class JobBoard:
     trips: int = 0  # of the breaker, in the last day
     advisable: Verdict | None = None  # whether to enforce; None where that is no question
     holdout: Holdout | None = None
+    look: BaselineLook | None = None  # of an enforced job
     granularity_asked: str = ""  # the finest that is allowed
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs

@@ -4,6 +4,7 @@ A pass observes once, at its start, and every later step uses this value. The ob
 ages, from one monotonic clock. Pure.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -114,6 +115,23 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class BaselineDrift:
+    """How the pace of a job has moved. Ratios are of iteration times, 1 where nothing moved.
+
+    `measured_s` is when default clocks were measured last (monotonic; infinite where that is not
+    followed). `moving`: they gave another iteration time than before. `shift_ratio` is the pace at
+    the same clocks since then, `pace_ratio` the same since the job took this shape. `moved_ratio`
+    is the baseline over the first one of this shape.
+    """
+
+    measured_s: float = math.inf
+    moving: bool = False
+    shift_ratio: float = 1.0
+    pace_ratio: float = 1.0
+    moved_ratio: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class StageLoad:
     """One GPU's reported work: mean busy seconds per operation, by kind, at one clock."""
 
@@ -178,6 +196,7 @@ class JobView:
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
+    drift: BaselineDrift = field(default_factory=BaselineDrift)
 
 
 @dataclass(frozen=True, slots=True)

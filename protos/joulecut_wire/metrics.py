@@ -99,6 +99,8 @@ JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("workload", "kind"), "Power
 JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("workload", "basis"), "Energy saved against default clocks: basis predicted or measured.")
 JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("workload", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week. Bound mid, or low and high of its 95 % interval. Absent until enough windows were measured.")
 JOB_DELAY = _gauge("job_delay_ratio", ("workload", "part", "cause"), "Share of the iteration time that a slow pipeline, stage or GPU costs, against its peers: cause compute, data, network or throttle. Absent where none costs 5 %.")
+JOB_BASELINE_AGE = _gauge("job_baseline_age_seconds", ("workload",), "Time since default clocks of an enforced job were measured: before its plan, in a hold-out window or in a look.")
+JOB_BASELINE_LOOK = _gauge("job_baseline_look_ratio", ("workload",), "Share of time that looks at default clocks took of an enforced job, since the controller leads.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("workload",), "1 while a job runs at default clocks for a hold-out window.")
 JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("workload", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over baseline, minus 1.")
@@ -141,7 +143,7 @@ AGENT: tuple[Metric, ...] = (
 
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
-    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
+    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PREDICT_REFUSED,
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,

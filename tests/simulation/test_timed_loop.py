@@ -113,7 +113,7 @@ def test_a_controller_that_starts_again_keeps_what_it_enforced(
     first.run(PASSES, until=lambda: not world.at_default())
     first.stop()
     second = Controller(world, store, policy_of(world, 0.02), interval_s=2.0)
-    second.run(10)
+    second.run(PASSES, until=lambda: second.job.applied is not None)
     assert second.job.applied is not None
     assert second.job.applied.granularity == "gpu"
     assert second.job.applied.granularity_asked == "gpu"

@@ -1,7 +1,8 @@
 """Measured windows of one job without a profile: the whole memory of learning.
 
 Everything else is computed from the log again, so a restarted controller continues with the same
-numbers. The log is bounded, refuses impossible windows, and is emptied if the job has changed.
+numbers. The log is bounded, refuses impossible windows, and follows a job whose iterations become
+longer or shorter by a common factor. It is emptied where the job has changed otherwise.
 """
 
 import json
@@ -31,6 +32,16 @@ class Measurement:
     energy_j: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...] = ()
     operation_sd_ratio: float | None = None  # of one operation; None if not reported
+
+    def scaled(self, ratio: float) -> "Measurement":
+        """The same of a job whose iterations take `ratio` times as long."""
+        return replace(
+            self,
+            time_s=ratio * self.time_s,
+            time_sd_s=ratio * self.time_sd_s,
+            energy_j=tuple(ratio * joules for joules in self.energy_j),
+            busy_s=tuple(tuple(ratio * seconds for seconds in each) for each in self.busy_s),
+        )
 
     @property
     def stderr_ratio(self) -> float:
@@ -74,6 +85,9 @@ ITERATIONS_MIN = 8  # fewer give no useful standard deviation
 # A window that differs by more from an earlier one at the same clocks is of a changed job.
 MOVED_RATIO = 0.015
 MOVED_STDERRS = 5.0
+# The same of default clocks, which every deadline rests on.
+BASELINE_MOVED_RATIO = 0.005
+BASELINE_MOVED_STDERRS = 3.0
 VERSION = 1
 
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
@@ -124,12 +138,14 @@ class MeasurementLog:
             moved = measurement.time_s / old.time_s - 1.0
             doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
             known = max(MOVED_RATIO, MOVED_STDERRS * doubt)
-            if abs(moved) > known and measurement.busy_s:
+            if old is self.measurements[0]:
+                if abs(moved) > max(BASELINE_MOVED_RATIO, BASELINE_MOVED_STDERRS * doubt):
+                    return self._scaled(measurement.time_s / old.time_s)
+                measurement = _merged(old, measurement)
+            elif abs(moved) > known and measurement.busy_s:
                 pass  # its curves are ratios, which hold; the newest window counts alone
             elif abs(moved) > known:
-                # The first measurement is the baseline: this one, or to be measured again.
-                again = (measurement,) if old is self.measurements[0] else ()
-                new = replace(self, measurements=again, restarts=self.restarts + 1)
+                new = replace(self, measurements=(), restarts=self.restarts + 1)
                 return new, (
                     f"iteration time changed by {moved:+.1%} at the same clocks: what was learnt "
                     "no longer holds, learning starts again"
@@ -149,6 +165,14 @@ class MeasurementLog:
         where = next((i for i, r in enumerate(self.measurements) if r is old), len(kept))
         kept.insert(min(where, len(kept)), measurement)
         return replace(self, measurements=tuple(kept)), ""
+
+    def _scaled(self, ratio: float) -> tuple["MeasurementLog", str]:
+        """The log of a job that takes `ratio` times as long at default clocks: at all clocks alike,
+        until a window shows otherwise. What is known of slowdowns stays as certain as before.
+        """
+        scaled = tuple(one.scaled(ratio) for one in self.measurements)
+        words = f"iteration time at default clocks changed by {ratio - 1.0:+.1%}"
+        return replace(self, measurements=scaled), words
 
     def state(self) -> str:
         """The log as text for a store."""

@@ -125,6 +125,16 @@ def _windows(job: JobBoard) -> Iterator[Row]:
         yield (job.view.policy.name, arm, outcome), float(count)
 
 
+def _baseline_age_s(job: JobBoard) -> Iterator[Row]:
+    if job.look and job.look.age_s is not None:
+        yield (job.view.policy.name,), job.look.age_s
+
+
+def _look_ratio(job: JobBoard) -> Iterator[Row]:
+    if job.look:
+        yield (job.view.policy.name,), job.look.share
+
+
 def _held_out(job: JobBoard) -> Iterator[Row]:
     if job.holdout:
         yield (job.view.policy.name,), float(job.holdout.held_out)
@@ -178,6 +188,8 @@ GAUGES: tuple[tuple[m.Metric, Rows], ...] = (
     (m.JOB_ADVISABLE, _advisable),
     (m.PREDICT_DRIFT, _drift),
     (m.JOB_DELAY, _delay),
+    (m.JOB_BASELINE_AGE, _baseline_age_s),
+    (m.JOB_BASELINE_LOOK, _look_ratio),
     (m.JOB_HOLDOUT_ACTIVE, _held_out),
     (m.JOB_ENERGY_SAVED_RATIO, _saved_ratio),
     (m.CONTROLLER_MODE, _mode),

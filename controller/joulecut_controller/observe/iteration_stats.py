@@ -9,8 +9,9 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from joulecut_controller.observe.baseline import Baseline
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
@@ -18,18 +19,13 @@ from joulecut_controller.observe.measurement_window import (
     RECENT,
     Iteration,
     MeasurementWindow,
-    stderr_s,
 )
 from joulecut_controller.observe.operation_traces import OperationTraces, timed_of, traces_of
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import GpuView, PipelineTrace, StageLoad, Window
+from joulecut_controller.view import BaselineDrift, GpuView, PipelineTrace, StageLoad, Window
 
-BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
-BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0  # of long iterations whose operations are reported
-BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
-BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
 PENDING_MAX = 1024  # closed iterations whose clocks no snapshot has confirmed yet
@@ -72,6 +68,7 @@ class Measured:
     time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
     traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
     newest: tuple[PipelineTrace, ...] = ()
+    drift: BaselineDrift = field(default_factory=BaselineDrift)
 
 
 @dataclass(slots=True)
@@ -81,15 +78,13 @@ class _Track:
     stage_of: Mapping[str, int]
     shape: str
     window: MeasurementWindow
+    baseline: Baseline
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     marked_s: float = -math.inf
     straggling: bool = False
-    baseline: Window | None = None
-    known: Window | None = None  # the baseline when the window since `known_since_s` began
-    known_since_s: float = math.nan
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     loads_compared: tuple[StageLoad, ...] = ()
     open: dict[int, Iteration] = field(default_factory=dict)
@@ -159,7 +154,8 @@ class IterationStats:
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
         if track is None or track.stage_of != stage_of or track.shape != shape:
-            track = _Track(stage_of, shape, MeasurementWindow(now_s, stage_of), baseline=recall())
+            window, baseline = MeasurementWindow(now_s, stage_of), Baseline(recall(), now_s)
+            track = _Track(stage_of, shape, window, baseline)
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_external_locks(track, gpus, now_s)
@@ -170,15 +166,19 @@ class IterationStats:
         if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh = []
         self._see_gpus(track, gpus, now_s)
+        if track.window.shift_ratio != 1.0 and not track.straggling:
+            track.baseline.shift(track.window.shift_ratio)
+            track.window = MeasurementWindow(now_s, track.stage_of)
+            fresh = []  # some of them ran before it
         track.window.passes += 1
         external_lock = track.external_locks.text(gpus)
         at_default = not any(track.locks.values()) and not external_lock
         if at_default and not track.external_locks.doubt and not track.straggling:
-            self._see_baseline(track, stages, groups)
+            self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
         return Measured(
-            baseline=track.baseline,
+            baseline=track.baseline.window,
             current=track.window.summary(RECENT),
             current_iterations=track.window.iterations,
             straggling=track.straggling,
@@ -203,6 +203,7 @@ class IterationStats:
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
+            drift=track.baseline.drift,
         )
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
@@ -241,23 +242,20 @@ class IterationStats:
             return
         track.window = MeasurementWindow(now_s, track.stage_of)
         if track.external_locks.rose:
-            track.baseline = track.known = None
+            track.baseline.forget()
 
-    def _see_baseline(self, track: _Track, stages: Stages, groups: Groups) -> None:
+    def _see_baseline(self, track: _Track, stages: Stages, groups: Groups, now_s: float) -> None:
         """The baseline of this window, or the known one updated by it."""
-        candidate = track.window.summary(ITERATIONS_KEPT)
-        if candidate is None or track.window.passes <= BASELINE_PASSES_MIN:
+        seen = track.window.summary(ITERATIONS_KEPT)
+        if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
-        if track.known_since_s != track.window.since_s:
-            track.known, track.known_since_s = track.baseline, track.window.since_s
-        if mature(candidate, operations=bool(track.operations_reported)):
-            track.baseline = candidate
+        operations = bool(track.operations_reported)
+        since_s = track.window.since_s
+        if track.baseline.measure(seen, since_s=since_s, now_s=now_s, operations=operations):
             loads = track.window.loads()
             if loads is not track.loads_compared:  # nothing new otherwise
                 track.loads_compared = loads
                 track.time_ratios = time_ratios(loads, stages, groups)
-        elif track.known is not None:
-            track.baseline = blended(track.known, candidate, _wanted(candidate))
 
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Adds observed clocks and energy counters of this pass."""
@@ -330,51 +328,3 @@ class IterationStats:
             if began_s >= track.window.since_s and bool(one.peers_s) == track.straggling:
                 confirmed.append(one)
         return confirmed
-
-
-def _wanted(window: Window) -> int:
-    """How many iterations as noisy as these make a baseline."""
-    needed = (window.time_sd_s / (BASELINE_STDERR_RATIO_MAX * window.time_mean_s)) ** 2
-    return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
-
-
-def mature(window: Window, *, operations: bool = False) -> bool:
-    """Enough of a baseline to plan on. Where operations are reported plans rest on their ratios, so
-    long iterations need not be as many; whatever judges by the mean knows its standard error.
-    """
-    lasted_s = window.iterations * window.time_mean_s
-    if operations and window.iterations >= BASELINE_LONG_MIN and lasted_s >= BASELINE_LONG_S:
-        return True
-    if window.iterations < BASELINE_ITERATIONS_MIN:
-        return False
-    return (
-        stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
-        or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
-    )
-
-
-def blended(known: Window, seen: Window, wanted: int) -> Window:
-    """A baseline updated by a hold-out window too short to replace it: both as one window of at
-    most `wanted` iterations, all of the newer ones counted. So the baseline follows a drifting job.
-    """
-    if seen.iterations < BLEND_ITERATIONS_MIN:
-        return known
-    older = max(0, min(known.iterations, wanted - seen.iterations))
-    share = seen.iterations / (seen.iterations + older)
-    variance = (1.0 - share) * known.time_sd_s**2 + share * seen.time_sd_s**2
-    return replace(
-        seen,
-        iterations=seen.iterations + older,
-        time_mean_s=known.time_mean_s + share * (seen.time_mean_s - known.time_mean_s),
-        time_sd_s=math.sqrt(variance),
-        energy_j=_between(known.energy_j, seen.energy_j, share),
-        power_w=_between(known.power_w, seen.power_w, share),
-        operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
-        gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
-    )
-
-
-def _between(known: float | None, seen: float | None, share: float) -> float | None:
-    if known is None or seen is None:
-        return known if seen is None else seen
-    return known + share * (seen - known)

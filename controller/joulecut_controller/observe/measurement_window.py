@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
 from joulecut_controller.observe.operation_traces import Timed
+from joulecut_controller.observe.pace_shift import PaceShift
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.view import StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
@@ -156,6 +157,8 @@ class MeasurementWindow:
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._outliers_s: list[float] = []
         self._first: list[Iteration] = []  # outliers among them show only after some more
+        self.shift_ratio = 1.0  # newest pace over the first under these clocks
+        self._pace = PaceShift()
         self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
@@ -181,11 +184,16 @@ class MeasurementWindow:
             self._reported.leave_out(one)
             if len(self._outliers_s) < OUTLIERS_IN_ROW:
                 return False
+            if self._durations_s:
+                before_s = statistics.fmean(self._durations_s)
+                self.shift_ratio = statistics.fmean(self._outliers_s) / before_s
             self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
             self._reported.holes.clear()
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
+        if self.shift_ratio == 1.0:
+            self.shift_ratio = self._pace.take(one.duration_s)
         self._reported.until_s = max(self._reported.until_s, one.arrived_s)
         if len(self._first) < OUTLIERS_IN_ROW:
             self._first.append(replace(one, operations={}))  # the largest part of it

@@ -194,6 +194,7 @@ class Observer:
             time_ratios=measured.time_ratios,
             traces=measured.traces,
             newest=measured.newest,
+            drift=measured.drift,
         )
         return JobObservation(view, placement, measured, shape)
 

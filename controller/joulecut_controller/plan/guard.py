@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
-from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
+from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO, moved_ratio
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
@@ -71,7 +71,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
         or (_marked(plan, job, view, authority) if plan.mode == "enforce" else "")
         or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
-        or (_guessed(plan) if authority.reach_mhz else _sound(plan, authority, check))
+        or (_guessed(plan) if authority.reach_mhz else _sound(plan, job, authority, check))
     )
 
 
@@ -275,7 +275,7 @@ def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:
     return max(min(option.clock_mhz for option in options) for options in measured)
 
 
-def _sound(plan: Plan, authority: Authority, check: Check) -> str:
+def _sound(plan: Plan, job: JobView, authority: Authority, check: Check) -> str:
     forecast, solution = plan.forecast, plan.solution
     if forecast is None or solution is None or plan.deadline_s is None:
         return "the plan has no forecast"
@@ -291,17 +291,19 @@ def _sound(plan: Plan, authority: Authority, check: Check) -> str:
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the "
             f"deadline of {plan.deadline_s:.6g} s"
         )
-    return _beside(forecast, solution) or next(
+    return _beside(forecast, solution, moved_ratio(job)) or next(
         iter(check(authority.problem, authority.goal, solution)), ""
     )
 
 
-def _beside(forecast: Forecast, solution: Solution) -> str:
-    """Whether the whole iteration was predicted, communication and optimizer included."""
+def _beside(forecast: Forecast, solution: Solution, moved: float) -> str:
+    """Whether the whole iteration was predicted, communication and optimizer included. `moved` is
+    the scale of the graph.
+    """
     constant_s = forecast.constant_s
     if not 0.0 <= constant_s <= CONSTANT_RATIO_MAX * forecast.baseline_time_s:  # not a number too
         return f"{constant_s:.4g} s beside the pipeline are absurd"
-    least_s = solution.iteration_time_s + constant_s
+    least_s = moved * solution.iteration_time_s + constant_s
     if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
         return (
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "

@@ -22,6 +22,9 @@ RISK_ITERATIONS_MIN = 8  # fewer do not give a standard error worth the name
 TRUST_ITERATIONS_MIN = 30  # as for a baseline
 RATIO_STEP_MIN = 0.003  # less is within the noise of a window
 OVERRUN_RATIO_MAX = 1.05  # one step back at a time; the next window says whether it was enough
+# A plan may turn out faster than the model says by this much. What is faster still may be the job
+# itself, which would be as much faster at default clocks, where the promise is made.
+FASTER_RATIO_MAX = 0.01
 # After a plan came out late the correction is not relaxed for this many dwell times: a job
 # must not swing between two plans of which one is late.
 CAUTION_DWELLS = 20.0
@@ -42,6 +45,17 @@ class Pace:
         if self.learned is None:
             return at_default
         return max(self.learned, at_default * (1.0 - FASTER_RATIO_MAX))
+
+    def shifted(self, ratio: float) -> "Pace":
+        """Of a job whose iterations take `ratio` times as long at the same clocks."""
+        return self if self.learned is None else replace(self, learned=ratio * self.learned)
+
+
+def moved_ratio(job: JobView) -> float:
+    """By how much the graph has to be scaled since it was first compared with the job. Operations
+    that are reported correct the graph themselves.
+    """
+    return 1.0 if any(load.busy_s for load in job.loads) else job.drift.moved_ratio
 
 
 def constant_s(job: JobView, modelled_s: float, held_s: float) -> float:

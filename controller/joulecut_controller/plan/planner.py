@@ -29,12 +29,14 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
+from joulecut_controller.plan.look import anchored
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     EXPLAINED_RATIO,
     Pace,
     constant_s,
+    moved_ratio,
     surely_above,
 )
 from joulecut_controller.plan.plan import Draft, Forecast
@@ -103,6 +105,7 @@ def decide(
     """One job, one pass. Where the solver has not answered yet, the decision is "solving": it keeps
     the clocks, and the same inputs lead on once the answer is there.
     """
+    state = replace(state, look_wanted=False)
     if state.mode != inputs.mode:  # what was only recommended does not run
         state = replace(state, mode=inputs.mode, clocks=None, goal=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
@@ -221,7 +224,7 @@ def _within_reach(
     default = at_default(costs)
     measured = measured_graph(job, costs.problem.graph, state.measured)
     state = replace(state, measured=measured)
-    unexplained = _unexplained(job, default.iteration_time_s, measured)
+    unexplained = _unexplained(job, moved_ratio(job) * default.iteration_time_s, measured)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     slo = job.policy.slo
@@ -246,6 +249,10 @@ def _within_reach(
     default = with_jitter(default, costs, state.jitter, solver)
     state = replace(state, constant_s=constant_s(job, default.mean_s, state.constant_s))
     measured_ratio = baseline.time_mean_s / (default.mean_s + state.constant_s)
+    pace_ratio = job.drift.pace_ratio
+    if pace_ratio != state.pace_ratio:
+        shifted = state.pace.shifted(pace_ratio / state.pace_ratio)
+        state = replace(state, pace=shifted, pace_ratio=pace_ratio)
     state, late = learn_pace(inputs, state, solver, deadline_s, measured_ratio)
     ratio = state.pace.ratio(measured_ratio)
     goal, promised_s = goal_of(inputs, state, solver, deadline_s, ratio)
@@ -319,15 +326,14 @@ def _compare(
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
-    if lowers and waits_s > 0:
+    unanchored = lowers and not anchored(inputs, state.changed_s)
+    if lowers and (waits_s > 0 or unanchored):
         if fits:
-            return Decision(
-                "keep",
-                "dwell",
-                f"{gain:.1%} more could be saved; clocks are not lowered for {waits_s:.0f} s yet",
-                state,
-                late=late,
-            )
+            wait = f"clocks are not lowered for {waits_s:.0f} s yet"
+            if unanchored:
+                wait, state = "default clocks are measured first", replace(state, look_wanted=True)
+            words = f"{gain:.1%} more could be saved; {wait}"
+            return Decision("keep", "dwell", words, state, late=late)
         if state.rung.timed or not carried:  # the higher of two schedules changes too often
             new = default_clocks(costs)
         else:

@@ -67,6 +67,7 @@ class PlannerState:
     costs: Costs | None = None
     goal: Goal | None = None
     pace: Pace = field(default_factory=Pace)
+    pace_ratio: float = 1.0  # of the job when its pace was learned
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
@@ -74,3 +75,4 @@ class PlannerState:
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)
     measured: MeasuredGraph | None = None
+    look_wanted: bool = False  # clocks would be lowered, were the baseline newer

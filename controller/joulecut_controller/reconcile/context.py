@@ -12,6 +12,7 @@ from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
+from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holdouts import Holdouts
@@ -54,6 +55,7 @@ class JobServices:
     holds: Holds
     breakers: Breakers
     holdouts: Holdouts
+    looks: BaselineLooks
     shadows: ShadowEvaluation
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
@@ -61,6 +63,7 @@ class JobServices:
         for service in (
             self.breakers,
             self.holdouts,
+            self.looks,
             self.frontiers,
             self.stragglers,
             self.background,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
-from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
+from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.ports import Record, Store

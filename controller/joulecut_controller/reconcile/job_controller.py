@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.observe.iteration_stats import BASELINE_ITERATIONS_MIN
+from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
@@ -62,7 +62,7 @@ class Backoff:
 
 
 class BaselineRecord:
-    """One job's baseline in the store, so that a restart need not measure it again.
+    """One job's baseline in the store: after a restart its plan goes on, and a look confirms it.
 
     Written only when it changed by BASELINE_STEP_RATIO: the mean moves with every iteration.
     """

@@ -23,6 +23,7 @@ from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan import look
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.own_clocks import pace_setters
@@ -47,6 +48,8 @@ class OnlineProfiler:
         # Not in the log yet: each iteration counts once.
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._since_s = math.nan
+        self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
+        self._added_s = math.nan  # since when the clocks of the newest window in the log ran
         self._said = ""
         self.advice: Advice | None = None
         self.probed: ProbedJob | None = None  # as of the last decision
@@ -72,8 +75,10 @@ class OnlineProfiler:
             return ""
         detailed = all(set(KINDS) <= load.busy_s.keys() for load in measured.loads)
         wanted = window_iterations(current.time_mean_s, detailed=detailed)
-        if len(self._durations_s) < wanted:
-            return ""
+        if self._log.measurements and measured.at_default:
+            wanted = min(wanted, look.ITERATIONS)
+        if len(self._durations_s) < wanted or measured.drift.shift_ratio != 1.0:
+            return ""  # after a shift default clocks come first
         if not self._log.measurements and not measured.at_default:
             return ""  # the first window is the baseline
         measurement = self._measurement(job, measured, view)
@@ -82,6 +87,7 @@ class OnlineProfiler:
             return ""
         self._log, self._said = self._log.add(measurement)
         self._durations_s.clear()
+        self._added_s = self._since_s
         return self._log.state()
 
     def _measurement(
@@ -151,6 +157,7 @@ class OnlineProfiler:
         """The decision of a pass. Raises ValueError if the pipeline cannot be laid out, Unanswered
         while the advice is being computed.
         """
+        state = replace(state, look_wanted=False)
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
@@ -160,8 +167,11 @@ class OnlineProfiler:
         if hindered is not None:
             self.advice = None
             return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
-        if inputs.holdout:
-            return Decision("default", "holdout", inputs.holdout, replace(state, clocks=None))
+        suspension = inputs.holdout or _slower(inputs)
+        if suspension:
+            if any(inputs.running.values()) and self.advice is not None:
+                self._suspended_mhz = self._now_mhz(inputs)
+            return Decision("default", "holdout", suspension, replace(state, clocks=None))
         if not self._log.measurements and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
             return Decision("default", "probing", words, replace(state, clocks=None))
@@ -172,7 +182,7 @@ class OnlineProfiler:
         self.probed = ProbedJob(
             facts.constants, facts.grids, facts.alike, self._log.measurements, wait_s
         )
-        self.advice = advice = advise(facts, self._log)
+        self.advice = advice = self._advised(inputs, facts, advise)
         start = "no profile" if inputs.job.policy.predicted is None else "starting from its model"
         reason = f"{start}, learning from the job: {advice.reason}"
         if self._said:
@@ -181,6 +191,21 @@ class OnlineProfiler:
             would = f"no profile: would try {advice.reason}, if this job were enforced"
             return Decision("keep", "probing", would, state, advice=advice)
         return self._judged(inputs, state, facts, reason)
+
+    def _advised(self, inputs: PlanningInput, facts: ExplorerInput, advise: Advise) -> Advice:
+        """The explorer's advice; after a window at default clocks, from the clocks before it."""
+        suspended_mhz = self._suspended_mhz
+        if any(inputs.running.values()):
+            self._suspended_mhz = suspended_mhz = ()
+        if len(suspended_mhz) != len(facts.now_mhz):
+            return advise(facts, self._log)
+        advice = advise(replace(facts, now_mhz=suspended_mhz), self._log)
+        if advice.time_s is None:  # the clocks before were not measured yet
+            return advise(facts, self._log)
+        if advice.changes:
+            return advice
+        reason = f"default clocks are measured, the same clocks again; {advice.reason}"
+        return replace(advice, verdict="settle", reason=reason)
 
     def _judged(
         self, inputs: PlanningInput, state: PlannerState, facts: ExplorerInput, reason: str
@@ -195,9 +220,16 @@ class OnlineProfiler:
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
             return Decision("keep", "probing", words, state, advice=advice)
+        if lowers and not any(inputs.running.values()) and self._added_s != self._since_s:
+            words = f"{reason}; default clocks are measured first"
+            return Decision("keep", "probing", words, state, advice=advice)
         counted, wanted = inputs.baseline_progress[0], facts.window_iterations
-        if lowers and counted < wanted:
+        if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
+            return Decision("keep", "probing", words, state, advice=advice)
+        if lowers and not look.anchored(inputs, state.changed_s):
+            words = f"{reason}; default clocks are measured first"
+            state = replace(state, look_wanted=True)
             return Decision("keep", "probing", words, state, advice=advice)
         state = replace(state, changed_s=inputs.view.now_s)
         return Decision(
@@ -210,6 +242,13 @@ class OnlineProfiler:
             advice=advice,
         )
 
+    def _now_mhz(self, inputs: PlanningInput) -> tuple[int, ...]:
+        """The clock of each stage: its lease's, or the default one."""
+        default, ratios = self._log.measurements[0].clocks_mhz, inputs.job.time_ratios
+        setters = (pace_setters(uuids, ratios)[0] for uuids in inputs.job.stages)
+        held = (inputs.running.get(setter, 0) for setter in setters)
+        return tuple(mhz or top for mhz, top in zip(held, default, strict=True))
+
     def _facts(self, inputs: PlanningInput) -> ExplorerInput | str:
         """Input of the explorer in this pass, or what it waits for."""
         if not self._log.measurements:
@@ -219,14 +258,12 @@ class OnlineProfiler:
         assert pipeline is not None
         baseline = self._log.measurements[0]
         default = baseline.clocks_mhz
-        grids, now, models, highest = [], [], [], 0
+        grids, models, highest = [], [], 0
         for stage, uuids in enumerate(inputs.job.stages):
             placed = [inputs.view.gpus[uuid] for uuid in uuids]
             top = default[stage]
             allowed = [mhz for mhz in clocks_allowed_mhz(policy, placed) if mhz < top]
             grids.append((*allowed, top))
-            setter = pace_setters(uuids, inputs.job.time_ratios)[0]
-            now.append(inputs.running.get(setter, 0) or top)
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         predicted = policy.predicted
@@ -235,9 +272,19 @@ class OnlineProfiler:
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
-            now_mhz=tuple(now),
+            now_mhz=self._now_mhz(inputs),
             slo=policy.slo,
             window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )
+
+
+def _slower(inputs: PlanningInput) -> str:
+    """Why default clocks are measured even where looks have had their share; empty if they need
+    not be.
+    """
+    shift_ratio = inputs.job.drift.shift_ratio
+    if shift_ratio <= 1.0 or not any(inputs.running.values()):
+        return ""
+    return f"iterations at the same clocks take {shift_ratio - 1.0:.1%} longer: default clocks"

@@ -304,6 +304,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         inputs.allotted_s,
         inputs.host_power_w,
         job.baseline is None,
+        job.drift.pace_ratio,
         job.peer_iteration_time_s is None,
     )
 

@@ -30,6 +30,7 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
+from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
@@ -411,7 +412,9 @@ class Reconciler:
             examined=self._examined(name),
         )
         holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
-        return replace(inputs, holdout=holdout)
+        inputs = replace(inputs, holdout=holdout)
+        look = services.looks.step(inputs, observation, wanted=job.rollout.state.look_wanted)
+        return replace(inputs, holdout=holdout or look)
 
     async def _plan_and_apply(self, name: str) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
@@ -542,6 +545,7 @@ class Reconciler:
             holds=services.holds.of(name),
             trips=services.holds.trips(name),
             holdout=services.holdouts.shown(name),
+            look=services.looks.shown(name),
             advisable=services.shadows.verdict(observation, shown.decision),
             learnt=learned or shown.learnt,
         )
@@ -632,6 +636,7 @@ def _job_services(
         ),
         holds=holds,
         breakers=Breakers(holds, context.audit, lag_s),
+        looks=BaselineLooks(),
         holdouts=Holdouts(store, context.audit, unix_s, lag_s=lag_s),
         shadows=ShadowEvaluation(store, unix_s),
     )

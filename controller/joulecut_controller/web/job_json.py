@@ -6,7 +6,7 @@ predicted, and every ratio sits under the word that says which it is.
 
 from collections.abc import Iterable
 
-from joulecut_controller.board import FrontierPoint, Holdout, JobBoard
+from joulecut_controller.board import BaselineLook, FrontierPoint, Holdout, JobBoard
 from joulecut_controller.cluster.job_faults import JobFault, job_faults
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.advice import Advice
@@ -75,6 +75,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "probing": job.probing and _probing_json(job.probing),
         "advisable": job.advisable and _advisable_json(job.advisable),
         "holdout": holdout_json(job.holdout),
+        "baseline_look": job.look and _look_json(job.look),
         "saving": saving_json(job.holdout.saving if job.holdout else None),
         "gpus": _clocks_json(job, view) if gpus else [],
         **state_json(job),
@@ -270,6 +271,11 @@ def _device_json(gpu: GpuView | None) -> Json:
         "power_limit_kept_w": (seen.power_limit_kept_w or None) if seen else None,
         "age_s": number(gpu.age_s),
     }
+
+
+def _look_json(look: BaselineLook) -> Json:
+    """Looks at default clocks: share of time, age of the baseline, the open look."""
+    return {"share_ratio": number(look.share), "age_s": number(look.age_s), "text": look.text}
 
 
 def holdout_json(holdout: Holdout | None) -> Json | None:

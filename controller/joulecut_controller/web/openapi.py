@@ -133,6 +133,7 @@ _JOB = obj(
     peer_iteration_time_s=NUMBER,
     generation_running=COUNT,
     baseline=maybe(ref("Window")),
+    baseline_look=maybe(obj(share_ratio=NUMBER, age_s=NUMBER, text=TEXT)),
     current=maybe(ref("Window")),
     measured=obj(saved_j=NUMBER, saved_ratio=NUMBER, slowdown_ratio=NUMBER),
     predicted=obj(saved_j=NUMBER, error_time_ratio=NUMBER, error_power_ratio=NUMBER),

@@ -3,13 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.iteration_stats import (
-    BASELINE_ITERATIONS_MIN,
-    PENDING_MAX,
-    IterationStats,
-    Measured,
-    mature,
-)
+from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN, mature
+from joulecut_controller.observe.iteration_stats import PENDING_MAX, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
     ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,

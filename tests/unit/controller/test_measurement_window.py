@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.iteration_stats import blended
+from joulecut_controller.observe.baseline import blended
 from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow
 from joulecut_controller.view import Window
 from joulecut_wire.messages import GpuSnapshot

@@ -18,7 +18,7 @@ from joulecut_controller.learn.measurement_log import (
     without_hiccups,
 )
 from joulecut_controller.learn.operation_search import Limit, OperationSearch
-from joulecut_controller.observe.iteration_stats import mature
+from joulecut_controller.observe.baseline import mature
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Pipeline

@@ -185,14 +185,17 @@ def test_windows_that_cannot_be_true_are_refused_and_counted(broken: dict[str, o
     assert after.refused == 1
 
 
-def test_a_job_that_became_another_is_learnt_anew() -> None:
+@pytest.mark.parametrize("ratio", [0.8, 0.98, 1.01, 1.2])
+def test_all_windows_follow_a_change_at_default_clocks(ratio: float) -> None:
     log, _ = MeasurementLog().add(measurement((TOP, TOP)))
     log, _ = log.add(measurement((1350, TOP)))
-    slower = measurement((TOP, TOP))
-    log, said = log.add(replace(slower, time_s=slower.time_s * 1.1))
-    assert "learning starts again" in said
-    assert len(log.measurements) == 1
-    assert log.restarts == 1
+    top, lowered = log.measurements
+    log, said = log.add(replace(top, time_s=ratio * top.time_s))
+    assert f"{ratio - 1.0:+.1%}" in said
+    assert log.restarts == 0
+    assert [one.time_s for one in log.measurements] == pytest.approx(
+        [ratio * top.time_s, ratio * lowered.time_s]
+    )
 
 
 def test_a_change_seen_below_default_clocks_asks_for_a_new_baseline() -> None:

@@ -128,6 +128,7 @@ function savingOf(job) {
     parts.push(`saving not measured yet: ${saving.reason}`);
   }
   if (holdout) parts.push(holdout.text);
+  if (job.baseline_look?.text) parts.push(job.baseline_look.text);
   return parts.join(" · ");
 }
 

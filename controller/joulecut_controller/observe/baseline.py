@@ -1,0 +1,139 @@
+"""Baseline of one job: its iteration time at default clocks, and whether it still holds.
+
+Default clocks are measured before a plan, in hold-out windows, and in short looks. In between the
+job may become faster or slower: at unchanged clocks that shows as a shift of its pace, and across
+changes of clocks it does not show at all. So a baseline holds for a while, and ends with a shift.
+"""
+
+import math
+from dataclasses import replace
+
+from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
+from joulecut_controller.plan import look
+from joulecut_controller.view import BaselineDrift, Window
+
+BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
+BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0  # of long iterations whose operations are reported
+BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
+BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
+DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
+CONFIRM_S = 60.0  # a takeover comes first, with its plans and leases
+# What a profile says of clocks is not believed of a job that takes this much longer or shorter.
+MOVED_RATIO_MAX = 0.25
+
+
+class Baseline:
+    """`window` is None before the first measurement."""
+
+    def __init__(self, recalled: Window | None, now_s: float) -> None:
+        """`recalled` was measured by an earlier controller: its plan may go on, and a look confirms
+        it soon.
+        """
+        self.window = self._first = recalled
+        self._before: Window | None = None  # when the window since `_since_s` began
+        self._since_s = math.nan
+        measured_s = -math.inf if recalled is None else now_s - look.EVERY_S + CONFIRM_S
+        self.drift = BaselineDrift(measured_s=measured_s)
+
+    def measure(
+        self, seen: Window, *, since_s: float, now_s: float, operations: bool = False
+    ) -> bool:
+        """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
+        baseline now. Too few to replace the one before update it.
+        """
+        if self._since_s != since_s:
+            self._before, self._since_s = self.window, since_s
+        before = self._before
+        moved = before is not None and differs(seen, before)
+        replaces = mature(seen, operations=operations) or moved
+        if replaces:
+            self.window = seen if before is None else _with_power(seen, before)
+        elif before is not None:
+            self.window = blended(before, seen, _wanted(seen))
+        if self.window is not None and seen.iterations >= look.ITERATIONS:
+            self._first = self._first or self.window
+            moved_ratio = self.window.time_mean_s / self._first.time_mean_s
+            least, most = 1.0 - MOVED_RATIO_MAX, 1.0 + MOVED_RATIO_MAX
+            self.drift = BaselineDrift(
+                measured_s=now_s,
+                moving=moved,
+                pace_ratio=self.drift.pace_ratio,
+                moved_ratio=min(max(moved_ratio, least), most),
+            )
+        return replaces
+
+    def shift(self, ratio: float) -> None:
+        """Iterations take `ratio` times as long as before at the same clocks."""
+        drift = self.drift
+        self.drift = replace(
+            drift, shift_ratio=drift.shift_ratio * ratio, pace_ratio=drift.pace_ratio * ratio
+        )
+
+    def forget(self) -> None:
+        """What was measured did not run at default clocks."""
+        self.window = self._before = self._first = None
+        self.drift = BaselineDrift(measured_s=-math.inf, pace_ratio=self.drift.pace_ratio)
+
+
+def mature(window: Window, *, operations: bool = False) -> bool:
+    """Enough of a baseline to plan on. Where operations are reported plans rest on their ratios, so
+    long iterations need not be as many; whatever judges by the mean knows its standard error.
+    """
+    lasted_s = window.iterations * window.time_mean_s
+    if operations and window.iterations >= BASELINE_LONG_MIN and lasted_s >= BASELINE_LONG_S:
+        return True
+    if window.iterations < BASELINE_ITERATIONS_MIN:
+        return False
+    return (
+        stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
+        or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
+    )
+
+
+def differs(seen: Window, known: Window) -> bool:
+    """Whether default clocks give another pace than before, and not by chance."""
+    if seen.iterations < BLEND_ITERATIONS_MIN:
+        return False
+    doubt_s = DIFFERS_STDERRS * math.hypot(stderr_s(seen), stderr_s(known))
+    apart_s = abs(seen.time_mean_s - known.time_mean_s)
+    return apart_s > max(DIFFERS_RATIO * known.time_mean_s, doubt_s)
+
+
+def blended(known: Window, seen: Window, wanted: int) -> Window:
+    """A baseline updated by a window too short to replace it: both as one window of at most
+    `wanted` iterations, all of the newer ones counted. So the baseline follows a drifting job.
+    """
+    if seen.iterations < BLEND_ITERATIONS_MIN:
+        return known
+    older = max(0, min(known.iterations, wanted - seen.iterations))
+    share = seen.iterations / (seen.iterations + older)
+    variance = (1.0 - share) * known.time_sd_s**2 + share * seen.time_sd_s**2
+    return replace(
+        seen,
+        iterations=seen.iterations + older,
+        time_mean_s=known.time_mean_s + share * (seen.time_mean_s - known.time_mean_s),
+        time_sd_s=math.sqrt(variance),
+        energy_j=_between(known.energy_j, seen.energy_j, share),
+        power_w=_between(known.power_w, seen.power_w, share),
+        operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
+        gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
+    )
+
+
+def _wanted(window: Window) -> int:
+    """How many iterations as noisy as these make a baseline."""
+    needed = (window.time_sd_s / (BASELINE_STDERR_RATIO_MAX * window.time_mean_s)) ** 2
+    return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
+
+
+def _with_power(seen: Window, before: Window) -> Window:
+    """Counters need some seconds; until then the job draws what it drew."""
+    if seen.power_w is not None or before.power_w is None:
+        return seen
+    return replace(seen, power_w=before.power_w, energy_j=before.power_w * seen.time_mean_s)
+
+
+def _between(known: float | None, seen: float | None, share: float) -> float | None:
+    if known is None or seen is None:
+        return known if seen is None else seen
+    return known + share * (seen - known)

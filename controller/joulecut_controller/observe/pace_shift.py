@@ -1,0 +1,39 @@
+"""Shift of a job's pace at unchanged clocks: another batch, sequence length or phase of the job.
+
+The newest iterations are compared with the first ones under the same clocks. A jump shows within a
+few iterations, a creep once it has added up.
+"""
+
+import statistics
+from collections import deque
+
+FIRST = 16  # iterations under these clocks that the newest are compared with
+NEWEST = (4, 8, 32)  # few see a jump soon, many a small shift through the noise
+SHIFT_RATIO_MIN = 0.01  # a fifth of a usual slowdown budget
+DOUBT_STDERRS = 4.0  # iteration times are correlated, so a standard error says too little
+
+
+class PaceShift:
+    """Iterations under one set of clocks."""
+
+    def __init__(self) -> None:
+        self._first_s: list[float] = []
+        self._newest_s: deque[float] = deque(maxlen=max(NEWEST))
+
+    def take(self, duration_s: float) -> float:
+        """Adds an iteration; returns the newest pace over the first, 1.0 where it is the same."""
+        if len(self._first_s) < FIRST:
+            self._first_s.append(duration_s)
+            return 1.0
+        self._newest_s.append(duration_s)
+        first_s, first_var = statistics.fmean(self._first_s), statistics.variance(self._first_s)
+        for count in NEWEST:
+            if len(self._newest_s) < count:
+                break
+            newest = list(self._newest_s)[-count:]
+            mean_s = statistics.fmean(newest)
+            variance = max(first_var, statistics.variance(newest))
+            doubt_s = DOUBT_STDERRS * (variance / FIRST + variance / count) ** 0.5
+            if abs(mean_s - first_s) > max(SHIFT_RATIO_MIN * first_s, doubt_s):
+                return mean_s / first_s
+        return 1.0

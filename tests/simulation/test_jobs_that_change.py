@@ -1,0 +1,67 @@
+"""Jobs that become faster or slower: the promise is against default clocks as the job is now."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from changing import Change, ChangingWorld, longest_above
+from worlds import Controller
+
+from joulecut_controller.policy.policy import Slo
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_sim.plant import Noise
+
+BUDGET, SETTLED_S, AFTER_S, CREEP_S = 0.05, 45, 60, 40
+WITHIN_S = 20  # after a jump: it shows, default clocks are measured, the clocks resume
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+def settled(store: DatabaseStore, *changes: Change, detailed: bool) -> Controller:
+    """A job with a profile, under a plan, just before its changes."""
+    world = ChangingWorld(stages=2, microbatches=4, scale=0.2, noise=Noise(operation=0.01))
+    world.changes, world.detailed = changes, detailed
+    policy = world.policy("enforce", slo=Slo(max_slowdown=BUDGET))
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_S)
+    assert world.saved() > 0.05
+    return controller
+
+
+def test_a_job_that_creeps_is_not_lowered_again_and_again(store: DatabaseStore) -> None:
+    controller = settled(store, Change(SETTLED_S, 0.9, lasts_s=CREEP_S), detailed=True)
+    world = controller.world
+    assert isinstance(world, ChangingWorld)
+    controller.run(CREEP_S)
+    slow = world.slowdowns(since_s=SETTLED_S)
+    assert longest_above(slow, BUDGET + 0.01) <= 2, slow
+
+
+@pytest.mark.parametrize(
+    ("ratio", "detailed"), [(0.8, False), (0.95, False), (1.2, False), (0.95, True)]
+)
+def test_the_saving_of_a_job_that_changes_at_once_is_soon_back(
+    store: DatabaseStore, ratio: float, *, detailed: bool
+) -> None:
+    controller = settled(store, Change(SETTLED_S, ratio), detailed=detailed)
+    world = controller.world
+    assert isinstance(world, ChangingWorld)
+    before = world.saved()
+    controller.run(WITHIN_S)
+    assert world.saved() >= 0.8 * before, controller.job.sentence
+    controller.run(AFTER_S - WITHIN_S)
+    assert world.saved() >= 0.8 * before, controller.job.sentence
+    slow = world.slowdowns(since_s=SETTLED_S)
+    assert longest_above(slow, BUDGET + 0.01) <= 2, slow
+    look = controller.job.look
+    assert look is not None
+    assert 0.0 < look.share < 0.2  # of a short run
+    assert controller.job.view.baseline is not None
+    assert controller.job.view.baseline.time_mean_s == pytest.approx(
+        world.default_s * ratio, rel=0.01
+    )
