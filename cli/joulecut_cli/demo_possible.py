@@ -1,12 +1,11 @@
-"""The most that few clock changes per iteration could save of the demo's simulated job.
+"""The most that clock changes within an iteration could save of the demo's simulated job.
 
 The simulator shares nothing with the solver, so the solver is asked here, with the plant's true
-curves. What it finds is a real plan of the plant's mean times, without jitter and latency.
+curves. What it finds is a real plan of the plant's mean times, without jitter.
 """
 
 from dataclasses import replace
 
-from joulecut_controller.plan.granularity import MORE_CHANGES
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem
@@ -17,9 +16,12 @@ from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS
 from joulecut_sim.plant import Plant
 
 
-def possible_saved_ratio(plant: Plant, slowdown: float) -> float:
-    """What four changes of each GPU, the most that `auto` times, save within a slowdown, on mean
-    times, as a share."""
+def possible_saved_ratio(
+    plant: Plant, slowdown: float, changes: int = 0, min_dwell_s: float = 0.0
+) -> float:
+    """The saved share of energy within a slowdown: with `changes` of each GPU per iteration, at
+    least `min_dwell_s` apart, or with a clock per operation (0).
+    """
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for stage, sku in enumerate(plant.skus):
         swept = [mhz for mhz in sku.clocks_mhz if mhz >= CLOCK_SWEPT_MIN_MHZ]
@@ -34,5 +36,9 @@ def possible_saved_ratio(plant: Plant, slowdown: float) -> float:
     asked = replace(problem(pipeline, Profile(options), waiting_w[0]), blocking_power_w=waiting_w)
     fastest = baseline(asked)
     goal = Goal(fastest.iteration_time_s * (1.0 + slowdown))
-    solver = Solver(asked, "changes", limits=ChangeLimits(MORE_CHANGES))
+    solver = (
+        Solver(asked, "changes", limits=ChangeLimits(changes, min_dwell_s))
+        if changes
+        else Solver(asked, "computation")
+    )
     return 1.0 - solver.solve(goal).energy_j / fastest.energy_j

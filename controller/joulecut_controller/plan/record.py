@@ -110,6 +110,8 @@ def _solution(solution: Solution) -> dict[str, Any]:
         "bound_granularity": solution.bound_granularity,
         "gap": _finite(solution.gap) if solution.lower_bound_j else None,
         "solve_seconds": _finite(solution.solve_seconds),
+        "changes_per_iteration": solution.limits.per_iteration if solution.limits else None,
+        "min_dwell_s": _finite(solution.limits.min_dwell_s) if solution.limits else None,
         "operations_by_clock": [
             {
                 "clock_mhz": clock_mhz,

@@ -7,6 +7,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -264,6 +265,9 @@ class Course:
         applied = self._job().get("applied") or {}
         forecast = applied.get("forecast") or {}
         tally.granularity = str(applied.get("granularity", "gpu"))
+        solution = applied.get("solution") or {}
+        tally.changes = int(solution.get("changes_per_iteration") or 0)
+        tally.min_dwell_s = float(solution.get("min_dwell_s") or 0.0)
         tally.predicted_saved_ratio = forecast.get("saved_ratio")
         self._say(f"  {self._measured(tally.controlled)}; {watch.commands.total} commands")
         self._say(f"  controller: {self._sentence()}")
@@ -333,10 +337,6 @@ class Course:
             f"({energy_j / base.energy_j - 1.0:+.2%}) an iteration"
         )
 
-    def _possible(self, slowdown: float | None, agreed: float, granularity: str) -> float | None:
-        finer = None if granularity == "gpu" else self._finer
-        return summary.possible_saved_ratio(self._settings, slowdown, agreed, finer)
-
     def conclude(self) -> None:
         """Prints the result, and writes the summary file if one is named."""
         tally = self._tally
@@ -347,9 +347,17 @@ class Course:
         possible = None
         if slowdown is not None and tally.baseline.time_s is not None:
             self._say("computing the best saving with perfect knowledge ...")
-            possible = self._possible(slowdown, self._room - 1.0, tally.granularity)
+            finer = partial(self._finer, changes=tally.changes, min_dwell_s=tally.min_dwell_s)
+            possible = summary.possible_saved_ratio(
+                self._settings,
+                slowdown,
+                self._room - 1.0,
+                None if tally.granularity == "gpu" else finer,
+            )
         zero = tally.slowdown_in(tally.zero)
-        possible_zero = self._possible(zero, TOLERANCE_RATIO, tally.granularity_zero)
+        possible_zero = summary.possible_saved_ratio(
+            self._settings, zero, TOLERANCE_RATIO, self._finer
+        )
         made = summary.summary(tally, possible, possible_zero)
         if self._settings.summary is not None:
             summary.write(self._settings.summary, made)
@@ -363,7 +371,8 @@ class Course:
         if saved is not None and slower is not None and possible_zero is not None:
             self._say(
                 f"with no slowdown allowed: {saved:.1%} less energy at {slower:+.2%} iteration "
-                f"time, granularity {tally.granularity_zero} (possible: {possible_zero:.1%})"
+                f"time, granularity {tally.granularity_zero} "
+                f"(possible with a clock per operation: {possible_zero:.1%})"
             )
         self._say(
             f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "

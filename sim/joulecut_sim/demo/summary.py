@@ -12,23 +12,26 @@ from typing import Any
 
 from joulecut_sim.demo.layout import put
 from joulecut_sim.demo.settings import JOB, Settings
-from joulecut_sim.plant import Plant
 from joulecut_sim.possible import search
 from joulecut_sim.results import Window
 from joulecut_wire.errors import Unavailable
 
-# What few clock changes per iteration could save of a plant at a slowdown, as a share.
-Finer = Callable[[Plant, float], float]
+# The share that clock changes within an iteration could save of a plant at a slowdown.
+# `changes` and `min_dwell_s` bound their number and the time between two; without them each
+# operation has its own clock.
+Finer = Callable[..., float]
 
 
 @dataclass(slots=True)
 class Tally:
-    """Measurements of a demo; `zero` while no slowdown was allowed. Granularities are those of
-    the plans in force at the end of their phases.
+    """Measurements of a demo; `zero` while no slowdown was allowed. Granularities and limits of
+    changes are those of the plans in force at the end of their phases.
     """
 
     mode: str = "off"
     granularity: str = "gpu"
+    changes: int = 0
+    min_dwell_s: float = 0.0
     granularity_zero: str = "gpu"
     baseline: Window = field(default_factory=Window)
     zero: Window = field(default_factory=Window)
