@@ -199,3 +199,7 @@ agent.{{ include "joulecut.fullname" . }}.{{ .Release.Namespace }}
 {{- define "joulecut.controllerName" -}}
 controller.{{ include "joulecut.fullname" . }}.{{ .Release.Namespace }}
 {{- end }}
+
+{{- define "joulecut.logFormat" -}}
+{{- with .Values.logFormat }}{{- if ne . "text" }}, --log-format, {{ . }}{{- end }}{{- end }}
+{{- end }}
