@@ -90,9 +90,7 @@ def plan_of(job: str = "job", generation: int = 1, reason: str = "because") -> P
         made_at_unix_s=1.5e9,
         deadline_s=6.25,
         forecast=Forecast(6.2, 900.0, 6.0, 1000.0, 890.0, 0.01, (("gpu", 0.1),)),
-        solution=Solution(
-            "gpu", (option, option), (0.0, 0.05), 6.2, 900.0, 890.0, "computation", 0.3
-        ),
+        solution=Solution("gpu", (option, option), (0.0, 0.05), 6.2, 900.0, 890.0, "computation"),
     )
 
 
