@@ -287,7 +287,16 @@ def say(text: str) -> None:
     print(f"  {text} (load {os.getloadavg()[0]:.1f})", flush=True)
 
 
-def run(args: argparse.Namespace, folder: Path) -> None:
+@dataclass
+class Found:
+    """Jobs whose clocks were not held in time, streams opened, and leases that ran out."""
+
+    unheld: int
+    streams: int
+    expired: int
+
+
+def run(args: argparse.Namespace, folder: Path) -> Found:
     with Cluster(args, folder) as cluster:
         say(f"all agents watched after {cluster.connected_s:.1f} s")
         names = list(cluster.jobs)
@@ -297,7 +306,7 @@ def run(args: argparse.Namespace, folder: Path) -> None:
                 cluster.start(group)
                 cluster.wait(args.limit_s)
                 say_waits(what, [cluster.arrivals[name] for name in group])
-        say_steady(cluster, args.steady_s)
+        stats = say_steady(cluster, args.steady_s)
         if args.takeover:
             expired = cluster.stats()["expired"]
             held_s = cluster.take_over(args.limit_s)
@@ -308,6 +317,8 @@ def run(args: argparse.Namespace, folder: Path) -> None:
             )
         if args.profile_log:
             print((folder / "controller.log").read_text()[-3000:])
+        unheld = sum(one.waited_s is None for one in cluster.arrivals.values())
+        return Found(unheld, int(stats["streams"]), int(stats["expired"]))
 
 
 def say_waits(what: str, arrivals: list[Arrival]) -> None:
@@ -321,8 +332,8 @@ def say_waits(what: str, arrivals: list[Arrival]) -> None:
     )
 
 
-def say_steady(cluster: Cluster, steady_s: float) -> None:
-    """Passes, event loop, processor time and memory over `steady_s`."""
+def say_steady(cluster: Cluster, steady_s: float) -> dict[str, Any]:
+    """Passes, event loop, processor time and memory over `steady_s`; the farm's statistics."""
     before_s, farm = time.monotonic(), cluster.stats()
     used = usage(cluster.controller.pid)
     passes, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
@@ -342,6 +353,7 @@ def say_steady(cluster: Cluster, steady_s: float) -> None:
         f"{(after['cpu_s'] - farm['cpu_s']) / took_s:.2f} core"
     )
     say(f"streams opened: {after['streams']}; leases that ran out: {after['expired']}")
+    return after
 
 
 def main() -> None:

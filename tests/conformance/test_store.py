@@ -101,7 +101,8 @@ def test_the_newest_plan_of_a_job_comes_back_as_it_was(reopen: Reopen) -> None:
     for generation in (1, 2, 4):
         store.keep_plan(plan_of(generation=generation))
     store.keep_plan(plan_of(job="other", generation=3))
-    assert json.loads(reopen().last_plan_json("job")) == plan_json(plan_of(generation=4))
+    store = reopen()
+    assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=4))
     assert json.loads(store.last_plan_json("job", 2)) == plan_json(plan_of(generation=2))
     assert store.last_plan_json("job", 3) == ""
 
