@@ -31,7 +31,7 @@ PLAN = Plan(
         900.0,
         880.0,
         "computation",
-        0.25,
+        solve_seconds=0.25,
     ),
 )
 
