@@ -185,9 +185,9 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
     assert not pair.accepted("apply", first, killed_unix_s)
     refused_everywhere(pair.cluster, first)
 
-    # Its plan goes on, what was learnt and decided is there, and a new one joins as a standby.
-    # It shows events once its first pass has ended, which is after that pass's commands.
-    until(lambda: b.applied() > applied, f"{applied} is not told with what followed")
+    # The plan goes on with the stored measurements and decisions; a third controller is a standby.
+    # Events are listed once the first pass has ended, which is after that pass's commands.
+    until(lambda: b.applied() > applied, f"no plan was applied after the takeover: {applied}")
     assert not pair.accepted("clear", second)
     assert "measuring the baseline" not in b.log
     again = pair.start("a")

@@ -167,8 +167,10 @@ class MeasurementLog:
         return replace(self, measurements=tuple(kept)), ""
 
     def _scaled(self, ratio: float) -> tuple["MeasurementLog", str]:
-        """The log of a job that takes `ratio` times as long at default clocks: at all clocks alike,
-        until a window shows otherwise. What is known of slowdowns stays as certain as before.
+        """The log of a job that takes `ratio` times as long at default clocks.
+
+        All clocks are taken to have changed by this ratio until a window measures another.
+        Slowdowns relative to default clocks, and their uncertainty, stay as they are.
         """
         scaled = tuple(one.scaled(ratio) for one in self.measurements)
         words = f"iteration time at default clocks changed by {ratio - 1.0:+.1%}"

@@ -1,9 +1,9 @@
 """Cheapest clocks, one per stage, by the curves of operations.
 
-Energies add up over stages and longest paths know which stages an iteration waits for. So the
-search starts at each stage's cheapest clock, raises the stage that buys the most time on the
-longest path for its energy until deadlines are kept, and lowers what was raised for nothing. It
-takes about as many longest paths as there are clocks to pass.
+The energy of an iteration is a sum over stages; its time is the longest path. The search starts
+at each stage's cheapest clock and raises one stage at a time until the deadlines are kept: the
+stage that saves the most time on the longest path per joule. Then it lowers each stage whose clock
+is higher than the deadlines need. One longest path is computed per step of a clock.
 """
 
 from collections.abc import Sequence

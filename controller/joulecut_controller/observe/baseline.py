@@ -70,14 +70,16 @@ class Baseline:
         )
 
     def forget(self) -> None:
-        """What was measured did not run at default clocks."""
+        """Drops all measurements: they were not taken at default clocks."""
         self.window = self._before = self._first = None
         self.drift = BaselineDrift(measured_s=-math.inf, pace_ratio=self.drift.pace_ratio)
 
 
 def mature(window: Window, *, operations: bool = False) -> bool:
-    """Enough of a baseline to plan on. Where operations are reported plans rest on their ratios, so
-    long iterations need not be as many; whatever judges by the mean knows its standard error.
+    """Whether a window is enough of a baseline to plan on.
+
+    Where operations are reported, plans use the ratios of their durations: fewer long iterations
+    are enough. A judgement by the mean takes its standard error into account.
     """
     lasted_s = window.iterations * window.time_mean_s
     if operations and window.iterations >= BASELINE_LONG_MIN and lasted_s >= BASELINE_LONG_S:

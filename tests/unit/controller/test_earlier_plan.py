@@ -1,4 +1,4 @@
-"""A stored plan that a new leader reads: what was written, or nothing."""
+"""A new leader reads a stored plan exactly as it was written, or rejects it."""
 
 import json
 from random import Random
