@@ -30,6 +30,7 @@ from joulecut_cli.status import (
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
+BLOAT_KINDS = ("intrinsic", "extrinsic", "variability")
 GRANULARITIES = {
     "gpu": "one clock per GPU",
     "edge": "a second clock for the first forward and the last backward",
@@ -68,18 +69,21 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
         f"optimality gap at most {percent(forecast['gap_ratio'])}: the lower bound on energy at "
         f"granularity {bound} is {joules(forecast['lower_bound_j'])}",
     )
-    if bloat := _bloat_text(forecast):
-        yield labelled("", bloat)
+    found = {kind: forecast.get(f"{kind}_bloat_w") for kind in BLOAT_KINDS}
+    before = {kind: watts for kind, watts in found.items() if watts is not None}
+    now = job.get("bloat_w", before)  # a controller of an older version does not say
+    yield from _bloat_lines("now", now)
+    if now != before:
+        yield from _bloat_lines("before this plan", before)
 
 
-def _bloat_text(forecast: Json) -> str:
-    """Power above the frontier before the plan, by kind; "" if no kind is known."""
-    known = [
-        f"{kind} {forecast[key]:.0f} W"
-        for kind in ("intrinsic", "extrinsic", "variability")
-        if forecast.get(key := f"{kind}_bloat_w") is not None
-    ]
-    return f"bloat before this plan: {', '.join(known)} (predicted)" if known else ""
+def _bloat_lines(when: str, watts_of: Json) -> Iterator[str]:
+    """Power above the frontier by kind; nothing where no kind is known."""
+    if watts_of:
+        text = ", ".join(
+            f"{kind} {watts_of[kind]:.0f} W" for kind in BLOAT_KINDS if kind in watts_of
+        )
+        yield labelled("", f"bloat {when}: {text} (predicted)")
 
 
 def _negated(ratio: float | None) -> str:

@@ -95,7 +95,7 @@ BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this 
 # -- controller ----------------------------------------------------------------------------
 JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("workload", "kind"), "Iteration time: kind measured, predicted or baseline.")
 JOB_POWER = _gauge("job_power_watts", ("workload", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
-JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("workload", "kind"), "Power above the frontier, by kind: intrinsic, extrinsic, or variability (of GPUs faster than the slowest of their stage). Predicted, not measured.")
+JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("workload", "kind"), "Power above the frontier at the clocks that run, by kind: intrinsic, extrinsic, or variability (of GPUs faster than the slowest of their stage). What a plan removed counts as saved. Predicted, not measured.")
 JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("workload", "basis"), "Energy saved against default clocks: basis predicted or measured.")
 JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("workload", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week. Bound mid, or low and high of its 95 % interval. Absent until enough windows were measured.")
 JOB_DELAY = _gauge("job_delay_ratio", ("workload", "part", "cause"), "Share of the iteration time that a slow pipeline, stage or GPU costs, against its peers: cause compute, data, network or throttle. Absent where none costs 5 %.")

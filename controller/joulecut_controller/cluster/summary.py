@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.board import Board
 from joulecut_controller.cluster.needs import Need, needs
 from joulecut_controller.cluster.standing import Standing, State, standing
 from joulecut_controller.plan.plan import Plan
@@ -23,8 +23,10 @@ class Power:
     """Power of all GPUs in watts. `now_w` is measured.
 
     `without_w` estimates what they would draw at default clocks: the measured power, with the
-    measured baseline in place of the power of each job that runs under a plan. Where a job waits
-    for a straggler its baseline does not apply, and the plan's forecast stands in (`predicted`).
+    measured baseline in place of the power of each job that runs under a plan. The plan's forecast
+    stands in (`predicted`) where a job waits for a straggler, since its baseline does not apply,
+    and until a window under the new clocks is complete. The GPUs' readings are no substitute for
+    that window: they differ from the energy counters, by which the baseline was measured.
     `available_w` is what plans that are only recommended would save, predicted.
     """
 
@@ -142,21 +144,15 @@ def _power(board: Board) -> Power:
     for job in board.jobs:
         baseline, current = job.view.baseline, job.view.current
         if job.applied is not None and not job.applied.changes_nothing:
-            if job.view.peer_iteration_time_s is not None and job.applied.forecast is not None:
+            measured_w = current.power_w if current else None
+            if job.view.peer_iteration_time_s is not None or measured_w is None:
                 less_w += _forecast_w(job.applied)
                 predicted = True
             elif baseline and baseline.power_w:
-                measured_w = current.power_w if current else None
-                less_w += baseline.power_w - (measured_w or _readings_w(job, board))
+                less_w += baseline.power_w - measured_w
         elif job.decision is not None and not job.decision.changes_nothing:
             available_w += _forecast_w(job.decision)
     return Power(now_w, now_w + less_w, predicted, available_w)
-
-
-def _readings_w(job: JobBoard, board: Board) -> float:
-    """The GPUs' own readings, until a window of iterations is complete."""
-    gpus = (board.view.gpus.get(uuid) for stage in job.view.stages for uuid in stage)
-    return sum(gpu.snapshot.power_average_w or 0.0 for gpu in gpus if gpu and gpu.snapshot)
 
 
 def _forecast_w(plan: Plan) -> float:

@@ -6,6 +6,7 @@ An unknown figure has no row: absence differs from zero. Pure.
 from collections.abc import Callable, Iterator
 
 from joulecut_controller.board import JobBoard
+from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_wire import metrics as m
 
 HERTZ_PER_MHZ = 1e6
@@ -37,27 +38,8 @@ def _power(job: JobBoard) -> Iterator[Row]:
 
 
 def _bloat(job: JobBoard) -> Iterator[Row]:
-    """Of the clocks that run: once the plan is applied only its gap to the bound is left.
-
-    While a job without a profile is learnt, its frontier is not known.
-    """
-    forecast = job.decision.forecast if job.decision else None
-    if forecast is None or not forecast.bounded:
-        return
-    name = job.view.policy.name
-    if job.applied is not None and job.applied == job.decision:
-        left_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
-        yield (name, "intrinsic"), max(0.0, left_w)
-        yield (name, "extrinsic"), 0.0
-        if forecast.variability_bloat_w is not None:  # the clocks that run are own clocks
-            yield (name, "variability"), 0.0
-        return
-    if forecast.intrinsic_bloat_w is not None:
-        yield (name, "intrinsic"), forecast.intrinsic_bloat_w
-    if forecast.extrinsic_bloat_w is not None:
-        yield (name, "extrinsic"), forecast.extrinsic_bloat_w
-    if forecast.variability_bloat_w is not None:
-        yield (name, "variability"), forecast.variability_bloat_w
+    for kind, watts in bloat_w(job).items():
+        yield (job.view.policy.name, kind), watts
 
 
 def _slowdown(job: JobBoard) -> Iterator[Row]:

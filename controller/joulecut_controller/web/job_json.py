@@ -7,6 +7,7 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 
 from joulecut_controller.board import BaselineLook, FrontierPoint, Holdout, JobBoard
+from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import JobFault, job_faults
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.advice import Advice
@@ -64,6 +65,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
             "error_time_ratio": number(job.predict_error_time_ratio),
             "error_power_ratio": number(job.predict_error_power_ratio),
         },
+        "bloat_w": bloat_w(job),  # predicted; of the clocks that run
         "frontier": [_point_json(point) for point in job.frontier],
         "decision": job.decision and plan_json(job.decision),
         "applied": job.applied and plan_json(job.applied),

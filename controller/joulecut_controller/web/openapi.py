@@ -51,6 +51,38 @@ def ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
+_NUMBERS: Json = {"type": "object", "additionalProperties": NUMBER}  # by name
+_EVENT = {"at_unix_s": NUMBER, "kind": TEXT, "job": TEXT, "generation": COUNT, "text": TEXT}
+_RUN = {
+    "at_unix_s": NUMBER,
+    "role": {"enum": ["leader", "standby"]},
+    "leader": TEXT,
+    "pass_number": COUNT,
+    "epoch": COUNT,
+    "interval_s": NUMBER,
+    "mode": ref("Mode"),
+    "simulated": FLAG,
+    "policy": obj(source=TEXT, digest=TEXT, error=TEXT),
+    "events": listed(obj(**_EVENT)),
+}
+_MEASUREMENT = obj(
+    clocks_mhz=listed(COUNT),
+    iterations=COUNT,
+    iteration_time_s=NUMBER,
+    iteration_time_sd_s=NUMBER,
+    energy_j=listed(NUMBER),
+    busy_s=listed(listed(NUMBER)),
+    operation_sd_ratio=NUMBER,
+)
+_PROBED = obj(
+    default_mhz=listed(COUNT),
+    clock_max_mhz=COUNT,
+    blocking_power_w=NUMBER,
+    clocks_mhz=listed(listed(COUNT)),
+    alike=listed(COUNT),
+    window_s=NUMBER,
+    measurements=listed(_MEASUREMENT),
+)
 _WINDOW = obj(
     iterations=COUNT,
     iteration_time_s=NUMBER,
@@ -137,6 +169,7 @@ _JOB = obj(
     current=maybe(ref("Window")),
     measured=obj(saved_j=NUMBER, saved_ratio=NUMBER, slowdown_ratio=NUMBER),
     predicted=obj(saved_j=NUMBER, error_time_ratio=NUMBER, error_power_ratio=NUMBER),
+    bloat_w=_NUMBERS,
     frontier=listed(obj(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
     decision=maybe(ref("Plan")),
     applied=maybe(ref("Plan")),
@@ -169,7 +202,7 @@ _POWER_BUDGET = obj(
     capacity_w=NUMBER,
     in_force_w=NUMBER,
     least_w=NUMBER,
-    limits_w={"type": "object", "additionalProperties": NUMBER},
+    limits_w=_NUMBERS,
     state={"enum": ["kept", "lowering", "recommended", "lifted"]},
     best_effort=TEXT,
     sentence=TEXT,
@@ -194,36 +227,18 @@ _SUMMARY_KEYS: Json = {
     },
 }
 _BOARD = obj(
-    at_unix_s=NUMBER,
-    role={"enum": ["leader", "standby"]},
-    leader=TEXT,
-    pass_number=COUNT,
-    epoch=COUNT,
-    interval_s=NUMBER,
+    **_RUN,
     sentence=TEXT,
-    mode=ref("Mode"),
-    simulated=FLAG,
-    policy=obj(source=TEXT, digest=TEXT, error=TEXT),
     nodes=listed(ref("Node")),
     gpus=listed(ref("Gpu")),
     holds=listed(ref("Hold")),
     cluster=obj(**_SUMMARY_KEYS),
     power_budget=maybe(_POWER_BUDGET),
     jobs=listed(ref("Job")),
-    events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
 )
 _INTERVAL = obj(mid=NUMBER, low=NUMBER, high=NUMBER)
-_POLICY_FILE = obj(source=TEXT, digest=TEXT, error=TEXT)
 _CLUSTER = obj(
-    at_unix_s=NUMBER,
-    role={"enum": ["leader", "standby"]},
-    leader=TEXT,
-    pass_number=COUNT,
-    epoch=COUNT,
-    interval_s=NUMBER,
-    mode=ref("Mode"),
-    simulated=FLAG,
-    policy=_POLICY_FILE,
+    **_RUN,
     **_SUMMARY_KEYS,
     savings_week=maybe(
         obj(
@@ -241,7 +256,6 @@ _CLUSTER = obj(
     power_budget=maybe(
         obj(budget_w=NUMBER, in_force_w=NUMBER, state=TEXT, best_effort=TEXT, sentence=TEXT)
     ),
-    events=listed(obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)),
     links=obj(grafana=TEXT, runbook=TEXT, audit_log=TEXT),
 )
 _STANDING = obj(
@@ -307,7 +321,7 @@ SCHEMAS: Json = {
         by=TEXT,
     ),
     "Error": obj(error=TEXT),
-    "Event": obj(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT, detail={}),
+    "Event": obj(**_EVENT, detail={}),
     "Gpu": _GPU,
     "Hold": _HOLD,
     "Interval": _INTERVAL,
@@ -329,27 +343,7 @@ SCHEMAS: Json = {
         sentence=TEXT,
         verdict=WORD,
         reason=TEXT,
-        probed=maybe(
-            obj(
-                default_mhz=listed(COUNT),
-                clock_max_mhz=COUNT,
-                blocking_power_w=NUMBER,
-                clocks_mhz=listed(listed(COUNT)),
-                alike=listed(COUNT),
-                window_s=NUMBER,
-                measurements=listed(
-                    obj(
-                        clocks_mhz=listed(COUNT),
-                        iterations=COUNT,
-                        iteration_time_s=NUMBER,
-                        iteration_time_sd_s=NUMBER,
-                        energy_j=listed(NUMBER),
-                        busy_s=listed(listed(NUMBER)),
-                        operation_sd_ratio=NUMBER,
-                    )
-                ),
-            )
-        ),
+        probed=maybe(_PROBED),
     ),
     "Timeline": obj(
         job=TEXT,
@@ -365,10 +359,6 @@ SCHEMAS: Json = {
 
 
 VERSION = "1"
-
-
-def _ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _answer(text: str, schema: Json) -> Json:
@@ -389,7 +379,7 @@ def _errors(*codes: int) -> Json:
         503: "unavailable: no pass has ended yet, or this controller does not lead",
         504: "not finished in time; it continues",
     }
-    return {str(code): _answer(texts[code], _ref("Error")) for code in sorted({*codes, 401, 403})}
+    return {str(code): _answer(texts[code], ref("Error")) for code in sorted({*codes, 401, 403})}
 
 
 def _get(text: str, schema: Json, *parameters: Json, errors: tuple[int, ...] = (503,)) -> Json:
@@ -432,7 +422,7 @@ def _post(text: str, body: Json, *, named: bool) -> Json:
                 "content": {"application/json": {"schema": body}},
             },
             "responses": {
-                "200": _answer("the result", _ref("Done")),
+                "200": _answer("the result", ref("Done")),
                 **_errors(400, 404, 405, 409, 413, 415, 503, 504),
             },
         }
@@ -460,16 +450,9 @@ _RESTORED = _words(
 
 _PROFILE_NAME = _NAME | {"description": "NAME.csv"}
 _UPLOADED = _words(content={"type": "string"}) | {"required": ["content"]}
-_PROFILES = {
-    "type": "array",
-    "items": obj(
-        name={"type": "string"},
-        digest={"type": "string"},
-        bytes={"type": "integer"},
-        at_unix_s={"type": "number"},
-    ),
-}
-_LISTED = {"type": "array", "items": _ref("Job")}
+_PROFILES = listed(
+    obj(name=TEXT, digest=TEXT, bytes={"type": "integer"}, at_unix_s={"type": "number"})
+)
 _SPAN = _query(
     "span_s", {"type": "integer", "minimum": 1, "maximum": SPAN_S_MAX}, f"default {SPAN_S_DEFAULT}"
 )
@@ -479,21 +462,20 @@ _SERIES = {
     "required": ["step_s", "at_unix_s"],
     "additionalProperties": {"type": "array", "items": {"type": ["number", "null"]}},
 }
-_EVENTS = obj(events={"type": "array", "items": _ref("Event")})
+_EVENTS = obj(events=listed(ref("Event")))
 _LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "default 100")
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400}
 _SINCE = _query("since_s", _SECONDS, "how far back, in seconds; default 604800")
 _GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": 10000}
 _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
-_TEXT = {"type": "string"}
 
 
 def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
     """A table a page at a time."""
     return _get(
         text,
-        paged(_ref(row)),
+        paged(ref(row)),
         *more,
         _query("search", {"type": "string", "maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
         _query("sort", {"enum": list(columns)}, f"default {columns[0]}; unknown values come last"),
@@ -525,34 +507,34 @@ def document() -> Json:
 def _paths() -> Json:
     one = "/api/v1/jobs/{name}"
     return {
-        "/api/v1/board": _get("the whole board, as of the last pass", _ref("Board")),
-        "/api/v1/brief": _get("the board in brief: a large fleet is counted", _ref("Brief")),
-        "/api/v1/cluster": _get("the cluster in brief: the first screen", _ref("Cluster")),
+        "/api/v1/board": _get("the whole board, as of the last pass", ref("Board")),
+        "/api/v1/brief": _get("the board in brief: a large fleet is counted", ref("Brief")),
+        "/api/v1/cluster": _get("the cluster in brief: the first screen", ref("Cluster")),
         "/api/v1/cluster/jobs": _table("jobs, in a line each", "Standing", JOB_COLUMNS),
         "/api/v1/cluster/nodes": _table("nodes, in a line each", "NodeRow", NODE_COLUMNS),
         "/api/v1/gpus": _table(
             "GPUs",
             "Gpu",
             GPU_COLUMNS,
-            _query("node", _TEXT, "only of this node"),
-            _query("job", _TEXT, "only of this job"),
+            _query("node", TEXT, "only of this node"),
+            _query("job", TEXT, "only of this job"),
         ),
         "/api/v1/history": _get(
             "means of the last hour (15 s each) or days (5 min or more)",
             _SERIES,
-            _query("job", _TEXT, "of this job; without it of the cluster"),
+            _query("job", TEXT, "of this job; without it of the cluster"),
             _SPAN,
             errors=(400, 404, 503),
         ),
-        "/api/v1/policy": _get("the policy in force, as values", _ref("Policy")),
-        "/api/v1/jobs": _get("all jobs", obj(jobs=_LISTED)),
-        one: _get("one job", _ref("Job"), _NAME, errors=(404, 503)),
+        "/api/v1/policy": _get("the policy in force, as values", ref("Policy")),
+        "/api/v1/jobs": _get("all jobs", obj(jobs=listed(ref("Job")))),
+        one: _get("one job", ref("Job"), _NAME, errors=(404, 503)),
         f"{one}/timeline": _get(
-            "the operations of its newest plan", _ref("Timeline"), _NAME, errors=(404, 503)
+            "the operations of its newest plan", ref("Timeline"), _NAME, errors=(404, 503)
         ),
         f"{one}/measurements": _get(
             "windows measured on a job without a profile",
-            _ref("Measurements"),
+            ref("Measurements"),
             _NAME,
             errors=(404, 503),
         ),
@@ -568,7 +550,7 @@ def _paths() -> Json:
         "/api/v1/report": _get(
             "measured savings of a period",
             {"type": "object"},
-            _query("job", _TEXT, "only of this job"),
+            _query("job", TEXT, "only of this job"),
             _SINCE,
             _CO2,
             _POINTS,
@@ -577,7 +559,7 @@ def _paths() -> Json:
         "/api/v1/events": _get(
             "the audit log, newest first",
             _EVENTS,
-            _query("job", _TEXT, "only of this job"),
+            _query("job", TEXT, "only of this job"),
             _LIMIT,
             _query("detail", {"enum": ["0", "1"]}, "0: without the details; default 1"),
             errors=(400, 503),
@@ -585,7 +567,7 @@ def _paths() -> Json:
         "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),
         "/api/v1/profiles/{name}": _get(
             "an uploaded profile",
-            obj(name=_TEXT, content=_TEXT),
+            obj(name=TEXT, content=TEXT),
             _PROFILE_NAME,
             errors=(400, 404, 503),
         )

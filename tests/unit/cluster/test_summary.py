@@ -6,6 +6,7 @@ from dataclasses import replace
 import boards
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.orders import Hold
@@ -112,3 +113,30 @@ def test_power_without_us_stands_on_measured_baselines() -> None:
     assert only.without_w == only.now_w
     assert only.available_w > 0.0
     assert cluster_of(boards.straggling()).power.predicted
+
+
+def test_power_saved_does_not_jump_while_clocks_change() -> None:
+    """A window under new clocks takes seconds; readings do not compare with a baseline."""
+    whole = boards.board()
+    [job] = whole.jobs
+    assert job.view.current is not None
+    young = replace(job.view.current, power_w=None, energy_j=None)
+    forecast_w = cluster_of(with_job(whole, job)).power
+    for current in (None, young):
+        power = cluster_of(
+            with_job(whole, replace(job, view=replace(job.view, current=current)))
+        ).power
+        saved_w, settled_w = power.without_w - power.now_w, forecast_w.without_w - forecast_w.now_w
+        assert power.predicted
+        assert abs(saved_w - settled_w) < 0.05 * settled_w
+
+
+def test_what_a_plan_removed_is_no_bloat_any_more() -> None:
+    """Before it is applied all kinds count; then only the gap to its lower bound."""
+    recommended, enforced = boards.job("recommend"), boards.job()
+    assert bloat_w(recommended) == {"intrinsic": 312.0, "extrinsic": 0.0, "variability": 41.0}
+    assert enforced.decision is not None
+    forecast = enforced.decision.forecast
+    assert forecast is not None
+    gap_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
+    assert bloat_w(enforced) == {"intrinsic": gap_w, "extrinsic": 0.0, "variability": 0.0}

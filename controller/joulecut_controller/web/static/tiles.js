@@ -56,9 +56,10 @@ export class Tiles {
       plan: joules(plan?.energy_j, 4),
       line: history.map((point) => point.energy), base: baseline?.energy_j,
     });
-    const power = current?.power_w ?? readings(job), powerBefore = baseline?.power_w;
+    const power = current?.power_w, powerBefore = baseline?.power_w;
     this.power.update({
-      now: watts(power, 4),
+      // Readings differ from the energy counters of the baseline by some percent: no change from them.
+      now: watts(power ?? readings(job), 4),
       change: known(power) && known(powerBefore) ? power / powerBefore - 1 : null, better: (r) => r < 0, tolerated: 0,
       baseline: watts(powerBefore, 4),
       plan: watts(planPower, 4),
@@ -121,12 +122,24 @@ function spark(svg, values, base, limit) {
   return undefined;
 }
 
-/** Power above the frontier by kind; "" before it is known. */
-function bloatText(forecast) {
-  return ["intrinsic", "extrinsic", "variability"]
-    .filter((kind) => known(forecast?.[`${kind}_bloat_w`]))
-    .map((kind) => `${watts(forecast[`${kind}_bloat_w`])} ${kind}`)
-    .join(", ");
+const KINDS = ["intrinsic", "extrinsic", "variability"];
+
+/** Power above the frontier; `wattsOf` a kind. "" before it is known. */
+function bloatText(wattsOf) {
+  return KINDS.filter((kind) => known(wattsOf(kind))).map((kind) => `${watts(wattsOf(kind))} ${kind}`).join(", ");
+}
+
+/** A row that is absent while its text is empty. */
+class Row {
+  constructor(...name) {
+    this.text = h("dd");
+    this.root = h("div", { class: "bloat" }, h("dt", {}, ...name, " ", h("small", {}, "predicted")), this.text);
+  }
+
+  update(text) {
+    show(this.root, text);
+    setText(this.text, text);
+  }
 }
 
 class Savings {
@@ -134,14 +147,14 @@ class Savings {
     this.measured = h("p", { class: "big" });
     this.share = h("span", { class: "change good" });
     this.predicted = h("dd");
-    this.bloat = h("dd");
-    this.bloatRow = h("div", { class: "bloat" }, h("dt", {}, term("bloat", "bloat before the plan"), " ", h("small", {}, "predicted")), this.bloat);
+    this.bloat = new Row(term("bloat", "bloat now"));
+    this.before = new Row("bloat before the plan");
     this.bars = h("ul", { class: "bars" });
     this.none = h("p", { class: "empty small" });
     this.root = h("section", { class: "card tile savings" },
       h("h3", {}, term("measured saving", "Saved so far"), " ", h("small", {}, "measured")),
       h("div", { class: "headline" }, this.measured, this.share),
-      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted), this.bloatRow),
+      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted), this.bloat.root, this.before.root),
       h("h4", {}, "What each ", term("granularity"), " saves ", h("small", {}, "predicted")),
       this.bars, this.none);
   }
@@ -151,9 +164,9 @@ class Savings {
     const wattHours = job.measured.saved_j / 3600;
     setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
     setText(this.predicted, joules(job.predicted.saved_j));
-    const bloat = bloatText(job.decision?.forecast);
-    show(this.bloatRow, bloat);
-    setText(this.bloat, bloat);
+    this.bloat.update(bloatText((kind) => job.bloat_w[kind]));
+    const running = job.applied && job.applied.generation === job.decision?.generation;
+    this.before.update(running ? bloatText((kind) => job.decision.forecast?.[`${kind}_bloat_w`]) : "");
     const savings = job.decision?.forecast?.saved_ratio_by_granularity ?? {};
     const best = Math.max(0.01, ...Object.values(savings));
     const rows = GRANULARITIES.filter(([name]) => known(savings[name]));
