@@ -4,8 +4,9 @@ per stage and operation.
 A curve is a level, a slope against the logarithm of the clock, and a smooth residual. Slopes are
 pooled: each is drawn around the mean slope of its group, so a stage lowered once says much about
 its peers. Everything a window has in common (slow iterations, drift) is one more unknown per
-window: curves that were not lowered in it show how much that is. All of it is linear and Gaussian,
-so the answer is exact and has one solution.
+window: curves that were not lowered in it show how much that is. Columns of the caller are further
+unknowns that all curves share. All of it is linear and Gaussian, so the answer is exact and has one
+solution.
 
 Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, section 2.7.
 """
@@ -35,44 +36,53 @@ class CurvePrior:
     noise: float
 
 
-class ClockCurves:
-    """Fit to measured values (curves, windows), at `fall` = log(default clock / clock) of the same
-    shape. `group` numbers the group of each curve; `common_sd` (windows,) is the prior standard
-    deviation of what each window has in common. Down to `flat` of its group (a fall) the clock
-    changes nothing, as under a power cap.
+@dataclass(frozen=True, slots=True)
+class CurveValues:
+    """Measured `values` (curves, windows) at `fall` = log(default clock / clock) of the same shape.
+
+    `group` numbers the group of each curve; `common_sd` (windows,) is the prior standard deviation
+    of what each window has in common. `columns` (curves, windows, count) times unknowns with
+    standard deviations `columns_sd` (count,) are part of the values.
     """
 
-    def __init__(
-        self,
-        fall: Floats,
-        values: Floats,
-        group: Ints,
-        *,
-        common_sd: Floats,
-        prior: CurvePrior,
-        flat: Floats,
-    ) -> None:
-        groups, (curves, windows) = len(flat), fall.shape
+    fall: Floats
+    values: Floats
+    group: Ints
+    common_sd: Floats
+    columns: Floats
+    columns_sd: Floats
+
+
+class ClockCurves:
+    """Fit to measured values. Down to `flat` of its group (groups,), a fall, the clock changes
+    nothing, as under a power cap. `factors` are estimates of the columns' unknowns.
+    """
+
+    def __init__(self, given: CurveValues, prior: CurvePrior, flat: Floats) -> None:
+        groups, (curves, windows) = len(flat), given.fall.shape
         self.flat = flat
-        self._group, self._prior = group, prior
-        self._fall = fall = self._effective(fall)
-        # Unknowns of all curves: slopes by group, then what each window has in common.
-        design = np.zeros((curves, windows, groups + windows))
-        design[np.arange(curves), :, group] = fall
-        design[:, :, groups:] = np.eye(windows)
-        level = values.mean(axis=1, keepdims=True)
+        self._prior, self._group = prior, given.group
+        self._fall = fall = self._effective(given.fall)
+        # Unknowns of all curves: slopes by group, what each window has in common, and the columns.
+        design = np.zeros((curves, windows, groups + windows + len(given.columns_sd)))
+        design[np.arange(curves), :, given.group] = fall
+        design[:, :, groups : groups + windows] = np.eye(windows)
+        design[:, :, groups + windows :] = given.columns
+        level = given.values.mean(axis=1, keepdims=True)
         self._level = level[:, 0]
-        left = values - level - prior.slope * fall
+        left = given.values - level - prior.slope * fall
         covariance = self._covariance(fall, fall) + LEVEL_SD**2
         covariance += prior.noise**2 * np.eye(windows)
         self._weight = np.linalg.inv(covariance)
         weighted = self._weight @ design
         precision = np.einsum("cwi,cwj->ij", design, weighted)
-        before = np.concatenate([np.full(groups, prior.slope_sd), common_sd]) ** -2.0
+        slopes_sd = np.full(groups, prior.slope_sd)
+        before = np.concatenate([slopes_sd, given.common_sd, given.columns_sd]) ** -2.0
         self._shared_covariance = np.linalg.inv(precision + np.diag(before))
         pull = np.einsum("cwi,cw->i", weighted, left)
         shared = self._shared_covariance @ pull
         self._slopes = prior.slope + shared[:groups]
+        self.factors = shared[groups + windows :]
         self._weighted = weighted
         rest = left - design @ shared
         self._rest = np.einsum("cvw,cw->cv", self._weight, rest)
@@ -93,14 +103,20 @@ class ClockCurves:
         near = self._covariance(zero, self._fall) + LEVEL_SD**2
         return np.asarray(self._level + np.einsum("cmw,cw->cm", near, self._rest)[:, 0])
 
-    def changes(self, fall: Floats) -> tuple[Floats, Floats]:
-        """Values at `fall` (curves, m) less those at default clocks, and standard deviations."""
+    def changes(self, fall: Floats, columns: Floats | None = None) -> tuple[Floats, Floats]:
+        """Values at `fall` (curves, m) less those at default clocks, and standard deviations.
+
+        `columns` (curves, m, count) are those of the values asked for; absent: zero.
+        """
         fall, zero = self._effective(fall), np.zeros((len(fall), 1))
         near = self._covariance(fall, self._fall) - self._covariance(zero, self._fall)
         mean = self._slopes[self._group, None] * fall
         mean += np.einsum("cmw,cw->cm", near, self._rest)
         shared = -near @ self._weighted
         shared[np.arange(len(fall)), :, self._group] += fall
+        if columns is not None:
+            mean += columns @ self.factors
+            shared[:, :, shared.shape[2] - len(self.factors) :] += columns
         own = (
             2.0
             * self._prior.residual_sd**2

@@ -95,7 +95,6 @@ FORWARD_SHARES = (0.1, 0.9)  # bounds
 # Under a power cap time stays flat for longer than energy does: by 6 % of the clock on the public
 # A40 sweep, where a backward's cap lies lower than a forward's.
 LATE_KNEE = (0.02, 0.04)
-PACE_SD = 0.03  # communication and jitter outside the graph
 # Share of the surplus of independent jittering operations: whole iterations may vary instead.
 SURPLUS = (1.0, 0.25)
 SURPLUSES_MAX = 100_000  # about 10 MB; one decision asks for ten thousand
@@ -104,6 +103,10 @@ SPREAD_MAX = 0.05  # of an operation; beyond it, whole iterations vary
 SURPLUS_OPEN_SD = 0.4
 SPREAD_DRAWS = 64  # to find the operations' spread that explains that of iterations
 SPREAD_ROUNDS = 2  # it is nearly proportional
+
+# Numbers of a job: the scale of all work, the clock share, each stage's extra work, each stage's
+# extra share, the late knee, the share of the surplus, and the forward share.
+SHARE_AT, STAGES_AT = 1, 2
 
 
 class IterationForm:
@@ -118,7 +121,6 @@ class IterationForm:
     ) -> None:
         self._pipeline, self._paths, self._measurements = constants.pipeline, paths, measurements
         self._predicted = constants.prior
-        self.detailed = all(m.busy_s for m in measurements)
         self.clocks = np.array([m.clocks_mhz for m in measurements], dtype=np.float64)
         self.default = np.array(constants.default_mhz, dtype=np.float64)
         self.prior = self._prior()
@@ -129,44 +131,29 @@ class IterationForm:
         self._surpluses: dict[bytes, float] = {}
 
     @property
-    def kinds(self) -> range:
-        """Kinds of operation that measurements distinguish."""
-        return range(len(KINDS) if self.detailed else 1)
-
-    @property
-    def shares_at(self) -> slice:
-        """Numbers that hold the clock share by kind."""
-        return slice(len(self.kinds), 2 * len(self.kinds))
-
-    @property
     def stages_at(self) -> range:
-        """Numbers that hold each stage's extra work, at L1."""
-        first = 2 * len(self.kinds)
-        return range(first, first + self._pipeline.stages)
+        """Numbers that hold each stage's extra work."""
+        return range(STAGES_AT, STAGES_AT + self._pipeline.stages)
 
     def log_busy(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
-        """log seconds of one operation: (stages, kinds, m, guesses). At L1 one kind is both."""
-        kinds, stages = len(self.kinds), self._pipeline.stages
-        scale, share = numbers[:kinds], numbers[kinds : 2 * kinds]
-        own = numbers[2 * kinds : 2 * kinds + stages * kinds].reshape(stages, kinds, -1)
-        lean = numbers[2 * kinds + stages * kinds : -3].reshape(stages, kinds, -1)
+        """log seconds of a forward and a backward together: (stages, m, guesses)."""
+        stages = self._pipeline.stages
+        own = numbers[STAGES_AT : STAGES_AT + stages]
+        share = numbers[SHARE_AT] + numbers[STAGES_AT + stages : -3]
         stretch = (self.default / np.minimum(clocks_mhz, self.default)).T
         late = np.exp(-np.maximum(0.0, numbers[-3]))
         slower = np.maximum(0.0, stretch[:, :, None] * late - 1.0)  # (stages, m, guesses)
-        followed = (share + lean)[:, :, None, :] * slower[:, None, :, :]
-        return np.asarray((scale + own)[:, :, None, :] + np.log(np.maximum(1.0 + followed, 0.05)))
+        followed = np.log(np.maximum(1.0 + share[:, None, :] * slower, 0.05))
+        return np.asarray((numbers[0] + own)[:, None, :] + followed)
 
     def log_times(self, numbers: Floats, clocks_mhz: Floats) -> Floats:
-        """log iteration times (m rows), then log busy times by stage and kind if reported."""
+        """log iteration times: (m, guesses)."""
         busy = self.log_busy(numbers, clocks_mhz)
-        stages, kinds, count, guesses = busy.shape
+        stages, count, guesses = busy.shape
         each = self.operations_s(busy, numbers).reshape(stages, len(KINDS), count * guesses)
         surplus = self._surplus(clocks_mhz)[:, None] * np.maximum(0.0, numbers[-2])
         paths = np.log(self._paths.iteration_s(each))
-        times: Floats = paths.reshape(count, guesses) + surplus
-        if not self.detailed:
-            return np.asarray(times)
-        return np.concatenate([times + numbers[-1], busy.reshape(stages * kinds * count, guesses)])
+        return np.asarray(paths.reshape(count, guesses) + surplus)
 
     def fix_surplus(self, numbers: Floats) -> None:
         """Compute the jitter surplus from these numbers (count,) from now on."""
@@ -174,31 +161,26 @@ class IterationForm:
         self._surplus_here = self._surplus(self.clocks)
 
     def find_spread(self, numbers: Floats) -> None:
-        """Set the operations' spread, reported or explaining that of iterations, and its prior."""
+        """Set the operations' spread, which explains that of iterations, and its prior."""
         self.spread, surplus = self._operation_spread(numbers[:, None])
         mean, sd = self.prior.mean.copy(), self.prior.sd.copy()
         mean[-2], sd[-2] = surplus
         self.prior = Prior(mean, sd)
 
     def _prior(self) -> Prior:
-        first, pipeline, kinds = self._measurements[0], self._pipeline, len(self.kinds)
-        if self.detailed:
-            scale = np.log(np.mean(first.busy_s, axis=0))
-        else:
-            scale = np.log([first.time_s / (pipeline.microbatches + pipeline.stages - 1)])
-        each = pipeline.stages * kinds
+        first, pipeline = self._measurements[0], self._pipeline
+        scale = np.log(first.time_s / (pipeline.microbatches + pipeline.stages - 1))
+        stages = pipeline.stages
         knee = LATE_KNEE if (self.clocks > self.default).any() else (0.0, 1e-9)
-        last = (0.0, PACE_SD) if self.detailed else FORWARD_SHARE
         mean = np.concatenate(
-            [scale, [CLOCK_SHARE[0]] * kinds, np.zeros(2 * each), [knee[0], SURPLUS[0], last[0]]]
+            [[scale, CLOCK_SHARE[0]], np.zeros(2 * stages), [knee[0], SURPLUS[0], FORWARD_SHARE[0]]]
         )
         sd = np.concatenate(
             [
-                [TIME_SD] * kinds,
-                [CLOCK_SHARE[1]] * kinds,
-                [STAGE_SD] * each,
-                [CLOCK_SHARE_STAGE] * each,
-                [knee[1], SURPLUS[1], last[1]],
+                [TIME_SD, CLOCK_SHARE[1]],
+                [STAGE_SD] * stages,
+                [CLOCK_SHARE_STAGE] * stages,
+                [knee[1], SURPLUS[1], FORWARD_SHARE[1]],
             ]
         )
         if self._predicted is not None:
@@ -207,37 +189,25 @@ class IterationForm:
 
     def _take(self, predicted: WorkPrior, mean: Floats, sd: Floats) -> None:
         """Replace the prior of GPUs in general by a prediction of this job, in place."""
-        kinds, stages = len(self.kinds), self._pipeline.stages
+        stages = self._pipeline.stages
         busy_s, share = predicted.at(self.default)
         both_s = self._paths.iteration_s(busy_s[:, :, None])[0]
-        if not self.detailed:
-            mean[-1] = busy_s[:, 0].sum() / busy_s.sum()
-            sd[-1] = work_prior.FORWARD_SHARE_SD
-            work_s = busy_s.sum(axis=1, keepdims=True)
-            share = (share * busy_s).sum(axis=1, keepdims=True) / work_s
-            mean[0] = np.log(work_s).mean() + np.log(self._measurements[0].time_s / both_s)
-            busy_s = work_s
-        mean[kinds : 2 * kinds], sd[kinds : 2 * kinds] = (
-            share.mean(axis=0),
-            work_prior.CLOCK_SHARE_SD,
-        )
-        own = np.log(busy_s) - np.log(busy_s).mean(axis=0)
-        at = 2 * kinds
-        mean[at : at + stages * kinds] = own.ravel()
-        sd[at : at + stages * kinds] = work_prior.STAGE_SD
-        lean = at + stages * kinds
-        mean[lean : lean + stages * kinds] = (share - share.mean(axis=0)).ravel()
+        mean[-1] = busy_s[:, 0].sum() / busy_s.sum()
+        sd[-1] = work_prior.FORWARD_SHARE_SD
+        work_s = busy_s.sum(axis=1)
+        shares = (share * busy_s).sum(axis=1) / work_s
+        mean[0] = np.log(work_s).mean() + np.log(self._measurements[0].time_s / both_s)
+        mean[SHARE_AT], sd[SHARE_AT] = shares.mean(), work_prior.CLOCK_SHARE_SD
+        lean_at = STAGES_AT + stages
+        mean[STAGES_AT:lean_at] = np.log(work_s) - np.log(work_s).mean()
+        sd[STAGES_AT:lean_at] = work_prior.STAGE_SD
+        mean[lean_at : lean_at + stages] = shares - shares.mean()
 
     def operations_s(self, log_busy: Floats, numbers: Floats) -> Floats:
-        """Seconds of operations (stages, all kinds, m, guesses).
-
-        At L1 one kind stands for both; the last number is the forward share.
-        """
-        each = np.exp(log_busy)
-        if self.detailed:
-            return np.asarray(each)
+        """Seconds of operations: (stages, kinds, m, guesses)."""
+        both = np.exp(log_busy)[:, None]
         forward = np.clip(numbers[-1], *FORWARD_SHARES)
-        return np.concatenate([forward * each, (1.0 - forward) * each], axis=1)
+        return np.concatenate([forward * both, (1.0 - forward) * both], axis=1)
 
     def _surplus(self, clocks_mhz: Floats) -> Floats:
         """log of the jitter surplus at rows of clocks over that of the first measurement: (m,)."""
@@ -262,10 +232,6 @@ class IterationForm:
     def _operation_spread(self, numbers: Floats) -> tuple[float, tuple[float, float]]:
         """Spread of operations, and mean and standard deviation of the surplus share."""
         weights = [m.iterations for m in self._measurements]
-        reported = [m.operation_sd_ratio for m in self._measurements]
-        if all(ratio is not None for ratio in reported):
-            known = np.average(np.square(np.array(reported, dtype=np.float64)), weights=weights)
-            return min(SPREAD_MAX, float(np.sqrt(known))), SURPLUS
         ratios = [m.time_sd_s / m.time_s for m in self._measurements]
         seen = float(np.sqrt(np.average(np.square(ratios), weights=weights)))
         each = self.operations_s(self.log_busy(numbers, self.clocks[:1]), numbers)[..., 0]

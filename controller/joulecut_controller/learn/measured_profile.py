@@ -5,7 +5,7 @@ time of its operations. Power while working and while waiting are separated by t
 and backward of one stage share it. Clocks that no window visited take their times from the fit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -14,6 +14,7 @@ import numpy as np
 from joulecut_controller.learn.explorer import capped_mhz
 from joulecut_controller.learn.iteration_form import LongestPaths
 from joulecut_controller.learn.measurement_log import ProbedJob
+from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_controller.learn.rate_model import RateModel
 from joulecut_controller.learn.regression import Floats
 from joulecut_engine.graph.clock_option import ClockOption
@@ -22,6 +23,7 @@ from joulecut_engine.graph.pipeline import KINDS, Kind, Profile
 # Of the clock of a stage: a window was at it; it lies between two such clocks; or only another
 # stage on the same kind of GPU was lowered so far.
 Origin = Literal["measured", "fitted", "extrapolated"]
+Clocks = tuple[int, ...]  # MHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,49 +50,77 @@ def measured_profile(job: ProbedJob) -> MeasuredProfile:
     """
     if not job.measurements:
         raise ValueError("nothing was measured")
-    constants, paths = job.constants, LongestPaths(job.constants.pipeline)
-    default_mhz = capped_mhz(constants.default_mhz, job.measurements, job.alike)
-    constants = replace(constants, default_mhz=default_mhz, prior=None)
-    model = RateModel(constants, job.measurements, paths)
+    paths = LongestPaths(job.constants.pipeline)
+    detailed = all(one.busy_s for one in job.measurements)
     visited = [
         {one.clocks_mhz[stage] for one in job.measurements}
-        for stage in range(constants.pipeline.stages)
+        for stage in range(job.constants.pipeline.stages)
     ]
+    clocks = tuple(_clocks(job, stage, visited) for stage in range(len(visited)))
+    curves = _from_operations if detailed else _from_rate
+    times_s, power_w, blocking_w = curves(job, clocks, paths)
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    origins = []
-    for stage, seen in enumerate(visited):
-        alike = [visited[s] for s, kind in enumerate(job.alike) if kind == job.alike[stage]]
-        floor_mhz = min(map(min, alike))
-        clocks = sorted(
-            {mhz for mhz in (*job.grids_mhz[stage], *seen) if floor_mhz <= mhz <= max(seen)}
-        )
-        rows = np.tile(np.array(constants.default_mhz, dtype=np.float64), (len(clocks), 1))
-        rows[:, stage] = clocks
-        times_s = model.operation_times_s(rows)[:, stage]
-        power_w = model.working_power_w(rows)[:, stage]
-        for row, mhz in enumerate(clocks):
-            times_s[row] = _measured_s(job, stage, mhz, times_s[row])
+    for stage, own in enumerate(clocks):
+        each_s = [
+            _measured_s(job, stage, mhz, fitted_s)
+            for mhz, fitted_s in zip(own, times_s[stage], strict=True)
+        ]
         for at, kind in enumerate(KINDS):
             options[stage, kind] = tuple(
-                ClockOption(mhz, float(times_s[row, at]), float(times_s[row, at] * power_w[row]))
-                for row, mhz in enumerate(clocks)
+                ClockOption(mhz, float(seconds[at]), float(seconds[at] * watts))
+                for mhz, seconds, watts in zip(own, each_s, power_w[stage], strict=True)
             )
-        origins.append({mhz: _origin(mhz, seen) for mhz in clocks})
     default_s = np.array(
         [
-            [_at(options[stage, kind], job.constants.default_mhz[stage]).time_s for kind in KINDS]
-            for stage in range(constants.pipeline.stages)
+            [_at(options[stage, kind], mhz).time_s for kind in KINDS]
+            for stage, mhz in enumerate(job.constants.default_mhz)
         ]
     )
-    known = constants.blocking_power_w > 0.0
+    known = job.constants.blocking_power_w > 0.0
     return MeasuredProfile(
         profile=Profile(options, source="measured"),
-        origins=tuple(origins),
-        blocking_power_w=constants.blocking_power_w if known else model.blocking_power_w,
+        origins=tuple(
+            {mhz: _origin(mhz, seen) for mhz in own}
+            for own, seen in zip(clocks, visited, strict=True)
+        ),
+        blocking_power_w=job.constants.blocking_power_w if known else blocking_w,
         blocking_known=known,
-        detailed=model.detailed,
+        detailed=detailed,
         path_ratio=_path_ratio(job, paths, default_s),
     )
+
+
+# By stage seconds of one operation (clocks, kinds), and watts while working (clocks,); and watts
+# while waiting.
+_Curves = tuple[list[Floats], list[Floats], float]
+
+
+def _from_operations(job: ProbedJob, clocks: Sequence[Clocks], paths: LongestPaths) -> _Curves:
+    model = OperationModel(job.constants, tuple(clocks), job.alike, job.measurements, paths)
+    times_s = [model.mean_s[stage, :, -len(own) :].T for stage, own in enumerate(clocks)]
+    power_w = [model.power_w[stage, -len(own) :] for stage, own in enumerate(clocks)]
+    return times_s, power_w, model.waiting_w
+
+
+def _from_rate(job: ProbedJob, clocks: Sequence[Clocks], paths: LongestPaths) -> _Curves:
+    default_mhz = capped_mhz(job.constants.default_mhz, job.measurements, job.alike)
+    constants = replace(job.constants, default_mhz=default_mhz, prior=None)
+    model = RateModel(constants, job.measurements, paths)
+    times_s, power_w = [], []
+    for stage, own in enumerate(clocks):
+        rows = np.tile(np.array(default_mhz, dtype=np.float64), (len(own), 1))
+        rows[:, stage] = own
+        times_s.append(model.operation_times_s(rows)[:, stage])
+        power_w.append(model.working_power_w(rows)[:, stage])
+    return times_s, power_w, model.blocking_power_w
+
+
+def _clocks(job: ProbedJob, stage: int, visited: Sequence[set[int]]) -> Clocks:
+    """Allowed or measured clocks within those of the stage and of GPUs of its kind."""
+    alike = [visited[s] for s, kind in enumerate(job.alike) if kind == job.alike[stage]]
+    floor_mhz, seen = min(map(min, alike)), visited[stage]
+    every = {*job.grids_mhz[stage], *seen}
+    return tuple(sorted(mhz for mhz in every if floor_mhz <= mhz <= max(seen)))
 
 
 def _measured_s(job: ProbedJob, stage: int, mhz: int, fitted_s: Floats) -> Floats:

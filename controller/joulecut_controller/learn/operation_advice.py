@@ -25,7 +25,15 @@ def operation_advice(
     facts: ExplorerInput, measurements: tuple[Measurement, ...], paths: LongestPaths
 ) -> Advice:
     """The next step. The first measurement is at default clocks, one of them at the clocks now."""
-    return _Step(facts, measurements, OperationModel(facts, measurements, paths)).advice()
+    model = OperationModel(
+        facts.constants,
+        facts.grids,
+        facts.alike,
+        measurements,
+        paths,
+        host_power_w=facts.host_power_w,
+    )
+    return _Step(facts, measurements, model).advice()
 
 
 class _Step:

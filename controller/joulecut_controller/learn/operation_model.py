@@ -9,11 +9,18 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, Floats, Ints
-from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput, lowest_of
+from joulecut_controller.learn.clock_curves import (
+    ClockCurves,
+    CurvePrior,
+    CurveValues,
+    Floats,
+    Ints,
+)
+from joulecut_controller.learn.evidence import STEP_RATIO, lowest_of
 from joulecut_controller.learn.iteration_form import LongestPaths
-from joulecut_controller.learn.measurement_log import Measurement
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_engine.graph.pipeline import KINDS
 
 # Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
@@ -38,7 +45,10 @@ HIDDEN_WORTH = 1.0
 # sweep), which looks like a slow window. Windows known to so much tell the two apart.
 CAPPED_STDERR_MAX = 0.004
 CAPPED_WIDE = 0.03  # of a clock, as a logarithm: less is the rounding to clocks of the table
-BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
+# Power while waiting, of the mean power, and the standard deviation of its logarithm, where the
+# policy does not give it: GPUs that wait more in one window than in another show it.
+BLOCKING_UNKNOWN, BLOCKING_SD = 0.25, 0.35
+BLOCKING_KNOWN_SD = 1e-3  # nothing is learnt of it
 WINDOWS_KEPT = 24  # the baseline and the newest: what older ones say, a job may have outlived
 
 
@@ -47,47 +57,56 @@ class OperationModel:
 
     `mean_s`, `high_s` and `worst_s` are seconds of one operation (stages, kinds, clocks): expected,
     one standard deviation slower, and as slow as work can get below the clocks it was measured at.
+    `power_w` (stages, clocks) is that of one GPU while it works, `waiting_w` while it waits.
     `cost_j` is the energy of a stage above waiting, per iteration.
     """
 
     def __init__(
-        self, facts: ExplorerInput, measurements: Sequence[Measurement], paths: LongestPaths
+        self,
+        constants: JobConstants,
+        grids: tuple[tuple[int, ...], ...],
+        alike: tuple[int, ...],
+        measurements: Sequence[Measurement],
+        paths: LongestPaths,
+        *,
+        host_power_w: float = 0.0,
     ) -> None:
         """The first measurement is at default clocks. All have busy times."""
-        self.paths, self.stages = paths, len(facts.grids)
+        self.paths, self.stages = paths, len(grids)
         kept = [measurements[0], *measurements[1:][-(WINDOWS_KEPT - 1) :]]
         self.lowest = lowest_of(tuple(measurements))
         self._clocks = np.array([m.clocks_mhz for m in kept], dtype=np.float64).T
-        self._default = np.array(facts.constants.default_mhz, dtype=np.float64)
+        self._default = np.array(constants.default_mhz, dtype=np.float64)
         self._busy_s = np.array([m.busy_s for m in kept]).transpose(1, 2, 0)
         self._stderr = MEMORY * np.array([m.stderr_ratio for m in kept])
-        self._cards = np.unique(facts.alike, return_inverse=True)[1]  # kind of GPU by stage
-        self.grid_mhz, self.reachable = self._grid(facts)
+        self._cards = np.unique(alike, return_inverse=True)[1]  # kind of GPU by stage
+        self.grid_mhz, self.reachable = self._grid(grids, STEP_RATIO * constants.clock_max_mhz)
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
-        power_w, capped = self._power(kept, fall, ahead, facts)
+        self.power_w, capped = self._power(kept, fall, ahead, constants)
         self.hidden_in_noise = bool(
             capped.max() > CAPPED_WIDE and np.median(self._stderr) > CAPPED_STDERR_MAX
         )
         self._tabulate_times(fall, ahead, capped)
-        working_s = self.mean_s.sum(axis=1) * facts.constants.pipeline.microbatches
-        self.cost_j = working_s * (np.maximum(power_w, self.waiting_w) - self.waiting_w)
-        self.second_j = self.stages * (self.waiting_w + facts.host_power_w)
+        working_s = self.mean_s.sum(axis=1) * constants.pipeline.microbatches
+        self.cost_j = working_s * (np.maximum(self.power_w, self.waiting_w) - self.waiting_w)
+        self.second_j = self.stages * (self.waiting_w + host_power_w)
         spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
         self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
         self.default = np.full(self.stages, self.grid_mhz.shape[1] - 1)
         self.excess = self._excess(kept)
         self.base_s = self.jittered_s(self.mean_s, self.default)
 
-    def _grid(self, facts: ExplorerInput) -> tuple[Floats, Floats]:
+    def _grid(
+        self, grids: tuple[tuple[int, ...], ...], step_mhz: float
+    ) -> tuple[Floats, NDArray[np.bool_]]:
         """Allowed clocks by stage, ascending, padded below; and which are within one step of a
         clock measured there or on a GPU of its kind.
         """
-        width = max(map(len, facts.grids))
-        grid = np.array([[g[0]] * (width - len(g)) + list(g) for g in facts.grids], dtype=float)
+        width = max(map(len, grids))
+        grid = np.array([[g[0]] * (width - len(g)) + list(g) for g in grids], dtype=float)
         low, cards = np.array(self.lowest, dtype=np.float64), self._cards
         self._low_of_card = np.array([low[cards == card].min() for card in cards])
-        step_mhz = STEP_RATIO * facts.constants.clock_max_mhz
         reachable = grid >= np.minimum(low - step_mhz, self._low_of_card)[:, None]
         reachable[:, -1] = True
         return grid, reachable
@@ -96,7 +115,17 @@ class OperationModel:
         kinds = len(KINDS)
         values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
         group = (self._cards[:, None] * kinds + np.arange(kinds)).ravel()
-        curves = _below_cap(np.repeat(fall, kinds, axis=0), values, group, self._stderr, TIME)
+        curves = _below_cap(
+            CurveValues(
+                np.repeat(fall, kinds, axis=0),
+                values,
+                group,
+                self._stderr,
+                np.zeros((*values.shape, 0)),
+                np.zeros(0),
+            ),
+            TIME,
+        )
         change, sd = curves.changes(np.repeat(ahead, kinds, axis=0))
         mean, shape = np.exp(curves.levels()[:, None] + change), (self.stages, kinds, -1)
         self.mean_s, self.high_s = mean.reshape(shape), (mean * np.exp(sd)).reshape(shape)
@@ -111,18 +140,27 @@ class OperationModel:
         self.worst_s = np.where(unseen, np.maximum(measured_s * stretch, self.high_s), self.high_s)
 
     def _power(
-        self, kept: Sequence[Measurement], fall: Floats, ahead: Floats, facts: ExplorerInput
+        self, kept: Sequence[Measurement], fall: Floats, ahead: Floats, constants: JobConstants
     ) -> tuple[Floats, Floats]:
         """Watts while working (stages, clocks), and down to which fall a power cap holds each."""
-        work_s = self._busy_s.sum(axis=1) * facts.constants.pipeline.microbatches
+        work_s = self._busy_s.sum(axis=1) * constants.pipeline.microbatches
         times_s = np.array([m.time_s for m in kept])
         energy_j = np.array([m.energy_j for m in kept]).T
-        mean_w = float((energy_j[:, 0] / times_s[0]).mean())
-        self.waiting_w = facts.constants.blocking_power_w or BLOCKING_UNKNOWN * mean_w
-        waits_s = np.maximum(0.0, times_s - work_s)
-        watts = np.maximum((energy_j - self.waiting_w * waits_s) / work_s, self.waiting_w)
+        waits = np.maximum(0.0, times_s - work_s) / work_s
         common_sd = np.full(len(kept), POWER_COMMON_SD)
-        curves = _below_cap(fall, np.log(watts), self._cards, common_sd, POWER)
+
+        def fitted(waiting_w: float, doubt_sd: float) -> ClockCurves:
+            watts = np.maximum(energy_j / work_s - waiting_w * waits, waiting_w)
+            less, doubt = (waiting_w * waits / watts)[:, :, None], np.array([doubt_sd])
+            values = CurveValues(fall, np.log(watts), self._cards, common_sd, less, doubt)
+            return _below_cap(values, POWER)
+
+        self.waiting_w = constants.blocking_power_w
+        if not self.waiting_w:
+            guess_w = BLOCKING_UNKNOWN * float((energy_j[:, 0] / times_s[0]).mean())
+            ratio = float(fitted(guess_w, BLOCKING_SD).factors[0])
+            self.waiting_w = guess_w * float(np.exp(ratio))
+        curves = fitted(self.waiting_w, BLOCKING_KNOWN_SD)
         power_w = np.exp(curves.levels()[:, None] + curves.changes(ahead)[0])
         return power_w, curves.flat[self._cards]
 
@@ -147,27 +185,21 @@ class OperationModel:
         return float(self.cost_j[np.arange(self.stages), at].sum() + self.second_j * time_s)
 
 
-def _below_cap(
-    fall: Floats, values: Floats, group: Ints, common_sd: Floats, prior: CurvePrior
-) -> ClockCurves:
+def _below_cap(given: CurveValues, prior: CurvePrior) -> ClockCurves:
     """Curves that are flat down to a fall, by group, where this explains the values best."""
-    groups, furthest = int(group.max()) + 1, float(fall.max())
-
-    def down_to(flat: Floats) -> ClockCurves:
-        return ClockCurves(fall, values, group, common_sd=common_sd, prior=prior, flat=flat)
-
-    best = down_to(np.zeros(groups))
+    groups, furthest = int(given.group.max()) + 1, float(given.fall.max())
+    best = ClockCurves(given, prior, np.zeros(groups))
     if furthest <= 0.0:
         return best
     for part in HIDDEN_PARTS:
-        other = down_to(np.full(groups, part * furthest))
+        other = ClockCurves(given, prior, np.full(groups, part * furthest))
         if other.misfit < best.misfit - HIDDEN_WORTH:
             best = other
     for step, one in itertools.product(HIDDEN_STEPS, range(groups)):
         for edge in (best.flat[one] + step, best.flat[one] - step):
             flat = best.flat.copy()
             flat[one] = min(furthest, max(0.0, edge))
-            other = down_to(flat)
+            other = ClockCurves(given, prior, flat)
             if other.misfit < best.misfit - HIDDEN_WORTH:
                 best = other
                 break

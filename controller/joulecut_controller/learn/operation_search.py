@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecut_controller.learn.clock_curves import Floats, Ints
 from joulecut_controller.learn.iteration_form import LongestPaths
@@ -32,7 +33,7 @@ class OperationSearch:
     """
 
     def __init__(
-        self, paths: LongestPaths, cost_j: Floats, reachable: Floats, second_j: float
+        self, paths: LongestPaths, cost_j: Floats, reachable: NDArray[np.bool_], second_j: float
     ) -> None:
         self._paths, self._cost_j, self._second_j = paths, cost_j, second_j
         self._stages = np.arange(len(cost_j))

@@ -1,8 +1,8 @@
 """Iteration time and energy of a job without a profile, at any clocks.
 
-The job reports its iteration times (L1), or the busy time of its operations too (L2).
-`IterationForm` gives times and `EnergyModel` joules; what they cannot express is a residual. Every
-prediction has a standard deviation, on which decisions rest.
+The job reports its iteration times alone. `IterationForm` gives times and `EnergyModel` joules;
+what they cannot express is a residual. Every prediction has a standard deviation, on which
+decisions rest.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from joulecut_controller.learn.energy_model import EnergyModel
-from joulecut_controller.learn.iteration_form import IterationForm, LongestPaths
+from joulecut_controller.learn.iteration_form import SHARE_AT, IterationForm, LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.learn.multi_start import Ensemble, MultiStart, posterior_means
 from joulecut_controller.learn.regression import (
@@ -29,8 +29,6 @@ from joulecut_controller.learn.regression import (
 SURPLUS_ROUNDS = 2  # the surplus follows from the fit, and the fit from the surplus
 # Residual of the form, and its correlation length as a share of the highest clock.
 TIME_RESIDUAL, TIME_REACH = 0.003, 0.06
-BUSY_RESIDUAL, BUSY_REACH = 0.003, 0.06
-BUSY_NOISE = 0.001  # a window's mean has thousands of operations
 # Under the power cap neighbouring clocks differ by so much on the public A40 sweep.
 CAPPED_NOISE = 0.002
 # Of a window's mean. With more noise the ensemble fits the noise (A100, 4 %, four seeds: 71 to 98 %
@@ -43,7 +41,7 @@ RESIDUAL_SCALE_MAX = 10.0
 
 
 class RateModel:
-    """Fit to at least one measurement of a job. `detailed`: busy times were reported."""
+    """Fit to at least one measurement of a job."""
 
     def __init__(
         self, constants: JobConstants, measurements: Sequence[Measurement], paths: LongestPaths
@@ -52,8 +50,7 @@ class RateModel:
         self._windows_alone: RateModel | None = None
         self._measurements = tuple(measurements)
         self._form = IterationForm(constants, self._measurements, paths)
-        self.detailed, self._clocks = self._form.detailed, self._form.clocks
-        self._default = self._form.default
+        self._clocks, self._default = self._form.clocks, self._form.default
         self._closeness = ClockKernel(self._clocks, self._default, constants.clock_max_mhz)
         self._times = self._fit_times()
         self._energies = self._fit_energies()
@@ -83,7 +80,7 @@ class RateModel:
         return self._windows_alone
 
     def lighter(self, stage: int, ratio: float) -> "RateModel | None":
-        """The same job if this stage had so much less work; None if measurements reject it. L1.
+        """The same job if this stage had so much less work; None if measurements reject it.
 
         A stage's slack shows in no iteration time, so the most probable fit takes it for nearly as
         slow as the slowest. That doubt lies beyond a kink, where no standard deviation reaches.
@@ -99,17 +96,17 @@ class RateModel:
             return self._form.log_times(guesses, self._clocks)
 
         other = copy(self)
-        other._times = fit(model, Prior(mean, sd), self._time_blocks(), start)
+        other._times = fit(model, Prior(mean, sd), [self._time_block()], start)
         rejected = other._times.misfit > self._times.misfit + REJECTED_CHI2
         return None if rejected else other
 
     def with_expected_work(self) -> "RateModel":
-        """The same job with each stage's expected work instead of its most probable work. L1.
+        """The same job with each stage's expected work instead of its most probable work.
 
         The mean over the ensemble or, with noisy iterations, the posterior mean of each stage. The
         most probable work is often the bound where nothing waits.
         """
-        measured = self._time_blocks()[0].measured
+        measured = self._time_block().measured
 
         def left(guesses: Floats) -> Floats:
             return np.asarray(measured[:, None] - self._form.log_times(guesses, self._clocks))
@@ -134,10 +131,10 @@ class RateModel:
     # -- ensemble ----------------------------------------------------------------------------
 
     def ensemble_times_s(self, clocks_mhz: Floats) -> Floats:
-        """Iteration times by every guess of the ensemble, likeliest first: (m, members), at L1."""
-        white, blocks = self._times.whiteners[0], self._time_blocks()
+        """Iteration times by every guess of the ensemble, likeliest first: (m, members)."""
+        white, block = self._times.whiteners[0], self._time_block()
         numbers = self._times.numbers[:, None] if self._noisy else self._ensemble.numbers
-        left = blocks[0].measured[:, None] - self._form.log_times(numbers, self._clocks)
+        left = block.measured[:, None] - self._form.log_times(numbers, self._clocks)
         plain = self._form.log_times(numbers, clocks_mhz)
         return np.asarray(np.exp(plain + self._near(clocks_mhz) @ (white.T @ (white @ left))))
 
@@ -145,14 +142,14 @@ class RateModel:
 
     def time_s(self, clocks_mhz: Floats) -> Floats:
         """Mean iteration time at each row of clocks (m, stages), residual included."""
-        plain = self._form.log_times(self._times.numbers[:, None], clocks_mhz)[: len(clocks_mhz), 0]
+        plain = self._form.log_times(self._times.numbers[:, None], clocks_mhz)[:, 0]
         return np.asarray(np.exp(plain + self._times.residual(0, self._near(clocks_mhz))))
 
     def time_doubt(self, clocks_mhz: Floats) -> Floats:
         """Standard deviation of `time_s` as a ratio: (m,)."""
 
         def model(numbers: Floats) -> Floats:
-            return self._form.log_times(numbers, clocks_mhz)[: len(clocks_mhz)]
+            return self._form.log_times(numbers, clocks_mhz)
 
         variance = self._times.variance(
             0,
@@ -167,11 +164,10 @@ class RateModel:
 
         Both times come from one fit, so part of their errors cancels.
         """
-        count = len(clocks_mhz)
         rows = np.concatenate([clocks_mhz, self._default[None, :]])
 
         def model(numbers: Floats) -> Floats:
-            return self._form.log_times(numbers, rows)[: count + 1]
+            return self._form.log_times(numbers, rows)
 
         slopes = slopes_of(model, self._times.numbers, self._times.steps)
         near = self._near(rows)
@@ -205,30 +201,18 @@ class RateModel:
     @property
     def clock_share(self) -> tuple[float, float]:
         """Share of the work that follows the clock, and its standard deviation."""
-        at = self._form.shares_at
-        own = self._times.covariance[at, at]
-        return float(self._times.numbers[at].mean()), float(np.sqrt(np.diag(own)).mean())
+        doubt = np.sqrt(self._times.covariance[SHARE_AT, SHARE_AT])
+        return float(self._times.numbers[SHARE_AT]), float(doubt)
 
     def busy_s(self, clocks_mhz: Floats) -> Floats:
         """Busy seconds of each stage per iteration: (m, stages)."""
         each = np.exp(self._form.log_busy(self._times.numbers[:, None], clocks_mhz))[..., 0]
-        microbatches = self._ground.pipeline.microbatches
-        return np.asarray(each.sum(axis=1).T * microbatches)
+        return np.asarray(each.T * self._ground.pipeline.microbatches)
 
     def operation_times_s(self, clocks_mhz: Floats) -> Floats:
-        """Seconds of one operation by stage and kind (order of `KINDS`): (m, stages, kinds).
-
-        Of reported operations the residual is included.
-        """
+        """Seconds of one operation by stage and kind (order of `KINDS`): (m, stages, kinds)."""
         numbers = self._times.numbers[:, None]
         logs = self._form.log_busy(numbers, clocks_mhz)
-        if self.detailed:
-            block = 1  # the first holds iteration times
-            for stage in range(len(self._default)):
-                near = self._closeness.one(clocks_mhz, stage, BUSY_RESIDUAL, BUSY_REACH)
-                for kind in self._form.kinds:
-                    logs[stage, kind, :, 0] += self._times.residual(block, near)
-                    block += 1
         return np.moveaxis(self._form.operations_s(logs, numbers)[..., 0], 2, 0)
 
     def working_power_w(self, clocks_mhz: Floats) -> Floats:
@@ -249,26 +233,25 @@ class RateModel:
             return form.log_times(numbers, self._clocks)
 
         self._residual_scale = 1.0
-        self._times = fit(model, form.prior, self._time_blocks())
+        self._times = fit(model, form.prior, [self._time_block()])
         form.find_spread(self._times.numbers)
         for _ in range(SURPLUS_ROUNDS):
             form.fix_surplus(self._times.numbers)
-            self._times = fit(model, form.prior, self._time_blocks(), self._times.numbers)
+            self._times = fit(model, form.prior, [self._time_block()], self._times.numbers)
         self._ensemble = Ensemble(self._times.numbers[:, None], np.zeros(1))
         self._noisy = max(m.stderr_ratio for m in self._measurements) > NOISY_STDERR
-        if not self.detailed and count > 1 and not self._noisy:
+        if count > 1 and not self._noisy:
             self._leave_local_minimum(model)
         white = self._times.whiteners[0] @ self._times.residuals[0]
         misfit = float(white @ white) / count
         if misfit > MISFIT_MAX:
             self._residual_scale = float(min(RESIDUAL_SCALE_MAX, np.sqrt(misfit)))
-            start = None if self.detailed else self._times.numbers
-            self._times = fit(model, form.prior, self._time_blocks(), start)
+            self._times = fit(model, form.prior, [self._time_block()], self._times.numbers)
         return self._times
 
     def _leave_local_minimum(self, model: Model) -> None:
         """Replace the fit by the likeliest of a multi-start search, and keep the ensemble."""
-        search = MultiStart(model, self._form.prior, self._time_blocks()[0])
+        search = MultiStart(model, self._form.prior, self._time_block())
         ends = search.from_other_starts(self._times, self._form.stages_at)
         self._times = ends[0]
         self._form.fix_surplus(self._times.numbers)
@@ -276,24 +259,13 @@ class RateModel:
         self._form.fix_surplus(self._times.numbers)
         self._times = search.descend(self._times.numbers)
 
-    def _time_blocks(self) -> list[Block]:
+    def _time_block(self) -> Block:
         count = len(self._measurements)
         noise = np.array([measurement.stderr_ratio**2 for measurement in self._measurements])
         above = self._clocks - self._default
         noise[(above >= 0.0).all(axis=1) & (above > 0.0).any(axis=1)] += CAPPED_NOISE**2
         measured = np.log([m.time_s for m in self._measurements])
-        blocks = [Block(np.arange(count), measured, noise, self._near(self._clocks))]
-        if not self.detailed:
-            return blocks
-        at = count
-        for stage in range(len(self._default)):
-            for kind in self._form.kinds:
-                measured = np.log([m.busy_s[stage][kind] for m in self._measurements])
-                near = self._closeness.one(self._clocks, stage, BUSY_RESIDUAL, BUSY_REACH)
-                rows = np.arange(at, at + count)
-                blocks.append(Block(rows, measured, np.full(count, BUSY_NOISE**2), near))
-                at += count
-        return blocks
+        return Block(np.arange(count), measured, noise, self._near(self._clocks))
 
     def _near(self, clocks_mhz: Floats) -> Floats:
         """Covariance of the time residual between rows of clocks and the measurements: (m, n)."""

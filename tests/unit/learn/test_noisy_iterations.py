@@ -82,15 +82,6 @@ def test_iterations_that_stray_as_a_whole_are_not_taken_for_straying_operations(
     assert abs(off) < 0.003, off
 
 
-def test_what_operations_are_told_to_stray_by_decides_and_not_what_iterations_do() -> None:
-    calm = tuple(window(clocks, stray=0.001, detailed=True) for clocks in SETTINGS)
-    wild = tuple(replace(one, time_sd_s=STRAY * one.time_s) for one in calm)
-    models = [RateModel(CONSTANTS, measurements, PATHS) for measurements in (calm, wild)]
-    told = [slowdown(model, ASKED) for model in models]
-    assert told[1] == pytest.approx(told[0], abs=2e-4)
-    assert models[1].ratio_doubt(ASKED)[0] >= models[0].ratio_doubt(ASKED)[0]
-
-
 def test_the_doubt_of_a_slowdown_is_what_estimates_are_off_by() -> None:
     rng, off = np.random.default_rng(3), []
     for _ in range(60):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior
+from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, CurveValues
 from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, ExplorerInput
 from joulecut_controller.learn.explorer import Explorer
 from joulecut_controller.learn.iteration_form import LongestPaths
@@ -101,7 +101,8 @@ def test_curves_that_were_not_lowered_show_what_a_window_has_in_common(together:
     values = np.array([[1.0], [2.0], [3.0]]) + 0.6 * fall + np.array([[0.0, together]])
     group, flat = np.zeros(3, dtype=np.int64), np.zeros(1)
     common_sd = np.array([0.02, 0.02])
-    curves = ClockCurves(fall, values, group, common_sd=common_sd, prior=PRIOR, flat=flat)
+    given = CurveValues(fall, values, group, common_sd, np.zeros((3, 2, 0)), np.zeros(0))
+    curves = ClockCurves(given, PRIOR, flat)
     change, sd = curves.changes(np.full((3, 1), 0.05))
     assert change[:, 0] == pytest.approx(0.03, abs=0.002)
     assert (sd < 0.01).all()
