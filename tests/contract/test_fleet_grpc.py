@@ -112,9 +112,11 @@ def with_fleet(
     *,
     deadline_s: float = LIMIT_S,
     reports_kept: int = REPORTS_KEPT,
+    hang: str = "",
 ) -> None:
     async def go() -> None:
         servant = Servant()
+        servant.hang = hang
         server, port = await serve(servant)
         address = f"127.0.0.1:{port}"
         fleet = GrpcFleet(
@@ -155,9 +157,9 @@ def connected(fleet: GrpcFleet) -> Callable[[], bool]:
 
 def test_an_agent_is_described_and_watched() -> None:
     async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
-        assert await fleet.described(LIMIT_S)
-        await until(connected(fleet))
+        assert await fleet.all_read(LIMIT_S)
         seen = node(fleet)
+        assert seen.connected
         assert (seen.node, seen.epoch_seen, seen.ttl_max_s, seen.error) == ("n1", 3, 60.0, "")
         shown = gpu(fleet)
         assert shown is not None
@@ -256,12 +258,22 @@ def test_an_agent_that_hangs_costs_a_deadline_and_no_exception() -> None:
     with_fleet(body, deadline_s=0.5)
 
 
+def test_an_agent_that_describes_itself_and_sends_no_readings_is_waited_for() -> None:
+    """A power budget would take it for unreachable in the first pass."""
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(lambda: node(fleet).node == "n1")
+        assert not await fleet.all_read(0.3)
+
+    with_fleet(body, hang="Watch")
+
+
 def test_an_agent_that_never_was_and_then_comes() -> None:
     async def go(port: int) -> None:
         address = f"127.0.0.1:{port}"
         fleet = GrpcFleet([address], watch_s=0.05)
         await fleet.start()
-        assert not await fleet.described(0.3)
+        assert not await fleet.all_read(0.3)
         await until(lambda: "UNAVAILABLE" in node(fleet).error)
         (result,) = await fleet.clear(address, 1, "job", [], "why")
         assert not result.accepted

@@ -112,7 +112,7 @@ class Watch:
         )
         await fleet.start()
         try:
-            await fleet.described(FIRST_WAIT_S)
+            await fleet.all_read(FIRST_WAIT_S)
             self._must_answer(fleet)
             await _shown(fleet, over)
             async for frame in self._frames(fleet, over, progress):

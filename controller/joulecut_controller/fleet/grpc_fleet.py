@@ -186,11 +186,13 @@ class GrpcFleet:
         await self._close_retired()
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
-    async def described(self, limit_s: float) -> bool:
-        """Waits until every agent has described itself, at most `limit_s`; True if all did."""
+    async def all_read(self, limit_s: float) -> bool:
+        """Waits until every agent has described itself and sent readings, at most `limit_s`; True
+        if all did.
+        """
         until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s:
-            if all(agent.description for agent in self._agents.values()):
+            if all(agent.connected for agent in self._agents.values()):
                 return True
             await asyncio.sleep(0.05)
         return False

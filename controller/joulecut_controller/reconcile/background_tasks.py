@@ -3,7 +3,7 @@
 A frontier is thirty solves; it must not delay a decision. One task runs at a time, in a worker, so
 that passes and plans keep the rest of the machine. A task requested again replaces the pending one.
 A few jobs have theirs at once; a hundred would keep a processor busy for good, so that tasks beyond
-CREDIT_S get SHARE of it.
+CREDIT_S get SHARE of it. A task that fails is dropped and reported; the others go on.
 """
 
 import asyncio
@@ -24,11 +24,19 @@ CREDIT_S = 120.0  # of work at once: everything about ten jobs
 
 
 class BackgroundTasks:
-    """Pending tasks by key, bounded by jobs times topics. Without `workers` a thread runs them."""
+    """Pending tasks by key, bounded by jobs times topics. Without `workers` a thread runs them.
+    `failed` gets the key and the error of a task that was dropped.
+    """
 
-    def __init__(self, workers: Executor | None = None, retry_s: float = RETRY_S) -> None:
-        self._workers, self._retry_s = workers, retry_s
+    def __init__(
+        self,
+        workers: Executor | None = None,
+        retry_s: float = RETRY_S,
+        failed: Callable[[Key, str], None] = lambda *_: None,
+    ) -> None:
+        self._workers, self._retry_s, self._failed = workers, retry_s, failed
         self._pending: dict[Key, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+        self._errors: dict[Key, str] = {}  # reported last
         self._task: asyncio.Task[None] | None = None
         self._credit_s, self._credited_s = CREDIT_S, time.monotonic()
 
@@ -42,8 +50,9 @@ class BackgroundTasks:
             self._task = asyncio.create_task(self._run(), name="studies")
 
     def keep_only(self, jobs: Container[str]) -> None:
-        for key in [key for key in self._pending if key[1] and key[1] not in jobs]:
-            del self._pending[key]
+        for kept in (self._pending, self._errors):
+            for key in [key for key in kept if key[1] and key[1] not in jobs]:
+                del kept[key]
 
     async def stop(self) -> None:
         """A task that runs is left to finish."""
@@ -60,17 +69,27 @@ class BackgroundTasks:
             begun_s = time.monotonic()
             try:
                 result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+                if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
+                    del self._pending[key]
+                    try:
+                        done(result)
+                    except JoulecutError:  # the store is away; passes report that
+                        self._pending.setdefault(key, (partial(_again, result), done))
+                        await asyncio.sleep(self._retry_s)
             except BrokenExecutor:  # its worker died: once more, in a new one
                 await asyncio.sleep(self._retry_s)
                 continue
-            if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
-                del self._pending[key]
-                try:
-                    done(result)
-                except JoulecutError:  # the store is away; passes report that
-                    self._pending.setdefault(key, (partial(_again, result), done))
-                    await asyncio.sleep(self._retry_s)
+            except Exception as error:  # kept, it would hold up all behind it for good
+                if self._pending.get(key) is asked:
+                    del self._pending[key]
+                self._report(key, f"{type(error).__name__}: {error}")
             await asyncio.sleep(self._rest_s(time.monotonic() - begun_s))
+
+    def _report(self, key: Key, error: str) -> None:
+        """Once, though a frontier is asked for again in every pass."""
+        if self._errors.get(key) != error:
+            self._errors[key] = error
+            self._failed(key, error)
 
     def _rest_s(self, took_s: float) -> float:
         """How long the worker rests after a task, so that it keeps to its share."""

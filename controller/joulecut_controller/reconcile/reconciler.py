@@ -623,20 +623,23 @@ def _job_services(
     lag_s: float,
 ) -> JobServices:
     """Raises Unavailable where the store cannot be read."""
-    background, store, unix_s = BackgroundTasks(workers), context.store, context.unix_s
+    store, unix_s, audit = context.store, context.unix_s, context.audit
+
+    def failed(key: tuple[str, str], error: str) -> None:
+        audit.post("plan", key[1], f"{key[0]} was not computed: {error}")
+
+    background = BackgroundTasks(workers, failed=failed)
     holds = Holds(store, unix_s)
     return JobServices(
         background=background,
-        learning=Learning(learner, store, context.audit, background),
+        learning=Learning(learner, store, audit, background),
         frontiers=Frontiers(solver.frontier, background),
         stragglers=Stragglers(solver.keep, background),
         budgets=Budgets(),
-        power_budget=PowerBudget(
-            store, context.leases, context.audit, now_s=context.now_s, unix_s=unix_s
-        ),
+        power_budget=PowerBudget(store, context.leases, audit, now_s=context.now_s, unix_s=unix_s),
         holds=holds,
-        breakers=Breakers(holds, context.audit, lag_s),
+        breakers=Breakers(holds, audit, lag_s),
         looks=BaselineLooks(),
-        holdouts=Holdouts(store, context.audit, unix_s, lag_s=lag_s),
+        holdouts=Holdouts(store, audit, unix_s, lag_s=lag_s),
         shadows=ShadowEvaluation(store, unix_s),
     )

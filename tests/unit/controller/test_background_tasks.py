@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from worlds import World
 
@@ -61,6 +62,25 @@ def test_a_result_that_nobody_can_keep_is_handed_over_again() -> None:
         assert kept == ["figures"] * 3
         assert len(worked) == 1
         assert not studies.pending(("a", "job"))
+        await studies.stop()
+
+    asyncio.run(go())
+
+
+def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
+    def work() -> str:
+        raise ValueError("no figures")
+
+    async def go() -> None:
+        said: list[tuple[tuple[str, str], str]] = []
+        studies = BackgroundTasks(failed=lambda key, error: said.append((key, error)))
+        for number in range(2):
+            got: list[int] = []
+            studies.want(("a", "job"), work, lambda _: None)
+            studies.want(("b", "job"), partial(int, number), got.append)
+            await settled(lambda got=got, number=number: got == [number])  # type: ignore[misc]
+            assert not studies.pending(("a", "job"))
+        assert said == [(("a", "job"), "ValueError: no figures")]
         await studies.stop()
 
     asyncio.run(go())
