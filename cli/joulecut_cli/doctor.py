@@ -51,16 +51,17 @@ def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
     if job is None:
         yield _in_policy(name, board)
         return
-    yield Step("policy", True, f"mode {job['mode']}, {_budget(job)}")
+    where = "no entry: found by its reports, " if job["found"] else ""
+    yield Step("policy", True, f"{where}mode {job['mode']}, {_budget(job)}")
     yield _agents(board)
     yield _reports(job)
     yield _placed(job)
     yield _controllable(job, board)
     yield _measured(job)
-    yield _learnt(job)
+    yield _learnt(job, board)
     yield _saving(job)
     yield _held(job)
-    yield _enforced(job)
+    yield _enforced(job, board)
 
 
 def _in_policy(name: str, board: Json) -> Step:
@@ -139,13 +140,15 @@ def _measured(job: Json) -> Step:
     return Step("baseline", True, f"{time_s} an iteration at default clocks")
 
 
-def _learnt(job: Json) -> Step:
+def _learnt(job: Json, board: Json) -> Step:
     probing = job.get("probing")
     if job["profile"]:
         return Step("evidence", True, f"profile {job['profile']}")
     if probing and probing["verdict"] == "enough":
         return Step("evidence", True, f"{probing['settings_measured']} settings measured")
     found = probing["reason"] if probing else "no profile, and nothing measured at other clocks"
+    if job["found"]:
+        return Step("evidence", False, f"no profile; {found}", _entry(job, board))
     mend = "mode: enforce lets it learn while it runs, or pipeline.profile: FILE"
     return Step("evidence", False, found, mend)
 
@@ -173,15 +176,29 @@ def _held(job: Json) -> Step:
     return Step("holds", False, hold["sentence"], f"joulecut resume {hold['job'] or '--all'}")
 
 
-def _enforced(job: Json) -> Step:
+def _enforced(job: Json, board: Json) -> Step:
     applied = job["applied"]
     if applied and job["mode"] == "enforce":
         return Step("enforced", True, f"plan {applied['generation']} is in force")
     if job["mode"] != "enforce":
         found = f"mode {job['mode']}: no command is sent"
+        if job["found"]:
+            return Step("enforced", False, found, _entry(job, board))
         return Step("enforced", False, found, f"mode: enforce in the entry of {job['name']}")
     found = job.get("next_step") or job["sentence"]
     return Step("enforced", False, sentence(found, [job["name"]]), _explain(job))
+
+
+def _entry(job: Json, board: Json) -> str:
+    """The line that takes a job which no entry names."""
+    scheduler, _, owner = job["name"].partition(":")
+    match = f'slurm: {{job_id: "{owner}"}}'
+    if scheduler != "slurm":
+        namespace = owner.partition(".")[0]
+        match = f"kubernetes: {{namespace: {namespace}, labels: {{KEY: VALUE}}}}"
+    slo = f"slo: {{max_slowdown: {percent(job['slo']['max_slowdown_ratio']).replace(' ', '')}}}"
+    line = f"- {{name: NAME, match: {{{match}}}, {slo}, mode: enforce}}"
+    return f"add to {board['policy']['source'] or 'the policy file'}: {line}"
 
 
 def _explain(job: Json) -> str:

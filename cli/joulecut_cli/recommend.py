@@ -85,8 +85,7 @@ def _page(job: Json, url: str) -> Iterator[str]:
         yield f"! {sentence(hold['sentence'], [job['name']])}"
     plan = job["decision"]
     if not plan_name(plan):
-        yield f"No recommendation yet: {sentence(job['sentence'], [job['name']])}"
-        yield from _next(job)
+        yield from _first_step(job)
         return
     yield f"Plan {plan['generation']}: {sentence(plan['reason'], [job['name']])}"
     if plan["refused"]:
@@ -125,9 +124,18 @@ def _predicted(forecast: Json) -> Iterator[str]:
     )
 
 
-def _next(job: Json) -> Iterator[str]:
+def _first_step(job: Json) -> Iterator[str]:
     """The next setting to try, of a job without a profile."""
     probing = job.get("probing")
-    if probing and probing["next_mhz"]:
-        clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
-        yield f"Next, {probing['verdict']}: {clocks} MHz by stage. {sentence(probing['reason'])}"
+    if job["state"] != "recommended" or not probing:
+        yield f"No recommendation yet: {sentence(job['sentence'], [job['name']])}"
+        return
+    clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
+    yield f"First step, without a profile: {clocks} MHz by stage."
+    yield (
+        f"  time    at most {seconds(probing['guessed_iteration_time_high_s'])} an iteration, "
+        f"{seconds(probing['deadline_s'])} allowed (predicted)"
+    )
+    saved, doubt = probing["guessed_saved_ratio"], probing["guessed_saved_doubt_ratio"]
+    yield f"  energy  {percent(-saved, signed=True)} ± {percent(doubt)} an iteration (predicted)"
+    yield "No command is sent; `mode: enforce` in the policy tries it and goes on from there."

@@ -7,7 +7,14 @@ from worlds import Controller, World
 
 from joulecut_cli.recommend import recommendation
 from joulecut_controller.policy.opt_in import MAX_SLOWDOWN, POLICY
-from joulecut_controller.policy.policy import OptIn, PodMatch, Policy
+from joulecut_controller.policy.policy import (
+    JobPolicy,
+    OptIn,
+    PodMatch,
+    Policy,
+    Slo,
+    SlurmJobMatch,
+)
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.job_json import job_json
 
@@ -61,6 +68,31 @@ def test_gpus_of_others_are_never_touched(world: World, store: DatabaseStore) ->
     controller = Controller(world, store, owned(world))
     controller.run(2 * PASSES_TO_PLAN)
     assert world.calls == []
+
+
+def test_a_job_without_an_entry_is_found_and_only_recommended(
+    world: World, store: DatabaseStore
+) -> None:
+    controller = Controller(world, store, replace(world.policy("enforce"), jobs=()))
+    controller.run(3)
+    assert controller.boards[-1].jobs == ()
+    world.give("4711", source="slurm", slurm_job_id="4711")
+    controller.run(PASSES_TO_PLAN)
+    (job,) = controller.boards[-1].jobs
+    assert (job.view.policy.name, job.mode, job.view.complaint) == ("slurm:4711", "recommend", "")
+    assert job.view.baseline is not None
+    assert job_json(job, controller.boards[-1].view)["found"] is True
+
+    controller.source.put(replace(owned(world), jobs=(*owned(world).jobs, by_id("4711"))))
+    controller.run(3)
+    names = {job.view.policy.name for job in controller.boards[-1].jobs}
+    assert names == {"by-owner", "mine"}
+    assert world.calls == []
+
+
+def by_id(job_id: str) -> JobPolicy:
+    slurm = SlurmJobMatch(job_id=job_id)
+    return JobPolicy("mine", "recommend", Slo(max_slowdown=0.01), slurm=slurm)
 
 
 def test_two_runs_at_once_are_left_alone(world: World, store: DatabaseStore) -> None:
@@ -143,7 +175,10 @@ def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStor
     controller = Controller(world, store, policy)
     world.give("run-1")
     controller.run(PASSES_TO_PLAN)
-    assert (world.calls, controller.boards[-1].jobs) == ([], ())
+    assert world.calls == []
+    assert [job.view.policy.name for job in controller.boards[-1].jobs] == [
+        "kubernetes:train.run-1"
+    ]
 
     world.give("run-1", **{POLICY: "small", MAX_SLOWDOWN: "1%"})
     settled(controller)
@@ -155,7 +190,8 @@ def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStor
     for agent in world.agents.values():  # the annotation goes, under a lease
         agent.owners = {u: replace(one, labels={}) for u, one in agent.owners.items()}
     controller.run(4)
-    assert (world.at_default(), controller.boards[-1].jobs) == (True, ())
+    assert world.at_default()
+    assert {job.mode for job in controller.boards[-1].jobs} == {"recommend"}
 
 
 def test_a_refused_opt_in_is_shown_and_moves_no_clock(world: World, store: DatabaseStore) -> None:

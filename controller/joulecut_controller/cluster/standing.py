@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.board import JobBoard
+from joulecut_controller.learn.advice import Advice
 from joulecut_controller.verify.interval import Interval
 
 State = Literal[
@@ -88,11 +89,18 @@ def state_of(job: JobBoard) -> State:
         (job.applied is not None and not job.applied.changes_nothing, "enforced"),
         (view.baseline is None and not math.isfinite(view.report_age_s), "silent"),
         (view.baseline is None, "measuring"),
+        (first_step(job) is not None, "recommended"),
         (not learnt, "learning"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
     )
     return next((state for applies, state in ordered if applies), "steady")
+
+
+def first_step(job: JobBoard) -> Advice | None:
+    """The next clocks to try, of a job without a profile that is only recommended."""
+    probing = job.probing
+    return probing if job.mode == "recommend" and probing and probing.changes else None
 
 
 def rate_source(job: JobBoard) -> str:
@@ -103,8 +111,12 @@ def rate_source(job: JobBoard) -> str:
 
 
 def predicted_saved_ratio(job: JobBoard) -> float | None:
-    """Predicted for the newest plan; None without a plan that changes a clock."""
-    plan = job.decision
+    """Predicted for the newest plan, else for the first step without one; None where neither
+    changes a clock.
+    """
+    plan, step = job.decision, first_step(job)
+    if plan is None and step is not None:
+        return step.gain_ratio
     if plan is None or plan.changes_nothing or plan.forecast is None:
         return None
     return plan.forecast.saved_ratio
@@ -131,7 +143,9 @@ def _next_step(job: JobBoard, state: State) -> str:
 
 
 def _towards_enforcement(job: JobBoard) -> str:
-    verdict = job.advisable
+    verdict, step = job.advisable, first_step(job)
+    if step is not None:
+        return f"{step.reason}; `mode: enforce` in the policy tries it"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
     return verdict.text

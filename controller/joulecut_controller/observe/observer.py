@@ -45,6 +45,7 @@ class Look:
     """One look at the cluster, job by job."""
 
     seen: View  # without jobs
+    unclaimed: tuple[ArrivedReport, ...]  # reports that belong to no entry
     _observe: Callable[[JobPolicy], JobObservation]
     observations: dict[str, JobObservation] = field(default_factory=dict)
 
@@ -102,9 +103,7 @@ class Observer:
         *,
         rates: tuple[RateSample, ...] = (),
     ) -> "Look":
-        """A look whose jobs are taken one by one, since a thousand GPUs take a moment. Reports of
-        jobs that the policy does not name are dropped.
-        """
+        """A look whose jobs are taken one by one, since a thousand GPUs take a moment."""
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
@@ -112,13 +111,14 @@ class Observer:
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         matched = self._match(policy, gpus, reports)
-        by_job = _routed(policy, matched, reports) | _rated(policy, matched, rates)
+        by_job, unclaimed = _routed(policy, matched, reports)
+        by_job |= _rated(policy, matched, rates)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
 
         def at(job: JobPolicy) -> JobObservation:
             return self._sight(job, by_job[job.name], seen, matched[job.name], recall)
 
-        return Look(seen, at)
+        return Look(seen, unclaimed, at)
 
     def _fresh(self, gpu: GpuView) -> GpuView:
         if gpu.age_s <= self._stale_s:
@@ -238,18 +238,18 @@ def _learnt_online(policy: JobPolicy) -> bool:
 
 def _routed(
     policy: Policy, matched: Mapping[str, JobMatch], reports: tuple[ArrivedReport, ...]
-) -> dict[str, list[ArrivedReport]]:
-    """Reports by entry. Where owners say which GPUs an entry has, the name that a job gives
-    itself does not count; elsewhere it is all there is.
+) -> tuple[dict[str, list[ArrivedReport]], tuple[ArrivedReport, ...]]:
+    """Reports by entry, and those that belong to none. Where owners say which GPUs an entry has,
+    the name that a job gives itself does not count; elsewhere it is all there is.
     """
     found = [job.name for job in policy.jobs if job.found_by_allocation]
     entry_of = {uuid: name for name in found for uuid in matched[name].uuids}
     by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs}
+    unclaimed: list[ArrivedReport] = []
     for arrived in reports:
         entry = entry_of.get(arrived.report.uuid, arrived.report.job)
-        if entry in by_job:
-            by_job[entry].append(arrived)
-    return by_job
+        by_job.get(entry, unclaimed).append(arrived)
+    return by_job, tuple(unclaimed)
 
 
 def _rated(

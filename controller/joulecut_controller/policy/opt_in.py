@@ -97,10 +97,8 @@ def _copy(
 ) -> JobPolicy:
     """The job of its own that a running job gets; off with the reason where it is refused."""
     template = templates.get(words.policy)
-    name = f"{words.policy if template else instance.source}:{instance.name.replace('/', '.')}"
-    by_slurm = instance.source == SLURM
-    slurm = SlurmJobMatch(job_id=instance.job) if by_slurm else None
-    pods = None if by_slurm else PodMatch(instance.namespace, job=instance.job)
+    name = copy_name(words.policy if template else instance.source, instance)
+    pods, slurm = match_of(instance)
     slo: Slo | str
     if not words.agree:
         slo = "its pods do not ask for the same"
@@ -115,9 +113,21 @@ def _copy(
         slo = _target(template, words)
     if template is None or isinstance(slo, str):
         refusal = slo if isinstance(slo, str) else ""
-        off = JobPolicy(name[:NAME_MAX], "off", Slo(max_slowdown=0.0), opt_in_refused=refusal)
+        off = JobPolicy(name, "off", Slo(max_slowdown=0.0), opt_in_refused=refusal)
         return replace(off, pods=pods, slurm=slurm)
-    return replace(template, name=name[:NAME_MAX], slo=slo, pods=pods, slurm=slurm)
+    return replace(template, name=name, slo=slo, pods=pods, slurm=slurm)
+
+
+def copy_name(entry: str, instance: Instance) -> str:
+    """The name of an entry that was made for one running job: `two-stages:train.gpt`."""
+    return f"{entry}:{instance.name.replace('/', '.')}"[:NAME_MAX]
+
+
+def match_of(instance: Instance) -> tuple[PodMatch | None, SlurmJobMatch | None]:
+    """`pods` and `slurm` of an entry that stands for this one running job."""
+    if instance.source == SLURM:
+        return None, SlurmJobMatch(job_id=instance.job)
+    return PodMatch(instance.namespace, job=instance.job), None
 
 
 def _target(job: JobPolicy, words: Words) -> Slo | str:

@@ -14,6 +14,7 @@ from joulecut_controller.policy.diagnostics import empty_values, first, of_shape
 from joulecut_controller.policy.policy import (
     ClockPolicy,
     Cost,
+    FoundJobsPolicy,
     GranularityAsked,
     JobPolicy,
     Mode,
@@ -79,6 +80,9 @@ def parse(document: Document, profiles: Profiles, models: Models | None = None) 
     return Policy(
         mode=keys.mode,
         jobs=jobs,
+        found_jobs=FoundJobsPolicy(
+            "off" if keys.found_jobs.mode == "off" else "recommend", keys.found_jobs.max_slowdown
+        ),
         cost=_cost(keys.cluster),
         source=document.name,
         power_budget_w=keys.cluster.power_budget_w,

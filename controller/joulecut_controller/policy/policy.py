@@ -14,6 +14,8 @@ Ranks = Literal["hook", "list", "completion-index"]
 
 # No job knows its own pace better: a baseline is taken with a standard error of 0.25 %.
 TOLERANCE_RATIO = 0.003
+# Of a job without an entry, which gets no command. At 0 % a rate alone often shows no first step.
+FOUND_SLOWDOWN_RATIO = 0.01
 P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
 
 
@@ -139,6 +141,7 @@ class JobPolicy:
     tenant: str = ""  # for reports; empty: its Kubernetes namespace
     opt_in: OptIn = OptIn()
     opt_in_refused: str = ""  # why the running job does not get what it asks for
+    found: bool = False  # no line of the policy names it
 
     @property
     def found_by_allocation(self) -> bool:
@@ -158,11 +161,20 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class FoundJobsPolicy:
+    """Running jobs that no entry takes: recommended at this slowdown, or left out."""
+
+    mode: Literal["recommend", "off"] = "recommend"
+    max_slowdown: float = FOUND_SLOWDOWN_RATIO
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file in force. `digest` names its content in the audit trail."""
 
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
+    found_jobs: FoundJobsPolicy = FoundJobsPolicy()
     cost: Cost = Cost()
     power_budget_w: float | None = None  # of all GPUs together, host power included
     source: str = ""

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from joulecut_controller.policy import quantity
-from joulecut_controller.policy.policy import TOLERANCE_RATIO, GpuRef, Mode
+from joulecut_controller.policy.policy import FOUND_SLOWDOWN_RATIO, TOLERANCE_RATIO, GpuRef, Mode
 from joulecut_controller.policy.quantity import POWER_W_MAX, references
 from joulecut_controller.policy.rate_query import RateQuery, Unusable, rate_query
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
@@ -269,6 +269,13 @@ class ClusterKeys(_Strict):
     cost: CostKeys = CostKeys()
 
 
+class FoundJobsKeys(_Strict):
+    """Running jobs that no entry takes."""
+
+    mode: Annotated[str, PlainValidator(quantity.choice("recommend", "off"))] = "recommend"
+    max_slowdown: Slowdown = FOUND_SLOWDOWN_RATIO
+
+
 class PolicyKeys(_Strict):
     """The whole file."""
 
@@ -276,4 +283,5 @@ class PolicyKeys(_Strict):
     kind: str
     mode: ModeWord = "recommend"
     cluster: ClusterKeys = ClusterKeys()
+    found_jobs: FoundJobsKeys = FoundJobsKeys()
     jobs: list[JobKeys] = Field(default_factory=list)

@@ -12,7 +12,7 @@ there, and its plan is guarded against the cluster as it is then.
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any
 
 from joulecut_controller.board import Board, JobBoard, Learnt
+from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.orders import ALL
 from joulecut_controller.plan.planner import SOLVING, Decision, given_up
@@ -50,7 +51,6 @@ from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
-from joulecut_wire.messages import Allocation
 
 # Agents answer within milliseconds; what takes longer goes on beside the passes.
 STEP_WAIT_S = 0.5
@@ -114,6 +114,7 @@ class Reconciler:
         self._jobs: dict[str, JobController] = {}
         self._turns: dict[str, int] = {}  # by job: its place in the policy
         self._policy = policy
+        self._found = FoundJobs()
         self._context = ReconcileContext(
             store=store,
             audit=AuditLog(store, unix_s),
@@ -158,7 +159,7 @@ class Reconciler:
 
     @property
     def policy(self) -> Policy:
-        """The one in force, with the jobs that opted in."""
+        """The one in force, with the jobs that opted in and those that were found."""
         return self._policy
 
     @property
@@ -250,7 +251,9 @@ class Reconciler:
     async def _follow_policy(self) -> None:
         """One controller per job of the policy; a job that left it is released."""
         newer = await self._policy_watcher.refresh()
-        wanted = with_opted_in(self.policy_read, self._allocations())
+        gpus = self.board.view.gpus if self.board else {}
+        owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
+        wanted = self._found.with_found(with_opted_in(self.policy_read, owners), gpus)
         if newer or wanted != self._policy:
             self._policy = wanted
             self._learner.set_profiles(profiles_of(wanted))
@@ -265,11 +268,6 @@ class Reconciler:
             job.policy = policy
         self._services.keep_only(policies)
         self._planning.keep_only(policies)
-
-    def _allocations(self) -> Iterator[Allocation]:
-        """The owners of GPUs as of the last pass."""
-        gpus = self.board.view.gpus.values() if self.board else ()
-        return (gpu.allocation for gpu in gpus if gpu.allocation is not None)
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
@@ -288,6 +286,7 @@ class Reconciler:
         look = context.observer.begin(
             self.policy, state, reports, now_s, context.store.baseline, rates=rates
         )
+        self._found.note(look.unclaimed, look.seen.gpus)
         for job in self.policy.jobs:
             look.at(job)
             await asyncio.sleep(0)  # streams and heartbeats come in between

@@ -36,6 +36,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     return {
         "name": policy.name,
         "mode": job.mode,
+        "found": policy.found,  # no line of the policy names it
         "sentence": job.sentence,
         "complaint": shown.complaint,
         "holds": [hold_json(hold) for hold in job.holds],
