@@ -70,8 +70,10 @@ class Explorer:
 # Parts of the budget to aim at, while the upper band breaks the deadline.
 ROOM_PARTS = (1.0, 0.97, 0.93, 0.88, 0.8, 0.7, 0.5, 0.3)
 # At the rate alone the deadline is a ratio of the baseline, whose error every later window shares:
-# at most this standard error, or so many windows.
+# at most this standard error, or so many windows, or so many seconds: from then on a margin of the
+# error costs less than waiting.
 BASELINE_ENOUGH = ((0.0003, 8), (0.001, 16))
+BASELINE_ENOUGH_S = 160.0
 SURE = 1e-9
 
 
@@ -89,7 +91,8 @@ def _unmeasured(facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> 
         default.stderr_ratio > enough and default.iterations < windows * facts.window_iterations
         for enough, windows in BASELINE_ENOUGH
     )
-    if rough and len(measurements) == 1 and not default.busy_s:
+    brief = default.iterations * default.time_s < BASELINE_ENOUGH_S
+    if rough and brief and len(measurements) == 1 and not default.busy_s:
         known = f"±{default.stderr_ratio:.2%} after {default.iterations} iterations"
         return _measure(facts, measurements, f"measuring the baseline more closely: {known}")
     if measurement_at(measurements, facts.now_mhz) is None:

@@ -14,6 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from joulecut_controller.learn.work_prior import WorkPrior
 from joulecut_engine.graph.pipeline import Pipeline
 
+# Iterations of seconds vary with network and storage: a slow one is followed by another. With a
+# correlation of 0.6 the error of a mean is twice that of independent ones.
+MEMORY, MEMORY_S = 2.0, 1.0
 TIME_NOISE_MIN = 1e-4  # of a mean iteration time: clocks of computers are no better over a window
 
 
@@ -45,7 +48,10 @@ class Measurement:
 
     @property
     def stderr_ratio(self) -> float:
-        return float(max(TIME_NOISE_MIN, self.time_sd_s / self.time_s / self.iterations**0.5))
+        """Of `time_s`."""
+        memory = MEMORY if self.time_s >= MEMORY_S and not self.busy_s else 1.0
+        error = memory * self.time_sd_s / self.time_s / self.iterations**0.5
+        return float(max(TIME_NOISE_MIN, error))
 
 
 @dataclass(frozen=True, slots=True)

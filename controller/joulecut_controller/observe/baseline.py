@@ -13,7 +13,8 @@ from joulecut_controller.plan import look
 from joulecut_controller.view import BaselineDrift, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
-BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0  # of long iterations whose operations are reported
+# Of long iterations fewer, so that a baseline takes a minute and not an hour.
+BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
@@ -35,9 +36,7 @@ class Baseline:
         measured_s = -math.inf if recalled is None else now_s - look.EVERY_S + CONFIRM_S
         self.drift = BaselineDrift(measured_s=measured_s)
 
-    def measure(
-        self, seen: Window, *, since_s: float, now_s: float, operations: bool = False
-    ) -> bool:
+    def measure(self, seen: Window, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
         baseline now. Too few to replace the one before update it.
         """
@@ -45,7 +44,7 @@ class Baseline:
             self._before, self._since_s = self.window, since_s
         before = self._before
         moved = before is not None and differs(seen, before)
-        replaces = mature(seen, operations=operations) or moved
+        replaces = mature(seen) or moved
         if replaces:
             self.window = seen if before is None else _with_power(seen, before)
         elif before is not None:
@@ -75,21 +74,25 @@ class Baseline:
         self.drift = BaselineDrift(measured_s=-math.inf, pace_ratio=self.drift.pace_ratio)
 
 
-def mature(window: Window, *, operations: bool = False) -> bool:
-    """Whether a window is enough of a baseline to plan on.
-
-    Where operations are reported, plans use the ratios of their durations: fewer long iterations
-    are enough. A judgement by the mean takes its standard error into account.
+def mature(window: Window) -> bool:
+    """Enough of a baseline to plan on. What judges by its mean knows its standard error, so long
+    iterations need not be as many, nor as steady.
     """
-    lasted_s = window.iterations * window.time_mean_s
-    if operations and window.iterations >= BASELINE_LONG_MIN and lasted_s >= BASELINE_LONG_S:
-        return True
+    needed = iterations_needed(window.time_mean_s)
+    if needed < BASELINE_ITERATIONS_MIN:
+        return window.iterations >= needed
     if window.iterations < BASELINE_ITERATIONS_MIN:
         return False
     return (
         stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
         or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
     )
+
+
+def iterations_needed(iteration_s: float) -> int:
+    """The least number of iterations of a baseline."""
+    lasting = math.ceil(BASELINE_LONG_S / iteration_s) if iteration_s > 0.0 else ITERATIONS_KEPT
+    return min(BASELINE_ITERATIONS_MIN, max(BASELINE_LONG_MIN, lasting))
 
 
 def differs(seen: Window, known: Window) -> bool:

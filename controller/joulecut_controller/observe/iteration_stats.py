@@ -249,9 +249,8 @@ class IterationStats:
         seen = track.window.summary(ITERATIONS_KEPT)
         if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
-        operations = bool(track.operations_reported)
         since_s = track.window.since_s
-        if track.baseline.measure(seen, since_s=since_s, now_s=now_s, operations=operations):
+        if track.baseline.measure(seen, since_s=since_s, now_s=now_s):
             loads = track.window.loads()
             if loads is not track.loads_compared:  # nothing new otherwise
                 track.loads_compared = loads

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
+from joulecut_controller.observe.baseline import iterations_needed
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
@@ -222,7 +222,8 @@ class JobController:
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
         if self._earlier is not None:
             running = dict(locks)
-        counted = observation.measured.current_iterations
+        measured = observation.measured
+        usual_s = measured.current.time_mean_s if measured.current else 0.0
         plan = self.applied or self.rollout.decision
         prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
         return PlanningInput(
@@ -230,7 +231,7 @@ class JobController:
             job=observation.view,
             mode=self.policy.mode,
             silent=observation.placement.silent,
-            baseline_progress=(counted, BASELINE_ITERATIONS_MIN),
+            baseline_progress=(measured.current_iterations, iterations_needed(usual_s)),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._context.stale_s,

@@ -149,8 +149,8 @@ def test_a_job_that_becomes_slower_as_a_whole_is_not_learnt_again() -> None:
     assert log.measurements[1] == window((TOP, 1350), 0.8, work, 1.2), "the newest counts alone"
 
 
-def test_few_long_iterations_are_a_baseline_if_operations_are_reported() -> None:
+def test_few_long_iterations_are_a_baseline() -> None:
     noisy = Window(10, 7.0, 0.2, None, None)
-    assert mature(noisy, operations=True)
-    assert not mature(noisy)
-    assert not mature(replace(noisy, time_mean_s=0.2), operations=True)
+    assert mature(noisy)
+    assert not mature(replace(noisy, iterations=7))
+    assert not mature(replace(noisy, time_mean_s=0.2))
