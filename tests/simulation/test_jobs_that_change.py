@@ -65,3 +65,16 @@ def test_the_saving_of_a_job_that_changes_at_once_is_soon_back(
     assert controller.job.view.baseline.time_mean_s == pytest.approx(
         world.default_s * ratio, rel=0.01
     )
+
+
+def test_a_job_that_changed_is_saved_for_after_a_restart_too(store: DatabaseStore) -> None:
+    """Its profile explains it by the ratio to its first baseline, which the store keeps."""
+    controller = settled(store, Change(SETTLED_S, 0.9), detailed=False)
+    world = controller.world
+    assert isinstance(world, ChangingWorld)
+    before = world.saved()
+    controller.run(WITHIN_S)
+    controller.stop()
+    second = Controller(world, store, controller.source.policy)
+    second.run(AFTER_S)
+    assert world.saved() >= 0.8 * before, second.job.sentence

@@ -23,18 +23,31 @@ CONFIRM_S = 60.0  # a takeover comes first, with its plans and leases
 MOVED_RATIO_MAX = 0.25
 
 
+def first_shape(shape: str) -> str:
+    """The name under which the store has the first baseline of this shape."""
+    return f"{shape} first"
+
+
 class Baseline:
     """`window` is None before the first measurement."""
 
-    def __init__(self, recalled: Window | None, now_s: float) -> None:
-        """`recalled` was measured by an earlier controller: its plan may go on, and a look confirms
-        it soon.
+    def __init__(
+        self, recalled: Window | None, now_s: float, first: Window | None = None
+    ) -> None:
+        """`recalled` was measured by an earlier controller, `first` when the job took this shape:
+        its plan may go on, and a look confirms it soon.
         """
-        self.window = self._first = recalled
+        self.window, self._first = recalled, first or recalled
         self._before: Window | None = None  # when the window since `_since_s` began
         self._since_s = math.nan
         measured_s = -math.inf if recalled is None else now_s - look.EVERY_S + CONFIRM_S
-        self.drift = BaselineDrift(measured_s=measured_s)
+        self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
+
+    def _moved_ratio(self) -> float:
+        if self.window is None or self._first is None:
+            return 1.0
+        ratio = self.window.time_mean_s / self._first.time_mean_s
+        return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
 
     def measure(self, seen: Window, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
@@ -51,13 +64,11 @@ class Baseline:
             self.window = blended(before, seen, _wanted(seen))
         if self.window is not None and seen.iterations >= look.ITERATIONS:
             self._first = self._first or self.window
-            moved_ratio = self.window.time_mean_s / self._first.time_mean_s
-            least, most = 1.0 - MOVED_RATIO_MAX, 1.0 + MOVED_RATIO_MAX
             self.drift = BaselineDrift(
                 measured_s=now_s,
                 moving=moved,
                 pace_ratio=self.drift.pace_ratio,
-                moved_ratio=min(max(moved_ratio, least), most),
+                moved_ratio=self._moved_ratio(),
             )
         return replaces
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_controller.observe.baseline import Baseline
+from joulecut_controller.observe.baseline import Baseline, first_shape
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
@@ -145,16 +145,17 @@ class IterationStats:
         groups: Groups = (),
         pipelines: Groups = (),
         shape: str = "",
-        recall: Callable[[], Window | None] = lambda: None,
+        recall: Callable[[str], Window | None] = lambda _shape: None,
     ) -> Measured:
         """Adds the reports and snapshots since the last pass. Call it once a pass.
 
-        A job in a new `shape` starts over, with the baseline that `recall` returns.
+        A job in a new `shape` starts over, with the baselines that `recall` returns.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
         if track is None or track.stage_of != stage_of or track.shape != shape:
-            window, baseline = MeasurementWindow(now_s, stage_of), Baseline(recall(), now_s)
+            window = MeasurementWindow(now_s, stage_of)
+            baseline = Baseline(recall(shape), now_s, recall(first_shape(shape)))
             track = _Track(stage_of, shape, window, baseline)
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)

@@ -7,6 +7,7 @@ shown as unknown, so that no later step has to check ages.
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
@@ -164,7 +165,7 @@ class Observer:
             groups=placement.groups,
             pipelines=placement.pipelines,
             shape=shape,
-            recall=lambda: recall(policy.name, shape),
+            recall=partial(recall, policy.name),
         )
         running = match.running or unanimous(placement, gpus)
         hindrance = ""

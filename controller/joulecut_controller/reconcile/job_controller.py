@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.observe.baseline import iterations_needed
+from joulecut_controller.observe.baseline import first_shape, iterations_needed
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
@@ -82,6 +82,9 @@ class BaselineRecord:
             if moved < BASELINE_STEP_RATIO and not richer:
                 return
         self._store.keep_baseline(self._job, observation.shape, baseline)
+        first_s = baseline.time_mean_s / observation.measured.drift.moved_ratio
+        first = replace(baseline, time_mean_s=first_s)
+        self._store.keep_baseline(self._job, first_shape(observation.shape), first)
         self._kept = (observation.shape, baseline)
 
 

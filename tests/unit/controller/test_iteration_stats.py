@@ -280,7 +280,7 @@ def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
     job = Job()
     job.now_s += 1.0
     measured = job.stats.fold(
-        "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda: remembered
+        "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda _shape: remembered
     )
     assert measured.baseline == remembered
 
