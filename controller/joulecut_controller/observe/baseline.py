@@ -31,9 +31,7 @@ def first_shape(shape: str) -> str:
 class Baseline:
     """`window` is None before the first measurement."""
 
-    def __init__(
-        self, recalled: Window | None, now_s: float, first: Window | None = None
-    ) -> None:
+    def __init__(self, recalled: Window | None, now_s: float, first: Window | None = None) -> None:
         """`recalled` was measured by an earlier controller, `first` when the job took this shape:
         its plan may go on, and a look confirms it soon.
         """
