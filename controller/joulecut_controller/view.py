@@ -21,6 +21,8 @@ from joulecut_wire.messages import (
     ReportFault,
 )
 
+Stages = tuple[tuple[str, ...], ...]  # GPUs of one pipeline, by stage
+
 # In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
 BUDGET_JOB = "(power budget)"
 POWER_SLACK_W = 1.0  # limits are whole watts on some boards
@@ -173,7 +175,7 @@ class JobView:
     `stages[s]` are the UUIDs that work stage s, `groups[s]` the same by lock-step group (one
     per data-parallel replica; empty where they are unknown). `time_ratios` are the times of
     GPUs over those of the slowest of their stage, as measured at default clocks; empty unless
-    known of all.
+    known of all. `pipelines` has the GPUs by replica, then by stage; empty where unknown.
     `baseline` was measured at default clocks; `current` under the clocks in force now.
     `peer_iteration_time_s` is set while a sibling pipeline is waited for.
     """
@@ -193,6 +195,7 @@ class JobView:
     hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
     reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    pipelines: tuple[Stages, ...] = ()
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks

@@ -192,6 +192,7 @@ class Observer:
             hindrance=hindrance,
             reports_refused=measured.refused,
             groups=placement.groups,
+            pipelines=placement.pipelines,
             time_ratios=measured.time_ratios,
             traces=measured.traces,
             newest=measured.newest,

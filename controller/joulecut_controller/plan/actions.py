@@ -15,17 +15,18 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
     without a clock where none is in force.
     """
     actions = []
-    for stage, uuids in enumerate(job.stages):
-        default_mhz = choice.costs.default_mhz[stage]
-        clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[stage]})
+    for row, uuids in enumerate(choice.costs.gpus):
+        stage = row % len(job.stages)
+        default_mhz = choice.costs.default_mhz[row]
+        clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[row]})
         for uuid in uuids:
             steps = tuple(
                 replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
-                for step in choice.steps[stage]
+                for step in choice.steps[row]
             )
             marks = tuple(
                 replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
-                for step in choice.marks[stage]
+                for step in choice.marks[row]
             )
             # The highest that a GPU needs within an iteration.
             asked_mhz = choice.costs.clock_of(uuid, clocks[-1])
@@ -39,10 +40,10 @@ def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tup
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
             if steps or marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
-            reason = f"stage {stage} is busy {choice.busy_ratio[stage]:.0%} of the iteration"
+            reason = f"stage {stage} is busy {choice.busy_ratio[row]:.0%} of the iteration"
             reason = f"{reason}; {span}" if span else reason
             actions.append(Action(uuid, stage, verb, clock_mhz, reason, steps, marks))
-    return tuple(actions)
+    return tuple(sorted(actions, key=lambda action: action.stage))
 
 
 def _span(steps: Steps) -> str:

@@ -11,13 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN, Floats, own_clocks
+from joulecut_controller.plan.replicas import Classes, classes_of
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.view import GpuView, JobView
+from joulecut_controller.view import GpuView, JobView, Stages
 from joulecut_engine.estimate.estimator import Estimator, Subject
+from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline, Profile
+from joulecut_engine.graph.graph import side_by_side
+from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
 from joulecut_engine.graph.shape import kinds_of, part_of
-from joulecut_engine.optimize.formulation import problem as build_problem
+from joulecut_engine.optimize.formulation import priced as priced_graph
 from joulecut_engine.optimize.problem import Problem
 
 # Below these differences two predictions are the same for planning: a third of what the
@@ -37,14 +40,19 @@ class Costs:
     """Predicted costs of one GPU per stage (the slowest of its siblings in time, their mean
     in energy).
 
+    Replicas of different pace (`classes`) are pipelines of their own in the problem: its graph has
+    the stages of each class one after another. `gpus` are those of each of these stages, `share`
+    the part of the stage's GPUs that they are; energies and blocking power are times that share,
+    so that they add up to one GPU per stage of the job.
+
     `table[row, kind][clock_mhz]` covers every clock of `allowed_mhz[stage]` and the default
     clock `default_mhz[stage]`; a row is a stage, or a part of the model where the profile
-    tells GPUs' chunks apart. `width` is the number of GPUs per stage. `digest`
+    tells GPUs' chunks apart. `width` is the number of GPUs per stage of the job. `digest`
     names the content.
 
-    A GPU faster than the slowest of its stage (`ratios`, times over the slowest's; empty unless
-    measured) has a clock of its own for every clock of the stage, in `own_mhz`. `uniform` has the
-    costs with one clock for all.
+    A GPU faster than the slowest of its stage (`ratios`, times over the slowest's of all replicas;
+    empty unless measured) has a clock of its own for every clock of the stage, in `own_mhz`.
+    `uniform` has the costs with one clock for all.
     """
 
     table: Table
@@ -55,7 +63,11 @@ class Costs:
     default_mhz: tuple[int, ...]
     width: int
     inputs: tuple[object, ...]  # what else went in: pipeline, blocking and host power
+    classes: Classes
+    gpus: Stages
+    share: tuple[float, ...]
     problem: Problem
+    graph: Graph  # of one replica
     digest: str
     pipeline: Pipeline
     by_part: bool = False
@@ -68,15 +80,19 @@ class Costs:
         table = self.uniform if uniform else self.table
         return table[row, operation.kind].get(clock_mhz)
 
+    def power_w(self, stage: int, option: ClockOption) -> float:
+        """What one GPU of a stage of the graph draws at work."""
+        return option.power_w / self.share[stage]
+
     def clock_of(self, uuid: str, stage_mhz: int) -> int:
         """The clock of a GPU while its stage works at this one."""
         own = self.own_mhz.get(uuid)
         return own.get(stage_mhz, stage_mhz) if own else stage_mhz
 
-    def asked_mhz(self, stages: Sequence[Sequence[str]], clocks: Sequence[int]) -> dict[str, int]:
+    def asked_mhz(self, clocks: Sequence[int]) -> dict[str, int]:
         """The highest clock that each GPU needs within an iteration; `clocks` are by operation."""
         asked: dict[str, int] = {}
-        for stage, uuids in enumerate(stages):
+        for stage, uuids in enumerate(self.gpus):
             stage_mhz = max(clocks[i] for i in self.problem.graph.order[stage])
             asked |= {uuid: self.clock_of(uuid, stage_mhz) for uuid in uuids}
         return asked
@@ -94,6 +110,9 @@ class _Priced:
     default_mhz: tuple[int, ...]
     width: int
     inputs: tuple[object, ...]
+    classes: Classes
+    gpus: Stages
+    share: tuple[float, ...]
 
 
 def price(
@@ -111,12 +130,17 @@ def price(
     policy, pipeline = job.policy, job.policy.pipeline
     if pipeline is None:
         return "the policy gives no pipeline for this job"
-    priced = _price(job, gpus, estimator, (pipeline, policy.blocking_power_w, host_power_w))
+    inputs = (pipeline, policy.blocking_power_w, host_power_w)
+    priced = _price(job, gpus, estimator, inputs, held)
     if isinstance(priced, str):
         return priced
     if held is not None and _same(held, priced):
         return held
-    options = {key: tuple(by_clock.values()) for key, by_clock in priced.table.items()}
+    by_part = _by_part(job)
+    one = build(pipeline)
+    graph = side_by_side(one, len(priced.classes))
+    menus = {key: tuple(by_clock.values()) for key, by_clock in priced.table.items()}
+    rows = [_row(pipeline, o.stage, o.chunk, by_part=by_part) for o in graph.operations]
     return Costs(
         table=priced.table,
         uniform=priced.uniform,
@@ -126,61 +150,82 @@ def price(
         default_mhz=priced.default_mhz,
         width=priced.width,
         inputs=priced.inputs,
-        problem=build_problem(
-            pipeline,
-            Profile(options=options, source="predicted"),
-            policy.blocking_power_w,
+        classes=priced.classes,
+        gpus=priced.gpus,
+        share=priced.share,
+        problem=priced_graph(
+            graph,
+            [menus[row, o.kind] for row, o in zip(rows, graph.operations, strict=True)],
+            [policy.blocking_power_w * share for share in priced.share],
             overhead_power_w=host_power_w * pipeline.stages,
         ),
+        graph=one,
         digest=hashlib.sha256(repr((priced.inputs, priced.table)).encode()).hexdigest()[:16],
         pipeline=pipeline,
-        by_part=_by_part(job),
+        by_part=by_part,
     )
 
 
 def _price(
-    job: JobView, gpus: Mapping[str, GpuView], estimator: Estimator, inputs: tuple[object, ...]
+    job: JobView,
+    gpus: Mapping[str, GpuView],
+    estimator: Estimator,
+    inputs: tuple[object, ...],
+    held: Costs | None,
 ) -> _Priced | str:
-    table: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
-    uniform: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
-    own_mhz: dict[str, Mapping[int, int]] = {}
-    ratios: dict[str, float] = {}
-    allowed: list[tuple[int, ...]] = []
-    default: list[int] = []
     name, pipeline = job.policy.name, job.policy.pipeline
     assert pipeline is not None
+    by_part, blocking_w = _by_part(job), job.policy.blocking_power_w
+    stages: list[_Predicted] = []
+    ratios: dict[str, float] = {}
     for stage, uuids in enumerate(job.stages):
         placed = [gpus[uuid] for uuid in uuids]
         default_mhz = _default_mhz(placed)
-        keys = keys_of(pipeline, stage, by_part=_by_part(job))
+        keys = keys_of(pipeline, stage, by_part=by_part)
         lowest = _lowest_known_mhz(name, keys, uuids, estimator)
         if lowest is None or default_mhz is None:
             return f"nothing is known of stage {stage} at other clocks: no profile, no change"
         grid = tuple(mhz for mhz in clocks_allowed_mhz(job.policy, placed) if mhz >= lowest)
-        wanted = tuple(sorted({*grid, default_mhz}))
-        predicted = _Predicted(wanted, uuids)
+        predicted = _Predicted(grid, default_mhz, uuids)
         for row, kind in keys:
             subjects = [Subject(name, uuid, row, kind) for uuid in uuids]
             if not predicted.add((row, kind), subjects, estimator):
                 return f"no prediction for {kind} of stage {stage}"
-        uniform |= predicted.uniform(job.policy.blocking_power_w)
-        mine = predicted.ratios(job.time_ratios, default_mhz) if job.time_ratios else {}
-        if min(mine.values(), default=1.0) < 1.0 - FASTER_RATIO_MIN:
-            priced, own = predicted.own(mine, grid, job.policy.blocking_power_w)
-            table |= priced
-            own_mhz |= own
-        ratios |= mine
-        allowed.append(grid)
-        default.append(default_mhz)
+        stages.append(predicted)
+        ratios |= predicted.follow(job.time_ratios) if job.time_ratios else {}
+    classes = classes_of(job.pipelines, ratios)
+    if held is not None and len(held.ratios) == len(ratios) and _ratios_hold(held, ratios):
+        classes = held.classes  # at the edge of two classes noise would decide
+    table: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
+    uniform: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
+    own_mhz: dict[str, Mapping[int, int]] = {}
+    rows: list[_Predicted] = []
+    for k, replicas in enumerate(classes):
+        apart = k * pipeline.stages * (pipeline.chunks if by_part else 1)
+        for stage, whole in enumerate(stages):
+            predicted = whole
+            if len(classes) > 1:
+                mine = [uuid for replica in replicas for uuid in job.pipelines[replica][stage]]
+                predicted = whole.part(mine, ratios)
+            share = len(predicted.uuids) / len(whole.uuids)
+            uniform |= _scaled(predicted.uniform(blocking_w), apart, share)
+            own = predicted.own(ratios, blocking_w)
+            if own is not None:
+                table |= _scaled(own[0], apart, share)
+                own_mhz |= own[1]
+            rows.append(predicted)
     return _Priced(
-        {**uniform, **table},
-        uniform,
-        own_mhz,
-        ratios,
-        tuple(allowed),
-        tuple(default),
-        len(job.stages[0]),
-        inputs,
+        table={**uniform, **table},
+        uniform=uniform,
+        own_mhz=own_mhz,
+        ratios=ratios,
+        allowed_mhz=tuple(one.allowed_mhz for one in rows),
+        default_mhz=tuple(one.default_mhz for one in rows),
+        width=len(job.stages[0]),
+        inputs=inputs,
+        classes=classes,
+        gpus=tuple(one.uuids for one in rows),
+        share=tuple(len(one.uuids) / len(job.stages[0]) for one in rows),
     )
 
 
@@ -192,7 +237,23 @@ def keys_of(pipeline: Pipeline, stage: int, *, by_part: bool) -> tuple[tuple[int
 
 
 def _row(pipeline: Pipeline, stage: int, chunk: int, *, by_part: bool) -> int:
-    return part_of(pipeline, stage, chunk) if by_part else stage
+    if not by_part:
+        return stage
+    k, of_one = divmod(stage, pipeline.stages)
+    return k * pipeline.stages * pipeline.chunks + part_of(pipeline, of_one, chunk)
+
+
+def _scaled(
+    table: Mapping[tuple[int, Kind], Mapping[int, ClockOption]], apart: int, share: float
+) -> dict[tuple[int, Kind], dict[int, ClockOption]]:
+    """With rows `apart` further down, and `share` of the energies."""
+    return {
+        (apart + row, kind): {
+            mhz: ClockOption(mhz, option.time_s, option.energy_j * share)
+            for mhz, option in by_clock.items()
+        }
+        for (row, kind), by_clock in table.items()
+    }
 
 
 def _by_part(job: JobView) -> bool:
@@ -200,18 +261,17 @@ def _by_part(job: JobView) -> bool:
     return bool(pipeline and profile and profile.stages > pipeline.stages)
 
 
+def _ratios_hold(old: Costs, ratios: Mapping[str, float]) -> bool:
+    return all(
+        -FASTER_TOLERANCE <= ratio - old.ratios.get(uuid, 1.0) <= TIME_TOLERANCE
+        for uuid, ratio in ratios.items()
+    )
+
+
 def _same(old: Costs, new: _Priced) -> bool:
-    if (old.allowed_mhz, old.default_mhz, old.width, old.inputs) != (
-        new.allowed_mhz,
-        new.default_mhz,
-        new.width,
-        new.inputs,
-    ):
-        return False
-    if any(
-        not -FASTER_TOLERANCE <= ratio - old.ratios.get(uuid, 1.0) <= TIME_TOLERANCE
-        for uuid, ratio in new.ratios.items()
-    ):
+    before = (old.allowed_mhz, old.default_mhz, old.width, old.inputs, old.classes, old.gpus)
+    after = (new.allowed_mhz, new.default_mhz, new.width, new.inputs, new.classes, new.gpus)
+    if before != after or not _ratios_hold(old, new.ratios):
         return False
     return all(
         abs(option.time_s - before.time_s) <= TIME_TOLERANCE * before.time_s
@@ -258,12 +318,16 @@ def _lowest_known_mhz(
 
 
 class _Predicted:
-    """Times and powers of the GPUs of one stage, (GPUs, clocks) by row and kind."""
+    """Times and powers of some GPUs of one stage, (GPUs, clocks) by row and kind."""
 
-    def __init__(self, clocks_mhz: tuple[int, ...], uuids: tuple[str, ...]) -> None:
-        self._clocks_mhz, self._uuids = clocks_mhz, uuids
+    def __init__(
+        self, allowed_mhz: tuple[int, ...], default_mhz: int, uuids: tuple[str, ...]
+    ) -> None:
+        self.allowed_mhz, self.default_mhz, self.uuids = allowed_mhz, default_mhz, uuids
+        self._clocks_mhz = tuple(sorted({*allowed_mhz, default_mhz}))
         self._time_s: dict[tuple[int, Kind], Floats] = {}
         self._power_w: dict[tuple[int, Kind], Floats] = {}
+        self._pace_s: dict[tuple[int, Kind], Floats] = {}  # (clocks,): of the slowest
 
     def add(self, key: tuple[int, Kind], subjects: list[Subject], estimator: Estimator) -> bool:
         """False where nothing usable is predicted."""
@@ -277,45 +341,64 @@ class _Predicted:
         time_s, power_w = np.stack(times), np.stack(powers)
         if not (np.isfinite(time_s).all() and np.isfinite(power_w).all() and (time_s > 0).all()):
             return False
-        self._time_s[key], self._power_w[key] = time_s, power_w
+        self._set(key, time_s, power_w)
         return True
+
+    def _set(self, key: tuple[int, Kind], time_s: Floats, power_w: Floats) -> None:
+        self._time_s[key], self._power_w[key] = time_s, power_w
+        self._pace_s[key] = time_s.max(axis=0)
+
+    def follow(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """By GPU, its time over the slowest's: as measured at default clocks, unless the estimator
+        has learnt since that it is slower. Nothing measured means no GPU is faster.
+
+        The estimator learns of one GPU after the other: the slowest takes no less than the others
+        say by their measured ratios.
+        """
+        known = np.array([measured.get(uuid, 1.0) for uuid in self.uuids])
+        at, worst = self._clocks_mhz.index(self.default_mhz), known
+        for key, time_s in self._time_s.items():
+            by_others_s = (time_s / known[:, None]).mean(axis=0)
+            self._pace_s[key] = np.maximum(time_s.max(axis=0), by_others_s)
+            worst = np.maximum(worst, time_s[:, at] / self._pace_s[key][at])
+        return dict(zip(self.uuids, worst.tolist(), strict=True))
+
+    def part(self, uuids: Sequence[str], ratios: Mapping[str, float]) -> "_Predicted":
+        """Some of the GPUs, with times by their ratio to the slowest of all."""
+        made = _Predicted(self.allowed_mhz, self.default_mhz, tuple(uuids))
+        mine = [self.uuids.index(uuid) for uuid in uuids]
+        of_slowest = np.array([ratios[uuid] for uuid in uuids])[:, None]
+        for key, pace_s in self._pace_s.items():
+            made._set(key, of_slowest * pace_s, self._power_w[key][mine])
+        return made
 
     def uniform(self, blocking_power_w: float) -> dict[tuple[int, Kind], dict[int, ClockOption]]:
         """The costs at one clock for all: the slowest sets the time, the others wait for it."""
         made = {}
-        for key, time_s in self._time_s.items():
-            pace_s = time_s.max(axis=0)
+        for key, pace_s in self._pace_s.items():
+            time_s = self._time_s[key]
             energy_j = self._power_w[key] * time_s + blocking_power_w * (pace_s - time_s)
             made[key] = self._options(pace_s, energy_j.mean(axis=0))
         return made
 
-    def ratios(self, measured: Mapping[str, float], default_mhz: int) -> dict[str, float]:
-        """By GPU, its time over the slowest's: as measured at default clocks, unless the
-        estimator has learnt since that it is slower. Nothing measured means no GPU is faster.
-        """
-        at = self._clocks_mhz.index(default_mhz)
-        learnt = [t[:, at] / t[:, at].max() for t in self._time_s.values()]
-        worst = np.max(np.stack(learnt), axis=0)
-        return {
-            uuid: max(measured.get(uuid, 1.0), float(ratio))
-            for uuid, ratio in zip(self._uuids, worst, strict=True)
-        }
-
     def own(
-        self, ratios: Mapping[str, float], grid: tuple[int, ...], blocking_power_w: float
-    ) -> tuple[dict[tuple[int, Kind], dict[int, ClockOption]], dict[str, Mapping[int, int]]]:
-        """The costs where faster GPUs have clocks of their own out of `grid`, and these clocks."""
-        pace_s = {key: time_s.max(axis=0) for key, time_s in self._time_s.items()}
+        self, ratios: Mapping[str, float], blocking_power_w: float
+    ) -> tuple[dict[tuple[int, Kind], dict[int, ClockOption]], dict[str, Mapping[int, int]]] | None:
+        """The costs where GPUs faster than the slowest have allowed clocks of their own, and these
+        clocks; None where none is faster."""
+        seen = np.array([ratios.get(uuid, 1.0) for uuid in self.uuids])
+        if seen.min() >= seen.max() * (1.0 - FASTER_RATIO_MIN):
+            return None
         found = own_clocks(
             self._clocks_mhz,
-            [mhz in grid for mhz in self._clocks_mhz],
-            pace_s,
+            [mhz in self.allowed_mhz for mhz in self._clocks_mhz],
+            self._pace_s,
             self._power_w,
-            ratios=np.array([ratios[uuid] for uuid in self._uuids]),
+            ratios=seen / seen.max(),
             blocking_power_w=blocking_power_w,
         )
-        table = {key: self._options(s, found.energy_j[key]) for key, s in pace_s.items()}
-        return table, {u: mhz for u, mhz in zip(self._uuids, found.mhz, strict=True) if mhz}
+        table = {key: self._options(s, found.energy_j[key]) for key, s in self._pace_s.items()}
+        return table, {u: mhz for u, mhz in zip(self.uuids, found.mhz, strict=True) if mhz}
 
     def _options(self, time_s: Floats, energy_j: Floats) -> dict[int, ClockOption]:
         return {

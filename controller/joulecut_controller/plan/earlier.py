@@ -16,6 +16,7 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks, Evaluation
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Resumption
+from joulecut_controller.plan.replicas import clocks_for
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy, Policy, policy_json
 from joulecut_engine.graph.clock_option import ClockOption
@@ -60,16 +61,14 @@ def clock_runs(order: Order, clocks: Clocks) -> tuple[tuple[tuple[int, int], ...
     )
 
 
-def clocks_of(plan: EarlierPlan, order: Order) -> Clocks | None:
-    """By operation; None where the graph is another one."""
+def clocks_of(plan: EarlierPlan, order: Order, stages: int) -> Clocks | None:
+    """By operation; None where the graph is another one. One replica has `stages`."""
     by_stage = plan.resumption.clocks
-    if [sum(count for _, count in runs) for runs in by_stage] != [len(stage) for stage in order]:
+    longest = max(map(len, order))  # a stored count may be anything
+    if any(sum(count for _, count in runs) > longest for runs in by_stage):
         return None
-    found: dict[int, int] = {}
-    for stage, runs in zip(order, by_stage, strict=True):
-        clocks = chain.from_iterable([mhz] * count for mhz, count in runs)
-        found |= dict(zip(stage, clocks, strict=True))
-    return tuple(found[i] for i in range(len(found)))
+    clocks = [list(chain.from_iterable([mhz] * n for mhz, n in runs)) for runs in by_stage]
+    return clocks_for(clocks, order, stages)
 
 
 def read(plan_text: str) -> EarlierPlan | None:

@@ -40,21 +40,25 @@ class Jitter:
 STILL = Jitter()
 
 
-def jitter_of(job: JobView, held: Jitter | None, recorded: Recorded | None = None) -> Jitter:
+def jitter_of(
+    job: JobView, held: Jitter | None, recorded: Recorded | None = None, *, classes: int = 1
+) -> Jitter:
     """As measured at default clocks; `held` while it says the same within what is known. Timed
-    operations say more than a standard deviation of them.
+    operations say more than a standard deviation of them. Each draw has one replica of each of the
+    `classes` in the graph.
     """
     pipeline, baseline = job.policy.pipeline, job.baseline
     if pipeline is None or baseline is None:
         return STILL
+    siblings = math.ceil(pipeline.replicas / classes)
     if recorded is not None:
-        noise = Noise(siblings=pipeline.replicas, recorded=recorded)
+        noise = Noise(siblings=siblings, recorded=recorded)
         return Jitter(noise, job.policy.slo.statistic)
     operation, gpu = _operation(baseline, pipeline), baseline.gpu_sd_ratio or 0.0
     noise = Noise(
         operation=operation if operation >= OPERATION_MIN else 0.0,
         gpu=min(gpu, _iteration(baseline)) if gpu >= GPU_MIN else 0.0,
-        siblings=pipeline.replicas,
+        siblings=siblings,
     )
     seen = Jitter(noise, job.policy.slo.statistic)
     return held if held is not None and _near(held, seen) else seen

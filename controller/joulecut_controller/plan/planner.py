@@ -126,7 +126,7 @@ def decide(
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
     if priced is not state.costs:
-        state = replace(state, costs=priced, pace=rescaled(state, priced))
+        state = rescaled(state, priced)
     try:
         if inputs.earlier is not None and state.clocks is None:
             decision = _resume(inputs, inputs.earlier, state, priced)
@@ -142,7 +142,7 @@ def _resume(
 ) -> Decision:
     """The clocks of an earlier term's plan again; default clocks where they do not fit any more."""
     named = f"plan {earlier.generation} of an earlier term"
-    clocks = clocks_of(earlier, costs.problem.graph.order)
+    clocks = clocks_of(earlier, costs.problem.graph.order, costs.pipeline.stages)
     made = evaluate(costs, clocks) if clocks is not None else None
     if clocks is None or made is None:
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
@@ -222,7 +222,7 @@ def _within_reach(
     job, baseline = inputs.job, inputs.job.baseline
     assert baseline is not None
     default = at_default(costs)
-    measured = measured_graph(job, costs.problem.graph, state.measured)
+    measured = measured_graph(job, costs.graph, state.measured)
     state = replace(state, measured=measured)
     unexplained = _unexplained(job, moved_ratio(job) * default.iteration_time_s, measured)
     if unexplained:
@@ -242,7 +242,8 @@ def _within_reach(
     suspended = state.suspended
     count = changes_of_auto(job, inputs.view, inputs.granularity, state.rung, inputs.prices)
     rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs), count=count)
-    jitter = jitter_of(job, state.jitter, measured.recorded if measured else None)
+    recorded = measured.recorded if measured else None
+    jitter = jitter_of(job, state.jitter, recorded, classes=len(costs.classes))
     state = replace(state, jitter=jitter, suspended=None, rung=rung)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
@@ -318,7 +319,7 @@ def _compare(
     after = _appraised(comparison, new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
-    asked = costs.asked_mhz(inputs.job.stages, new)
+    asked = costs.asked_mhz(new)
     held_asked = state.asked if state.clocks else {}
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
@@ -357,7 +358,7 @@ def _compare(
         shortest_step_s=shortest_step_s,
         rung=state.rung,
     )
-    asked = costs.asked_mhz(inputs.job.stages, new)
+    asked = costs.asked_mhz(new)
     state = replace(state, clocks=new, asked=asked, changed_s=inputs.view.now_s)
     return Decision(
         "change", "plan", _sentence(inputs, choice, comparison, late), state, choice, late

@@ -139,18 +139,19 @@ def next_raises(
 
 
 def needed_w(costs: Costs, clocks: Clocks) -> tuple[float, ...] | None:
-    """By stage, the power that its work draws at most at these clocks, with head room; None where
-    a clock has no predicted cost.
+    """By stage of the graph, the power that work draws at most on one GPU at these clocks, with
+    head room; None where a clock has no predicted cost.
     """
     operations = costs.problem.graph.operations
-    most = list(costs.problem.blocking_power_w)
+    most = [w / part for w, part in zip(costs.problem.blocking_power_w, costs.share, strict=True)]
     if len(clocks) != len(operations):
         return None
     for operation, clock_mhz in zip(operations, clocks, strict=True):
         option = costs.option(operation, clock_mhz)
         if option is None:
             return None
-        most[operation.stage] = max(most[operation.stage], option.energy_j / option.time_s)
+        power_w = costs.power_w(operation.stage, option)
+        most[operation.stage] = max(most[operation.stage], power_w)
     return tuple(power_w * (1.0 + HEADROOM_RATIO) for power_w in most)
 
 
@@ -179,7 +180,8 @@ def peak_ratio(costs: Costs) -> float:
     assert needed is not None
     time_s = default.iteration_time_s
     mean_w = default.energy_j(time_s) / time_s - costs.problem.overhead_power_w
-    return sum(needed) / mean_w
+    most_w = sum(w * part for w, part in zip(needed, costs.share, strict=True))
+    return most_w / mean_w
 
 
 def _limited(job: JobView, gpus: Mapping[str, GpuView]) -> bool:

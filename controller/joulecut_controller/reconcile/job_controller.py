@@ -280,7 +280,7 @@ class JobController:
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, gpus)
         costs = self.rollout.state.costs
-        graph = costs.problem.graph if costs else None
+        graph = costs.graph if costs else None
         self._delay = delay_of(view, graph, gpus, self._delay) if graph else None
         return JobBoard(
             view=view,

@@ -434,9 +434,11 @@ class Reconciler:
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():
             state, stages = self._jobs[name].rollout.state, observation.view.stages
+            needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
             needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
-            for stage, uuids in enumerate(stages):
-                needs_w |= dict.fromkeys(uuids, needed[stage] if needed else None)
+            if state.costs and needed:
+                for uuids, power_w in zip(state.costs.gpus, needed, strict=True):
+                    needs_w |= dict.fromkeys(uuids, power_w)
         async with self.commands.acting(ALL):
             await services.power_budget.step(
                 self.policy, view, needs_w, services.holds.all, self.ttl_s()

@@ -297,7 +297,7 @@ def _promise(
     for operation, mhz in zip(costs.problem.graph.operations, choice.clocks, strict=True):
         asked.setdefault(operation.stage, set()).add(mhz)
     lowered, default = [], []
-    for stage, uuids in enumerate(job.stages):
+    for stage, uuids in enumerate(costs.gpus):  # stages of the graph
         default_mhz, clocks = costs.default_mhz[stage], asked.get(stage, set())
         for uuid in uuids:
             default.append(_promised(choice, stage, uuid, default_mhz))
@@ -330,5 +330,5 @@ def _promised(choice: Choice, stage: int, uuid: str, clock_mhz: int) -> Promised
         uuid=uuid,
         clock_mhz=clock_mhz,
         time_s={kind: option.time_s for kind, option in options.items()},
-        power_w={kind: option.power_w for kind, option in options.items()},
+        power_w={kind: choice.costs.power_w(stage, one) for kind, one in options.items()},
     )
