@@ -223,7 +223,7 @@ def _window_is_open(release: ReleaseFile, settings: KeeperSettings) -> bool:
     if not release.left_s():
         return False
     with contextlib.suppress(OSError):  # the keeper reports what is wrong with the journal
-        if release.gpus() and keeper.journal(settings).is_clean:
+        if release.gpus() and keeper.journal(settings).is_restored:
             return True
     release.forget()
     return False

@@ -130,7 +130,7 @@ def _keeper(settings: "Settings") -> int:
     notifier = Notifier()
     notifier.feed_always()
     window = local_release.window(settings.keeper.state_dir)
-    if window.left_s() and keeper.journal(settings.keeper).is_clean:
+    if window.left_s() and keeper.journal(settings.keeper).is_restored:
         log("keeper", "started inside a release window: nothing is opened until it is over")
         released = partial(notifier.ready, "released: no device is opened")
         if not window.wait(released):

@@ -70,8 +70,7 @@ def _directly(settings: Settings, writer: DeviceWriter, *, lift_power_limits: bo
         ours.handle(0, Clear(lift_power_limit=True))
     done = ours.restore_all("keeper_start")
     for uuid in named:
-        pending = ours.state.gpu(uuid).pending_restore
-        _print(uuid, pending is None, "the device refused; see standard error" if pending else "")
+        _print(uuid, ours.state.gpu(uuid).is_restored, "the device refused; see standard error")
     return 0 if done else 1
 
 

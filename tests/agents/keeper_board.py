@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from keeper_requests import apply_of
@@ -95,8 +96,9 @@ def verdicts(reply: Reply) -> set[bool]:
     return {slot.accepted for slot in reply.slots}
 
 
-def on_disk(folder: Path) -> dict[str, ClockLimits]:
-    return Journal(folder / "journal", BOOT.read_text().strip()).held
+def on_disk(folder: Path, now_s: float = inf) -> dict[str, ClockLimits]:
+    """The GPUs that a keeper restores if it starts at `now_s`; by default when no write is late."""
+    return Journal(folder / "journal", BOOT.read_text().strip(), now_s=now_s).held
 
 
 def set_both(

@@ -40,7 +40,7 @@ def apply_event(
         case Clear():
             done = lease.clear(state, request, now_s)
         case Yield():
-            done = lease.yield_(state, request, (refused or {}).get(request.uuid, ""))
+            done = lease.yield_(state, request, now_s, (refused or {}).get(request.uuid, ""))
         case Observed():
             done = lease.observed(state, request, now_s)
     return Done(done.state, done.reasons, lease.due_restores(done.state, now_s), done.writes)

@@ -250,6 +250,16 @@ class Model:
     nvlinks: int = 0
     profiles: int = 0  # bit per workload power profile
 
+    def capped_mhz(self, limit_w: float) -> int:
+        """The clock of a fully busy board under a power limit, as in `physics.c`."""
+        below = [mhz for mhz in self.clocks_mhz if self._busy_power_w(mhz) <= limit_w]
+        return max(below, default=self.clocks_mhz[0])
+
+    def _busy_power_w(self, clock_mhz: int) -> float:
+        ghz = clock_mhz / 1000.0
+        volts = 1.0 + self.volts_per_ghz * max(0.0, ghz - self.knee_ghz)
+        return self.static_w + self.dynamic_w_per_ghz * ghz * volts * volts
+
 
 MODELS = {
     "v100": Model(

@@ -57,6 +57,7 @@ class Contract:
     others: tuple[int, ...] = ()
     bystanders: tuple[int, ...] = ()
     step_mhz: tuple[int, ...] = ()  # clocks of timed steps alone
+    capped_mhz: Mapping[str, int] = field(default_factory=dict)  # clock by power limit in watts
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> "Contract":
@@ -84,6 +85,7 @@ class Gpu:
     limit_is_ours: bool = False
     set_s: float = -math.inf  # our newest write that limits it
     late: bool = False  # the driver carried it out after its caller had given up
+    lock_is_late: bool = False
     limited_s: float = -math.inf  # another writer's newest limit
     mig_s: float = math.inf  # since when
     reported: bool = False
@@ -199,7 +201,12 @@ class Checker:
             self._report(bound_s, "not restored in time", index, f"{what} set at {gpu.set_s:.3f}")
 
     def _is_held(self, gpu: Gpu) -> bool:
-        return self._is_locked(gpu) or self._is_limited(gpu)
+        return (self._is_locked(gpu) and not self._is_hidden(gpu)) or self._is_limited(gpu)
+
+    def _is_hidden(self, gpu: Gpu) -> bool:
+        """Whether no reading shows a late lock: the power limit keeps the clock at or below it."""
+        capped_mhz = self.contract.capped_mhz.get(str(gpu.limit_mw // 1000), math.inf)
+        return gpu.lock_is_late and gpu.lock is not None and gpu.lock[1] >= capped_mhz
 
     def _is_locked(self, gpu: Gpu) -> bool:
         return gpu.lock_is_ours and gpu.lock not in {None, self.contract.site_default}
@@ -331,6 +338,8 @@ class Checker:
             if ours and not gpu.limit_is_ours:
                 gpu.found_mw = gpu.limit_mw
             gpu.limit_mw, gpu.limit_is_ours = first, ours
+            if gpu.lock_is_late:  # it may show from now on
+                gpu.set_s, gpu.late = at_s, True
             hung = late or write["begun_s"] <= self._damaged_s
             asked_s = self._asked_s.get((write["gpu"], write["pid"], first), math.inf)
             lost = ours and self._damaged and hung  # asked for when the journal was lost
@@ -344,6 +353,7 @@ class Checker:
         elif function in {LOCK, RESET}:
             gpu.lock = (first, second) if function == LOCK else None
             gpu.lock_is_ours = ours and gpu.lock is not None
+            gpu.lock_is_late = late
             lowered = gpu.lock_is_ours and second in self.contract.step_mhz
             gpu.lowered_s = at_s if lowered else math.inf
         limits = self._is_locked(gpu) if function != LIMIT else self._is_limited(gpu)

@@ -30,10 +30,11 @@ from wall_clock import build_wall_clock
 
 from fixture import FakeNvml
 from joulecut import Reporter
+from layout import MODELS
 
 GPUS, BYSTANDER, PLUGGED_LATE = 8, 6, 7  # no command names GPU 6; GPU 7 is plugged in later
 CLOCK_MHZ, POWER_W = (510, 1395), (150, 390)  # the bounds, within the range of an A100
-CLOCK_LOWEST_MHZ, DEFAULT_MW = 210, 400_000
+CLOCK_LOWEST_MHZ, DEFAULT_MHZ, DEFAULT_MW = 210, 1410, 400_000
 STEP_CLOCKS_MHZ = (600, 750)  # of timed steps alone, so that the checker knows them
 BIN = Path(sys.executable).parent
 LOOK_S = 0.02
@@ -231,6 +232,11 @@ class Node:
             "site_default": [CLOCK_LOWEST_MHZ, default_mhz] if default_mhz else None,
             "safe_mw": 1000 * safe if isinstance(safe, int) else -1 if safe == "keep" else 0,
             "step_mhz": STEP_CLOCKS_MHZ,
+            "capped_mhz": {
+                str(watts): mhz
+                for watts in range(POWER_W[0], DEFAULT_MW // 1000)
+                if (mhz := MODELS["a100"].capped_mhz(watts)) < DEFAULT_MHZ
+            },
             "others": [1, os.getpid()],
             "bystanders": [BYSTANDER],
         }

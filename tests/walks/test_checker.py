@@ -23,7 +23,7 @@ TTL_S = 1.0
 CONTRACT = {
     "gpus": 3, "ttl_s": TTL_S, "clock_mhz": [510, 1395], "clock_lowest_mhz": 210,
     "power_mw": [150_000, 390_000], "default_mw": 400_000, "others": [FOREIGN], "bystanders": [2],
-    "step_mhz": [600],
+    "step_mhz": [600], "capped_mhz": {"180": 855},
 }  # fmt: skip
 Log = list[dict[str, Any]]
 
@@ -233,6 +233,16 @@ def test_a_limit_that_comes_after_its_keeper_is_gone_may_stay(
     events: Log = [{"at_s": 20.5 + n, "keeper": what} for n, what in enumerate(gone)]
     assert judged(tmp_path, [*good()[:-1], asked, *events, *done]) == []
     assert judged(tmp_path, [*good()[:-1], *events, {**asked, "at_s": 21.8}, *done])
+
+
+def test_a_late_lock_counts_from_when_no_power_limit_hides_it(tmp_path: Path) -> None:
+    low = write(20.0, LIMIT, 180_000, pid=FOREIGN)
+    lock = write(22.0, LOCK, 210, 1305, command="")
+    assert judged(tmp_path, [*good()[:-1], low, lock, end(60.0, [210, 1305], 180_000)]) == []
+    high = write(30.0, LIMIT, 400_000, pid=FOREIGN)
+    assert judged(tmp_path, [*good()[:-1], low, lock, high, end(60.0, [210, 1305])])
+    reset = write(44.0, RESET)
+    assert judged(tmp_path, [*good()[:-1], low, lock, high, reset, end(60.0)]) == []
 
 
 def test_a_site_s_default_is_a_restore(tmp_path: Path) -> None:

@@ -129,7 +129,10 @@ LEASE = [
         "if not gpu.lease or gpu.pending_restore or not gpu.lease.is_named_by(request):",
         "if not gpu.lease or gpu.pending_restore:",
     ),
-    ("        lease=None,\n        may_be_ours=request", "        may_be_ours=request"),
+    ("        lease=None,\n        may_be_ours=(", "        may_be_ours=("),
+    (" or now_s < gpu.late_until_s)", ")"),
+    ('now_s + LATE_S if cause == "keeper_start" else -inf', "-inf"),
+    ("pending is None or (pending.again and not pending.failures)", "True"),
     (
         "return same_epoch and request.generation in {0, self.generation}",
         "return request.generation in {0, self.generation}",
@@ -147,10 +150,6 @@ KEEPER = [
     ),
     ("if gpu.lease or gpu.pending_restore], cause)", "if gpu.lease], cause)"),
     ("if gpu.lease or gpu.pending_restore], cause)", "if gpu.pending_restore], cause)"),
-    (
-        "return all(one is None or (one.again and not one.failures) for one in pending)",
-        "return True",
-    ),
     (
         "while (due_s := self.state.due_s()) < until_s:",
         "while (due_s := self.state.due_s()) < -until_s:",
@@ -272,14 +271,11 @@ JOURNAL = [
     ("clocks = limits if limits.max_mhz else held", "clocks = limits if limits.min_mhz else held"),
     ("limits.power_mw or held.power_mw)", "limits.power_mw)"),
     ("        self._file.append(lines, self._compacted())\n        if term", "        if term"),
-    (
-        "if uuid not in self.held or not lease.same_content(self.last[uuid])",
-        "if uuid not in self.held",
-    ),
-    (
-        "if uuid not in self.held or not lease.same_content(self.last[uuid])",
-        "if uuid not in self.last or not lease.same_content(self.last[uuid])",
-    ),
+    ("            or not lease.same_content(self.last[uuid])\n", ""),
+    ("            if uuid not in self.held\n            or uuid", "            if uuid"),
+    ("            or uuid in self._late_until_s\n", ""),
+    ("self._read_s < int(values[0])", "self._read_s >= 0.0"),
+    ("for u, until_s in self._late_until_s.items()", "for u, until_s in ()"),
     ("self.last.update(news)\n", "pass\n"),
     ("            self._epochs.append(term, term)\n", "            pass\n"),
     ("self._read(epochs)  # it names no lock", "pass"),

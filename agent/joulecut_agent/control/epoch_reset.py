@@ -37,7 +37,7 @@ def reset(settings: Settings, sockets: list[Path]) -> int:
         raise Unavailable(f"no keeper answers at {sockets[0]}")
     service.hold(Path(settings.state_dir) / "keeper.lock", LOCK_WAIT_S)
     journal = keeper.journal(settings)
-    if not journal.is_clean:
+    if not journal.is_restored:
         raise Unavailable("the journal names GPUs that are set: first run joulecut-agent restore")
     journal.forget_epochs()
     return _done()

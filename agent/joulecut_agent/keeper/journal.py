@@ -9,7 +9,8 @@ size. A record is one line: checksum, kind, boot id, values.
     kept BOOT UUID MW                    the power limit that outlives its lease; 0: none
     program BOOT UUID MHZ...             the clock schedule of the next `set`
     set BOOT UUID MIN MAX EPOCH GENERATION MW KEEP
-    restored BOOT UUID                   undone
+    restored BOOT UUID [UNTIL]           undone; until that monotonic time, in seconds, a write that
+                                         was not answered may still set the GPU again
     yielded BOOT UUID                    its clocks are not ours any more
 
 A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, other
@@ -21,6 +22,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping
+from math import ceil, inf
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -47,13 +49,17 @@ class Journal:
     `kept_mw`: the limits that outlive their lease.
     """
 
-    def __init__(self, path: Path, boot_id: str, epochs: Path | None = None) -> None:
-        """Reads `path`.
+    def __init__(
+        self, path: Path, boot_id: str, epochs: Path | None = None, now_s: float = -inf
+    ) -> None:
+        """Reads `path` at the monotonic time `now_s`.
 
         `epochs` keeps the largest epoch if `path` may not outlive a boot; it may be an older
         journal.
         """
         self._boot_id = boot_id
+        self._read_s = now_s
+        self._late_until_s: dict[str, int] = {}  # of GPUs in `held` that were restored
         self._unreadable: list[Path] = []
         self._file, self._epochs = _File(path), _File(epochs) if epochs else None
         self.epoch_seen = 0
@@ -74,6 +80,11 @@ class Journal:
         """Whether there is no GPU to restore."""
         return not self.held and not self.damaged
 
+    @property
+    def is_restored(self) -> bool:
+        """Whether every GPU was restored once, though an unanswered write may still come late."""
+        return self.held.keys() <= self._late_until_s.keys() and not self.damaged
+
     # -- writing -------------------------------------------------------------------------
 
     def intend(
@@ -88,7 +99,9 @@ class Journal:
         news = {
             uuid: lease
             for uuid, lease in leases.items()
-            if uuid not in self.held or not lease.same_content(self.last[uuid])
+            if uuid not in self.held
+            or uuid in self._late_until_s
+            or not lease.same_content(self.last[uuid])
         }
         term = [f"epoch {self._boot_id} {epoch}"] if epoch > self.epoch_seen else []
         found_mw = {**(recorded_mw or {}), **self.recorded_mw}
@@ -127,6 +140,8 @@ class Journal:
         Never raises: a missing record only costs one more restore.
         """
         known = [uuid for uuid in uuids if self.held.pop(uuid, None) is not None]
+        for uuid in known:
+            self._late_until_s.pop(uuid, None)
         gone = {uuid: (0,) for uuid in forget if self.recorded_mw.pop(uuid, 0)}
         for uuid in gone:
             self.written_mw.pop(uuid, None)
@@ -139,6 +154,21 @@ class Journal:
             *self._kept_lines(changed_mw),
             *[f"yielded {self._boot_id} {uuid}" for uuid in yielded],
         ]
+        if lines:
+            with contextlib.suppress(OSError):
+                self._file.append(lines, self._compacted())
+
+    def restored_until_late(self, uuid: str, late_until_s: float, kept_mw: int) -> None:
+        """The GPU is undone, but an unanswered write may still take effect until `late_until_s`.
+
+        A keeper that starts before that time restores the GPU again. Never raises.
+        """
+        until_s = ceil(late_until_s)
+        lines = self._kept_lines(changed_mw := self._changed_kept({uuid: kept_mw}))
+        self._keep(changed_mw)
+        if uuid in self.held and self._late_until_s.get(uuid) != until_s:
+            self._late_until_s[uuid] = until_s
+            lines.append(self._line("restored", uuid, until_s))
         if lines:
             with contextlib.suppress(OSError):
                 self._file.append(lines, self._compacted())
@@ -169,7 +199,7 @@ class Journal:
         with contextlib.suppress(OSError):
             for file in self._unreadable:
                 file.rename(file.with_suffix(ASIDE))
-            self._file.append([], self._compacted())
+            self._file.rewrite(self._compacted())
             if self._epochs:
                 self._epochs.append([], [f"epoch {self._boot_id} {self.epoch_seen}"])
 
@@ -190,6 +220,7 @@ class Journal:
             raise
 
     def _hold(self, uuid: str, limits: ClockLimits) -> None:
+        self._late_until_s.pop(uuid, None)
         if limits.max_mhz:
             self.ours.add(uuid)
         self.held[uuid] = _merged(limits, self.held.get(uuid, NO_LIMITS))
@@ -251,6 +282,7 @@ class Journal:
             *self._set_lines(held),
             *self._set_lines(self.last),
             *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
+            *[self._line("restored", u, until_s) for u, until_s in self._late_until_s.items()],
             *[f"yielded {self._boot_id} {u}" for u in self.last if u not in self.ours],
         ]
 
@@ -291,7 +323,10 @@ class Journal:
             case "epoch":
                 self.epoch_seen = max(self.epoch_seen, int(subject))
             case "restored":
-                self.held.pop(subject, None)
+                if values and self._read_s < int(values[0]) and subject in self.held:
+                    self._late_until_s[subject] = int(values[0])
+                else:
+                    self.held.pop(subject, None)
             case "yielded":
                 self.ours.discard(subject)
             case "limit":

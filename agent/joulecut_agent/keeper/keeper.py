@@ -121,8 +121,7 @@ class Keeper:
         while (due_s := self.state.due_s()) < until_s:
             time.sleep(max(0.0, due_s - time.monotonic()))
             self._restore_due()
-        pending = [gpu.pending_restore for gpu in self.state.gpus.values()]
-        return all(one is None or (one.again and not one.failures) for one in pending)
+        return all(gpu.is_restored for gpu in self.state.gpus.values())
 
     def stopped(self) -> str:
         """Reason why no GPU of this node takes commands now, or ""."""
@@ -267,7 +266,8 @@ class Keeper:
     def _yield(self, request: Yield) -> Mapping[str, str]:
         """Limits of an external writer are not ours to undo; those that are ours are restored."""
         uuid, ours = request.uuid, request.ours
-        outcome = lease.yield_(self.state, request, self._refuse_yield(request))
+        refusal = self._refuse_yield(request)
+        outcome = lease.yield_(self.state, request, time.monotonic(), refusal)
         self.state = outcome.state
         if outcome.reasons[uuid]:
             return outcome.reasons
@@ -515,10 +515,12 @@ class Keeper:
         if power == "left" and not again:
             self._count_left(uuid)
         after = self.state.gpu(uuid)
-        if after.pending_restore is None:  # else it is repeated, and the journal still names it
+        if after.pending_restore is None:
             forget = [uuid] if power in {"found", "left"} else []
             self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})
             self._limits.forget_late(uuid)
+        else:  # it is repeated, by the next keeper if this one ends
+            self._journal.restored_until_late(uuid, after.late_until_s, after.kept_power_mw)
         self._record(uuid, lowers=False)
         if not again:
             self._count(uuid, restore.cause)
@@ -561,6 +563,7 @@ class Keeper:
 def journal(settings: Settings) -> Journal:
     """The journal of an earlier keeper. Raises OSError without a boot id."""
     boot_id, lasting = BOOT_ID.read_text().strip(), Path(settings.state_dir) / "journal"
+    now_s = time.monotonic()
     if settings.journal_dir:
-        return Journal(Path(settings.journal_dir) / "journal", boot_id, epochs=lasting)
-    return Journal(lasting, boot_id)
+        return Journal(Path(settings.journal_dir) / "journal", boot_id, lasting, now_s)
+    return Journal(lasting, boot_id, now_s=now_s)

@@ -160,6 +160,12 @@ class Gpu:
         return limits._replace(power_mw=limits.power_mw or self.kept_power_mw)
 
     @property
+    def is_restored(self) -> bool:
+        """Whether no restore is to be done; one that was done may be repeated."""
+        pending = self.pending_restore
+        return pending is None or (pending.again and not pending.failures)
+
+    @property
     def is_stuck(self) -> bool:
         pending = self.pending_restore
         failed = pending is not None and pending.failures > 0
@@ -282,7 +288,11 @@ def end_leases(
     state: State, uuids: Iterable[str], cause: str, now_s: float, *, jitter_s: float = 0.0,
     lift_power_limit: bool = False,
 ) -> State:  # fmt: skip
-    """Ends leases; each GPU gets a pending restore, with a lease before or without."""
+    """Ends leases; each GPU gets a pending restore, with a lease before or without.
+
+    At a keeper's start the last write of an earlier one may be unanswered.
+    """
+    late_until_s = now_s + LATE_S if cause == "keeper_start" else -inf
     ended = {}
     for uuid in uuids:
         gpu = state.gpu(uuid)
@@ -299,6 +309,7 @@ def end_leases(
             lease=None,
             pending_restore=PendingRestore(cause, failures, due_s, power, failing_since_s=since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
+            late_until_s=max(gpu.late_until_s, late_until_s),
         )
     return state.updated(ended)
 
@@ -438,7 +449,7 @@ def clear(state: State, request: Clear, now_s: float) -> Outcome:
     return Outcome(ended, reasons)
 
 
-def yield_(state: State, request: Yield, refusal: str) -> Outcome:
+def yield_(state: State, request: Yield, now_s: float, refusal: str) -> Outcome:
     """Ends a lease without a restore. The keeper restores `request.ours` afterwards."""
     gpu = state.gpu(request.uuid)
     # A newer lease is not yielded: its write replaced the one that was observed.
@@ -450,7 +461,7 @@ def yield_(state: State, request: Yield, refusal: str) -> Outcome:
     yielded = replace(
         gpu,
         lease=None,
-        may_be_ours=request.ours.max_mhz > 0 or request.may_come_late,
+        may_be_ours=(request.ours.max_mhz > 0 or request.may_come_late or now_s < gpu.late_until_s),
         kept_power_mw=gpu.kept_power_mw if limit_is_ours or not gpu.lease.limits.power_mw else 0,
     )
     return Outcome(state.updated({request.uuid: yielded}), {request.uuid: ""})

@@ -177,8 +177,11 @@ def test_two_limits_denied_at_the_second_take_the_first_back(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("ended", ["cleared", "job_ended", "keeper_start", "no longer asked"])
-def test_a_limit_that_a_person_has_lowered_is_never_raised(tmp_path: Path, ended: str) -> None:
-    board = Board()
+def test_a_limit_that_a_person_has_lowered_is_never_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str
+) -> None:
+    clock, board = HeldClock(), Board()
+    monkeypatch.setattr(keeper_module, "time", clock)
     board.limits_mw["GPU-a"] = 400_000
     keeper = open_keeper(tmp_path, board)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
@@ -200,6 +203,8 @@ def test_a_limit_that_a_person_has_lowered_is_never_raised(tmp_path: Path, ended
     assert not board.locked
     slot = keeper.handle(3, Status(("GPU-a",))).slots[0]
     assert slot.restores["limit_left"] == 1
+    clock.pass_s(LATE_S)
+    keeper.tick()
     assert not on_disk(tmp_path)
     assert not keeper._journal.recorded_mw, "the next lease records what it finds"
 

@@ -19,6 +19,7 @@ from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as module
 from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.lease import LATE_S
 from joulecut_agent.keeper.requests import (
     NO_LIMITS,
     Clear,
@@ -75,11 +76,11 @@ def test_a_reset_that_would_be_repeated_opens_no_driver_inside_a_window(
     assert keeper.handle(3, Release(600.0)).slots[0].accepted
     board.calls.clear()
     assert keeper.state.due_s() == math.inf, "and nothing spins"
+    assert set(on_disk(tmp_path, clock.now_s)) == {"GPU-a"}, "the next keeper resets it"
     keeper.handle(4, Observed("GPU-a", shows_lock=True))
     clock.pass_s(60.0)
     keeper.tick()
     assert not board.calls
-    assert set(on_disk(tmp_path)) == {"GPU-a"}, "the next keeper resets it"
 
 
 def test_a_release_is_refused_where_a_gpu_cannot_be_restored(
@@ -181,6 +182,44 @@ def test_a_lock_call_that_timed_out_and_comes_late_is_reset_by_a_clear(tmp_path:
         board.locked = {"GPU-a": (0, 900)}  # the driver carries it out now
         again.handle(3, Clear(uuids=tuple(UUIDS)))
         assert not board.locked
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_keepers_that_follow_a_killed_one_reset_until_no_write_of_it_can_be_late(
+    tmp_path: Path, clock: HeldClock, damaged: bool
+) -> None:
+    """The killed keeper's write hangs in the driver, and the next keepers end before it is done."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {True}
+    assert keeper.handle(3, Clear(uuids=("GPU-b",))).slots[0].accepted
+    if damaged:
+        (tmp_path / "journal").write_bytes(b"\0" * 40 + b"\n")
+    for _ in range(3):
+        keeper = open_keeper(tmp_path, board)
+        assert "GPU-a" not in board.locked
+        assert keeper.restore_all("shutdown")
+        read = module.journal(Settings(str(tmp_path), FREE))
+        assert (read.is_clean, read.is_restored) == (False, True)
+        board.locked["GPU-a"] = (0, 900)  # the driver carries it out now
+        clock.pass_s(5.0)
+    calls_before = len(board.calls)
+    clock.pass_s(LATE_S + 1.0)
+    open_keeper(tmp_path, board)
+    assert len(board.calls) == calls_before, "a lock that is set now is another writer's"
+
+
+def test_a_command_repeated_after_a_restart_is_journaled_again(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    assert verdicts(apply(open_keeper(tmp_path, board), {"GPU-a": (0, 900)})) == {True}
+    assert verdicts(apply(open_keeper(tmp_path, board), {"GPU-a": (0, 900)})) == {True}
+    assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}, "it was restored in between"
+    clock.pass_s(LATE_S)
+    open_keeper(tmp_path, board)
+    assert not board.locked
 
 
 def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from joulecut_agent.keeper.lease import (
     PowerAfter,
     Restore,
     State,
+    end_leases,
     restore_finished,
     write_unanswered,
 )
@@ -446,12 +447,16 @@ def test_a_command_that_does_not_keep_its_limit_takes_the_kept_one_along() -> No
     assert not world.locked
 
 
-@given(histories, st.sampled_from(UUIDS))
+@given(histories, st.sampled_from(UUIDS), st.booleans())
 def test_after_an_unanswered_write_the_gpu_is_reset_until_it_can_no_longer_come(
-    history: list[tuple[float, LeaseRequest | None]], uuid: str
+    history: list[tuple[float, LeaseRequest | None]], uuid: str, killed: bool
 ) -> None:
     world = World().after(history)
-    world.state = write_unanswered(world.state, uuid, world.now_s)
+    if killed:  # the journal names the GPU, and not whether its last write was answered
+        ends = end_leases(World().state, [uuid], "keeper_start", world.now_s)
+        world = World(state=ends, now_s=world.now_s)
+    else:
+        world.state = write_unanswered(world.state, uuid, world.now_s)
     world.tell(Clear(uuids=(uuid,)))
     until_s, resets_s = world.now_s + LATE_S, []
     while (due_s := world.state.due_s()) < float("inf"):
@@ -482,6 +487,15 @@ def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck
     world.tell(Observed("GPU-a", shows_lock=False))
     assert not world.state.gpu("GPU-a").is_stuck
     assert world.tell(apply_of(1, "blue", 3, 5.0, {"GPU-a": (0, 900)})) == {"GPU-a": ""}
+
+
+def test_an_unanswered_write_stays_ours_after_another_writer_has_ended_the_lease() -> None:
+    world = World()
+    world.state = write_unanswered(world.state, "GPU-a", world.now_s)
+    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
+    world.tell(Yield("GPU-a", 1, 1, NO_LIMITS))
+    world.tell(Observed("GPU-a", shows_lock=True))
+    assert not world.slowed(), "it has come late"
 
 
 def test_a_lock_on_a_gpu_that_was_seen_free_is_not_ours() -> None:
