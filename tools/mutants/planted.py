@@ -340,7 +340,8 @@ DEVICE_LIMITS = [
     ("(0 if isinstance(safe, str) else safe)", "(0 if isinstance(safe, str) else found_mw)"),
     ("if power is PowerAfter.KEPT:", "if False:"),
     ("if stays:", "if False:"),
-    ("            self._journal.found_lower(uuid, now_mw)\n", "            pass\n"),
+    ("            self._journal.found_other(uuid, now_mw)\n", "            pass\n"),
+    ("            self._journal.found_other(uuid, found_mw := now_mw)", "            pass"),
     ("self._late_mw.setdefault(uuid, set()).add(limit_mw)", "pass"),
     ("if set_mw and not is_same_limit(set_mw, limit_mw):", "if False:"),
 ]

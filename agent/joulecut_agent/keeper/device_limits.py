@@ -134,13 +134,15 @@ class DeviceLimits:
                 self.set_power(uuid, kept_mw)  # the last command failed between two limits
             return ""
         safe, found_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
+        if 0 < found_mw < now_mw - LIMIT_SLACK_MW and not self._is_ours(uuid, now_mw):
+            self._journal.found_other(uuid, found_mw := now_mw)  # the driver was reloaded
         to_found = power is PowerAfter.FOUND or safe == "recorded"
         wanted_mw = found_mw if to_found else (0 if isinstance(safe, str) else safe)
         if found_mw:
             wanted_mw = min(wanted_mw, found_mw)
         stays = self.is_lowered_by_other(uuid, now_mw, wanted_mw)
         if self.is_found_lower(uuid, now_mw):
-            self._journal.found_lower(uuid, now_mw)
+            self._journal.found_other(uuid, now_mw)
         if stays:
             return "left"
         is_theirs = only_late and now_mw and not self._is_late(uuid, now_mw)

@@ -21,7 +21,7 @@ import contextlib
 import os
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from math import ceil, inf
 from pathlib import Path
 
@@ -81,9 +81,14 @@ class Journal:
         return not self.held and not self.damaged
 
     @property
+    def late(self) -> Set[str]:
+        """The GPUs in `held` that were restored, and that an unanswered write may set again."""
+        return self._late_until_s.keys()
+
+    @property
     def is_restored(self) -> bool:
-        """Whether every GPU was restored once, though an unanswered write may still come late."""
-        return self.held.keys() <= self._late_until_s.keys() and not self.damaged
+        """Whether every GPU in `held` was restored once."""
+        return self.held.keys() <= self.late and not self.damaged
 
     # -- writing -------------------------------------------------------------------------
 
@@ -173,8 +178,8 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file.append(lines, self._compacted())
 
-    def found_lower(self, uuid: str, found_mw: int) -> None:
-        """Another writer has set a limit below the recorded one, which it replaces.
+    def found_other(self, uuid: str, found_mw: int) -> None:
+        """A limit that is not ours has replaced the recorded one.
 
         Never raises: without the line, the next keeper still reads the limit that is set.
         """

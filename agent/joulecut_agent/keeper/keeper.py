@@ -26,6 +26,7 @@ from joulecut_agent.keeper.lease import (
     WHOLE,
     Gpu,
     Outcome,
+    PendingRestore,
     Restore,
     State,
     Write,
@@ -87,14 +88,19 @@ class Keeper:
         self._reset_all_after_damage()
 
     def _gpu_of_journal(self, uuid: str) -> Gpu:
-        last = self._journal.last.get(uuid)
+        last, now_s = self._journal.last.get(uuid), time.monotonic()
         clocks_mhz = (last.limits.max_mhz, *last.schedule_mhz) if last else ()
         return Gpu(
             last=last,
             may_be_ours=uuid in self._journal.ours,
             kept_power_mw=self._journal.kept_mw.get(uuid, 0),
             written_mhz=tuple(mhz for mhz in clocks_mhz if mhz),
-            written_s=time.monotonic(),  # by an earlier keeper, no later than now
+            written_s=now_s,  # by an earlier keeper, no later than now
+            pending_restore=(
+                PendingRestore("keeper_start", 0, now_s, again=True)
+                if uuid in self._journal.late
+                else None
+            ),
         )
 
     # -- the passing of time -------------------------------------------------------------
@@ -401,7 +407,7 @@ class Keeper:
         found_mw = {u: one.power.now_mw for u, one in changes.items() if one.wanted.power_mw}
         for uuid, mw in found_mw.items():
             if self._limits.is_found_lower(uuid, mw):
-                self._journal.found_lower(uuid, mw)
+                self._journal.found_other(uuid, mw)
         kept_mw = {uuid: after[uuid].kept_power_mw for uuid in leases}
         try:
             self._journal.intend(epoch, leases, found_mw, kept_mw)

@@ -304,10 +304,11 @@ def end_leases(
             power = PowerAfter.FOUND if lifted or cause == "cleared" else PowerAfter.SAFE
         due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
         failures, since_s = (pending.failures, pending.failing_since_s) if pending else (0, inf)
+        again = pending is not None and pending.again and pending.power is power
         ended[uuid] = replace(
             gpu,
             lease=None,
-            pending_restore=PendingRestore(cause, failures, due_s, power, failing_since_s=since_s),
+            pending_restore=PendingRestore(cause, failures, due_s, power, again, since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
             late_until_s=max(gpu.late_until_s, late_until_s),
         )

@@ -209,6 +209,19 @@ def test_a_limit_that_a_person_has_lowered_is_never_raised(
     assert not keeper._journal.recorded_mw, "the next lease records what it finds"
 
 
+@pytest.mark.parametrize(("safe", "left_w"), [("recorded", 400), (180_000, 180)])
+def test_a_limit_found_before_a_driver_reload_is_not_set_after_it(
+    tmp_path: Path, safe: str | int, left_w: int
+) -> None:
+    board = Board()
+    board.limits_mw["GPU-a"] = 250_000  # a person's
+    keeper = open_keeper(tmp_path, board, power_safe=safe)
+    assert set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
+    board.limits_mw["GPU-a"] = 400_000  # the driver's default
+    keeper.handle(2, Clear(cause="job_ended"))
+    assert board.limits_mw["GPU-a"] == left_w * 1000
+
+
 def test_a_limit_of_an_earlier_command_is_not_another_writers(tmp_path: Path) -> None:
     """It stands there when the keeper dies in the next command, or after failed ones."""
     board = Board()
