@@ -16,6 +16,7 @@ before that moves the bound by its own term, for the GPUs that it concerns and f
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ WRITER_S = 4.5  # a writer process is lost: the deadline of its call, and the re
 KEEPER_S_MAX = 40.0  # a keeper that has ended is back after that
 CONVERGE_S = 15.0  # a write that is late, or a reset that did nothing: seen in readings, and reset
 RACE_S = 0.3  # between what a keeper reads and what it writes
+# A process that is started without descriptors ends in the interpreter, before any line of ours.
+TRACEBACK = re.compile(r'Traceback \(most recent call last\):\n(?!  File "<frozen getpath>")')
 SLACK_MW = 1000  # limits are whole watts on some boards
 LOCK, RESET = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
 LIMIT = "nvmlDeviceSetPowerManagementLimit"

@@ -5,6 +5,7 @@ It is run as in a walk: a process of its own that reads a log and a contract fro
 
 import copy
 import json
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 CHECKER = Path(__file__).with_name("checker.py")
 KEEPER, FOREIGN, AGENT = 100, 1, 200
+TRACEBACK = runpy.run_path(str(CHECKER))["TRACEBACK"]
 LOCK, RESET = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
 LIMIT = "nvmlDeviceSetPowerManagementLimit"
 TTL_S = 1.0
@@ -243,6 +245,15 @@ def test_a_late_lock_counts_from_when_no_power_limit_hides_it(tmp_path: Path) ->
     assert judged(tmp_path, [*good()[:-1], low, lock, high, end(60.0, [210, 1305])])
     reset = write(44.0, RESET)
     assert judged(tmp_path, [*good()[:-1], low, lock, high, reset, end(60.0)]) == []
+
+
+def test_a_traceback_counts_unless_the_interpreter_itself_could_not_start() -> None:
+    begin = "agent: ready\nTraceback (most recent call last):\n"
+    ours = begin + '  File "/opt/joulecut_agent/keeper/keeper.py", line 1, in <module>\nOSError\n'
+    pythons = begin + '  File "<frozen getpath>", line 356, in <module>\nOSError\n'
+    assert TRACEBACK.search(ours)
+    assert TRACEBACK.search(pythons + ours)
+    assert not TRACEBACK.search(pythons)
 
 
 def test_a_site_s_default_is_a_restore(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checker import TRACEBACK
 from node import SITES, Node
 from steps import Step, Steps
 
@@ -58,7 +59,7 @@ def walk(site: str, steps: list[Step]) -> Outcome:
         contract = node.home / "contract.json"
         contract.write_text(json.dumps(node.contract()))
     violations = judged(node.log.path, contract)
-    if "Traceback" in node.output:
+    if TRACEBACK.search(node.output):
         violations.append({"at_s": "nan", "what": "a traceback in the output", "gpu": -1})
     return Outcome(violations, began_s, taken.accepted, node.home, taken_s, end_s)
 
