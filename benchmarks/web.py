@@ -3,8 +3,10 @@
 Prints milliseconds (p50, p99, longest) of each address, asked by several clients at once (each a
 process of its own) while the controller's own loop observes the fleet, publishes a board every
 interval, and a thread solves a pipeline as planning does; how often garbage was looked for among
-everything that lives, and for how long; then the wall time of `joulecut status`, from the
-shell's point of view, beside that of a Python that does nothing. The fleet is made up.
+everything that lives, and for how long; then the first screen of the page in Chromium (from
+navigation until power, jobs, nodes and chart are drawn; each time without a cache, and with one
+client only), and the wall time of `joulecut status`, from the shell's point of view, beside that of
+a Python that does nothing. The fleet is made up.
 
     python benchmarks/web.py [--nodes 1250] [--seconds 30] [--clients 4]
 """
@@ -15,6 +17,7 @@ import gc
 import http.client
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -58,6 +61,12 @@ INTERVAL_S = 5.0  # the default
 REPEATS = 7
 PATHS = ("/api/v1/brief", "/api/v1/board", "/api/v1/jobs/job007", "/api/v1/events", "/", "/metrics")
 WARM_S = 12.0  # two boards published
+SCREENS = 9  # first screens, each in a browser context of its own
+# Milliseconds since the navigation began, once everything above the fold and both tables stand.
+DRAWN = """() => document.querySelector(".stat .big")?.textContent
+  && document.querySelectorAll(".paged").length === 2
+  && [...document.querySelectorAll(".paged")].every((one) => one.querySelector("tbody tr"))
+  && document.querySelector(".chart") && performance.now()"""
 OLDEST = 2  # generation: all that lives, but for what was frozen
 PAUSE_S = 0.05  # a board of ten megabytes twenty times a second would measure the loopback
 
@@ -224,6 +233,33 @@ def asked_by(clients: int, url: str, seconds: float) -> dict[str, list[float]]:
     return {path: [value for one in told for value in one[path]] for path in PATHS}
 
 
+def screens(url: str) -> list[float]:
+    """Seconds until the first screen is drawn; 1600 x 900 pixels."""
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 -- only with a browser
+
+    found = []
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        for _ in range(SCREENS):
+            context = browser.new_context(viewport={"width": 1600, "height": 900})
+            page = context.new_page()
+            page.goto(url, wait_until="commit")
+            found.append(page.wait_for_function(DRAWN).json_value() / 1e3)
+            context.close()
+        browser.close()
+    return found
+
+
+def screens_by_browser(url: str) -> list[float]:
+    """In a process of its own; empty without a browser."""
+    if shutil.which("chromium") is None:
+        return []
+    words = [sys.executable, __file__, "--screens", url]
+    done = subprocess.run(words, stdout=subprocess.PIPE, check=False)
+    return json.loads(done.stdout) if done.returncode == 0 else []
+
+
 def percentile(values: list[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
@@ -248,12 +284,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--ask", metavar="URL", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--screens", metavar="URL", default="", help=argparse.SUPPRESS)
     given = parser.parse_args()
     for name in ("nodes", "seconds", "clients"):
         if not getattr(given, name) >= 1:
             parser.error(f"--{name} {getattr(given, name)}: 1 or more is needed")
     if given.ask:
         print(json.dumps(asked(given.ask, given.seconds)))
+        return 0
+    if given.screens:
+        print(json.dumps(screens(given.screens)))
         return 0
     with tempfile.TemporaryDirectory() as folder, Serving(given.nodes, Path(folder)) as served:
         asked(served.url, WARM_S)
@@ -270,6 +310,10 @@ def main() -> int:
             figures = (percentile(values, 0.5), percentile(values, 0.99), max(values))
             row = " ".join(f"{1e3 * value:8.1f}" for value in figures)
             print(f"  {path:<22} {len(values):>6} {row}")
+        if drawn_s := screens_by_browser(served.url):
+            figures = f"median of {SCREENS}; {min(drawn_s):.2f} to {max(drawn_s):.2f} s"
+            print(f"  first screen in Chromium: {statistics.median(drawn_s):.2f} s ({figures})")
+            print("  the bar for the first screen is 1 s")
         status = wall_s("-m", "joulecut_cli.main", "status", "--controller", served.url)
     idle = wall_s("-c", "pass")
     for name, (median_s, longest_s, used_s) in {"status": status, "nothing": idle}.items():

@@ -25,6 +25,7 @@ Json = dict[str, Any]
 
 DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
 TIMEOUT_S = 5.0  # a controller answers in milliseconds
+ANSWER_TIMES = 4.0  # timeouts that a whole answer may take: 10 MB over a slow link
 REPORT_TIMEOUT_S = 60.0  # a month of a hundred jobs takes seconds
 ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be there only
@@ -34,6 +35,7 @@ WHO_LENGTH = 100
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header has whole seconds, and an answer takes time
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
+PIECE_BYTES = 1 << 16
 
 # Keys of every board of this version; another program on the port lacks them.
 BOARD_KEYS = {
@@ -48,6 +50,7 @@ BOARD_KEYS = {
     "pass_number",
     "policy",
 }
+PERIOD_KEYS = {"since_unix_s", "until_unix_s"}  # of a report and of a receipt
 
 
 class Gone(Unavailable):
@@ -80,12 +83,14 @@ class Controller:
 
     def report(self, query: dict[str, str]) -> Json:
         """Measured savings of a period. Raises Unavailable."""
-        return self._get(f"/api/v1/report?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+        answer = self._get(f"/api/v1/report?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+        return self._of_this_version(answer, PERIOD_KEYS | {"jobs", "total"})
 
     def receipt(self, job: str, query: dict[str, str]) -> Json:
         """One job's receipt. Raises BadInput for an unknown job, Unavailable."""
         path = f"/api/v1/jobs/{quoted(job)}/receipt?{urllib.parse.urlencode(query)}"
-        return self._parsed(self._asked(path, REPORT_TIMEOUT_S, bad=(404,)))
+        answer = self._parsed(self._asked(path, REPORT_TIMEOUT_S, bad=(404,)))
+        return self._of_this_version(answer, PERIOD_KEYS | {"report", "changes"})
 
     def brief(self) -> Json:
         """The board without its per-GPU lists; see docs/api.md."""
@@ -156,7 +161,7 @@ class Controller:
         try:
             with self._open(request, timeout=timeout_s) as answer:
                 self.skew_s = _skew_s(answer.headers.get("date", ""))
-                raw: bytes = answer.read(ANSWER_BYTES_MAX + 1)
+                raw = _read(answer, ANSWER_TIMES * timeout_s)
         except urllib.error.HTTPError as error:
             said = _sentence(error)
             if error.code in bad:
@@ -197,6 +202,18 @@ class Controller:
         if not isinstance(value, dict):
             raise Unavailable(f"{self.url} is not a Joulecut controller: its answer is not JSON")
         return value
+
+
+def _read(answer: http.client.HTTPResponse, within_s: float) -> bytes:
+    """The body. The socket's timeout bounds each wait, `within_s` their sum. Raises OSError."""
+    ends_s = time.monotonic() + within_s
+    pieces, size = [], 0
+    while size <= ANSWER_BYTES_MAX and (piece := answer.read1(PIECE_BYTES)):
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() > ends_s:
+            raise OSError(f"its answer is not complete after {within_s:.0f} s")
+    return b"".join(pieces)
 
 
 def _checked(url: str) -> str:

@@ -56,6 +56,8 @@ def _check(argv: list[str]) -> int:
     )
     parser.add_argument("--profiles", type=Path, metavar="DIR", help="the controller's `profiles`")
     options = parser.parse_args(argv)
+    if options.profiles is not None and not options.profiles.is_dir():
+        raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
     from joulecut_controller.sources.policy_file import load
 
     controller = Controller(options.controller) if options.controller else None

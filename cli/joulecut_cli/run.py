@@ -5,6 +5,7 @@ The command is executed in place of this process, with the hooks of `joulecut.au
 """
 
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +14,9 @@ import joulecut
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput, Unavailable
 
+# The names that a policy can have: a report under any other one reaches no job.
+JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
+NAMES_ALLOWED = "the name in the policy: letters, digits and . _ : - after a letter or digit"
 USAGE = """\
 usage: joulecut run [--job NAME] -- COMMAND [ARGUMENT ...]
 
@@ -30,6 +34,8 @@ def run(argv: list[str]) -> int:
         print(USAGE, end="")
         return FINE
     if words[:1] == ["--job"] and len(words) > 1:
+        if not JOB_NAME.fullmatch(words[1]):
+            raise BadInput("--job", f"{words[1]!r:.60}", NAMES_ALLOWED)
         os.environ["JOULECUT_JOB"] = words[1]
         words = words[2:]
     if words[:1] == ["--"]:
@@ -39,7 +45,8 @@ def run(argv: list[str]) -> int:
     if not words:
         raise BadInput("joulecut run", "no command", "joulecut run -- COMMAND ...")
     if shutil.which(words[0]) is None:
-        raise Unavailable(f"joulecut run: no such command: {words[0]}")
+        why = "is not executable" if Path(words[0]).exists() else "no such command"
+        raise Unavailable(f"joulecut run: {words[0]}: {why}")
     return _execute(words)
 
 

@@ -1,5 +1,6 @@
 """`joulecut status` and `joulecut explain` as a person types them, against a real server."""
 
+import contextlib
 import json
 import socket
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 from certificates import Authority
 from serving import WAIT_S, Serving
 
+from joulecut_cli import controller_client
 from joulecut_controller.board import standby_board
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import FleetState
@@ -141,6 +143,21 @@ def test_bad_flags_are_bad_input(words: tuple[str, ...]) -> None:
     ],
 )
 def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str) -> None:
+    done = _asked_of(status, body, "status")
+    assert done.returncode == 1
+    assert said in one_line(done)
+
+
+@pytest.mark.parametrize("words", [("report",), ("report", "--receipt", "a"), ("doctor", "a")])
+def test_another_json_service_on_the_port_is_named(words: tuple[str, ...]) -> None:
+    done = _asked_of(200, b'{"jobs": 5}', *words)
+    assert done.returncode == 1
+    assert "is not a Joulecut controller of this version" in one_line(done)
+
+
+def _asked_of(status: int, body: bytes, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command at a server that gives one answer to everything."""
+
     class Other(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -154,11 +171,32 @@ def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        done = joulecut("status", "--controller", f"http://127.0.0.1:{server.server_port}")
+        done = joulecut(*words, "--controller", f"http://127.0.0.1:{server.server_port}")
         server.shutdown()
         thread.join(WAIT_S)
+    return done
+
+
+def test_an_answer_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(controller_client, "ANSWER_TIMES", 0.05)
+    closed = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        peer, _ = listener.accept()
+        with peer, contextlib.suppress(OSError):
+            peer.recv(4096)
+            peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not closed.wait(0.05):
+                peer.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,))
+        thread.start()
+        done = joulecut("status", "--controller", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        closed.set()
+        thread.join(WAIT_S)
     assert done.returncode == 1
-    assert said in one_line(done)
+    assert "its answer is not complete" in one_line(done)
 
 
 def test_something_that_is_not_http_is_named() -> None:

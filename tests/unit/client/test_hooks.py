@@ -216,7 +216,14 @@ def test_deepspeeds_engine_ends_iterations_and_its_optimizers_do_not(job: Job) -
 
 
 def test_bad_flags_of_run_are_one_line(job: Job) -> None:
-    for argv in (["run"], ["run", "--"], ["run", "--jobs", "x"], ["run", "no-such-command-here"]):
+    odd = ["run", "--job", "no/job", "--", "true"]
+    for argv in (
+        ["run"],
+        ["run", "--"],
+        ["run", "--jobs", "x"],
+        ["run", "no-such-command-here"],
+        odd,
+    ):
         done = subprocess.run([JOULECUT, *argv], capture_output=True, text=True, check=False)
         assert done.returncode in {1, 2}
         assert len(done.stderr.splitlines()) == 1
