@@ -93,6 +93,7 @@ def state_of(job: JobBoard) -> State:
         (not learnt, "learning"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
+        (_awaits_plan(job), "measuring"),
     )
     return next((state for applies, state in ordered if applies), "steady")
 
@@ -101,6 +102,14 @@ def first_step(job: JobBoard) -> Advice | None:
     """The next clocks to try, of a job without a profile that is only recommended."""
     probing = job.probing
     return probing if job.mode == "recommend" and probing and probing.changes else None
+
+
+def _awaits_plan(job: JobBoard) -> bool:
+    """Whether the first plan is still computed: what was decided last is no longer what the pass
+    says.
+    """
+    plan = job.decision
+    return plan is None or (plan.generation == 0 and not job.sentence.startswith(plan.reason))
 
 
 def rate_source(job: JobBoard) -> str:
@@ -148,4 +157,4 @@ def _towards_enforcement(job: JobBoard) -> str:
         return f"{step.reason}; `mode: enforce` in the policy tries it"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
-    return verdict.text
+    return f"not yet: {verdict.missing}" if verdict.missing else verdict.text

@@ -95,10 +95,14 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether enforcing is advisable, in one line; errors are of scores, None without any."""
+    """Whether enforcing is advisable, in one line; errors are of scores, None without any.
+
+    `missing` is the part of `text` that speaks against it.
+    """
 
     yes: bool
     text: str
+    missing: str = ""
     scores: int = 0
     time_error: float | None = None
     energy_error: float | None = None
@@ -167,16 +171,12 @@ def verdict(state: ShadowState, scores: Iterable[Score], now_unix_s: float) -> V
     checked = _checked(promise, mine)
     time_error = _quantile(abs(one.time_ratio) for one in mine)
     energy_error = _quantile(abs(one.energy_ratio) for one in mine if one.energy_ratio is not None)
-    reasons, fine = [], True
-    for good, word in _words(state, promise, checked, time_error, energy_error):
-        fine = fine and good
-        reasons.append(word)
-    if fine:
-        count = "1 score" if len(mine) == 1 else f"{len(mine)} scores"
-        text = f"advisable: {count}, {'; '.join(reasons)}"
-    else:
-        text = f"not yet: {'; '.join(reasons)}"
-    return Verdict(fine, text, len(mine), time_error, energy_error)
+    words = list(_words(state, promise, checked, time_error, energy_error))
+    said = "; ".join(word for _, word in words)
+    missing = "; ".join(word for good, word in words if not good)
+    count = "1 score" if len(mine) == 1 else f"{len(mine)} scores"
+    text = f"not yet: {said}" if missing else f"advisable: {count}, {said}"
+    return Verdict(not missing, text, missing, len(mine), time_error, energy_error)
 
 
 def _words(

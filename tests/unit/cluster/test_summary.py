@@ -100,6 +100,27 @@ def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     assert standing(boards.job()).next_step == ""
 
 
+def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
+    """The last decision was made before the baseline: it is no word on what could be saved."""
+    [young] = boards.measuring().jobs
+    sentence = "the solver is at work on the next plan"
+    first = replace(
+        young, view=replace(young.view, baseline=boards.job().view.baseline), sentence=sentence
+    )
+    assert (standing(first).state, standing(first).next_step) == ("measuring", sentence)
+    assert "steady" not in cluster_of(with_job(boards.measuring(), first)).headline
+    assert young.decision is not None
+    best = "default clocks are best: 0.0% to save"
+    none = replace(first, sentence=best, decision=replace(young.decision, reason=best))
+    assert standing(none).state == "steady"
+
+
+def test_what_is_missing_for_enforcement_is_the_next_step() -> None:
+    verdict = Verdict(False, "not yet: a; b; c", "b")
+    job = replace(boards.job("recommend"), advisable=verdict)
+    assert standing(job).next_step == "not yet: b"
+
+
 def test_power_without_us_stands_on_measured_baselines() -> None:
     whole = boards.board()
     view = whole.jobs[0].view

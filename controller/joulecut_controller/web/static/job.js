@@ -104,7 +104,8 @@ function headline(job) {
 function reasonOf(job) {
   const plan = job.decision;
   if (!plan) return "";
-  if (!plan.generation) return plan.reason === job.sentence ? "" : sentence(plan.reason, [job.name]);
+  // Without a number nothing was planned; only what the last pass says still holds.
+  if (!plan.generation) return plan.reason === job.sentence && plan.reason !== job.next_step ? sentence(plan.reason, [job.name]) : "";
   const parts = [`Plan ${plan.generation}, made ${clock(plan.made_at_unix_s)}: ${sentence(plan.reason, [job.name])}`];
   if (plan.refused) parts.push(`Refused by the guard: ${sentence(plan.refused, [job.name])}`);
   else if (!plan.actions.length) parts.push("No change.");
