@@ -23,6 +23,7 @@ class Command:
 
 # What only the engine brings: a policy that names a run file needs it for its prediction.
 NUMERIC = ("numba", "numpy", "scipy", "sklearn")
+GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
 COMMANDS: dict[str, Command] = {
     "plan": Command("joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"),
@@ -41,7 +42,7 @@ COMMANDS: dict[str, Command] = {
     "policy": Command(
         "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
     ),
-    "audit": Command("joulecut_cli.audit.command:run", "energy wasted by a cluster today"),
+    "audit": Command("joulecut_cli.audit.command:run", "energy wasted by a cluster today", "check"),
     "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
@@ -94,6 +95,8 @@ def dispatch(argv: list[str]) -> int:
         if (error.name or "").startswith("joulecut"):
             raise
         extra = "engine" if error.name in NUMERIC else command.extra
+        if extra == "check" and error.name in GRPC:
+            extra = "controller"
         raise Unavailable(
             f"{name} needs {error.name}, which is not installed: pip install 'joulecut[{extra}]'"
         ) from None

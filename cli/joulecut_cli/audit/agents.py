@@ -4,6 +4,7 @@ Uses the controller's own fleet client, for observing only. A step is a mean ove
 because a clock at one moment says little about a minute.
 """
 
+import argparse
 import asyncio
 import signal
 import time
@@ -11,19 +12,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from joulecut_cli import agent_client
+from joulecut_cli.audit.job_estimate import Rate
 from joulecut_controller.audit.reading import NO_OWNER, SHARED, Frame, GpuName, GpuReading
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.owner import instance_of, shared
 from joulecut_controller.view import GpuView
-from joulecut_wire.errors import Unavailable
+from joulecut_wire import tls
+from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Allocation
-from joulecut_wire.tls import Pem, Rotating
 
 LOOK_S = 1.0  # agents sample once a second
 STEPS_MAX = 1_440
 STEP_S_MIN = 5.0
 FIRST_WAIT_S = 10.0  # for agents that are there at all
 STALE_LOOKS = 5.0
+AGENTS_MAX = 2_000
 
 
 @dataclass(slots=True)
@@ -47,30 +51,6 @@ class _StepMeans:
         return self.sums[name] / self.counts[name] if name in self.sums else None
 
 
-@dataclass(slots=True)
-class Rate:
-    """Reported iterations of a job: alone, and while it waited for a sibling."""
-
-    own: int = 0
-    own_s: float = 0.0
-    waited: int = 0
-    waited_s: float = 0.0
-    peer_s: float = 0.0
-
-    @property
-    def iteration_s(self) -> float | None:
-        return self.own_s / self.own if self.own else None
-
-    @property
-    def mean_peer_s(self) -> float | None:
-        return self.peer_s / self.waited if self.waited else None
-
-    @property
-    def waited_share(self) -> float:
-        total_s = self.own_s + self.waited_s
-        return self.waited_s / total_s if total_s else 0.0
-
-
 class Watch:
     """Some agents, for some time. Raises Unavailable where none answers."""
 
@@ -79,11 +59,11 @@ class Watch:
         addresses: Sequence[str],
         seconds: float,
         *,
-        tls: Rotating[Pem] | None = None,
+        certificates: tls.Rotating[tls.Pem] | None = None,
         server_name: str = "",
     ) -> None:
         self._addresses, self._seconds = addresses, seconds
-        self._tls, self._server_name = tls, server_name
+        self._tls, self._server_name = certificates, server_name
         # Two steps at least: the first sample only begins to count.
         self.step_s = max(seconds / STEPS_MAX, min(STEP_S_MIN, seconds / 4.0))
         self._look_s = min(LOOK_S, self.step_s / 2.0)
@@ -217,3 +197,31 @@ def _reading(uuid: str, mean: _StepMeans) -> GpuReading:
         power_limit_w=mean.limit_w,
         on_purpose=mean.on_purpose,
     )
+
+
+def watch_of(given: argparse.Namespace, duration_s: float) -> Watch:
+    """The agents that the flags name. Raises BadInput."""
+    return Watch(
+        _addresses(given),
+        duration_s,
+        certificates=_certificates(given),
+        server_name=given.server_name,
+    )
+
+
+def _addresses(given: argparse.Namespace) -> Sequence[str]:
+    names = [name.strip() for name in given.agents.split(",") if name.strip()]
+    if not 1 <= len(names) <= AGENTS_MAX:
+        raise BadInput("--agents", f"{len(names)} addresses", f"1 to {AGENTS_MAX}")
+    made = []
+    for name in names:
+        one = argparse.Namespace(**{**vars(given), "node": name})
+        made.append(agent_client.Agent(one).address)
+    return list(dict.fromkeys(made))
+
+
+def _certificates(given: argparse.Namespace) -> tls.Rotating[tls.Pem] | None:
+    if given.cert is None:
+        return None
+    files = tls.TlsFiles(given.cert, given.key, given.ca)
+    return tls.rotating(files, lambda _: None)

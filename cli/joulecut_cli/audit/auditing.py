@@ -7,12 +7,9 @@ import argparse
 import contextlib
 import json
 import time
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from joulecut_cli import agent_client
 from joulecut_cli.audit import job_estimate, report
-from joulecut_cli.audit.agents import Watch
 from joulecut_cli.audit.job_estimate import Observed, OperatorInput
 from joulecut_cli.audit.series import History
 from joulecut_cli.progress import Progress, solving
@@ -20,14 +17,12 @@ from joulecut_controller.audit.auditor import Auditor
 from joulecut_controller.audit.finding import Audit
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.sources.prometheus import Access, Prometheus
-from joulecut_wire import tls
 from joulecut_wire.command import FINE
 from joulecut_wire.duration import seconds
 from joulecut_wire.errors import BadInput, Unavailable
 
 FOR_S_MAX = 31 * 86_400.0  # most keep less
 FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
-AGENTS_MAX = 2_000
 PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 
@@ -102,9 +97,9 @@ def _past(
 def _live(
     given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
 ) -> tuple[Audit, report.About]:
-    watch = Watch(
-        _addresses(given), duration_s, tls=_certificates(given), server_name=given.server_name
-    )
+    from joulecut_cli.audit.agents import watch_of  # gRPC: a Prometheus is read without it
+
+    watch = watch_of(given, duration_s)
     auditor = Auditor()
     with Progress(f"watching {given.agents} (an interrupt ends it early)") as progress:
         watch.follow(auditor.take, progress.advance)
@@ -130,24 +125,6 @@ def _judged(auditor: Auditor, facts: OperatorInput, seen: Observed) -> Audit:
             "agents need GPUs"
         )
     return audit
-
-
-def _addresses(given: argparse.Namespace) -> Sequence[str]:
-    names = [name.strip() for name in given.agents.split(",") if name.strip()]
-    if not 1 <= len(names) <= AGENTS_MAX:
-        raise BadInput("--agents", f"{len(names)} addresses", f"1 to {AGENTS_MAX}")
-    made = []
-    for name in names:
-        one = argparse.Namespace(**{**vars(given), "node": name})
-        made.append(agent_client.Agent(one).address)
-    return list(dict.fromkeys(made))
-
-
-def _certificates(given: argparse.Namespace) -> tls.Rotating[tls.Pem] | None:
-    if given.cert is None:
-        return None
-    files = tls.TlsFiles(given.cert, given.key, given.ca)
-    return tls.rotating(files, lambda _: None)
 
 
 def _moment(text: str) -> float:

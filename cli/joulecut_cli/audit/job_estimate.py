@@ -1,27 +1,27 @@
 """Estimates that need a profile: from a policy or a job file, beside the measurements.
 
 A profile holds what cannot be measured from outside: the least energy of the same iterations.
-Without one, an estimate stays unknown.
+Without one, an estimate stays unknown. The engine is imported once there is a profile: an audit
+without one needs no numpy.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulecut_cli import jobfile
-from joulecut_cli.audit.agents import Rate
 from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, OwnerTotals
 from joulecut_controller.audit.finding import Amount
-from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
 from joulecut_controller.audit.reading import GpuName
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
 from joulecut_controller.sources.policy_file import load
-from joulecut_engine.optimize.formulation import mismatch, problem
-from joulecut_engine.optimize.problem import Problem
-from joulecut_engine.optimize.solver import Solver
 from joulecut_wire import document
 from joulecut_wire.messages import Allocation
+
+if TYPE_CHECKING:
+    from joulecut_cli.jobfile import JobFile
+    from joulecut_engine.optimize.problem import Problem
 
 NO_SLOWDOWN = Slo(max_slowdown=0.0, tolerance=0.0)
 
@@ -31,11 +31,35 @@ class OperatorInput:
     """A policy, a job file, or neither. A job file describes the largest job."""
 
     policy: Policy | None = None
-    job: jobfile.JobFile | None = None
+    job: "JobFile | None" = None
 
     @property
     def cost(self) -> Cost:
         return self.policy.cost if self.policy else Cost()
+
+
+@dataclass(slots=True)
+class Rate:
+    """Reported iterations of a job: alone, and while it waited for a sibling."""
+
+    own: int = 0
+    own_s: float = 0.0
+    waited: int = 0
+    waited_s: float = 0.0
+    peer_s: float = 0.0
+
+    @property
+    def iteration_s(self) -> float | None:
+        return self.own_s / self.own if self.own else None
+
+    @property
+    def mean_peer_s(self) -> float | None:
+        return self.peer_s / self.waited if self.waited else None
+
+    @property
+    def waited_share(self) -> float:
+        total_s = self.own_s + self.waited_s
+        return self.waited_s / total_s if total_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +78,8 @@ def read(path: Path | None) -> OperatorInput:
         return OperatorInput()
     data = document.load(path).data
     if isinstance(data, dict) and ("pipeline" in data or "graph" in data) and "jobs" not in data:
+        from joulecut_cli import jobfile
+
         return OperatorInput(job=jobfile.read(path))
     return OperatorInput(policy=load(path))
 
@@ -65,6 +91,9 @@ def estimate(
     found = _problem(known, facts, seen, largest=largest)
     if isinstance(found, str):
         return _by_controller(facts, seen, found)
+    from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
+    from joulecut_engine.optimize.solver import Solver
+
     asked, slo, source, lone = found
     rate = seen.rates.get(facts.name, Rate())
     now = MeasuredJob(
@@ -97,7 +126,7 @@ def _by_controller(facts: OwnerTotals, seen: Observed, why: str) -> Estimate:
 
 def _problem(
     known: OperatorInput, facts: OwnerTotals, seen: Observed, *, largest: bool
-) -> tuple[Problem, Slo, str, bool] | str:
+) -> "tuple[Problem, Slo, str, bool] | str":
     """The job's problem, its target, where its costs come from, and whether it is one pipeline;
     or why there is none.
     """
@@ -112,10 +141,12 @@ def _problem(
     return _priced(job) if job else "no entry of the policy matches this job"
 
 
-def _priced(job: JobPolicy) -> tuple[Problem, Slo, str, bool] | str:
+def _priced(job: JobPolicy) -> "tuple[Problem, Slo, str, bool] | str":
     if job.pipeline is None or job.profile is None:
         missing = "pipeline" if job.pipeline is None else "profile"
         return f"entry {job.name} of the policy has no {missing}"
+    from joulecut_engine.optimize.formulation import mismatch, problem
+
     if complaint := mismatch(job.pipeline, job.profile):
         return f"entry {job.name} of the policy: {complaint}"
     asked = problem(job.pipeline, job.profile, job.blocking_power_w)
