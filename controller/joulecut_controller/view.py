@@ -5,7 +5,7 @@ ages, from one monotonic clock. Pure.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -117,13 +117,30 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuShift:
+    """GPUs whose operations take longer or less than before, beside those of the others. The first
+    one's take `ratio` times as long, which is most.
+    """
+
+    uuids: tuple[str, ...]
+    ratio: float
+
+    def text(self, places: Sequence[str]) -> str:
+        than = "longer" if self.ratio > 1.0 else "less"
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        ratio = abs(self.ratio - 1.0)
+        return f"operations of GPU {places[0]}{more} take {ratio:.0%} {than} than before"
+
+
+@dataclass(frozen=True, slots=True)
 class BaselineDrift:
     """How the pace of a job has moved. Ratios are of iteration times, 1 where nothing moved.
 
     `measured_s` is when default clocks were measured last (monotonic; infinite where that is not
     followed). `moving`: they gave another iteration time than before. `shift_ratio` is the pace at
     the same clocks since then, `pace_ratio` the same since the job took this shape. `moved_ratio`
-    is the baseline over the first one of this shape.
+    is the baseline over the first one of this shape. `gpu_shift` is a GPU whose operations take
+    another time than at the last measurement.
     """
 
     measured_s: float = math.inf
@@ -131,6 +148,7 @@ class BaselineDrift:
     shift_ratio: float = 1.0
     pace_ratio: float = 1.0
     moved_ratio: float = 1.0
+    gpu_shift: GpuShift | None = None
 
 
 @dataclass(frozen=True, slots=True)

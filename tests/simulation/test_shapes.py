@@ -80,3 +80,28 @@ def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
     baseline = controller.job.view.baseline
     assert baseline is not None
     assert world.recent_s(400) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
+
+
+def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseStore) -> None:
+    """No script sends the times of siblings: the job's own operations show the slow GPU, and
+    that it has recovered, which iterations at lower clocks do not.
+    """
+    world = ShapeWorld(SHAPE, constant_s=CONSTANT_S / 2)
+    slow, usual = (0, 1, 0), world.plant.ratio[0, 1, 0]
+    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
+    controller.run(20)
+    before = world.saved()
+    assert before > 0.04
+    world.plant.ratio[slow] = 1.2 * usual
+    controller.run(15)
+    assert world.saved() > before + 0.05, controller.job.sentence
+    clocks = world.clocks_mhz()
+    assert clocks["GPU-0-0-0"] < clocks["GPU-0-1-0"]
+    default = [world.sku.clock_max_mhz] * len(world.uuids)
+    assert world.recent_s(30) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)
+    world.plant.ratio[slow] = usual
+    controller.run(2)
+    assert world.recent_s(10) <= world.plant.iterate(default).own_s * 1.01, controller.job.sentence
+    controller.run(12)
+    assert world.saved() > before - 0.02, controller.job.sentence
+    assert world.recent_s(60) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
 from joulecut_controller.plan import look
-from joulecut_controller.view import BaselineDrift, Window
+from joulecut_controller.view import BaselineDrift, GpuShift, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
@@ -55,24 +55,34 @@ class Baseline:
             self._before, self._since_s = self.window, since_s
         before = self._before
         moved = before is not None and differs(seen, before)
-        replaces = mature(seen) or moved
+        # Ratios of GPUs are part of a baseline.
+        again = self.drift.gpu_shift is not None and seen.iterations >= look.ITERATIONS
+        replaces = mature(seen) or moved or again
         if replaces:
             self.window = seen if before is None else _with_power(seen, before)
         elif before is not None:
             self.window = blended(before, seen, _wanted(seen))
         if self.window is not None and seen.iterations >= look.ITERATIONS:
             self._first = self._first or self.window
+            pace_ratio = self.drift.pace_ratio
+            if self.drift.gpu_shift is not None and before is not None:
+                pace_ratio *= self.window.time_mean_s / before.time_mean_s
             self.drift = BaselineDrift(
                 measured_s=now_s,
                 moving=moved,
-                pace_ratio=self.drift.pace_ratio,
+                pace_ratio=pace_ratio,
                 moved_ratio=self._moved_ratio(),
             )
         return replaces
 
-    def shift(self, ratio: float) -> None:
-        """Iterations take `ratio` times as long as before at the same clocks."""
+    def shift(self, ratio: float, gpu_shift: GpuShift | None = None) -> None:
+        """Iterations take `ratio` times as long as before at the same clocks; or one GPU's
+        operations do, whether or not the others wait for it.
+        """
         drift = self.drift
+        if gpu_shift is not None:
+            self.drift = replace(drift, gpu_shift=gpu_shift)
+            return
         self.drift = replace(
             drift, shift_ratio=drift.shift_ratio * ratio, pace_ratio=drift.pace_ratio * ratio
         )

@@ -24,7 +24,14 @@ from joulecut_controller.observe.operation_traces import OperationTraces, timed_
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import BaselineDrift, GpuView, PipelineTrace, StageLoad, Window
+from joulecut_controller.view import (
+    BaselineDrift,
+    GpuShift,
+    GpuView,
+    PipelineTrace,
+    StageLoad,
+    Window,
+)
 
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
@@ -69,6 +76,7 @@ class Measured:
     traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
     newest: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
+    gpu_shift: GpuShift | None = None  # found in this pass
 
 
 @dataclass(slots=True)
@@ -167,8 +175,9 @@ class IterationStats:
         if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh = []
         self._see_gpus(track, gpus, now_s)
-        if track.window.shift_ratio != 1.0 and not track.straggling:
-            track.baseline.shift(track.window.shift_ratio)
+        shifted = track.window.gpu_shift if track.baseline.window is not None else None
+        if (track.window.shift_ratio != 1.0 or shifted) and not track.straggling:
+            track.baseline.shift(track.window.shift_ratio, shifted)
             track.window = MeasurementWindow(now_s, track.stage_of)
             fresh = []  # some of them ran before it
         track.window.passes += 1
@@ -205,6 +214,7 @@ class IterationStats:
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
             drift=track.baseline.drift,
+            gpu_shift=shifted,
         )
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
+from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.pace_shift import PaceShift
 from joulecut_controller.observe.variance import OperationVariance, ratios
-from joulecut_controller.view import StageLoad, Window
+from joulecut_controller.view import GpuShift, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
@@ -159,6 +160,8 @@ class MeasurementWindow:
         self._first: list[Iteration] = []  # outliers among them show only after some more
         self.shift_ratio = 1.0  # newest pace over the first under these clocks
         self._pace = PaceShift()
+        self.gpu_shift: GpuShift | None = None  # the first since then
+        self._gpu_paces = GpuPaces()
         self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
@@ -194,6 +197,8 @@ class MeasurementWindow:
         self._durations_s.append(one.duration_s)
         if self.shift_ratio == 1.0:
             self.shift_ratio = self._pace.take(one.duration_s)
+        if self.gpu_shift is None:
+            self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.until_s = max(self._reported.until_s, one.arrived_s)
         if len(self._first) < OUTLIERS_IN_ROW:
             self._first.append(replace(one, operations={}))  # the largest part of it

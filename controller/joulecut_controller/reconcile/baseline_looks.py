@@ -67,7 +67,11 @@ class BaselineLooks:
             job.credit_s -= passed_s
             if _complete(inputs, measured):
                 job.text = ""
-        elif job.credit_s >= expected_s and any(inputs.running.values()) and not inputs.holdout:
+        elif (
+            (job.credit_s >= expected_s or _slows(inputs))
+            and any(inputs.running.values())
+            and not inputs.holdout
+        ):
             why = _why(inputs, observation, wanted=wanted)
             job.text = why and f"look at default clocks: {why}"
         return job.text
@@ -91,6 +95,12 @@ def _complete(inputs: PlanningInput, measured: Measured) -> bool:
     return measured.current_iterations >= ITERATIONS and powered
 
 
+def _slows(inputs: PlanningInput) -> bool:
+    """Whether a GPU that the others wait for at lower clocks is faster now: they slow the job."""
+    shift = inputs.job.drift.gpu_shift
+    return shift is not None and shift.ratio < 1.0
+
+
 def _why(inputs: PlanningInput, observation: JobObservation, *, wanted: bool) -> str:
     """The reason for a look; empty without one. A straggler, a power budget and another writer's
     lock change the pace themselves, so that a look shows nothing.
@@ -99,6 +109,10 @@ def _why(inputs: PlanningInput, observation: JobObservation, *, wanted: bool) ->
     if measured.straggling or measured.external_lock or inputs.allotted_s is not None:
         return ""
     drift = measured.drift
+    if drift.gpu_shift is not None:
+        gpus = inputs.view.gpus
+        places = [gpus[uuid].place if uuid in gpus else uuid for uuid in drift.gpu_shift.uuids]
+        return drift.gpu_shift.text(places)
     if drift.shift_ratio != 1.0:
         return f"iterations at the same clocks changed by {drift.shift_ratio - 1.0:+.1%}"
     if wanted:

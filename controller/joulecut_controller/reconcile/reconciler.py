@@ -381,6 +381,9 @@ class Reconciler:
     def _estimate(self, name: str, observation: JobObservation, view: View) -> None:
         """Predictions are compared with measurements first, then learn from them."""
         job = self._jobs[name]
+        shifted = observation.measured.gpu_shift
+        for uuid in shifted.uuids if shifted else ():
+            self._learner.forget_gpu(name, uuid)
         if self._examined(name):
             job.taught += 1
             job.errors = teach(

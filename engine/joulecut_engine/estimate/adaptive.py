@@ -156,6 +156,12 @@ class AdaptiveEstimator:
         """See `estimator.Estimator`; refusals are counted by workload and reason."""
         return tuple(refusal.text for one in samples if (refusal := self._learn(one)))
 
+    def forget_gpu(self, workload: str, uuid: str) -> None:
+        """Drop what was learnt of one GPU, which works at another pace from now on."""
+        if workload in self._profile.fingerprints:
+            self._profile.forget_gpu(workload, uuid)
+            self._online.forget_gpu(workload, uuid)
+
     def learning_stats(self, workload: str) -> LearningStats:
         """Counts and errors of one workload."""
         errors = self._comparisons.errors(workload)

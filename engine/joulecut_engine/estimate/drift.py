@@ -231,6 +231,10 @@ class DriftDetector:
             del self._tracks[key]
         self._drifting.pop(workload, None)
 
+    def forget_gpu(self, workload: str, uuid: str) -> None:
+        self._tracks.pop((workload, uuid), None)
+        self._end(workload, uuid)
+
     def _end(self, workload: str, uuid: str) -> None:
         uuids = self._drifting.get(workload, set())
         uuids.discard(uuid)

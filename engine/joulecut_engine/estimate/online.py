@@ -255,6 +255,13 @@ class OnlineEstimator:
         self._current.forget(workload)
         self._new_clock = True  # curves of other work were fitted together with it
 
+    def forget_gpu(self, workload: str, uuid: str) -> None:
+        """Drop what was learnt of one GPU, which works at another pace from now on."""
+        self._window.forget_before(workload, uuid, self._number + 1)
+        self._biases.put(workload, uuid, GpuBias())
+        self._detector.forget_gpu(workload, uuid)
+        self._new_clock = True
+
     # -- fitting -------------------------------------------------------------------------
 
     def due(self) -> bool:

@@ -231,6 +231,10 @@ class ProfileEstimator:
         """Move the bias of each sample's GPU; see `estimator.Estimator`."""
         return tuple(reason for sample in samples if (reason := self._learn(sample)))
 
+    def forget_gpu(self, workload: str, uuid: str) -> None:
+        """Drop the bias of one GPU, which works at another pace from now on."""
+        self._biases.put(workload, uuid, GpuBias())
+
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
         """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
         curve = self._at(subject, clocks_mhz)

@@ -1,0 +1,82 @@
+"""A GPU that became faster or slower than the others of its job, at unchanged clocks.
+
+A slow GPU delays its replica, and the others wait for it. Once they wait at lower clocks, its
+recovery does not shorten an iteration any more: only its own busy time shows it. Pure and bounded.
+"""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.view import GpuShift
+
+Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
+
+FIRST = 6  # iterations under these clocks that the newest is compared with, at least
+READINGS_MIN = 32  # of few GPUs more iterations: a deviation from ten readings is off by half
+SHIFT_RATIO_MIN = 0.03  # cards of one model differ by as much; a throttled one by tens of percent
+DOUBT_DEVIATIONS = 6.0  # of one GPU's busy time: a false alarm costs a dozen iterations
+# A slow iteration may be a pause of one process. Nothing but a faster GPU makes one quick, and
+# then the others are slower than they have to be.
+SLOWER_IN_ROW = 3
+
+
+class GpuPaces:
+    """Busy times of a job's GPUs under one set of clocks."""
+
+    def __init__(self) -> None:
+        self._uuids: tuple[str, ...] = ()
+        self._needed = FIRST
+        self._first: list[NDArray[np.float64]] = []
+        self._usual_s: NDArray[np.float64] = np.zeros(0)
+        self._limit = math.inf
+        self._slower: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+
+    def take(self, operations: Mapping[str, Busy]) -> GpuShift | None:
+        """Adds an iteration; the GPUs that have shifted, if any have. Iterations without the
+        operations of all GPUs say nothing.
+        """
+        if not self._first:
+            self._uuids = tuple(sorted(operations))
+            others = max(1, len(self._uuids) - 1)
+            self._needed = max(FIRST, 1 + math.ceil(READINGS_MIN / others))
+        if len(self._uuids) < 2 or len(operations) != len(self._uuids):
+            return None
+        means = [_mean_s(operations.get(uuid, {})) for uuid in self._uuids]
+        seconds = np.array(means)
+        if not (seconds > 0.0).all():
+            return None
+        if len(self._first) < self._needed:
+            self._first.append(seconds)
+            if len(self._first) == self._needed:
+                self._learn()
+            return None
+        beside = _beside(seconds / self._usual_s)
+        self._slower = np.where(beside > self._limit, self._slower + 1, 0)
+        shifted = (beside < -self._limit) | (self._slower >= SLOWER_IN_ROW)
+        if not shifted.any():
+            return None
+        most = np.argsort(np.where(shifted, -np.abs(beside), 0.0), kind="stable")[: shifted.sum()]
+        uuids = tuple(self._uuids[i] for i in most.tolist())
+        return GpuShift(uuids, 1.0 + float(beside[most[0]]))
+
+    def _learn(self) -> None:
+        first = np.stack(self._first)
+        self._usual_s = first.mean(axis=0)
+        apart = np.stack([_beside(one / self._usual_s) for one in first])
+        free = (len(first) - 1) * (len(self._uuids) - 1)
+        deviation = math.sqrt(float((apart**2).sum()) / free)
+        self._limit = max(SHIFT_RATIO_MIN, DOUBT_DEVIATIONS * deviation)
+        self._slower = np.zeros(len(self._uuids), dtype=np.int64)
+
+
+def _beside(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What all GPUs have in common is not a GPU's: a longer batch, another phase of the job."""
+    return ratios / np.median(ratios) - 1.0
+
+
+def _mean_s(busy: Busy) -> float:
+    count = sum(n for _, n in busy.values())
+    return sum(seconds for seconds, _ in busy.values()) / count if count > 0.0 else 0.0
