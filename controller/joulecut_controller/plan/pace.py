@@ -55,7 +55,8 @@ def moved_ratio(job: JobView) -> float:
     """By how much the graph has to be scaled since it was first compared with the job. Operations
     that are reported correct the graph themselves.
     """
-    return 1.0 if any(load.busy_s for load in job.loads) else job.drift.moved_ratio
+    reported = bool(job.time_ratios) or any(load.busy_s for load in job.loads)
+    return 1.0 if reported else job.drift.moved_ratio
 
 
 def constant_s(job: JobView, modelled_s: float, held_s: float) -> float:
