@@ -217,6 +217,7 @@ class JobView:
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
+    newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
 
 

@@ -86,7 +86,7 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     """No script sends the times of siblings: the job's own operations show the slow GPU, and
     that it has recovered, which iterations at lower clocks do not.
     """
-    world = ShapeWorld(SHAPE, constant_s=CONSTANT_S / 2)
+    world = ShapeWorld(replace(SHAPE, data_parallel=3), constant_s=CONSTANT_S / 2)
     slow, usual = (0, 1, 0), world.plant.ratio[0, 1, 0]
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
     controller.run(20)
@@ -99,9 +99,12 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     assert clocks["GPU-0-0-0"] < clocks["GPU-0-1-0"]
     default = [world.sku.clock_max_mhz] * len(world.uuids)
     assert world.recent_s(30) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)
+    assert controller.job.delay is not None
+    assert controller.job.delay.text.startswith("pipeline 1 stage 0 (GPU n1/0, n1/1) delays ")
     world.plant.ratio[slow] = usual
     controller.run(2)
     assert world.recent_s(10) <= world.plant.iterate(default).own_s * 1.01, controller.job.sentence
+    assert controller.job.delay is None
     controller.run(12)
     assert world.saved() > before - 0.02, controller.job.sentence
     assert world.recent_s(60) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)

@@ -20,7 +20,12 @@ from joulecut_controller.observe.measurement_window import (
     Iteration,
     MeasurementWindow,
 )
-from joulecut_controller.observe.operation_traces import OperationTraces, timed_of, traces_of
+from joulecut_controller.observe.operation_traces import (
+    OperationTraces,
+    mean_traces_of,
+    timed_of,
+    traces_of,
+)
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
@@ -75,6 +80,7 @@ class Measured:
     time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
     traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
     newest: tuple[PipelineTrace, ...] = ()
+    newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
     gpu_shift: GpuShift | None = None  # found in this pass
 
@@ -102,6 +108,8 @@ class _Track:
     operations_reported: bool | None = None
     traces: OperationTraces = field(default_factory=OperationTraces)
     newest: tuple[PipelineTrace, ...] = ()
+    newest_at_default: tuple[PipelineTrace, ...] = ()
+    at_default: bool = False  # and settled
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
 
@@ -183,6 +191,7 @@ class IterationStats:
         track.window.passes += 1
         external_lock = track.external_locks.text(gpus)
         at_default = not any(track.locks.values()) and not external_lock
+        track.at_default = at_default and track.window.iterations > 0
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
@@ -213,15 +222,22 @@ class IterationStats:
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
+            newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,
             gpu_shift=shifted,
         )
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
-        """The pipelines of the newest iteration whose operations are all timed."""
+        """The pipelines of the newest iteration, as far as its operations were reported."""
         for one in reversed(track.reported):
-            if len(one.timed) == len(track.stage_of):
+            if one.complete:
                 track.newest = traces_of(one.number, one.timed, one.durations_s, pipelines)
+                if len(one.timed) < len(track.stage_of):
+                    track.newest = mean_traces_of(
+                        one.number, one.operations, one.durations_s, pipelines
+                    )
+                if track.at_default:
+                    track.newest_at_default = track.newest
                 break
         return track.newest
 

@@ -196,6 +196,7 @@ class Observer:
             time_ratios=measured.time_ratios,
             traces=measured.traces,
             newest=measured.newest,
+            newest_at_default=measured.newest_at_default,
             drift=measured.drift,
         )
         return JobObservation(view, placement, measured, shape)

@@ -1,7 +1,7 @@
 """Times of single operations, by pipeline, from complete iterations.
 
 A pipeline is a data-parallel replica. The GPUs of a lock-step group run the same operations
-together; their mean counts. Pure and bounded.
+together, and the slowest of them counts. Pure and bounded.
 """
 
 from collections import deque
@@ -11,13 +11,17 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.view import PipelineTrace
+from joulecut_controller.view import PipelineTrace, Stages
 from joulecut_wire.messages import ORDER_DIGITS, IterationReport
 
 # Of one job, all pipelines together: 2 MB. At 8 stages x 96 microbatches that is 170 pipelines.
 OPERATIONS_KEPT = 1 << 18
 TRACES_KEPT = 1024  # small jobs: more do not make a plan any better
 
+PIPELINES_MIN = 3  # of two, nothing says which is the odd one
+SLOWER_RATIO_MIN = 0.05  # a part that delays by less is not named
+
+Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 # One GPU's operations of one iteration: seconds by kind, and the kinds in the order they ran.
 Timed = tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]
 
@@ -64,6 +68,46 @@ def traces_of(
     return tuple(made)
 
 
+def mean_traces_of(
+    number: int,
+    operations: Mapping[str, Busy],
+    durations_s: Mapping[str, float],
+    pipelines: Sequence[Stages],
+) -> tuple[PipelineTrace, ...]:
+    """The same from sums of operations, as large reports hold them: each operation takes the mean
+    of its kind. None unless some group takes longer than those of the other pipelines.
+    """
+    if len(pipelines) < PIPELINES_MIN:
+        return ()
+    groups = [[_slowest([operations.get(u, {}) for u in one]) for one in p] for p in pipelines]
+    if not all(all(stages) for stages in groups):
+        return ()
+    busy_s = np.array([[sum(s for s, _ in one.values()) for one in p] for p in groups])
+    if (busy_s <= np.median(busy_s, axis=0) * (1.0 + SLOWER_RATIO_MIN)).all():
+        return ()
+    return tuple(
+        PipelineTrace(
+            iteration=number,
+            measured_s=max(durations_s[uuid] for group in members for uuid in group),
+            stages=tuple(
+                {kind: np.full(int(n), s / n) for kind, (s, n) in one.items() if n > 0}
+                for one in stages
+            ),
+            orders=((),) * len(stages),
+            uuids=members,
+        )
+        for members, stages in zip(pipelines, groups, strict=True)
+    )
+
+
+def _slowest(members: Sequence[Busy]) -> Busy:
+    """Of a group; empty where its members ran other operations."""
+    counts = {kind: n for kind, (_, n) in members[0].items()}
+    if any({kind: n for kind, (_, n) in one.items()} != counts for one in members):
+        return {}
+    return max(members, key=lambda one: sum(seconds for seconds, _ in one.values()))
+
+
 def _together(
     members: Sequence[Timed | None],
 ) -> tuple[Mapping[str, NDArray[np.float64]], tuple[str, ...]] | None:
@@ -74,8 +118,8 @@ def _together(
     counts = {kind: len(seconds) for kind, seconds in first.items()}
     if any({k: len(s) for k, s in times.items()} != counts for times, _ in known):
         return None
-    means = {kind: np.mean([times[kind] for times, _ in known], axis=0) for kind in first}
-    return means, order
+    slowest, _ = max(known, key=lambda one: sum(map(sum, one[0].values())))
+    return {kind: np.asarray(seconds) for kind, seconds in slowest.items()}, order
 
 
 class OperationTraces:

@@ -106,24 +106,37 @@ class Delay:
 def delay_of(
     job: JobView, graph: Graph, gpus: Mapping[str, GpuView], held: Delay | None
 ) -> Delay | None:
-    """What delays the newest iteration, if anything does; `held` while it is the newest."""
-    if not job.newest or misfit(graph, job.newest[0].stages, ()):
+    """What delays the newest iteration, if anything does, or the newest at default clocks: under a
+    plan the others are as slow as the slowest on purpose. `held` while it is of that iteration.
+    """
+    newest = _delay_of(job.newest, graph, gpus, held)
+    if newest is not None and newest.part.pipeline is not None:
+        return newest
+    at_default = _delay_of(job.newest_at_default, graph, gpus, held)
+    slow = at_default is not None and at_default.part.pipeline is not None
+    return at_default if slow else newest
+
+
+def _delay_of(
+    traces: tuple[PipelineTrace, ...], graph: Graph, gpus: Mapping[str, GpuView], held: Delay | None
+) -> Delay | None:
+    if not traces or misfit(graph, traces[0].stages, ()):
         return None
-    if held is not None and held.iteration == job.newest[0].iteration:
+    if held is not None and held.iteration == traces[0].iteration:
         return held
-    measured_s = [trace.measured_s for trace in job.newest]
-    part = slow_part(graph, _seconds(job.newest, graph), measured_s)
+    measured_s = [trace.measured_s for trace in traces]
+    part = slow_part(graph, _seconds(traces, graph), measured_s)
     if part is None:
         return None
-    rows = job.newest if part.pipeline is None else (job.newest[part.pipeline],)
+    rows = traces if part.pipeline is None else (traces[part.pipeline],)
     stages = [trace.uuids if part.stage is None else (trace.uuids[part.stage],) for trace in rows]
     uuids = tuple(uuid for one in stages for stage in one for uuid in stage)
-    found = [gpus[uuid] for uuid in uuids if uuid in gpus]
-    shown = [gpu.snapshot for gpu in found if gpu.snapshot]
+    placed = [gpus[uuid] for uuid in uuids if uuid in gpus]
+    shown = [gpu.snapshot for gpu in placed if gpu.snapshot]
     reason = next((one.slow_reason for one in shown if one.slow_reason), "")
     cause = "throttle" if part.cause == "compute" and reason else part.cause
-    places = tuple(gpu.place for gpu in found)
-    return Delay(job.newest[0].iteration, part, places, cause, reason)
+    places = tuple(gpu.place for gpu in placed)
+    return Delay(traces[0].iteration, part, places, cause, reason)
 
 
 def _seconds(traces: tuple[PipelineTrace, ...], graph: Graph) -> Floats:

@@ -10,7 +10,12 @@ from numpy.typing import NDArray
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.observe.operation_traces import OperationTraces, timed_of, traces_of
+from joulecut_controller.observe.operation_traces import (
+    OperationTraces,
+    mean_traces_of,
+    timed_of,
+    traces_of,
+)
 from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.plan.solver_cache import SolverCache
@@ -141,6 +146,12 @@ def test_a_slow_gpu_is_named_with_its_place_and_a_throttled_one_with_its_reason(
     found = delay_of(job, GRAPH, {WORLD.uuids[1]: throttled}, None)
     assert found is not None
     assert (found.cause, found.text.split(": ", 1)[1]) == ("throttle", "throttled: thermal")
+    even = traces(seconds[:1].repeat(4, axis=0))
+    waited = tuple(replace(one, iteration=10, uuids=uuids[r]) for r, one in enumerate(even))
+    slowed = replace(job, newest=waited, newest_at_default=newest)  # the others, by a plan
+    named = delay_of(slowed, GRAPH, VIEW.gpus, None)
+    assert named is not None
+    assert named.part.is_gpu
     uneven = delay_of(replace(job, newest=newest[:2]), GRAPH, VIEW.gpus, None)
     assert uneven is not None
     assert uneven.part.name == "stage 2"  # the model's own split: no pipeline is slow
@@ -158,7 +169,7 @@ def report(uuid: str, forward: list[float], order: str = "01") -> reports.Iterat
     return made
 
 
-def test_a_lock_step_group_is_its_mean_and_a_missing_gpu_hides_the_pipeline() -> None:
+def test_a_lock_step_group_is_its_slowest_gpu_and_a_missing_gpu_hides_the_pipeline() -> None:
     timed = {}
     for uuid, forward in (
         ("a", [1.0, 2.0]),
@@ -172,10 +183,36 @@ def test_a_lock_step_group_is_its_mean_and_a_missing_gpu_hides_the_pipeline() ->
     durations_s = dict.fromkeys("abcd", 9.0)
     pipelines = ((("a", "b"), ("c", "d")),)
     (trace,) = traces_of(7, timed, durations_s, pipelines)
-    assert trace.stages[0]["forward"] == pytest.approx([1.1, 2.1])
+    assert trace.stages[0]["forward"] == pytest.approx([1.2, 2.2])
     assert trace.orders[1] == ("forward", "forward", "backward", "backward")
     del timed["d"]
     assert traces_of(7, timed, durations_s, pipelines) == ()
+
+
+def test_sums_of_operations_name_a_slow_gpu_and_say_nothing_of_even_ones() -> None:
+    graph = build(WORLD.pipeline)
+    pipelines = tuple(tuple((f"{s}{r}a", f"{s}{r}b") for s in range(3)) for r in range(4))
+    count = float(WORLD.pipeline.microbatches)
+
+    def delay(slow: str, ratio: float) -> str:
+        busy = {
+            uuid: {
+                kind: (seconds * (ratio if uuid == slow else 1.0), count)
+                for kind, seconds in (("forward", 0.2), ("backward", 0.4))
+            }
+            for stages in pipelines
+            for group in stages
+            for uuid in group
+        }
+        newest = mean_traces_of(3, busy, dict.fromkeys(busy, 1.0), pipelines)
+        found = delay_of(seen(WORLD, 0.02, newest=newest), graph, {}, None)
+        return found.part.name if found else ""
+
+    assert delay("12b", 1.3) == "pipeline 2 stage 1"
+    assert delay("12b", 1.03) == ""
+    assert delay("", 1.0) == ""
+    assert mean_traces_of(3, {}, {}, pipelines) == ()
+    assert mean_traces_of(3, {}, {}, pipelines[:2]) == ()
 
 
 def test_traces_are_bounded_and_start_over_with_another_shape() -> None:
