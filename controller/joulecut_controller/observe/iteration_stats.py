@@ -23,6 +23,7 @@ from joulecut_controller.observe.measurement_window import (
 from joulecut_controller.observe.operation_traces import (
     OperationTraces,
     mean_traces_of,
+    slow_group,
     timed_of,
     traces_of,
 )
@@ -237,7 +238,8 @@ class IterationStats:
                         one.number, one.operations, one.durations_s, pipelines
                     )
                 if track.at_default:
-                    track.newest_at_default = track.newest
+                    slow = slow_group(track.newest)
+                    track.newest_at_default = track.newest if slow else ()
                 break
         return track.newest
 

@@ -82,10 +82,7 @@ def mean_traces_of(
     groups = [[_slowest([operations.get(u, {}) for u in one]) for one in p] for p in pipelines]
     if not all(all(stages) for stages in groups):
         return ()
-    busy_s = np.array([[sum(s for s, _ in one.values()) for one in p] for p in groups])
-    if (busy_s <= np.median(busy_s, axis=0) * (1.0 + SLOWER_RATIO_MIN)).all():
-        return ()
-    return tuple(
+    made = tuple(
         PipelineTrace(
             iteration=number,
             measured_s=max(durations_s[uuid] for group in members for uuid in group),
@@ -98,6 +95,15 @@ def mean_traces_of(
         )
         for members, stages in zip(pipelines, groups, strict=True)
     )
+    return made if slow_group(made) else ()
+
+
+def slow_group(traces: Sequence[PipelineTrace]) -> bool:
+    """Whether a group of one pipeline takes longer than those of the same stage usually do."""
+    if len(traces) < PIPELINES_MIN:
+        return False
+    busy_s = np.array([[sum(map(np.sum, one.values())) for one in t.stages] for t in traces])
+    return bool((busy_s > np.median(busy_s, axis=0) * (1.0 + SLOWER_RATIO_MIN)).any())
 
 
 def _slowest(members: Sequence[Busy]) -> Busy:
