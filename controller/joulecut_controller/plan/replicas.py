@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN
 from joulecut_controller.view import Stages
 
-# A solve takes twice as long with two pipelines as with one. Two are a slow replica and the
-# others; a third is for slow GPUs in different stages of different replicas.
-CLASSES_MAX = 3
+CLASSES_MAX = 2  # slow replicas and the others: a solve takes two to four times as long as for one
+# A slow GPU slows its stage in all replicas, whose other stages follow. Clocks of their own then
+# save nothing more where it is 5 % slow, and 0.4-0.5 % of the energy where it is 10 % slow (8 x 24
+# with 4 replicas, budget 2 %, simulated).
+APART_RATIO = 0.07
 
 Classes = tuple[tuple[int, ...], ...]  # replicas by class
 
@@ -23,8 +24,8 @@ def classes_of(pipelines: Sequence[Stages], ratios: Mapping[str, float]) -> Clas
     """The replicas by class, the slowest ones first. `ratios` are the times of GPUs over those of
     the slowest of their stage. One class where replicas or times are unknown.
 
-    The replicas of a class differ by less than a clock step in every stage; beyond CLASSES_MAX a
-    replica joins the class that it slows least.
+    Replicas of a class differ by less than APART_RATIO in every stage; beyond CLASSES_MAX a replica
+    joins the class that it slows least.
     """
     together = (tuple(range(len(pipelines))),)
     if len(pipelines) < 2 or not ratios:
@@ -36,7 +37,7 @@ def classes_of(pipelines: Sequence[Stages], ratios: Mapping[str, float]) -> Clas
     for replica in np.argsort(-paces.sum(axis=1), kind="stable").tolist():
         leaders = paces[[one[0] for one in classes]]
         apart = np.abs(leaders - paces[replica])
-        alike = np.flatnonzero((apart < FASTER_RATIO_MIN).all(axis=1))
+        alike = np.flatnonzero((apart < APART_RATIO).all(axis=1))
         if len(alike):
             classes[int(alike[0])].append(replica)
         elif len(classes) < CLASSES_MAX:

@@ -11,8 +11,7 @@ from shapes import ShapeWorld
 
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.evaluation import default_clocks, evaluate
-from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN
-from joulecut_controller.plan.replicas import CLASSES_MAX, classes_of, clocks_for
+from joulecut_controller.plan.replicas import APART_RATIO, CLASSES_MAX, classes_of, clocks_for
 from joulecut_controller.view import JobView, Stages
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
@@ -125,9 +124,9 @@ def test_noise_at_the_edge_of_two_classes_changes_nothing() -> None:
         assert isinstance(costs, Costs)
         return costs
 
-    first = priced(1.0 - FASTER_RATIO_MIN - 0.0005, None)
+    first = priced(1.0 - APART_RATIO - 0.0005, None)
     assert len(first.classes) == 2
-    assert priced(1.0 - FASTER_RATIO_MIN + 0.0005, first) is first
+    assert priced(1.0 - APART_RATIO + 0.0005, first) is first
     assert len(priced(1.0, first).classes) == 1
 
 
@@ -153,7 +152,7 @@ def test_every_replica_is_in_one_class(paces: list[list[float]]) -> None:
     leaders = [paces[one[0]] for one in found]
     for one in found if len(found) < CLASSES_MAX else ():
         apart = [abs(paces[replica][s] - paces[one[0]][s]) for replica in one for s in range(2)]
-        assert max(apart) < 2 * FASTER_RATIO_MIN
+        assert max(apart) < 2 * APART_RATIO
     assert len(leaders) == len(found)
     assert classes_of(pipelines, {}) == (tuple(range(len(paces))),)
 
