@@ -14,10 +14,10 @@ from joulecut_controller.view import GpuShift
 
 Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 
-FIRST = 6  # iterations under these clocks that the newest is compared with, at least
-READINGS_MIN = 32  # of few GPUs more iterations: a deviation from ten readings is off by half
+FIRST = 8  # iterations under these clocks that the newest is compared with, at least
+READINGS_MIN = 64  # of few GPUs more iterations: a deviation from so many is off by a tenth
 SHIFT_RATIO_MIN = 0.03  # cards of one model differ by as much; a throttled one by tens of percent
-DOUBT_DEVIATIONS = 6.0  # of one GPU's busy time: a false alarm costs a dozen iterations
+DOUBT_DEVIATIONS = 8.0  # of one GPU's busy time: a false alarm costs a dozen iterations
 # A slow iteration may be a pause of one process. Nothing but a faster GPU makes one quick, and
 # then the others are slower than they have to be.
 SLOWER_IN_ROW = 3
@@ -68,6 +68,7 @@ class GpuPaces:
         apart = np.stack([_beside(one / self._usual_s) for one in first])
         free = (len(first) - 1) * (len(self._uuids) - 1)
         deviation = math.sqrt(float((apart**2).sum()) / free)
+        deviation *= math.sqrt(1.0 + 1.0 / len(first))  # that of the mean compared with
         self._limit = max(SHIFT_RATIO_MIN, DOUBT_DEVIATIONS * deviation)
         self._slower = np.zeros(len(self._uuids), dtype=np.int64)
 
