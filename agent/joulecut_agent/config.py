@@ -346,7 +346,7 @@ def _attribution(config: ConfigReader) -> AttributionSettings:
     at = ("attribution",)
     kubernetes, slurm = (*at, "kubernetes"), (*at, "slurm")
     config.warn_unknown(at, ("order", "kubernetes", "slurm", "proc", "cgroups"))
-    config.warn_unknown(("reports",), ["bind"])
+    config.warn_unknown(("reports",), ["bind", "power"])
     config.warn_unknown(kubernetes, ("pod_resources", "pods", "credentials", "pod_logs"))
     config.warn_unknown(slurm, ["mapping_dir"])
     in_kubernetes = bool(config.mapping(kubernetes)) or "kubernetes" in config.mapping(at)
@@ -359,6 +359,7 @@ def _attribution(config: ConfigReader) -> AttributionSettings:
         proc=config.path((*at, "proc"), "/proc"),
         cgroups=config.path((*at, "cgroups"), "/sys/fs/cgroup"),
         bind=config.text(("reports", "bind"), "owner", ("owner", "any")),
+        power=config.text(("reports", "power"), "sample", ("sample", "none")) == "sample",
     )
     if not in_kubernetes:
         return found

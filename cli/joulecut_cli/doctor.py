@@ -100,6 +100,8 @@ def _reports(job: Json) -> Step:
         return Step("reports", False, found, fault["text"])
     source = job.get("rate_source") or "report"
     found = f"the newest {seconds(job['report_age_s'])} ago, source {source}"
+    if source == "power":
+        found += " (an estimate; all GPUs share one clock)"
     return Step("reports", True, found)
 
 
@@ -196,8 +198,10 @@ def _entry(job: Json, board: Json) -> str:
     if scheduler != "slurm":
         namespace = owner.partition(".")[0]
         match = f"kubernetes: {{namespace: {namespace}, labels: {{KEY: VALUE}}}}"
-    slo = f"slo: {{max_slowdown: {percent(job['slo']['max_slowdown_ratio']).replace(' ', '')}}}"
-    line = f"- {{name: NAME, match: {{{match}}}, {slo}, mode: enforce}}"
+    slo = f"max_slowdown: {percent(job['slo']['max_slowdown_ratio']).replace(' ', '')}"
+    if job.get("rate_source") == "power":
+        slo += ", rate: power-signature"
+    line = f"- {{name: NAME, match: {{{match}}}, slo: {{{slo}}}, mode: enforce}}"
     return f"add to {board['policy']['source'] or 'the policy file'}: {line}"
 
 

@@ -218,6 +218,7 @@ class JobView:
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
     newest_at_default: tuple[PipelineTrace, ...] = ()
+    rate_source: str = ""  # of its newest report; empty: its own datagrams, or none
     drift: BaselineDrift = field(default_factory=BaselineDrift)
 
 

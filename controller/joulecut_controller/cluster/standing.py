@@ -116,7 +116,7 @@ def rate_source(job: JobBoard) -> str:
     """The source of the job's iterations; empty without one."""
     if job.timing is not None:
         return job.timing.source
-    return "report" if math.isfinite(job.view.report_age_s) else ""
+    return job.view.rate_source or "report" if math.isfinite(job.view.report_age_s) else ""
 
 
 def predicted_saved_ratio(job: JobBoard) -> float | None:

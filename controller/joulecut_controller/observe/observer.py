@@ -12,8 +12,9 @@ from functools import partial
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
 from joulecut_controller.observe.placement import Placement, Placements
+from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import ReportedShapes
-from joulecut_controller.observe.reserve import reservation_of, unanimous
+from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
 from joulecut_controller.view import GpuView, JobView, View, Window
@@ -64,6 +65,7 @@ class Observer:
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
         self._reported = ReportedShapes()
+        self._power = PowerRates()
         self._stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
         self._stale_s = stale_s
@@ -109,6 +111,7 @@ class Observer:
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
         self._reported.keep_only(names)
+        self._power.keep_only(names)
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         matched = self._match(policy, gpus, reports)
@@ -145,6 +148,7 @@ class Observer:
         recall: Recall,
     ) -> JobObservation:
         gpus, now_s = seen.gpus, seen.now_s
+        reports = self._power.settled(policy.name, reports, match.uuids, now_s)
         self._placements.note(policy.name, reports, gpus)
         unknown = ""
         if policy.pipeline is None:
@@ -171,6 +175,7 @@ class Observer:
         hindrance = ""
         if policy.mode != "off":
             hindrance = reservation_of(policy, placement, running, seen)
+            hindrance = hindrance or estimated(policy, placement)
         reservation = hindrance if policy.mode == "enforce" else ""
         if reservation:
             policy = replace(policy, mode="recommend")
@@ -185,6 +190,7 @@ class Observer:
             generation_running=_generation(policy.name, placement, gpus),
             peer_iteration_time_s=measured.peer_iteration_time_s,
             report_age_s=placement.report_age_s,
+            rate_source=placement.source,
             complaint=placement.complaint,
             running=running,
             external_lock=measured.external_lock,

@@ -38,6 +38,7 @@ class Placement:
     doubt: str = ""  # why counted ranks may be wrong
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
     pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    source: str = ""  # of the newest report; empty: the job's own datagrams, or none
 
     @property
     def silent(self) -> bool:
@@ -56,6 +57,7 @@ class _Reporter:
     late_s: float = 0.0  # of the report: its source sends in batches
     span_s: float = 0.0  # of a rate: the time to the next one
     replica: int | None = None
+    source: str = ""
 
 
 class Placements:
@@ -83,6 +85,7 @@ class Placements:
                 report.age_s,
                 arrived.span_s,
                 report.replica,
+                report.source,
             )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
@@ -158,6 +161,7 @@ class Placements:
             doubt=_doubt(policy, stages, reporters, gpus),
             groups=_groups(policy, stages, replica_of),
             pipelines=_pipelines(policy, stages, replica_of),
+            source=next((one.source for one in reporters.values() if one.seen_s == last_s), ""),
         )
 
 

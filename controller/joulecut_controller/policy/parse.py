@@ -200,6 +200,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         pipeline=pipeline,
         profile=profile,
         rate=keys.slo.rate if isinstance(keys.slo.rate, RateQuery) else None,
+        power_signature=keys.slo.rate == "power-signature",
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,

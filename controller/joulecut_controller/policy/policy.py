@@ -130,6 +130,7 @@ class JobPolicy:
     pipeline: Pipeline | None = None
     profile: Profile | None = None  # None: no change of clocks
     rate: RateQuery | None = None  # in place of reports of its own
+    power_signature: bool = False  # whether an estimate from power carries control
     predicted: Profile | None = None  # by a model of the run; a job with it may lose `profile`
     blocking_power_w: float = 0.0
     ranks: Ranks = "hook"  # source of the stage of each GPU

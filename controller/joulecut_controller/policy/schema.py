@@ -90,7 +90,7 @@ def _rate(value: object) -> str | RateQuery:
         return value
     raise quantity.Fault(
         f"{quantity.shown(value)} is not a source of a rate",
-        "hook, {promql: EXPRESSION}",
+        "hook, power-signature, {promql: EXPRESSION}",
     )
 
 

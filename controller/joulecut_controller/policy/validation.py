@@ -260,8 +260,6 @@ def _wait(path: KeyPath, what: str, allowed: str) -> Diagnostic:
 
 
 def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
-    if job.slo.rate == "power-signature":
-        yield _wait((*path, "slo", "rate"), f"a rate from {job.slo.rate}", "hook")
     if job.ranks.source not in RANK_SOURCES:
         yield _wait(
             (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)

@@ -9,7 +9,10 @@ import pytest
 from serving import Serving
 
 from joulecut_controller.board import Board
+from joulecut_controller.policy.parse import parse
 from joulecut_controller.view import NodeView
+from joulecut_engine.graph.pipeline import Profile
+from joulecut_wire.document import parse as document
 from joulecut_wire.messages import Allocation, ReportFault
 
 NEVER_S = float("inf")
@@ -101,3 +104,21 @@ def test_text_has_a_line_for_each_step() -> None:
         text = commands.run("doctor", "gpt3-175b", "--controller", server.url).stdout
     assert text.count("  ok  ") == 9
     assert text.splitlines()[-1] == "Next: mode: enforce in the entry of gpt3-175b"
+
+
+@pytest.mark.parametrize(("source", "slo"), [("", ""), ("power", ", rate: power-signature")])
+def test_a_job_without_an_entry_gets_the_line_that_enforces_it(source: str, slo: str) -> None:
+    """The remedy is a policy that loads."""
+    board = boards.board("recommend")
+    job = board.jobs[0]
+    policy = replace(job.view.policy, name="slurm:4711", found=True)
+    view = replace(job.view, policy=policy, rate_source=source)
+    board = replace(board, jobs=(replace(job, view=view, timing=None),))
+    status, found = _doctor(board, "slurm:4711")
+    assert (status, found["missing"]) == (1, "enforced")
+    assert str(found["next"]).startswith("add to ")
+    line = str(found["next"]).partition(": ")[2]
+    assert line.endswith(f"{slo}}}, mode: enforce}}")
+    text = f"apiVersion: joulecut/v1\nkind: Policy\njobs:\n  {line}\n"
+    read = parse(document(text.encode(), "policy.yaml"), lambda _: Profile({}))
+    assert (read.jobs[0].mode, read.jobs[0].power_signature) == ("enforce", bool(source))
