@@ -37,6 +37,7 @@ class LongestPaths:
         self._levels = levels_of(graph)
         operations = [graph.operations[i] for i in self._levels.operation]
         self._which = np.array([o.stage * len(KINDS) + KINDS.index(o.kind) for o in operations])
+        self._halves: dict[int, Floats] = {}  # normal deviates by number of draws
 
     def iteration_s(self, times_s: Floats) -> Floats:
         """Seconds of an iteration for every guess; `times_s` is (stages, kinds, guesses)."""
@@ -52,7 +53,10 @@ class LongestPaths:
 
     def jittered_s(self, times_s: Floats, spread: float, draws: int = DRAWS) -> Floats:
         """Iteration times with every operation jittered by `spread` (a ratio): (draws, guesses)."""
-        half = np.random.default_rng(SEED).standard_normal((draws // 2, len(self._which)))
+        half = self._halves.get(draws)
+        if half is None:
+            rng = np.random.default_rng(SEED)
+            half = self._halves[draws] = rng.standard_normal((draws // 2, len(self._which)))
         factors = np.maximum(FACTOR_MIN, 1.0 + spread * np.concatenate([half, -half]))
         levels = self._levels
         return _jittered_paths(_rows(times_s), factors, self._which, levels.begins, levels.before)

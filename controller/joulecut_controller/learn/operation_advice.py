@@ -109,12 +109,13 @@ class _Step:
         )
         at = model.default
         surplus = [self._surplus(table, at) for table, _ in tables]
+        found = None
         for _ in range(SURPLUS_ROUNDS):
             limits = [
                 Limit(table, limit_s / more)
                 for (table, limit_s), more in zip(tables, surplus, strict=True)
             ]
-            found = search.cheapest(limits)
+            found = search.cheapest(limits, found)
             if found is None:
                 return model.default
             jittered = [model.jittered_s(table, found) for table, _ in tables]

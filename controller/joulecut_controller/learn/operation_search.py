@@ -40,24 +40,29 @@ class OperationSearch:
         self._lowest = reachable.argmax(axis=1)
         self._top = cost_j.shape[1] - 1
 
-    def cheapest(self, limits: Sequence[Limit]) -> Ints | None:
-        """None if even the highest clocks are late."""
+    def cheapest(self, limits: Sequence[Limit], start: Ints | None = None) -> Ints | None:
+        """None if even the highest clocks are late. `start` are the cheapest within looser limits;
+        absent, each stage's cheapest clock.
+        """
         allowed = np.arange(self._top + 1) >= self._lowest[:, None]
-        at = np.where(allowed, self._cost_j, np.inf).argmin(axis=1)
+        at = np.where(allowed, self._cost_j, np.inf).argmin(axis=1) if start is None else start
+        at = at.copy()
         while True:
-            late = [(self._time(limit, at) / limit.limit_s, i) for i, limit in enumerate(limits)]
-            ratio, worst = max(late)
-            step = self._raise(limits[worst], at, needed=ratio > 1.0)
+            paths = [self._paths.critical(self._at(limit, at)) for limit in limits]
+            late = [path[0] / limit.limit_s for path, limit in zip(paths, limits, strict=True)]
+            worst = int(np.argmax(late))
+            ratio = late[worst]
+            step = self._raise(limits[worst], at, paths[worst][1], needed=ratio > 1.0)
             if step is None:
                 return None if ratio > 1.0 else self._lowered(limits, at)
             at[step] += 1
 
-    def _raise(self, limit: Limit, at: Ints, *, needed: bool) -> int | None:
+    def _raise(self, limit: Limit, at: Ints, counts: Floats, *, needed: bool) -> int | None:
         """The stage whose next clock buys the most time for its energy. Where time is not
-        `needed`, only one that pays for itself: waiting costs energy too.
+        `needed`, only one that pays for itself: waiting costs energy too. `counts` are the
+        operations of the longest path.
         """
         rows, up = self._stages, np.minimum(at + 1, self._top)
-        counts = self._paths.critical(self._at(limit, at))[1]
         faster = limit.times_s[rows, :, at] - limit.times_s[rows, :, up]
         saved_s = (counts * faster).sum(axis=1)
         dearer_j = self._cost_j[rows, up] - self._cost_j[rows, at]
