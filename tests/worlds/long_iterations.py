@@ -5,6 +5,7 @@ in which nothing computes, and now and then a GPU throttles. True slowdowns are 
 means at the clocks that were asked for.
 """
 
+import itertools
 import random
 import statistics
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from joulecut_sim.possible import search
 from joulecut_wire.messages import GpuSnapshot
 
 MEAN_ITERATIONS = 24  # for a plant's own mean under its jitter
+LOOK_ITERATIONS = 20  # at default clocks: longer stretches are no look at the baseline
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,27 @@ class LongIterationsWorld(UnprofiledWorld):
         over = [mean(clocks)[0] / base_s - 1.0 - budget for clocks in self.asked]
         saved = [1.0 - mean(clocks)[1] / base_j for clocks in self.asked]
         possible = search(self._plant(0.0), budget).saved_ratio
-        return Verdict(possible, tuple(saved), tuple(over), tuple(self.asked))
+        looks = _looks(self.asked, default)
+        last = itertools.accumulate(range(len(saved)), lambda a, i: a if i in looks else i)
+        return Verdict(possible, tuple(saved[j] for j in last), tuple(over), tuple(self.asked))
+
+
+def _looks(asked: list[tuple[int, ...]], default: tuple[int, ...]) -> set[int]:
+    """Iterations of short stretches at default clocks between or after lowered ones."""
+    found: set[int] = set()
+    for clocks, group in itertools.groupby(enumerate(asked), key=lambda pair: pair[1]):
+        at = [i for i, _ in group]
+        if clocks == default and at[0] > 0 and len(at) <= LOOK_ITERATIONS:
+            found.update(at)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """By iteration: true saving and slowdown above the budget. Ratios."""
+    """By iteration: true saving and slowdown above the budget. Ratios.
+
+    During a short look at default clocks the saving is that of the clocks before it.
+    """
 
     possible: float
     saved: tuple[float, ...]

@@ -41,14 +41,17 @@ PATH_SD = 0.003
 HIDDEN_PARTS = (0.3, 0.6, 1.0)
 HIDDEN_STEPS = (0.02, 0.01, 0.005)
 HIDDEN_WORTH = 1.0
-# Under a power cap default clocks may be faster than any lock above it (by 1 % on the public A40
-# sweep), which looks like a slow window. Windows known to so much tell the two apart.
-CAPPED_STDERR_MAX = 0.004
-CAPPED_WIDE = 0.03  # of a clock, as a logarithm: less is the rounding to clocks of the table
+# Time may stay flat for so much longer than power. Where power falls at once, no cap hides a clock:
+# work that hardly follows its clock is another thing.
+LATE_KNEE = 0.06
+# Default clocks under a power cap may be faster than any lock near them: by 0.3 to 2 % on the
+# public A40 sweep, forward and backward by different amounts. Logarithms; a narrower cap is the
+# rounding to clocks of the table.
+LOCKED_SD, CAPPED_WIDE = 0.01, 0.03
+NOTHING_SD = 1e-6  # of an unknown that is known: 0
 # Power while waiting, of the mean power, and the standard deviation of its logarithm, where the
 # policy does not give it: GPUs that wait more in one window than in another show it.
 BLOCKING_UNKNOWN, BLOCKING_SD = 0.25, 0.35
-BLOCKING_KNOWN_SD = 1e-3  # nothing is learnt of it
 WINDOWS_KEPT = 24  # the baseline and the newest: what older ones say, a job may have outlived
 
 
@@ -84,9 +87,6 @@ class OperationModel:
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         self.power_w, capped = self._power(kept, fall, ahead, constants)
-        self.hidden_in_noise = bool(
-            capped.max() > CAPPED_WIDE and np.median(self._stderr) > CAPPED_STDERR_MAX
-        )
         self._tabulate_times(fall, ahead, capped)
         working_s = self.mean_s.sum(axis=1) * constants.pipeline.microbatches
         self.cost_j = working_s * (np.maximum(self.power_w, self.waiting_w) - self.waiting_w)
@@ -115,18 +115,17 @@ class OperationModel:
         kinds = len(KINDS)
         values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
         group = (self._cards[:, None] * kinds + np.arange(kinds)).ravel()
+        fall, ahead = np.repeat(fall, kinds, axis=0), np.repeat(ahead, kinds, axis=0)
+        groups = np.eye(int(group.max()) + 1)[group][:, None, :]
+        locked = groups * (fall > 0.0)[:, :, None]
+        held = float(capped.max())
+        locked_sd = np.full(locked.shape[2], LOCKED_SD if held > CAPPED_WIDE else NOTHING_SD)
         curves = _below_cap(
-            CurveValues(
-                np.repeat(fall, kinds, axis=0),
-                values,
-                group,
-                self._stderr,
-                np.zeros((*values.shape, 0)),
-                np.zeros(0),
-            ),
+            CurveValues(fall, values, group, self._stderr, locked, locked_sd),
             TIME,
+            held + LATE_KNEE if held > 0.0 else 0.0,
         )
-        change, sd = curves.changes(np.repeat(ahead, kinds, axis=0))
+        change, sd = curves.changes(ahead, groups * (ahead > 0.0)[:, :, None])
         mean, shape = np.exp(curves.levels()[:, None] + change), (self.stages, kinds, -1)
         self.mean_s, self.high_s = mean.reshape(shape), (mean * np.exp(sd)).reshape(shape)
         # Below the lowest measured clock no work slows by more than its clock, and above the power
@@ -160,7 +159,7 @@ class OperationModel:
             guess_w = BLOCKING_UNKNOWN * float((energy_j[:, 0] / times_s[0]).mean())
             ratio = float(fitted(guess_w, BLOCKING_SD).factors[0])
             self.waiting_w = guess_w * float(np.exp(ratio))
-        curves = fitted(self.waiting_w, BLOCKING_KNOWN_SD)
+        curves = fitted(self.waiting_w, NOTHING_SD)
         power_w = np.exp(curves.levels()[:, None] + curves.changes(ahead)[0])
         return power_w, curves.flat[self._cards]
 
@@ -185,9 +184,9 @@ class OperationModel:
         return float(self.cost_j[np.arange(self.stages), at].sum() + self.second_j * time_s)
 
 
-def _below_cap(given: CurveValues, prior: CurvePrior) -> ClockCurves:
+def _below_cap(given: CurveValues, prior: CurvePrior, flat_max: float = np.inf) -> ClockCurves:
     """Curves that are flat down to a fall, by group, where this explains the values best."""
-    groups, furthest = int(given.group.max()) + 1, float(given.fall.max())
+    groups, furthest = int(given.group.max()) + 1, min(flat_max, float(given.fall.max()))
     best = ClockCurves(given, prior, np.zeros(groups))
     if furthest <= 0.0:
         return best
