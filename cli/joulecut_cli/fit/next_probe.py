@@ -4,11 +4,12 @@ A clock's next-probe value is the energy it would save over today's choice if it
 short as its band allows, weighted by the part of the band that the nearest probe leaves open.
 A wide band alone is no reason: at a clock that no budget would choose it hides nothing. This is
 optimistic search ("expected improvement": Jones, Schonlau, Welch 1998) on bands instead of a
-distribution.
+distribution. Between two probes that contradict every curve the band is at least their step.
 """
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ from joulecut_cli import figures
 from joulecut_cli.fit.fitted import BUDGETS, Result
 from joulecut_engine.estimate.bands import unexplained
 from joulecut_engine.estimate.estimator import Prediction
+from joulecut_engine.estimate.physics import Floats
+from joulecut_engine.graph.clock_option import ClockOption
 
 GAIN_MIN = 0.0005  # of the energy at the highest clocks; less is within one measurement's noise
 
@@ -83,9 +86,10 @@ def next_probe(fitted: Result) -> NextProbe | None:
     """
     gains_j, shorter = dict[int, float](), dict[int, float]()
     spent_j = 0.0
-    for predicted in fitted.predicted.values():
+    for key, predicted in fitted.predicted.items():
         spent_j += float(predicted.time_s[-1] * predicted.power_w[-1])
-        for clock, gain_j, ratio in _hidden(predicted, fitted.probes):
+        jumps = _jumps(predicted, fitted.probed.options.get(key, ()))
+        for clock, gain_j, ratio in _hidden(predicted, fitted.probes, jumps):
             gains_j[clock] = gains_j.get(clock, 0.0) + gain_j
             shorter[clock] = max(shorter.get(clock, 0.0), ratio)
     if not gains_j:
@@ -95,7 +99,28 @@ def next_probe(fitted: Result) -> NextProbe | None:
     return NextProbe(best, gain_ratio, shorter[best]) if gain_ratio >= GAIN_MIN else None
 
 
-def _hidden(predicted: Prediction, probes: frozenset[int]) -> Iterator[tuple[int, float, float]]:
+def _jumps(predicted: Prediction, probed: Sequence[ClockOption]) -> Floats:
+    """How far times may be shorter between two neighbouring probes that no curve joins, by clock.
+
+    Work slows as its clock falls, by at most as much. Logarithms, beyond the bands of both probes;
+    another kernel between them makes such a step, and where it lies no fit can know.
+    """
+    half = dict(
+        zip(predicted.clocks_mhz, np.log(predicted.time_s / predicted.time_low_s), strict=True)
+    )
+    clocks = np.asarray(predicted.clocks_mhz, dtype=np.float64)
+    jumps = np.zeros(clocks.size)
+    for low, high in itertools.pairwise(sorted(probed)):
+        slower = math.log(low.time_s / high.time_s)
+        step = max(-slower, slower - math.log(high.clock_mhz / low.clock_mhz))
+        between = (clocks > low.clock_mhz) & (clocks < high.clock_mhz)
+        jumps[between] = max(0.0, step - half[low.clock_mhz] - half[high.clock_mhz])
+    return jumps
+
+
+def _hidden(
+    predicted: Prediction, probes: frozenset[int], jumps: Floats
+) -> Iterator[tuple[int, float, float]]:
     """Each unprobed clock of an operation, the energy (J) its band hides, and the depth used."""
     own = tuple(clock for clock in predicted.clocks_mhz if clock in probes)
     clocks = np.asarray(predicted.clocks_mhz, dtype=np.float64)
@@ -103,6 +128,7 @@ def _hidden(predicted: Prediction, probes: frozenset[int]) -> Iterator[tuple[int
     deep = np.log(predicted.time_s / predicted.time_low_s) * unexplained(
         apart_mhz, float(clocks[-1])
     )
+    deep = np.maximum(deep, jumps)
     short_s = predicted.time_s * np.exp(-deep)
     energy_j, least_j = (time_s * predicted.power_w for time_s in (predicted.time_s, short_s))
     gain_j = np.zeros(clocks.size)

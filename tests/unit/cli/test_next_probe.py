@@ -12,6 +12,7 @@ from joulecut_cli.fit.fitted import Result
 from joulecut_cli.fit.next_probe import NextProbe, next_probe
 from joulecut_cli.main import dispatch
 from joulecut_engine.estimate.estimator import Prediction
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 CLOCKS = tuple(range(800, 1401, 50))
@@ -57,6 +58,20 @@ def test_beside_a_probe_there_is_less_to_learn() -> None:
     free = _told(_result((800, 1400), even))
     assert free is not None
     assert _told(_result((800, free + 50, 1400), even)) not in {None, free}
+
+
+@pytest.mark.parametrize("jump", [0.0, 0.19])
+def test_between_probes_that_no_curve_joins_there_is_most_to_learn(jump: float) -> None:
+    """Up to 1100 MHz another kernel runs, faster than at the next clock above."""
+    times_s = TIME_S * np.where(np.array(CLOCKS) <= 1100, 1.0 - jump, 1.0)
+    measured = tuple(
+        ClockOption(mhz, float(times_s[at]), float(times_s[at] * POWER_W[at]))
+        for at, mhz in enumerate(CLOCKS)
+        if mhz in {800, 1100, 1200, 1400}
+    )
+    flat = _result((800, 1100, 1200, 1400), {1300: 0.01})
+    told = _told(replace(flat, probed=Profile({(0, "forward"): measured})))
+    assert told == (1150 if jump else 1300)
 
 
 @pytest.mark.parametrize(
