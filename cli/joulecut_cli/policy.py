@@ -224,7 +224,7 @@ def _diff(argv: list[str]) -> int:
 
 def as_text(policy: "Policy") -> str:
     """Every job in a few lines."""
-    count = len(policy.jobs)
+    count, found = len(policy.jobs), policy.found_jobs
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
     for job in policy.jobs:
@@ -240,6 +240,9 @@ def as_text(policy: "Policy") -> str:
             lines.append(f"    opt-in  {_opt_in(job)}")
         if job.verify.holdout:
             lines.append(f"    saving  {_holdout(job)}")
+    if found.mode == "recommend" and policy.mode != "off":
+        slower = f"{found.max_slowdown * 100:.6g}% slower"
+        lines.append(f"  jobs without an entry: recommended at {slower}, no command is sent")
     return "\n".join(lines)
 
 
@@ -264,8 +267,8 @@ def outcome(job: "JobPolicy") -> str:
     """What the controller does for this job."""
     if job.mode == "off":
         return "nothing is planned"
-    if job.pipeline is None:
-        return "no change: no pipeline is given"
+    if job.pipeline is None and job.rate is None:
+        return "the job's own reports show its pipeline, else no change"
     if job.profile is None:
         if job.mode == "recommend":
             return "no profile is given: no plan; the first setting to try is shown"

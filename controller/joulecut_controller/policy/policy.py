@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from joulecut_controller.policy.rate_query import RateQuery
@@ -186,8 +186,11 @@ DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy
 
 
 def policy_json(policy: Policy) -> dict[str, Any]:
-    """The policy with its jobs in their order, since the first match wins. Units in the keys."""
-    shown: dict[str, Any] = _plain(policy)
+    """The policy with its entries in their order, since the first match wins; without jobs that
+    were found, which no line names. Units in the keys.
+    """
+    jobs = tuple([job for job in policy.jobs if not job.found])
+    shown: dict[str, Any] = _plain(replace(policy, jobs=jobs))
     return shown
 
 

@@ -13,6 +13,7 @@ from joulecut_controller.policy.policy import (
     Policy,
     Slo,
     SlurmJobMatch,
+    policy_json,
 )
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -89,6 +90,13 @@ def test_the_policy_leaves_them_out_or_names_their_budget() -> None:
     assert found(Policy(mode="off"), gpus(SLURM)) == ()
     (job,) = found(Policy(found_jobs=FoundJobsPolicy(max_slowdown=0.03)), gpus(SLURM))
     assert job.slo.max_slowdown == 0.03
+
+
+def test_they_are_no_difference_to_the_file() -> None:
+    policy = Policy(jobs=(JobPolicy("mine", "recommend", Slo(0.0)),))
+    jobs = FoundJobs()
+    jobs.note(reports(), gpus(SLURM))
+    assert policy_json(jobs.with_found(policy, gpus(SLURM))) == policy_json(policy)
 
 
 def test_their_number_is_bounded() -> None:
