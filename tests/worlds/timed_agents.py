@@ -94,7 +94,7 @@ class Gpu:
     def _look(self, now_s: float) -> None:
         assert self.schedule is not None
         if isinstance(self.schedule, MarkSchedule):
-            due = self.schedule.due(now_s)
+            due = self.schedule.due(now_s, self.timing.latencies.raise_ahead_s)
         else:
             due = self.schedule.due(self.starts.prediction(), self.timing.latencies, now_s)
         if due.clock_mhz != self.asked_mhz:

@@ -218,7 +218,7 @@ class ClockSchedules:
                 due_s = min(now_s, max(gpu.next_s, now_s - QUEUE_S_MAX))
                 self.stepping(gpu.uuid, due.clock_mhz, due_s, due_s + ahead_s)
         else:
-            due = gpu.schedule.due(now_s)
+            due = gpu.schedule.due(now_s, self._latencies(gpu.uuid).raise_ahead_s)
         at_mhz = gpu.at_mhz
         if due.clock_mhz > at_mhz or (due.clock_mhz < at_mhz and now_s >= gpu.wait_until_s):
             self._step(gpu, due.clock_mhz, RESTED if due.rests else ACCEPTED)

@@ -1,7 +1,7 @@
 """The clock of each operation of a plan, tied to the marks that the job sends where it begins.
 
-Marks name kind and microbatch, so nothing has to be predicted. A clock follows its mark by the set
-latency: an operation has to be several times as long.
+Marks name kind and microbatch. A step down follows its mark by the set latency, so an operation has
+to be several times as long. The agent sends a raise ahead of the mark that it expects next.
 """
 
 from bisect import bisect_left

@@ -201,8 +201,37 @@ def test_every_microbatch_is_the_rest_of_them(node: Node) -> None:
         node.now_s += 1.0
         node.mark("f", microbatch)
         assert node.mhz() == then
+        node.now_s += 1.0
         node.mark("f", microbatch, at="end")
         assert node.mhz() == REST
+
+
+def test_a_raise_is_in_force_when_its_operation_begins_and_a_step_down_follows_it(
+    node: Node,
+) -> None:
+    node.latencies = SetLatencies(0.01, 0.03)
+    assert node.order(_setting()) == [""]
+    for iteration, late_s in enumerate((0.0, 0.02, -0.02, 0.0)):
+        node.mark("forward", 1, iteration)
+        assert node.mhz() == 900
+        node.wait(0.9)
+        assert node.mhz() == 900
+        node.wait(0.1 + late_s)
+        assert node.mhz() == (REST if iteration else 900), "nothing is known of the first one"
+        node.mark("backward", 7, iteration)
+        assert node.mhz() == REST
+        node.wait(2.0)
+        assert node.mhz() == REST, "no step down before its mark"
+
+
+def test_marks_that_stop_before_a_raise_do_not_delay_it(node: Node) -> None:
+    assert node.order(_setting()) == [""]
+    for mark in (("forward", 1), ("backward", 7)):
+        node.mark(*mark)
+        node.wait(1.0)
+    node.mark("forward", 1, 2)
+    node.wait(1.0)
+    assert node.mhz() == REST
 
 
 def test_the_keeper_steps_only_within_the_schedule_of_a_live_lease(node: Node) -> None:
@@ -244,7 +273,7 @@ def test_a_storm_of_marks_is_a_step_now_and_then(node: Node) -> None:
         node.now_s += 0.001
         node.mark(*(("forward", 1), ("backward", 7))[n % 2])
     assert node.cards.writes - writes <= 2 * 1.0 / STEP_S + 2
-    assert node.steps["refused"] <= 1.0 / STEP_S + 1, "nor is the keeper asked for more"
+    assert node.steps.get("refused", 0) <= 1.0 / STEP_S + 1, "nor is the keeper asked for more"
 
 
 @pytest.mark.parametrize(
@@ -322,7 +351,8 @@ def test_silence_of_the_job_is_no_slow_gpu(node: Node) -> None:
 def test_two_iterations_without_a_mark_are_silence(
     node: Node, iteration_s: float, patience_s: float
 ) -> None:
-    assert node.order(_setting()) == [""]
+    low = (ScheduleStep("forward", 900, 1), ScheduleStep("backward", 900, 7))
+    assert node.order(_setting(schedule=low)) == [""]
     for iteration in range(1, 5):
         node.now_s += iteration_s / 2
         node.mark("backward", 7, iteration)
