@@ -35,6 +35,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 
 BEGIN_S = 0.2  # a job needs some time before its first iteration
 SLICE_S = 0.05  # between two looks at the clocks: work is handed in that late
+MARK_SLICE_S = 0.005  # where operations are marked: as late as a mark is
 LAST_SLICE_S = 0.002  # with the last operations: an iteration is reported when it ends
 ROUNDING_S = 1e-9
 LATE_S_MAX = 1.5  # later than this (a suspended machine), the lost time is really lost
@@ -108,12 +109,13 @@ class Job:
         )
         limits_w = tuple(map(power_limit_w, [state.sku for state in self._states], cards))
         peer_s = self._peer_s()
-        execution = Execution(self._plant, peer_s, limits_w)
+        execution = Execution(self._plant, peer_s, limits_w, partial(self._mark, number))
+        slice_s_max = MARK_SLICE_S if self._job.reports.marks else SLICE_S
         at_s, spent_j = 0.0, execution.energy_j
         counters_j: tuple[float, ...] = ()
         while at_s < execution.duration_s:
             last = execution.operations_left <= self._plant.stages
-            self._sleep_until(begin_s + at_s + (LAST_SLICE_S if last else SLICE_S))
+            self._sleep_until(begin_s + at_s + (LAST_SLICE_S if last else slice_s_max))
             if self._stopping:
                 return None
             cards, until_s = self._cards(), now_s() - begin_s
@@ -218,6 +220,25 @@ class Job:
         self._outbox.sort(key=lambda one: one[0])
         self._send_due()
         self._results.write(ended.record)
+
+    def _mark(self, iteration: int, stage: int, step: int, _: float) -> None:
+        """Marks an operation that begins, if the file says so."""
+        gpu, work = self._job.gpus[stage], self._plant.steps[step]
+        if gpu.socket is None or not self._job.reports.marks:
+            return
+        mark = {
+            "v": 1,
+            "job": self._job.job,
+            "uuid": self._states[stage].uuid(gpu.index),
+            "stage": stage,
+            "mark": "begin",
+            "kind": work.instruction,
+            "microbatch": work.microbatch,
+            "iteration": iteration,
+            "t_ns": time.monotonic_ns(),
+        }
+        with contextlib.suppress(OSError):
+            self._socket.sendto(json.dumps(mark).encode(), str(gpu.socket))
 
     def _send_due(self) -> None:
         while self._outbox and self._outbox[0][0] <= now_s():

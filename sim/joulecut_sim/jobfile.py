@@ -6,7 +6,8 @@ pipeline: {schedule: 1f1b, microbatches: 48}   # one stage per GPU
 time_scale: 0.045                              # factor on all operation times
 seed: 1
 noise: {operation: 0.01, gpu_time: 0.004, gpu_power: 0.015}
-reports: {jitter_s: 0.02, lost: 0.1}           # optional: how late reports are, and the share lost
+reports: {jitter_s: 0.02, lost: 0.1}           # optional: how late reports are, and the share lost;
+                                               # with `marks: true` operations are marked as well
 gpus:                                          # in stage order
   - {state: node-a/gpus.state, index: 0, socket: node-a/job.sock}
 control: control.json      # optional: {"peer_iteration_time_s": 0.5} while a sibling is slow
@@ -36,6 +37,7 @@ _KEYS = (
     "results",
     "iterations",
 )
+_REPORTS_KEYS = ("jitter_s", "lost", "marks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,14 @@ class JobGpu:
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """How well a job reports: delay of an iteration's reports (half-normal), share lost."""
+    """How well a job reports: delay of an iteration's reports (half-normal), share lost.
+
+    `marks`: it sends a mark as each operation begins, without delay or loss.
+    """
 
     jitter_s: float = 0.0
     lost: float = 0.0
+    marks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +101,10 @@ class _Reader:
         noise = self._mapping(
             ("noise",), data.get("noise", {}), ("operation", "gpu_time", "gpu_power"), ()
         )
-        reports = self._mapping(("reports",), data.get("reports", {}), ("jitter_s", "lost"), ())
+        reports = self._mapping(("reports",), data.get("reports", {}), _REPORTS_KEYS, ())
+        marks = reports.pop("marks", False)
+        if not isinstance(marks, bool):
+            raise self._document.bad(("reports", "marks"), f"{marks!r}", "true or false")
         return JobFile(
             job=self._text(("job",), data["job"]),
             schedule=schedule,
@@ -109,7 +118,8 @@ class _Reader:
                 **{key: self._number(("noise", key), noise[key], 0.0, 0.3) for key in noise}
             ),
             reports=Reporting(
-                **{key: self._number(("reports", key), reports[key], 0.0, 1.0) for key in reports}
+                **{key: self._number(("reports", key), reports[key], 0.0, 1.0) for key in reports},
+                marks=marks,
             ),
             control=self._path(("control",), data["control"]) if "control" in data else None,
             results=self._path(("results",), data["results"]) if "results" in data else None,

@@ -23,7 +23,7 @@ from joulecut_sim.results import LINES_MAX, Record, Results
 from joulecut_sim.results import read as read_results
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
-from joulecut_wire.reports import decode
+from joulecut_wire.reports import Mark, decode
 
 WAIT_S = 120.0  # far more than anything here takes on an idle machine
 
@@ -132,6 +132,20 @@ def test_reports_reach_the_agents_socket_and_read_well(folder: Path) -> None:
         ]
         assert 0.0 < sum(op.busy_s for op in report.operations) < report.duration_s
         assert report.peer_iteration_time_s is None
+
+
+def test_operations_are_marked_in_their_order_where_the_file_says_so(folder: Path) -> None:
+    path = _write(folder, iterations=2, reports={"marks": True})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as agent:
+        agent.bind(str(folder / "b.sock"))
+        agent.settimeout(WAIT_S)
+        with _running(path):
+            told = [decode(agent.recv(8192)) for _ in range(2 * (2 * 8 + 2))]
+    last = [one for one in told if isinstance(one, Mark) and one.uuid == "GPU-sim-b-1"]
+    turns = [(kind, microbatch) for microbatch in range(4) for kind in ("forward", "backward")]
+    assert [(one.kind, one.microbatch) for one in last] == turns * 2
+    assert [one.iteration for one in last] == [0] * 8 + [1] * 8
+    assert sum(isinstance(one, IterationReport) for one in told) == 4
 
 
 def test_an_agent_that_does_not_read_is_not_waited_for(folder: Path) -> None:
@@ -263,6 +277,7 @@ def test_a_machine_that_slept_does_not_make_the_job_hurry(folder: Path) -> None:
         ({"noise": {"operation": 3.0}}, "noise.operation"),
         ({"noise": {"colour": 1.0}}, "noise.colour"),
         ({"reports": {"lost": 2.0}}, "reports.lost"),
+        ({"reports": {"marks": 1}}, "reports.marks"),
         ({"job": ""}, "job"),
         ({"iterations": 0}, "iterations"),
     ],
