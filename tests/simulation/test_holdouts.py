@@ -221,7 +221,7 @@ def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStor
     assert outcomes(controller)
     assert not windows(store, "default")
     assert any("ended early" in text for text in controller.events("verify"))
-    controller.run(round(4 * SLOT_S / INTERVAL_S))
+    controller.run(round(2 * SLOT_S / INTERVAL_S))
     assert not held_out(controller)
     holdout = controller.job.holdout
     assert holdout is not None
@@ -321,7 +321,7 @@ def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> N
 def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
     world = HeldOutWorld()
     controller = controlled(world, store, world.policy())
-    controller.run(round(8 * SLOT_S / INTERVAL_S))
+    controller.run(round(5 * SLOT_S / INTERVAL_S))  # with a share there is one in four
     assert controller.job.holdout is None
     assert not windows(store)
     assert not world.at_default()

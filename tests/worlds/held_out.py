@@ -17,10 +17,10 @@ from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.switchback import WARM_UP_S
 from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json
-from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.plant import Noise
 from joulecut_wire.messages import Command, GpuSnapshot, Result
 
-SCALE = 0.25  # an iteration at default clocks then takes 1.02 s
+MICROBATCHES, SCALE = 12, 0.45  # an iteration at default clocks then takes 1.02 s
 INTERVAL_S = 5.0
 WINDOW_S = 60.0  # the shortest the policy takes
 SLOT_S = WINDOW_S + WARM_UP_S
@@ -53,10 +53,8 @@ class HeldOutWorld(World):
         creep_per_s: float = 0.0,
         job: str = "demo",
     ) -> None:
-        super().__init__(noise=noise, seed=seed, job=job)
+        super().__init__(noise=noise, seed=seed, job=job, microbatches=MICROBATCHES, scale=SCALE)
         self._rename(job)
-        self.scale = SCALE
-        self.plant = Plant([self.sku] * self.stages, 24, time_scale=SCALE, noise=noise, seed=seed)
         self.truth: list[Truth] = []
         self.checkpoint_every, self.checkpoint_s = checkpoint_every, checkpoint_s
         self.creep_per_s = creep_per_s
