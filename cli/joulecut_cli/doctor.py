@@ -54,7 +54,7 @@ def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
     where = "no entry: found by its reports, " if job["found"] else ""
     yield Step("policy", True, f"{where}mode {job['mode']}, {_budget(job)}")
     yield _agents(board)
-    yield _reports(job)
+    yield _reports(job, board)
     yield _placed(job)
     yield _controllable(job, board)
     yield _measured(job)
@@ -87,12 +87,14 @@ def _agents(board: Json) -> Step:
     )  # fmt: skip
 
 
-def _reports(job: Json) -> Step:
+def _reports(job: Json, board: Json) -> Step:
     faults = job.get("report_faults", [])
     if job["report_age_s"] is None:
         if faults:
             return Step("reports", False, "none is usable", faults[0]["text"])
         mend = f"joulecut run --job {job['name']} -- COMMAND, or another source ({SOURCES_PAGE})"
+        if others := [one["name"] for one in board["jobs"] if one["found"]]:
+            mend = f"if it is {' or '.join(others)}, which no entry takes: match it; else {mend}"
         return Step("reports", False, "the job has not reported yet", mend)
     if faults:
         fault = faults[0]

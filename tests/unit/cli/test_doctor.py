@@ -122,3 +122,13 @@ def test_a_job_without_an_entry_gets_the_line_that_enforces_it(source: str, slo:
     text = f"apiVersion: joulecut/v1\nkind: Policy\njobs:\n  {line}\n"
     read = parse(document(text.encode(), "policy.yaml"), lambda _: Profile({}))
     assert (read.jobs[0].mode, read.jobs[0].power_signature) == ("enforce", bool(source))
+
+
+def test_an_entry_without_reports_is_shown_the_jobs_that_no_entry_takes() -> None:
+    board = _with_faults(boards.board())
+    silent = board.jobs[0]
+    policy = replace(silent.view.policy, name="slurm:4711", found=True)
+    other = replace(silent, view=replace(silent.view, policy=policy, report_age_s=1.0))
+    _, found = _doctor(replace(board, jobs=(silent, other)), silent.view.policy.name)
+    assert found["missing"] == "reports"
+    assert "slurm:4711, which no entry takes" in str(found["next"])
