@@ -107,3 +107,15 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     controller.run(12)
     assert world.saved() > before - 0.02, controller.job.sentence
     assert world.recent_s(60) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)
+
+
+def test_what_was_learnt_of_a_gpu_that_slows_down_does_not_hold(store: DatabaseStore) -> None:
+    """Clocks learnt without a profile are not set again, which the breaker would have to end."""
+    world = UnprofiledShapes(replace(SHAPE, data_parallel=3), constant_s=CONSTANT_S / 2)
+    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
+    controller.run(25)
+    assert world.saved() > 0.04, controller.job.sentence
+    world.plant.ratio[0, 1, 0] *= 1.2
+    controller.run(30)
+    assert world.saved() > 0.06, controller.job.sentence
+    assert not controller.events("hold")

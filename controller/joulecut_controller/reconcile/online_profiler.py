@@ -66,6 +66,8 @@ class OnlineProfiler:
         if self._log.shape != observation.shape:
             self.probed = None
             self._log = MeasurementLog.restored(kept, observation.shape)
+        if measured.gpu_shift is not None and self._log.measurements:
+            return self._forget()
         if measured.since_s != self._since_s:
             self._since_s = measured.since_s
             self._durations_s.clear()
@@ -77,10 +79,10 @@ class OnlineProfiler:
         wanted = window_iterations(current.time_mean_s, detailed=detailed)
         if self._log.measurements and measured.at_default:
             wanted = min(wanted, look.ITERATIONS)
-        if len(self._durations_s) < wanted or measured.drift.shift_ratio != 1.0:
-            return ""  # after a shift default clocks come first
-        if not self._log.measurements and not measured.at_default:
-            return ""  # the first window is the baseline
+        baseline_first = not self._log.measurements and not measured.at_default
+        shifted = measured.drift.shift_ratio != 1.0  # default clocks are measured next
+        if len(self._durations_s) < wanted or baseline_first or shifted:
+            return ""
         measurement = self._measurement(job, measured, view)
         if isinstance(measurement, str):
             self._said = measurement
@@ -88,6 +90,13 @@ class OnlineProfiler:
         self._log, self._said = self._log.add(measurement)
         self._durations_s.clear()
         self._added_s = self._since_s
+        return self._log.state()
+
+    def _forget(self) -> str:
+        """Clocks were measured of the slowest GPU of each stage, and another one may be it now."""
+        self._log = replace(self._log, measurements=(), restarts=self._log.restarts + 1)
+        self._said = "a GPU became faster or slower than before: learning starts again"
+        self._suspended_mhz = ()
         return self._log.state()
 
     def _measurement(
@@ -169,7 +178,8 @@ class OnlineProfiler:
             return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
         suspension = inputs.holdout or _slower(inputs)
         if suspension:
-            if any(inputs.running.values()) and self.advice is not None:
+            known = self.advice is not None and self._log.measurements
+            if known and any(inputs.running.values()):
                 self._suspended_mhz = self._now_mhz(inputs)
             return Decision("default", "holdout", suspension, replace(state, clocks=None))
         if not self._log.measurements and any(inputs.running.values()):
