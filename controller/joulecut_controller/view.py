@@ -25,6 +25,7 @@ Stages = tuple[tuple[str, ...], ...]  # GPUs of one pipeline, by stage
 
 # In leases: the job of a power limit on a GPU without clocks of ours. No policy can name a job so.
 BUDGET_JOB = "(power budget)"
+NOT_REPORTED = "the job has not reported yet"  # a complaint that may only mean: it does not run
 POWER_SLACK_W = 1.0  # limits are whole watts on some boards
 
 

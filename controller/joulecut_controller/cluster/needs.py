@@ -9,7 +9,7 @@ from typing import Literal
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import Standing
-from joulecut_controller.view import GpuView
+from joulecut_controller.view import NOT_REPORTED, GpuView
 
 # `fault`: something is wrong. `decision`: a person may go on. `note`: the controller copes.
 Severity = Literal["fault", "decision", "note"]
@@ -104,8 +104,10 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
     elif state == "unplaced":
         yield Need("fault", standing.next_step, job=name)
     elif state == "silent" or (state == "enforced" and math.isinf(view.report_age_s)):
-        text = "no report: no clock is changed for it"
-        yield Need("fault", text, job=name, runbook="JoulecutJobSilent")
+        # A job that the policy names may not run at all.
+        never = state == "silent" and view.complaint == NOT_REPORTED
+        text = "has not reported yet" if never else "no report: no clock is changed for it"
+        yield Need("note" if never else "fault", text, job=name, runbook="JoulecutJobSilent")
     elif view.external_lock:
         text = f"no baseline is measured: {view.external_lock}"
         yield Need("fault", text, job=name, runbook="JoulecutSecondWriter")

@@ -11,6 +11,7 @@ from typing import Literal
 from joulecut_controller.board import JobBoard
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.verify.interval import Interval
+from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
     "enforced", "default", "recommended", "steady", "measuring", "learning", "silent", "unplaced",
@@ -85,7 +86,7 @@ def state_of(job: JobBoard) -> State:
         (job.mode == "off", "off"),
         ("breaker" in kinds, "tripped"),
         (bool(kinds), "paused"),
-        (bool(view.complaint), "unplaced"),
+        (view.complaint not in {"", NOT_REPORTED}, "unplaced"),
         (job.applied is not None and not job.applied.changes_nothing, "enforced"),
         (view.baseline is None and not math.isfinite(view.report_age_s), "silent"),
         (view.baseline is None, "measuring"),

@@ -12,7 +12,7 @@ from joulecut_controller.observe.job_matcher import JobMatch
 from joulecut_controller.observe.ranks import Seat, by_completion, seats
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import GpuView
+from joulecut_controller.view import NOT_REPORTED, GpuView
 
 # A checkpoint or an evaluation holds up a few iterations; more is not working any more.
 SILENCE_ITERATIONS = 8
@@ -151,7 +151,7 @@ class Placements:
             complaint = complaint or (
                 f"reports name GPU {stranger}, which no agent describes"
                 if stranger
-                else "the job has not reported yet"
+                else NOT_REPORTED
             )
         return Placement(
             stages=stages,

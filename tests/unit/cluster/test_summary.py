@@ -11,6 +11,7 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.orders import Hold
 from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.view import NOT_REPORTED
 
 
 def with_job(board: Board, job: JobBoard) -> Board:
@@ -98,6 +99,19 @@ def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     assert (standing(held).state, standing(boards.job()).state) == ("tripped", "enforced")
     assert "arms it again" in standing(held).next_step
     assert standing(boards.job()).next_step == ""
+
+
+def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() -> None:
+    """A policy names jobs that do not run at the moment."""
+    [young] = boards.measuring().jobs
+    stopped = replace(young, view=replace(young.view, report_age_s=math.inf))
+    never = replace(stopped, view=replace(stopped.view, complaint=NOT_REPORTED))
+    misfit = replace(stopped, view=replace(stopped.view, complaint="no GPU reports stage 1 of 2"))
+    found = []
+    for job in (never, stopped, misfit):
+        [need] = cluster_of(with_job(boards.measuring(), job)).needs
+        found.append((standing(job).state, need.severity))
+    assert found == [("silent", "note"), ("silent", "fault"), ("unplaced", "fault")]
 
 
 def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:

@@ -74,7 +74,7 @@ export class Job {
     const saving = savingOf(job);
     show(this.saving, saving !== "");
     this.saving.lastChild.textContent = ` ${saving}`;
-    show(this.complaint, job.complaint !== "");
+    show(this.complaint, job.complaint !== "" && job.state !== "silent");
     setText(this.complaint, `The job’s GPUs cannot be assigned to its stages: ${job.complaint}`);
     this.tiles.update(job, history);
     this.frontier.update(job);
