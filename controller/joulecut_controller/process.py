@@ -44,9 +44,6 @@ from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.tls import rotating
 from joulecut_wire.web_config import WebConfig
 
-# Agents that do not answer by then are looked for on; only their epochs are not known yet,
-# and a larger one found later makes this controller stand back.
-FIRST_READING_S = 10.0
 WATCH_S_MAX = 1.0  # agents sample once a second
 WATCH_S_MIN = 0.1
 # Messages of all agents; each costs a fifth of a millisecond. A larger fleet is watched less often,
@@ -158,7 +155,6 @@ async def _serve(
         stopping=stopping,
     )
     try:
-        await context.until_stopped(fleet.all_read(FIRST_READING_S))
         while (ready := await wait_for_leadership(context)) is not None:
             await lead_term(context, ready)
     finally:

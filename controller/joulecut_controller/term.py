@@ -5,15 +5,20 @@ standby and sends no commands.
 """
 
 import asyncio
+import copy
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.cluster.history import History
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.log import NAME, log
-from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import ArrivedReport, Store
+from joulecut_controller.reconcile.learning import NAME as PREDICTORS
+from joulecut_controller.reconcile.learning import unpacked
 from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
@@ -36,25 +41,64 @@ HURRY_S = 1.0
 HURRIED_PASSES = 8
 LAG_LOOK_S = 0.1
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
+PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
+# Agents that do not answer by then are looked for on; only their epochs are not known yet,
+# and a larger one found later makes this controller stand back.
+FIRST_READING_S = 10.0
 
 
 @dataclass(slots=True)
 class Readiness:
     """What a standby has ready for its term: the newest report of each GPU, from which the first
-    pass knows where jobs run, and an estimator with the policy's profiles, which take seconds.
+    pass knows where jobs run, and an estimator with the policy's profiles and what was learnt,
+    which take seconds. `learnt` is the stored text that it was restored from; empty without one.
     """
 
     newest: dict[str, ArrivedReport] = field(default_factory=dict)
-    learner: AdaptiveEstimator = field(default_factory=lambda: AdaptiveEstimator({}))
+    learner: AdaptiveEstimator | None = None
+    learnt: str = ""
+
+    async def prepare(self, policy: Policy, store: Store) -> None:
+        """Fits and reads what is new; a term may begin with what was ready before. What cannot be
+        read is left to the first pass, which reports it.
+        """
+        self.learner, self.learnt = await asyncio.to_thread(self._newest, policy, store)
+
+    def _newest(self, policy: Policy, store: Store) -> tuple[AdaptiveEstimator, str]:
+        learner, learnt = self.learner or AdaptiveEstimator(profiles_of(policy)), self.learnt
+        with suppress(Unavailable, ValueError):
+            kept = store.learnt(PREDICTORS)
+            if kept and kept != learnt:
+                learner = copy.copy(learner)
+                learner.restore(unpacked(kept))
+                learnt = kept
+        return learner, learnt
 
 
 async def wait_for_leadership(context: ServiceContext) -> Readiness | None:
     """Waits until this controller may lead; None where it is stopped before that."""
+    ready = Readiness()
     following = asyncio.create_task(_follow(context.history))
+    preparing = asyncio.create_task(_prepare_again(context, ready))
     try:
-        return await _wait(context)
+        await context.until_stopped(_begin_watching(context, ready))
+        return ready if await _wait(context, ready) else None
     finally:
         following.cancel()
+        preparing.cancel()
+
+
+async def _begin_watching(context: ServiceContext, ready: Readiness) -> None:
+    """Before the leader lock, which is lost where its holder is busy."""
+    await asyncio.gather(
+        context.fleet.all_read(FIRST_READING_S), ready.prepare(context.policy, context.store)
+    )
+
+
+async def _prepare_again(context: ServiceContext, ready: Readiness) -> None:
+    while True:
+        await asyncio.sleep(PREPARE_S)
+        await ready.prepare(context.policy, context.store)
 
 
 async def _follow(history: History) -> None:
@@ -64,20 +108,13 @@ async def _follow(history: History) -> None:
         await asyncio.sleep(HISTORY_LOOK_S)
 
 
-async def _wait(context: ServiceContext) -> Readiness | None:
+async def _wait(context: ServiceContext, ready: Readiness) -> bool:
+    """Whether this controller leads now; False where it is stopped before that."""
     said, tries = "", 0
-    ready = Readiness()
-    profiles: asyncio.Task[None] | None = None
     while not context.stopping.is_set():
         if await context.leadership.try_once():
-            if profiles is not None:
-                await profiles
-            return ready
+            return True
         tries += 1
-        if profiles is None:
-            wanted = profiles_of(context.policy)
-            fitting = asyncio.to_thread(ready.learner.set_profiles, wanted)
-            profiles = asyncio.create_task(fitting, name="profiles")
         ready.newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
         board = standby_board(
             context.fleet.observe(time.monotonic()),
@@ -97,14 +134,14 @@ async def _wait(context: ServiceContext) -> Readiness | None:
             said = context.leadership.waiting
             log(said)
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
-    return None
+    return False
 
 
 async def lead_term(context: ServiceContext, ready: Readiness) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
-        reconciler = _begin(context, rates, ready)
+        reconciler = await _begin(context, rates, ready)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
         await context.leadership.release()
@@ -115,7 +152,6 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     announce(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
     context.commands.open(reconciler.commands.execute)
-    context.sweeper.settle()  # of the term before, nothing is held any more
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
         await _lead(context, reconciler, rates)
@@ -126,7 +162,7 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
         await context.leadership.release()
 
 
-def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) -> Reconciler:
+async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     strange = impossible_epoch(nodes)
@@ -134,7 +170,7 @@ def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) ->
         raise ImpossibleEpoch(strange)  # only a person can mend that
     broken = False
     try:
-        context.policy = context.source.load()
+        context.policy = await asyncio.to_thread(context.source.newest, context.policy)
     except BadInput:
         broken = True
     context.store.fence(0)
@@ -145,7 +181,8 @@ def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) ->
         store=context.store,
         source=context.source,
         policy=context.policy,
-        learner=ready.learner,
+        learner=ready.learner or AdaptiveEstimator({}),
+        learnt=ready.learnt,
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
         planners=context.planners,
         background=context.background,
@@ -208,13 +245,16 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
         board = await reconciler.run_pass()
         context.publisher.publish(board)
         await asyncio.to_thread(context.history.add, board)
-        context.sweeper.tend()
         if not board.steady and board.sentence != error:
             level: Level = "error" if results["failed"] > failed else "info"
             log(f"pass {board.pass_number}: {board.sentence}", level)
         error = board.sentence
         wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s
         hurried -= 1
+        if hurried == 0:
+            context.sweeper.settle()  # of the term before, nothing is held any more
+        elif hurried < 0:
+            context.sweeper.tend()
         due_s = max(due_s + wait_s, time.monotonic())
         await reconciler.commands.rest(due_s - time.monotonic())
         due_s = min(due_s, time.monotonic())  # an order may have called the pass early

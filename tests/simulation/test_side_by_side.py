@@ -2,24 +2,31 @@
 meets the cluster as it is when it is ready.
 """
 
+import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
+from enforced import PASSES_TO_PLAN
 from held_out import HeldOutWorld, Pair
-from worlds import Controller
+from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
+from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.worker_calls import Question
 from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.view import Window
 
 T = TypeVar("T")
 SLOW = "left"
 PASSES = 200
+LIMIT_S = 90.0  # the loop also solves here; on a busy machine that takes its time
 
 
 class SlowForOneJob(Executor):
@@ -121,3 +128,58 @@ def test_an_answer_to_a_picture_that_has_changed_is_not_applied(store: DatabaseS
     assert baseline is not None
     assert applied.deadline_s is not None
     assert applied.deadline_s > 1.04 * baseline.time_mean_s
+
+
+class WaitsForTheLoop:
+    """A store each of whose writes about a plan ends only once the event loop has gone on."""
+
+    def __init__(self, store: DatabaseStore) -> None:
+        self._store, self.turns = store, threading.Semaphore(0)
+        self.waited: list[bool] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _wait(self) -> None:
+        while self.turns.acquire(blocking=False):
+            pass
+        self.waited.append(self.turns.acquire(timeout=LIMIT_S))
+
+    def next_generation(self) -> int:
+        self._wait()
+        return self._store.next_generation()
+
+    def keep_plan(self, plan: Plan) -> None:
+        self._wait()
+        self._store.keep_plan(plan)
+
+    def keep_baseline(self, job: str, shape: str, window: Window) -> None:
+        self._wait()
+        self._store.keep_baseline(job, shape, window)
+
+
+def test_no_heartbeat_waits_for_the_store(store: DatabaseStore) -> None:
+    world = World()
+    slow = WaitsForTheLoop(store)
+    controller = Controller(world, cast("Store", slow), world.policy())
+
+    async def turn() -> None:
+        while True:
+            slow.turns.release()
+            await asyncio.sleep(0.001)
+
+    async def go() -> None:
+        turning = asyncio.create_task(turn())
+        for _ in range(2 * PASSES_TO_PLAN):
+            world.advance(1.0)
+            await controller.reconciler.run_pass()
+            if not world.at_default():
+                break
+        while any(task.get_name() == "studies" for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+        turning.cancel()
+
+    asyncio.run(go())
+    assert not world.at_default()
+    assert len(slow.waited) > 2
+    assert all(slow.waited)

@@ -27,6 +27,8 @@ class AtOnce(ThreadPoolExecutor):
 async def studied() -> None:
     """Lets what runs beside the passes end, so that the end of a run withdraws nothing."""
     for _ in range(TURNS):
-        if not any(task.get_name() == "studies" for task in asyncio.all_tasks()):
+        if not any(
+            task.get_name().startswith(("studies", "step ")) for task in asyncio.all_tasks()
+        ):
             return
         await asyncio.sleep(0)

@@ -5,6 +5,7 @@ a bounded back-off. Nothing here raises into a pass.
 """
 
 import asyncio
+import math
 import re
 import time
 import zlib
@@ -116,9 +117,11 @@ class GrpcFleet:
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._reports: deque[ArrivedReport] = deque(maxlen=reports_kept)
         self._opening = asyncio.Semaphore(OPENING_MAX)
+        self._started_s = -math.inf
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
+        self._started_s = time.monotonic()
         self._pem = self._tls.current() if self._tls else None
         self._tasks.append(asyncio.create_task(self._end_silent_streams(), name="silence"))
         for address in self._agents:
@@ -187,10 +190,10 @@ class GrpcFleet:
         await asyncio.gather(*(channel.close() for channel in self._channels.values()))
 
     async def all_read(self, limit_s: float) -> bool:
-        """Waits until every agent has described itself and sent readings, at most `limit_s`; True
-        if all did.
+        """Waits until every agent has described itself and sent readings, at most `limit_s` from
+        the start; True if all did.
         """
-        until_s = time.monotonic() + limit_s
+        until_s = self._started_s + limit_s
         while time.monotonic() < until_s:
             if all(agent.connected for agent in self._agents.values()):
                 return True

@@ -46,12 +46,15 @@ DONE_KEPT = 64  # late duplicates of a closed iteration are not a new one
 SHORTEST_S = 0.001  # of an iteration; a wrong one must not divide by zero
 PEERS_KEPT = 8  # a straggler's time is a mean over as many iterations
 PEER_JUMP_RATIO = 0.05  # a straggler that got this much faster or slower is another one
+UNLOADED_MAX = 16  # iterations whose loads are taken together; a sample weighs 20 at most
 SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One job's measurements as of a pass. `fresh` holds only what this pass added.
+    """One job's measurements as of a pass. `fresh_iterations` and `fresh_durations_s` are what this
+    pass added. `fresh` are the loads of `fresh_loaded` iterations since they were computed last,
+    `fresh_passes` ago.
 
     `locks` maps every GPU of the job to the clock its lease allows, 0 for default clocks.
     """
@@ -68,6 +71,8 @@ class Measured:
     at_default: bool
     settled: bool  # the clocks in force have been so for several passes
     fresh_last: int | None = None  # number of the newest iteration in `fresh`
+    fresh_loaded: int = 0
+    fresh_passes: int = 1
     ended: tuple[
         EndedIteration, ...
     ] = ()  # this pass: usual ones, and those that settle or stand out
@@ -97,6 +102,9 @@ class _Track:
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
+    unloaded: list[Iteration] = field(default_factory=list)  # of `window`, not in `fresh` yet
+    unloaded_of: MeasurementWindow | None = None
+    unloaded_passes: int = 0
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     marked_s: float = -math.inf
     straggling: bool = False
@@ -163,10 +171,12 @@ class IterationStats:
         pipelines: Groups = (),
         shape: str = "",
         recall: Callable[[str], Window | None] = lambda _shape: None,
+        loads: bool = True,
     ) -> Measured:
         """Adds the reports and snapshots since the last pass. Call it once a pass.
 
-        A job in a new `shape` starts over, with the baselines that `recall` returns.
+        A job in a new `shape` starts over, with the baselines that `recall` returns. Without
+        `loads` those of single GPUs, half of the work, stay as they are until a later pass.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
@@ -197,19 +207,22 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
+        unloaded, passes = self._unloaded(track, fresh, loads=loads)
         return Measured(
             baseline=track.baseline.window,
             current=track.window.summary(RECENT),
             current_iterations=track.window.iterations,
             straggling=track.straggling,
             peer_iteration_time_s=statistics.fmean(track.peers_s) if track.peers_s else None,
-            loads=track.window.loads(),
-            fresh=track.window.loads_of(fresh),
+            loads=track.window.loads(newest=loads),
+            fresh=track.window.loads_of(unloaded),
             fresh_iterations=len(fresh),
             locks=dict(track.locks),
             at_default=at_default,
             settled=track.window.passes > SETTLED_PASSES,
-            fresh_last=fresh[-1].number if fresh else None,
+            fresh_last=unloaded[-1].number if unloaded else None,
+            fresh_loaded=len(unloaded),
+            fresh_passes=passes,
             ended=tuple(
                 EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
                 for one in confirmed
@@ -227,6 +240,21 @@ class IterationStats:
             drift=track.baseline.drift,
             gpu_shift=shifted,
         )
+
+    def _unloaded(
+        self, track: _Track, fresh: list[Iteration], *, loads: bool
+    ) -> tuple[list[Iteration], int]:
+        """The iterations to take the loads of now, and the passes since that was done last."""
+        if track.unloaded_of is not track.window:
+            track.unloaded, track.unloaded_of, track.unloaded_passes = [], track.window, 0
+        track.unloaded_passes += 1
+        track.unloaded += fresh
+        if not loads:
+            del track.unloaded[:-UNLOADED_MAX]
+            return [], 0
+        due, passes = track.unloaded, track.unloaded_passes
+        track.unloaded, track.unloaded_passes = [], 0
+        return due, passes
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
         """The pipelines of the newest iteration, as far as its operations were reported."""

@@ -4,8 +4,9 @@ An entry matches one running job at most: two runs of one name have two rates, a
 serve both. Pure: owners as agents report them, and the policy, go in.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from joulecut_controller.policy.owner import (
     KUBERNETES,
@@ -14,12 +15,15 @@ from joulecut_controller.policy.owner import (
     Instance,
     instance_of,
     matches,
+    shared,
     wanted,
 )
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.view import GpuView
 
 NAMED_MAX = 3  # jobs named in one line
+# The GPUs of each running job, in groups that no entry of the policy tells apart.
+Owners = Mapping[Instance, Mapping[Hashable, list[str]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ def match_jobs(
     owned: dict[str, str] = {}  # GPU -> the entry it belongs to
     found: dict[str, JobMatch] = {}
     places = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
-    owners = _by_owner(gpus) if any(job.found_by_allocation for job in policy.jobs) else {}
+    owners = _by_owner(policy, gpus)
     for job in policy.jobs:
         if job.found_by_allocation:
             groups = _groups(job, gpus, owners, owned)
@@ -61,27 +65,35 @@ def match_jobs(
     return found
 
 
-def _by_owner(gpus: Mapping[str, GpuView]) -> dict[Instance, list[str]]:
-    """The GPUs of every running job that an agent knows of."""
-    owners: dict[Instance, list[str]] = {}
+def _by_owner(policy: Policy, gpus: Mapping[str, GpuView]) -> Owners:
+    """The GPUs of every running job that an agent knows of. A hundred entries are compared with
+    each group, not with each of ten thousand GPUs.
+    """
+    owners: dict[Instance, dict[Hashable, list[str]]] = {}
+    if not any(job.found_by_allocation for job in policy.jobs):
+        return owners
+    keys = {SLURM_NAME, *(key for job in policy.jobs if job.pods for key, _ in job.pods.labels)}
     for uuid, gpu in gpus.items():
-        if gpu.allocation is not None:
-            owners.setdefault(instance_of(gpu.allocation), []).append(uuid)
+        given = gpu.allocation
+        if given is not None:
+            alike = (given.job, shared(given), *(given.labels.get(key) for key in keys))
+            owners.setdefault(instance_of(given), {}).setdefault(alike, []).append(uuid)
     return owners
 
 
 def _groups(
     job: JobPolicy,
     gpus: Mapping[str, GpuView],
-    owners: Mapping[Instance, list[str]],
+    owners: Owners,
     owned: Mapping[str, str],
 ) -> dict[Instance, set[str]]:
     """The GPUs that the entry matches, by running job, without jobs of earlier entries."""
     groups: dict[Instance, set[str]] = {}
-    for owner, uuids in owners.items():
-        mine = {uuid for uuid in uuids if _matches(job, gpus[uuid])}
-        if mine and job.slurm is not None:  # the name may be known of some of a job's GPUs only
-            mine = set(uuids)
+    for owner, alike in owners.items():
+        found = [uuids for uuids in alike.values() if _matches(job, gpus[uuids[0]])]
+        if found and job.slurm is not None:  # the name may be known of some of a job's GPUs only
+            found = list(alike.values())
+        mine = set(chain.from_iterable(found))
         if mine and not mine <= owned.keys():
             groups[owner] = mine
     return groups

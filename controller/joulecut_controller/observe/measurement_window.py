@@ -165,12 +165,13 @@ class MeasurementWindow:
         self._reported = TrainingTime()
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
+        self._loads: tuple[StageLoad, ...] | None = None  # None: a clock changed, or none yet
         self._forget_figures()
 
     def _forget_figures(self) -> None:
-        """Iterations or clocks are new: figures of the window are computed again."""
+        """Iterations are new: figures of the window are computed again."""
         self._summaries: dict[int, Window | None] = {}
-        self._loads: tuple[StageLoad, ...] | None = None
+        self._loads_old = True
 
     @property
     def iterations(self) -> int:
@@ -192,6 +193,7 @@ class MeasurementWindow:
                 self.shift_ratio = statistics.fmean(self._outliers_s) / before_s
             self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
+            self._loads = None
             self._reported.holes.clear()
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
@@ -261,9 +263,12 @@ class MeasurementWindow:
             gpu_sd_ratio=gpu,
         )
 
-    def loads(self) -> tuple[StageLoad, ...]:
-        """Mean busy time per operation and power of every GPU, over the whole window."""
-        if self._loads is None:
+    def loads(self, *, newest: bool = True) -> tuple[StageLoad, ...]:
+        """Mean busy time per operation and power of every GPU, over the whole window. Where the
+        `newest` iterations do not matter, as computed last under the same clocks.
+        """
+        if self._loads is None or (newest and self._loads_old):
+            self._loads_old = False
             mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
             made = (
                 gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)

@@ -48,11 +48,12 @@ class Look:
 
     seen: View  # without jobs
     unclaimed: tuple[ArrivedReport, ...]  # reports that belong to no entry
-    _observe: Callable[[JobPolicy], JobObservation]
+    _observe: Callable[[JobPolicy, bool], JobObservation]
     observations: dict[str, JobObservation] = field(default_factory=dict)
 
-    def at(self, job: JobPolicy) -> None:
-        self.observations[job.name] = self._observe(job)
+    def at(self, job: JobPolicy, *, loads: bool = True) -> None:
+        """Looks at a job; without `loads` those of its GPUs stay as they are (see `fold`)."""
+        self.observations[job.name] = self._observe(job, loads)
 
     def view(self) -> View:
         """The view with every job looked at."""
@@ -119,8 +120,8 @@ class Observer:
         by_job |= _rated(policy, matched, rates)
         seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
 
-        def at(job: JobPolicy) -> JobObservation:
-            return self._sight(job, by_job[job.name], seen, matched[job.name], recall)
+        def at(job: JobPolicy, loads: bool) -> JobObservation:
+            return self._sight(job, by_job[job.name], seen, matched[job.name], recall, loads=loads)
 
         return Look(seen, unclaimed, at)
 
@@ -146,6 +147,8 @@ class Observer:
         seen: View,
         match: JobMatch,
         recall: Recall,
+        *,
+        loads: bool,
     ) -> JobObservation:
         gpus, now_s = seen.gpus, seen.now_s
         reports = self._power.settled(policy.name, reports, match.uuids, now_s)
@@ -170,6 +173,7 @@ class Observer:
             pipelines=placement.pipelines,
             shape=shape,
             recall=partial(recall, policy.name),
+            loads=loads or policy.profile is None,
         )
         running = match.running or unanimous(placement, gpus)
         hindrance = ""

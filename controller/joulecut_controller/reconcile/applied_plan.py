@@ -11,7 +11,7 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.view import BUDGET_JOB, View
 
@@ -119,7 +119,8 @@ class AppliedPlan:
         self._plan = plan if holding else None
         self._acted(holding.locks if holding else {})
         counts = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
-        context.audit.note(
+        await in_thread(
+            context.audit.note,
             "apply",
             self._job,
             f"put back, because refused: {counts}" if outcome.refused else f"applied: {counts}",

@@ -8,7 +8,7 @@ CREDIT_S get SHARE of it. A task that fails is dropped and reported; the others 
 
 import asyncio
 import time
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from joulecut_wire.errors import JoulecutError
 
 # (topic, job). Job "" stands for the whole controller: its tasks come first, the others in order.
 Key = tuple[str, str]
+Done = Callable[[Any], Awaitable[None] | None]
 T = TypeVar("T")
 RETRY_S = 5.0  # one pass of the default interval; an absent store is not back sooner
 SHARE = 0.15  # of one processor, in the long run
@@ -35,7 +36,7 @@ class BackgroundTasks:
         failed: Callable[[Key, str], None] = lambda *_: None,
     ) -> None:
         self._workers, self._retry_s, self._failed = workers, retry_s, failed
-        self._pending: dict[Key, tuple[Callable[[], Any], Callable[[Any], None]]] = {}
+        self._pending: dict[Key, tuple[Callable[[], Any], Done]] = {}
         self._errors: dict[Key, str] = {}  # reported last
         self._task: asyncio.Task[None] | None = None
         self._credit_s, self._credited_s = CREDIT_S, time.monotonic()
@@ -43,7 +44,7 @@ class BackgroundTasks:
     def pending(self, key: Key) -> bool:
         return key in self._pending
 
-    def want(self, key: Key, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    def want(self, key: Key, work: Callable[[], Any], done: Done) -> None:
         """Runs `work` in a worker later, then `done` with its result in the event loop."""
         self._pending[key] = (work, done)
         if self._task is None or self._task.done():
@@ -72,7 +73,8 @@ class BackgroundTasks:
                 if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
                     del self._pending[key]
                     try:
-                        done(result)
+                        if (ending := done(result)) is not None:
+                            await ending
                     except JoulecutError:  # the store is away; passes report that
                         self._pending.setdefault(key, (partial(_again, result), done))
                         await asyncio.sleep(self._retry_s)

@@ -1,7 +1,9 @@
 """What the job controllers of one leadership term share."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import ParamSpec, TypeVar
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.observe.observer import JobObservation, Observer
@@ -22,6 +24,14 @@ from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.view import GpuView
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """A call of the store: a disk or a server that takes its time holds up no heartbeat."""
+    return await asyncio.to_thread(call, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

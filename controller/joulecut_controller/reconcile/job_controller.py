@@ -18,7 +18,7 @@ from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
@@ -71,7 +71,7 @@ class BaselineRecord:
         self._store, self._job = store, job
         self._kept: tuple[str, Window] | None = None  # with the shape of the job it is of
 
-    def keep(self, observation: JobObservation) -> None:
+    async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
         baseline, kept = observation.measured.baseline, self._kept
         if baseline is None:
@@ -81,11 +81,14 @@ class BaselineRecord:
             richer = kept[1].energy_j is None and baseline.energy_j is not None
             if moved < BASELINE_STEP_RATIO and not richer:
                 return
-        self._store.keep_baseline(self._job, observation.shape, baseline)
         first_s = baseline.time_mean_s / observation.measured.drift.moved_ratio
         first = replace(baseline, time_mean_s=first_s)
-        self._store.keep_baseline(self._job, first_shape(observation.shape), first)
+        await in_thread(self._write, observation.shape, baseline, first)
         self._kept = (observation.shape, baseline)
+
+    def _write(self, shape: str, baseline: Window, first: Window) -> None:
+        self._store.keep_baseline(self._job, shape, baseline)
+        self._store.keep_baseline(self._job, first_shape(shape), first)
 
 
 class JobController:
@@ -138,7 +141,6 @@ class JobController:
         self._orphaned, self._earlier = {}, None
         rollout, lost = self.rollout, self._context.leases.lost
         self.policy = observation.view.policy  # its mode as far as it is possible now
-        self._baseline.keep(observation)
         if lost:
             self._applied_plan.forget()
             return lost
@@ -157,6 +159,10 @@ class JobController:
             await self._clear_orphaned()
             return "clearing orphaned leases of an earlier term or attempt: default clocks"
         return waits
+
+    async def keep_baseline(self, observation: JobObservation) -> None:
+        """Raises Unavailable; the next pass then tries again."""
+        await self._baseline.keep(observation)
 
     def _earlier_plan(self, observation: JobObservation, view: View) -> EarlierPlan | None:
         """The stored plan of an earlier term that all orphaned leases are of, if it was made for

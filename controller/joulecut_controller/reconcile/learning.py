@@ -11,7 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -57,18 +57,24 @@ class Learner(Estimator, Protocol):
 
 @dataclass(slots=True)
 class Learning:
-    """Fits, keeps and restores one learner."""
+    """Fits, keeps and restores one learner. `restored` is the stored text that it was restored from
+    already.
+    """
 
     learner: Learner
     store: Store
     audit: AuditLog
     background: BackgroundTasks
-    begun: bool = False
+    restored: InitVar[str] = ""
+    begun: bool = field(init=False)
     _fitted_s: float = -math.inf
     _kept_s: float = -math.inf
-    _kept: str = ""
+    _kept: str = field(init=False)
     _trouble: str = ""
     _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
+
+    def __post_init__(self, restored: str) -> None:
+        self.begun, self._kept = bool(restored), restored
 
     def begin(self) -> None:
         """Restores what an earlier controller learned. May take a second, so call it in a thread.

@@ -16,7 +16,7 @@ from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.policy.policy import GranularityAsked
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
-from joulecut_controller.reconcile.context import ReconcileContext
+from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.view import JobView, View
 from joulecut_wire.errors import JoulecutError
@@ -125,13 +125,13 @@ class PlanRollout:
         self.state = replace(self.state, clocks=None, goal=None)
         return outcome
 
-    def complete(self, generation: int, forecast: Forecast) -> None:
+    async def complete(self, generation: int, forecast: Forecast) -> None:
         """Adds the figures that took longer than the decision. Raises Unavailable."""
         if self.decision is None or self.decision.generation != generation:
             return
         self.decision = replace(self.decision, forecast=forecast)
         self._applied_plan.complete(self.decision)
-        self._context.store.keep_plan(self.decision)
+        await in_thread(self._context.store.keep_plan, self.decision)
 
     async def _apply_no_draft(self, decision: Decision, job: JobView) -> None:
         """Default clocks, or nothing new."""
@@ -207,11 +207,11 @@ class PlanRollout:
         if why and self._refused_as == (draft.clocks, why):
             self.sentence = f"refused: {why}"
             return
-        plan = replace(plan, generation=context.store.next_generation())
+        plan = replace(plan, generation=await in_thread(context.store.next_generation))
         if mode == "enforce":
             plan = replace(plan, resumption=_resumption(draft, observation))
         plan = replace(plan, refused=why or refusal(plan, view, authority, context.check))
-        context.audit.plan(plan)
+        await in_thread(context.audit.plan, plan)
         self.decision = plan
         self._refused_as = (draft.clocks, why) if why else ()
         done = "enforced" if mode == "enforce" else f"{mode}ed"
@@ -238,7 +238,7 @@ class PlanRollout:
         holding = self._applied_plan.holding
         locks = holding.locks if holding else {}
         await self.release_all(reason)
-        generation = self._context.store.next_generation()
+        generation = await in_thread(self._context.store.next_generation)
         plan = replace(
             self._no_change(reason, job),
             generation=generation,
@@ -247,7 +247,7 @@ class PlanRollout:
         )
         self._applied_plan.passed(generation)
         self.decision = plan
-        self._context.audit.plan(plan)
+        await in_thread(self._context.audit.plan, plan)
 
     def _no_change(self, reason: str, job: JobView) -> Plan:
         running, policy = self._applied_plan.generation, job.policy

@@ -83,6 +83,7 @@ class Reconciler:
         source: PolicySource,
         policy: Policy,
         learner: Learner,
+        learnt: str = "",
         solver: SolverFunctions,
         planners: Executor,
         background: Executor,
@@ -95,7 +96,8 @@ class Reconciler:
         reports: Sequence[ArrivedReport] = (),
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
-        be made yet. `reports` came before the term: they say where jobs run. Raises Unavailable.
+        be made yet. `reports` came before the term: they say where jobs run. `learnt` is the stored
+        text that `learner` was restored from, if it was. Raises Unavailable.
         """
         self._reports = tuple(reports)
         self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
@@ -128,7 +130,8 @@ class Reconciler:
             unix_s=unix_s,
         )
         self._policy_watcher = PolicyWatcher(source, policy, self._context.audit)
-        self._services = _job_services(self._context, learner, solver, background, pacing.lag_s)
+        learning = partial(Learning, learner, store, self._context.audit, restored=learnt)
+        self._services = _job_services(self._context, learning, solver, background, pacing.lag_s)
         self._planning = PlanningStep(
             solver,
             self._services.stragglers,
@@ -279,6 +282,7 @@ class Reconciler:
         context = self._context
         now_s = context.now_s()
         state = self._fleet.observe(now_s)
+        await asyncio.sleep(0)  # streams and heartbeats come in between
         limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
         self._ttl_max_s = min(limits_s, default=0.0)
         reports, self._reports = self._reports + self._fleet.take_reports(), ()
@@ -288,8 +292,8 @@ class Reconciler:
         )
         self._found.note(look.unclaimed, look.seen.gpus)
         for job in self.policy.jobs:
-            look.at(job)
-            await asyncio.sleep(0)  # streams and heartbeats come in between
+            await asyncio.sleep(0)
+            look.at(job, loads=self._examined(job.name))
         lost = overtaken(state.nodes, context.epoch)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -348,6 +352,9 @@ class Reconciler:
             inputs = self._planning_input(name, observation, view, paused)
             self._pictures[name] = Picture(inputs, observation, view)
             await self._plan_and_apply(name)
+            await self._jobs[name].keep_baseline(observation)
+            await self._services.shadows.recall(name)
+            self._services.shadows.see(observation, view)
 
     def _answered(self, name: str) -> None:
         """A worker has answered a question of this job; called in any thread."""
@@ -396,7 +403,6 @@ class Reconciler:
                 turn=job.taught,
             )
         job.profile_online(observation, view)
-        self._services.shadows.see(observation, view)
 
     def _planning_input(
         self, name: str, observation: JobObservation, view: View, paused: str
@@ -427,6 +433,7 @@ class Reconciler:
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
+        await self._services.shadows.recall(name)
         self._note_prediction(job, picture.observation)
 
     async def _keep_power_budget(self, observations: Observations, view: View) -> None:
@@ -479,6 +486,7 @@ class Reconciler:
         services, now_s = self._services, self._context.now_s
         if not self._context.leases.lost:
             await services.learning.step(now_s())
+            await services.shadows.save()
             services.holds.refresh()
         for name, observation in observations.items():
             services.refresh_frontiers(self._jobs[name].rollout.state, observation, now_s())
@@ -621,7 +629,7 @@ def profiles_of(policy: Policy) -> dict[str, Profile]:
 
 def _job_services(
     context: ReconcileContext,
-    learner: Learner,
+    learning: Callable[[BackgroundTasks], Learning],
     solver: SolverFunctions,
     workers: Executor,
     lag_s: float,
@@ -636,7 +644,7 @@ def _job_services(
     holds = Holds(store, unix_s)
     return JobServices(
         background=background,
-        learning=Learning(learner, store, audit, background),
+        learning=learning(background),
         frontiers=Frontiers(solver.frontier, background),
         stragglers=Stragglers(solver.keep, background),
         budgets=Budgets(),

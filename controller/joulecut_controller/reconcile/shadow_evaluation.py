@@ -5,13 +5,14 @@ every promise for that clock. Bounded: one promise per changed recommendation, a
 GPU and hour.
 """
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from joulecut_controller.observe.measurement_window import KINDS_MAX, RECENT
 from joulecut_controller.observe.observer import JobObservation
@@ -44,9 +45,8 @@ SETTLE_PASSES = 2  # reports of a pass may be of the clocks before
 REST_S = 900.0  # then the same GPU is scored at the same clock again
 SCORES_KEPT = 512  # a job of 64 GPUs at two clocks, four times
 PROMISES_KEPT = 16  # a model that learns changes its mind some times a day
-UNSAVED_MAX = 256  # while the store cannot; the oldest are lost then
-# Of all jobs, but one of each at least: every record is on disk before the pass goes on.
-SAVED_PER_PASS = 32
+UNSAVED_MAX = 16_384  # while the store cannot; the oldest are lost then
+SAVED_PER_PASS = 64  # of 10,000 GPUs there are 55 a pass, at two milliseconds of a thread each
 RECORDS_READ = 1_000  # all scores that are kept, and the promises between them
 
 _RANKS: Mapping[Ranks, str] = {
@@ -83,9 +83,9 @@ class SteadyInterval:
             power_w=joules / seconds if joules > 0.0 else None,
         )
 
-    def work(self, load: StageLoad | None, iterations: int) -> None:
-        """Iterations that the GPU worked at this clock, by the job's reports."""
-        if load is None or self.passes <= SETTLE_PASSES:
+    def work(self, load: StageLoad | None, iterations: int, passes: int) -> None:
+        """Iterations that the GPU worked at this clock, by the job's reports of `passes`."""
+        if load is None or self.passes < SETTLE_PASSES + passes:
             return
         self.iterations += iterations
         for kind, busy_s in load.busy_s.items():
@@ -129,7 +129,6 @@ class _JobScores:
     scores: deque[Score] = field(default_factory=lambda: deque(maxlen=SCORES_KEPT))
     intervals: dict[str, SteadyInterval] = field(default_factory=dict)
     rested_s: dict[tuple[int, str, int], float] = field(default_factory=dict)
-    unsaved: deque[Promise | Score] = field(default_factory=lambda: deque(maxlen=UNSAVED_MAX))
     indexed_as: tuple[object, ...] = ()
     by_gpu: dict[str, list[tuple[Promise, Promised]]] = field(default_factory=dict)
 
@@ -154,6 +153,8 @@ class ShadowEvaluation:
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store, self._unix_s = store, unix_s
         self._jobs: dict[str, _JobScores] = {}
+        # In order: no score has a meaning without the promise before it.
+        self._unsaved: deque[Promise | Score] = deque(maxlen=UNSAVED_MAX)
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy; their records stay in the store."""
@@ -161,17 +162,22 @@ class ShadowEvaluation:
         for job in [job for job in self._jobs if job not in wanted]:
             del self._jobs[job]
 
+    async def recall(self, job: str) -> None:
+        """Reads the records of an earlier controller, once, before the job is noted or seen."""
+        if job not in self._jobs:
+            self._jobs[job] = await asyncio.to_thread(self._recalled, job)
+
     def note(self, observation: JobObservation, study: tuple[int, Choice] | None) -> None:
         """Records the promise of a new plan, unless its clocks are those of the last promise."""
         made = study and _promise(observation, *study, self._unix_s())
         if not made:
             return
-        job_scores = self._job(made.job)
+        job_scores = self._jobs[made.job]
         before = job_scores.promises[-1] if job_scores.promises else None
         if before and (before.shape, _clocks(before)) == (made.shape, _clocks(made)):
             return
         job_scores.promises.append(made)
-        job_scores.unsaved.append(made)
+        self._unsaved.append(made)
         known = {promise.generation for promise in job_scores.promises}
         job_scores.rested_s = {
             key: at_s for key, at_s in job_scores.rested_s.items() if key[0] in known
@@ -180,33 +186,36 @@ class ShadowEvaluation:
     def see(self, observation: JobObservation, view: View) -> None:
         """Once a pass: scores steady intervals against promises."""
         name = observation.view.policy.name
-        job_scores = self._job(name)
-        fresh = {load.uuid: load for load in observation.measured.fresh}
+        job_scores = self._jobs[name]
+        measured = observation.measured
+        fresh = {load.uuid: load for load in measured.fresh}
         intervals = {}
         for uuid in observation.placement.uuids:
             gpu = view.gpus.get(uuid)
             if gpu is None or gpu.snapshot is None or not gpu.snapshot.clock_sm_mhz:
                 continue
             interval = extended(job_scores.intervals.get(uuid), gpu, view.now_s - gpu.age_s)
-            interval.work(fresh.get(uuid), observation.measured.fresh_iterations)
+            interval.work(fresh.get(uuid), measured.fresh_loaded, measured.fresh_passes)
             intervals[uuid] = interval
         # While a straggler is waited for, power is that of waiting.
-        job_scores.intervals = {} if observation.measured.straggling else intervals
+        job_scores.intervals = {} if measured.straggling else intervals
         current, promised = observation.view.current, job_scores.promised(observation.shape)
         for uuid, interval in intervals.items() if job_scores.intervals else ():
             seen = interval.observed(uuid, current.time_mean_s) if current else None
             if seen is not None:
                 self._score(job_scores, promised.get(uuid, ()), seen, view.gpus[uuid], view.now_s)
-        self._save(name, job_scores)
 
     def verdict(self, observation: JobObservation, decision: Plan | None) -> Verdict | None:
         """Whether enforcing is advisable. None where the question does not arise: in another mode,
-        under a reservation, and without a profile (such a job is explored within its target).
+        under a reservation, without a profile (such a job is explored within its target), and
+        before the job has been seen.
         """
         job, policy = observation.view, observation.view.policy
+        job_scores = self._jobs.get(policy.name)
         if policy.profile is None or policy.mode != "recommend" or job.reservation:
             return None
-        job_scores = self._job(policy.name)
+        if job_scores is None:
+            return None
         last = job_scores.promises[-1] if job_scores.promises else None
         fits = last is not None and last.shape == observation.shape
         slack = None
@@ -223,11 +232,6 @@ class ShadowEvaluation:
             ranks=_RANKS[policy.ranks],
         )
         return verdict(state, job_scores.scores, self._unix_s())
-
-    def _job(self, job: str) -> _JobScores:
-        if job not in self._jobs:
-            self._jobs[job] = self._recalled(job)
-        return self._jobs[job]
 
     def _recalled(self, job: str) -> _JobScores:
         """The records of an earlier controller; empty where the store cannot be read."""
@@ -261,24 +265,28 @@ class ShadowEvaluation:
             if score is not None:
                 job_scores.rested_s[key] = now_s
                 job_scores.scores.append(score)
-                job_scores.unsaved.append(score)
+                self._unsaved.append(score)
                 job_scores.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
-    def _save(self, job: str, job_scores: _JobScores) -> None:
-        """Stores promises and scores, some a pass. A failing store is retried in a later pass; a
-        promise too large for a record is kept in memory only.
+    async def save(self) -> None:
+        """Stores promises and scores, some a pass, in a thread. A failing store is retried in a
+        later pass; a promise too large for a record is kept in memory only.
         """
-        for _ in range(min(len(job_scores.unsaved), max(1, SAVED_PER_PASS // len(self._jobs)))):
-            promises = (one for one in job_scores.unsaved if isinstance(one, Promise))
-            one = next(promises, job_scores.unsaved[0])  # no score has a meaning without its own
+        due = tuple(islice(self._unsaved, SAVED_PER_PASS))
+        saved = await asyncio.to_thread(self._saved, due) if due else 0
+        for _ in range(min(saved, len(self._unsaved))):
+            self._unsaved.popleft()
+
+    def _saved(self, due: Sequence[Promise | Score]) -> int:
+        """How many need not be tried again."""
+        for count, one in enumerate(due):
             try:
-                content = to_json(one)
-                self._store.keep_record(Record(self._unix_s(), TOPIC, job, content))
+                self._store.keep_record(Record(self._unix_s(), TOPIC, one.job, to_json(one)))
             except JoulecutError:
-                return
+                return count
             except ValueError:  # a promise to very many GPUs; what comes after it may fit
                 pass
-            job_scores.unsaved.remove(one)
+        return len(due)
 
 
 def _clocks(promise: Promise) -> set[tuple[str, int]]:

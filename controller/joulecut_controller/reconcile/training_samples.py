@@ -65,7 +65,7 @@ def teach(
     samples: list[Sample] = []
     time_errors: list[float] = []
     power_errors: list[float] = []
-    weight = min(float(measured.fresh_iterations), SAMPLE_WEIGHT_MAX)
+    weight = min(float(measured.fresh_loaded), SAMPLE_WEIGHT_MAX)
     for load in fresh:
         work = work_of[load.stage]
         known = _predicted(job, load, work, estimator)

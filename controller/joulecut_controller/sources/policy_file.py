@@ -83,6 +83,11 @@ class PolicyFile:
         self._profiles, self._uploaded = profiles, uploaded
         self._seen: dict[Path, _Seen] = {}
         self._named: dict[str, str] = {}  # uploaded profiles at the last load, with their digests
+        self._valid = False  # the last load
+
+    def newest(self, before: Policy) -> Policy:
+        """The policy on disk: `before`, loaded last, where nothing changed. Raises BadInput."""
+        return before if self._valid and not self.changed() else self.load()
 
     def load(self) -> Policy:
         """The policy on disk. Raises BadInput.
@@ -93,6 +98,7 @@ class PolicyFile:
         seen: dict[Path, _Seen] = {}
         named: dict[str, str] = {}
         self._seen, self._named = seen, named  # also of an invalid file, which is reported once
+        self._valid = False
         profiles: dict[str, Profile] = {}
         models: dict[str, Predicted] = {}
 
@@ -113,6 +119,7 @@ class PolicyFile:
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
         policy = parse(document.parse(raw, str(self.path)), profile, model)
         content = "".join((*(one.digest for one in seen.values()), *named.values()))
+        self._valid = True
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
 
     def _profile(self, text: str, seen: dict[Path, _Seen], named: dict[str, str]) -> Profile:

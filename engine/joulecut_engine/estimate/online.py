@@ -34,6 +34,7 @@ from joulecut_engine.estimate.estimator import (
 from joulecut_engine.estimate.evidence import Work, fingerprint
 from joulecut_engine.estimate.refit import (
     NOT_A_STATE,
+    WORKS_MAX,
     Snapshot,
     dump_snapshot,
     load_snapshot,
@@ -269,22 +270,51 @@ class OnlineEstimator:
         return self._new_clock or self._since_snapshot >= REFIT_EVERY
 
     def snapshot(self) -> Snapshot:
-        """Everything a fit uses, immutable."""
+        """Everything the next fit uses, immutable: of WORKS_MAX kinds of work at most, by turns."""
         self._since_snapshot, self._new_clock = 0, False
+        turn = self._turn()
+        cells = tuple(pair for pair in self._window.cells() if pair[0].workload in turn)
+        uuids = {cell.uuid for cell, _ in cells}
         return Snapshot(
             number=self._number,
-            cells=tuple(self._window.cells()),
-            cards=dict(self._metadata.cards),
-            shapes=dict(self._metadata.shapes),
-            profiles=dict(self._profiles),
+            cells=cells,
+            cards={uuid: card for uuid, card in self._metadata.cards.items() if uuid in uuids},
+            shapes={name: one for name, one in self._metadata.shapes.items() if name in turn},
+            profiles={name: one for name, one in self._profiles.items() if name in turn},
         )
 
+    def _turn(self) -> set[str]:
+        """The workloads of the next fit: those with new readings, the one fitted longest ago
+        first, as many as WORKS_MAX allows and one at least.
+        """
+        seen = self._window.works()
+        counts, newest = Counter[str](), Counter[str]()
+        for name in seen.keys() | self._profiles.keys():
+            swept = self._profiles[name].options if name in self._profiles else {}
+            works = {(name, *key) for key, options in swept.items() if options}
+            counts[name] = len(works | seen.get(name, {}).keys())
+            newest[name] = max(seen.get(name, {}).values(), default=0)
+        fitted = {name: at for name, at in self._current.fitted_at.items() if name in counts}
+        self._current.fitted_at = fitted
+
+        def wait(name: str) -> tuple[bool, int, int, str]:
+            return newest[name] <= fitted.get(name, 0), fitted.get(name, 0), -newest[name], name
+
+        turn: set[str] = set()
+        room = WORKS_MAX
+        for name in sorted(counts, key=wait):
+            if not turn or counts[name] <= room:
+                turn.add(name)
+                room -= counts[name]
+        return turn
+
     def adopt(self, snapshot: Snapshot, fitted: Fitted) -> None:
-        """Use the curves of a fit from now on, and recompute every bias against them.
+        """Use the curves of a fit from now on, and recompute the biases against them. Workloads out
+        of their turn keep their curves.
 
         Work that was forgotten since the snapshot stays forgotten.
         """
-        alive = {(c.workload, c.stage, c.kind) for c, _ in self._window.cells()}
+        alive = {work for works in self._window.works().values() for work in works}
         curves = {
             work: curve
             for work, curve in fitted.curves.items()
@@ -293,20 +323,28 @@ class OnlineEstimator:
         }
         for workload in self._outdated(snapshot):
             curves = {work: curve for work, curve in curves.items() if work.workload != workload}
-        self._current.put(snapshot, replace(fitted, curves=curves))
+        before = {
+            work: curve
+            for work, curve in self._current.fitted.curves.items()
+            if work.workload not in snapshot.workloads
+            and ((work.workload, work.stage, work.kind) in alive or work.workload in self._profiles)
+        }
+        self._current.put(snapshot, replace(fitted, curves={**before, **curves}))
         self._detector.refitted(self._profiles)
         fitted_now = {work.workload for work in curves}
+        kept = {work.workload for work in before}
         for (workload, uuid), _ in self._biases.items():  # noqa: PERF102 -- not a dictionary
             if workload in fitted_now:
                 self._replay(workload, uuid)
-            else:
+            elif workload not in kept:
                 self._biases.put(workload, uuid, GpuBias())
 
     def _outdated(self, snapshot: Snapshot) -> set[str]:
         """Workloads whose profile came, went or changed since the snapshot."""
-        names = self._profiles.keys() | snapshot.profiles.keys()
         return {
-            name for name in names if self._profiles.get(name) is not snapshot.profiles.get(name)
+            name
+            for name in snapshot.workloads
+            if self._profiles.get(name) is not snapshot.profiles.get(name)
         }
 
     # -- predicting ----------------------------------------------------------------------
@@ -385,6 +423,7 @@ class OnlineEstimator:
             "now": dump_snapshot(now),
             "taken": dump_snapshot(self._current.snapshot),
             "profiles": dict(self._fingerprints),
+            "fitted_profiles": sorted(self._current.snapshot.profiles),
             "outdated": sorted(self._outdated(self._current.snapshot)),
             "curves": sorted([w.workload, w.stage, w.kind] for w in self._current.fitted.curves),
         }
@@ -421,9 +460,10 @@ class OnlineEstimator:
             if state["profiles"].get(name) == self._fingerprints[name]
         }
         outdated = {str(name) for name in state["outdated"]}
+        fitted_to = {str(name) for name in state.get("fitted_profiles", same)}
         snapshot = replace(
             load_snapshot(state["taken"]),
-            profiles={name: p for name, p in same.items() if name not in outdated},
+            profiles={name: same[name] for name in sorted(same) if name in fitted_to - outdated},
         )
         kept = {(str(w), int(s), str(k)) for w, s, k in state["curves"]}
         fitted = refit(snapshot)
@@ -492,6 +532,7 @@ class CurrentFit:
     def __init__(self, expected_max: int) -> None:
         self.snapshot = Snapshot()
         self.fitted = Fitted()
+        self.fitted_at: dict[str, int] = {}  # by workload, the number of its newest snapshot
         self._fitted_to: frozenset[Cell] = frozenset()
         self._expected_max = expected_max
         self._expected: dict[tuple[str, int, str, int], Expected] = {}
@@ -499,7 +540,16 @@ class CurrentFit:
 
     def put(self, snapshot: Snapshot, fitted: Fitted) -> None:
         self.snapshot, self.fitted = snapshot, fitted
-        self._fitted_to = frozenset(cell for cell, _ in snapshot.cells)
+        workloads = snapshot.workloads
+        before = (cell for cell in self._fitted_to if cell.workload not in workloads)
+        curves = {work.workload for work in fitted.curves}
+        self.fitted_at |= dict.fromkeys(workloads, snapshot.number)
+        self._fitted_to = frozenset(
+            (
+                *(cell for cell in before if cell.workload in curves),
+                *(cell for cell, _ in snapshot.cells),
+            )
+        )
         self._clear()
 
     def forget(self, workload: str) -> None:
@@ -507,6 +557,7 @@ class CurrentFit:
         curves = {w: c for w, c in self.fitted.curves.items() if w.workload != workload}
         cells = tuple(pair for pair in self.snapshot.cells if pair[0].workload != workload)
         self.snapshot = replace(self.snapshot, cells=cells)
+        self.fitted_at.pop(workload, None)
         self.fitted = replace(self.fitted, curves=curves)
         self._clear()
 

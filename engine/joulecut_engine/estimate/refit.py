@@ -31,7 +31,7 @@ PROFILE_WEIGHT = 1.0
 PROFILE_NOISE = 0.003
 PROFILED = "profile"  # in place of a GPU's UUID
 OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those compared with none
-WORKS_MAX = 64  # curves per fit, the latest seen: 16 stages of two jobs
+WORKS_MAX = 64  # curves per fit: four jobs of eight stages; of more jobs the next ones at the next
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,11 @@ class Snapshot:
     cards: Mapping[str, str] = field(default_factory=dict)  # model name by GPU
     shapes: Mapping[str, WorkShape] = field(default_factory=dict)  # by workload
     profiles: Mapping[str, Profile] = field(default_factory=dict)  # by workload
+
+    @property
+    def workloads(self) -> frozenset[str]:
+        """All that are fitted."""
+        return frozenset(cell.workload for cell, _ in self.cells) | self.profiles.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +265,6 @@ def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
 
 
 NOT_A_STATE = "not the state of an estimator"
-# Thousands are written at every change; `dataclasses.astuple` would copy each number.
-_CELL = attrgetter(*(field.name for field in fields(Cell)))
-_READING = attrgetter(*(field.name for field in fields(Reading)))
 _SHAPE = attrgetter(*(field.name for field in fields(WorkShape)))
 
 
@@ -270,10 +272,7 @@ def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
     """JSON-able values; profiles are not part of them. Floats survive JSON exactly."""
     return {
         "number": snapshot.number,
-        "cells": [
-            [list(_CELL(cell)), [list(_READING(reading)) for reading in readings]]
-            for cell, readings in snapshot.cells
-        ],
+        "cells": list(snapshot.cells),
         "cards": dict(snapshot.cards),
         "shapes": {workload: list(_SHAPE(shape)) for workload, shape in snapshot.shapes.items()},
     }

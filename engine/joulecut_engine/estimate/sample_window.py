@@ -7,17 +7,17 @@ bounded.
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 READINGS_MAX = 16  # per cell: noise of 2 % averages to 0.5 %, and drift shows soon
 CELLS_MAX = 4096  # 128 GPUs with two kinds of work at 16 clocks
 REPLAYED_MAX = 32  # readings that a bias is recomputed from; older ones would count under 4 %
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One accepted sample, numbered in order of arrival."""
+class Reading(NamedTuple):
+    """One accepted sample, numbered in order of arrival. A tuple, since thousands are kept as JSON
+    while the control loop waits.
+    """
 
     number: int
     time_s: float
@@ -27,8 +27,7 @@ class Reading:
     observed_mhz: int
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Cell:
+class Cell(NamedTuple):
     """Key of readings. `capped`: `clock_mhz` was asked, and the power cap held the clock lower."""
 
     workload: str
@@ -101,17 +100,16 @@ class Window:
             if not readings:
                 self._drop(cell)
 
-    def state(self) -> list[list[Any]]:
-        return [
-            [
-                [c.workload, c.uuid, c.stage, c.kind, c.clock_mhz, c.capped],
-                [
-                    [r.number, r.time_s, r.power_w, r.weight, r.temperature_c, r.observed_mhz]
-                    for r in readings
-                ],
-            ]
-            for c, readings in self._cells.items()
-        ]
+    def works(self) -> dict[str, dict[tuple[str, int, str], int]]:
+        """By workload, its kinds of work, each with the number of its newest reading."""
+        found: dict[str, dict[tuple[str, int, str], int]] = {}
+        for work, cells in self._of_work.items():
+            newest = max(self._cells[cell][-1].number for cell in cells)
+            found.setdefault(work[0], {})[work] = newest
+        return found
+
+    def state(self) -> list[tuple[Cell, list[Reading]]]:
+        return [(cell, list(readings)) for cell, readings in self._cells.items()]
 
     def restore(self, rows: Iterable[Iterable[Any]]) -> None:
         for key, readings in rows:

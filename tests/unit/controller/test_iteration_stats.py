@@ -35,6 +35,7 @@ class Job:
         self.interval_s, self.duration_s = interval_s, duration_s
         self.now_s, self.iteration, self.ended_s = 100.0, 0, 100.0
         self.locks = dict.fromkeys(UUIDS, 0)
+        self.shown_mhz: dict[str, int] = {}  # in place of the lock or the default clock
         self.energy_j = dict.fromkeys(UUIDS, 0.0)
         self.power_w = 200.0
         self.peer_s: float | None = None
@@ -69,19 +70,55 @@ class Job:
             lock = self.locks[uuid]
             lease = Lease("job", 1, 1, 0, lock, 9.0) if lock else None
             snapshot = GpuSnapshot(
-                uuid, energy_j=self.energy_j[uuid], clock_sm_mhz=lock or 1410, lease=lease
+                uuid,
+                energy_j=self.energy_j[uuid],
+                clock_sm_mhz=self.shown_mhz.get(uuid, lock or 1410),
+                lease=lease,
             )
             description = GpuDescription(uuid, index, "sim", (900, 1200, 1410))
             made[uuid] = GpuView(description, "n:1", "n", snapshot, 0.0)
         return made
 
-    def looks(self, count: int) -> Measured:
+    def looks(self, count: int, *, loads: bool = True) -> Measured:
         for _ in range(count):
             self.now_s += self.interval_s
             for uuid in UUIDS:
                 self.energy_j[uuid] += self.power_w * self.interval_s
-            measured = self.stats.fold("job", STAGES, self.reports(), self.gpus(), self.now_s)
+            measured = self.stats.fold(
+                "job", STAGES, self.reports(), self.gpus(), self.now_s, loads=loads
+            )
         return measured
+
+
+@given(apart=st.integers(1, 5), lock=st.sampled_from((0, 1200)))
+def test_loads_in_turn_say_the_same_as_in_every_pass(apart: int, lock: int) -> None:
+    every, turns = Job(duration_s=0.5), Job(duration_s=0.5)
+    for job in (every, turns):
+        job.looks(8)
+        job.locks["a"] = lock
+        job.looks(4)
+    taken = [every.looks(1) for _ in range(apart)]
+    if apart > 1:
+        assert turns.looks(apart - 1, loads=False).fresh == ()
+    found = turns.looks(1)
+    assert found.loads == taken[-1].loads
+    assert found.current == taken[-1].current
+    assert found.fresh_loaded == sum(one.fresh_iterations for one in taken)
+    assert found.fresh_passes == apart
+    for load in found.fresh:
+        parts = [one for each in taken for one in each.fresh if one.uuid == load.uuid]
+        assert load.samples == sum(one.samples for one in parts)
+
+
+def test_another_clock_is_seen_out_of_turn() -> None:
+    """Drift is found by the clocks that loads show."""
+    job = Job()
+    job.looks(20)
+    shown = {load.uuid: load.clock_mhz for load in job.looks(1, loads=False).loads}
+    assert shown == {"a": 1410, "b": 1410}
+    job.shown_mhz["a"] = 900
+    shown = {load.uuid: load.clock_mhz for load in job.looks(40, loads=False).loads}
+    assert shown == {"a": 900, "b": 1410}
 
 
 def test_a_baseline_needs_iterations_and_several_looks() -> None:

@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from joulecut_controller.observe.job_matcher import match_jobs
 from joulecut_controller.observe.observer import OWNER_AGE_S_MAX, JobObservation, Observer
-from joulecut_controller.policy.owner import Instance, foreign
+from joulecut_controller.policy.owner import Instance, foreign, instance_of, matches
 from joulecut_controller.policy.policy import (
     GpuRef,
     JobPolicy,
@@ -65,6 +67,43 @@ def policy(*jobs: JobPolicy) -> Policy:
 
 
 # -- which job an entry stands for ---------------------------------------------------------
+
+
+@hypothesis.given(
+    owners=st.lists(
+        st.none()
+        | st.builds(
+            pod,
+            st.sampled_from(("run", "other")),
+            st.sampled_from(("run-0", "run-1")),
+            st.sampled_from(("train", "else")),
+            app=st.sampled_from(("gpt3", "bert")),
+        )
+        | st.builds(slurm, st.sampled_from(("7", "8")), st.sampled_from(("", "gpt3"))),
+        max_size=8,
+    )
+)
+def test_entries_match_what_each_gpu_says_alone(owners: list[Allocation | None]) -> None:
+    """GPUs are compared in groups; no group may hide one."""
+    known = given(gpus(8), **{f"G{i}": one for i, one in enumerate(owners) if one is not None})
+    for how in (
+        {"pods": GPT3},
+        {"pods": PodMatch("train", ())},
+        {"slurm": SlurmJobMatch(job_id="7")},
+        {"slurm": SlurmJobMatch(job_name="gpt3")},
+    ):
+        job = entry(**how)
+        alone: dict[Instance, set[str]] = {}
+        for uuid, gpu in known.items():
+            if gpu.allocation is not None and matches(job, gpu.allocation):
+                alone.setdefault(instance_of(gpu.allocation), set()).add(uuid)
+        found = match_jobs(policy(job), known, {})["job"]
+        if len(alone) != 1:
+            assert found.complaint
+        elif job.pods is not None:
+            assert found.uuids == next(iter(alone.values()))
+        else:  # the name may be known of some of its GPUs only
+            assert found.uuids >= next(iter(alone.values()))
 
 
 def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecut_engine.estimate import online
 from joulecut_engine.estimate.estimator import (
     CAP_REASONS,
     Prediction,
@@ -344,6 +345,41 @@ def test_a_gpu_its_model_does_not_describe_widens_its_band_and_asks_to_be_probed
     _fit(estimator)
     assert estimator.drifts() == ()
     assert estimator.known_clocks_mhz(SUBJECT) == (1050, 1200, 1410)
+
+
+def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(online, "WORKS_MAX", 8)  # two GPUs, each a stage, of two jobs
+    estimator = OnlineEstimator()
+    jobs = [Job(i, name=f"job{i}") for i in range(5)]
+    for i, job in enumerate(jobs):
+        job.start_s = 1000.0 * i
+        for clock in (1410, 1200, 990):
+            for _ in range(4):
+                estimator.learn(job.run(clock))
+    fits = 0
+    while not all(_predicted_of(estimator, job) for job in jobs):
+        assert fits < 3, "two jobs a fit"
+        taken = estimator.snapshot()
+        assert len(taken.workloads) <= 2
+        before = {job.name: _predicted_of(estimator, job) for job in jobs}
+        estimator.adopt(taken, refit(taken))
+        for job in jobs:
+            known = before[job.name]
+            if job.name not in taken.workloads and known is not None:
+                after = _predicted_of(estimator, job)
+                assert after is not None
+                assert _same(known, after), "a job out of its turn"
+        fits += 1
+    estimator.forget("job1")
+    taken = estimator.snapshot()
+    estimator.adopt(taken, refit(taken))
+    assert _predicted_of(estimator, jobs[1]) is None
+
+
+def _predicted_of(estimator: OnlineEstimator, job: Job) -> Prediction | None:
+    return estimator.predict(Subject(job.name, job.uuids[0], 0, "forward"), GRID)
 
 
 def _restored(estimator: OnlineEstimator) -> OnlineEstimator:

@@ -52,6 +52,18 @@ def test_nothing_changed_after_a_load(file: Path) -> None:
     assert not source.changed()
 
 
+def test_the_newest_policy_is_the_one_before_until_it_changes(file: Path) -> None:
+    source = PolicyFile(file)
+    before = source.load()
+    assert source.newest(before) is before
+    file.write_text("jobs: nonsense")
+    for _ in range(2):  # of a broken file there is none, however often it is asked for
+        with pytest.raises(BadInput):
+            source.newest(before)
+    file.write_text(POLICY.replace("2%", "3%"))
+    assert source.newest(before).digest != before.digest
+
+
 def test_a_change_of_the_policy_is_seen_and_loaded(file: Path) -> None:
     source = PolicyFile(file)
     before = source.load()
