@@ -82,7 +82,9 @@ class ClockCurves:
         pull = np.einsum("cwi,cw->i", weighted, left)
         shared = self._shared_covariance @ pull
         self._slopes = prior.slope + shared[:groups]
-        self.factors = shared[groups + windows :]
+        columns = slice(groups + windows, None)
+        self.factors = shared[columns]
+        self.factors_covariance = self._shared_covariance[columns, columns]
         self._weighted = weighted
         rest = left - design @ shared
         self._rest = np.einsum("cvw,cw->cv", self._weight, rest)

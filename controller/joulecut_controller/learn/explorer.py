@@ -19,6 +19,7 @@ from joulecut_controller.learn.evidence import Evidence, ExplorerInput, lowest_o
 from joulecut_controller.learn.iteration_form import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement, MeasurementLog
 from joulecut_controller.learn.operation_advice import operation_advice
+from joulecut_controller.learn.power_pace import with_power
 from joulecut_controller.learn.probes import GAIN_MIN, Probes
 from joulecut_controller.learn.rate_model import RateModel
 from joulecut_engine.graph.pipeline import Pipeline
@@ -45,6 +46,7 @@ class Explorer:
             return waits
         if all(measurement.busy_s for measurement in measurements):
             return operation_advice(facts, measurements, self._longest(facts.constants.pipeline))
+        measurements = with_power(measurements, facts.constants.blocking_power_w, facts.alike)
         return _Step(Evidence(facts, measurements, self._model(facts, measurements))).advice()
 
     def _longest(self, pipeline: Pipeline) -> LongestPaths:

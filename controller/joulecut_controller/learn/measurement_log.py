@@ -16,7 +16,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 
 # Iterations of seconds vary with network and storage: a slow one is followed by another. With a
 # correlation of 0.6 the error of a mean is twice that of independent ones.
-MEMORY, MEMORY_S = 2.0, 1.0
+MEMORY, LONG_ITERATION_S = 2.0, 1.0
 TIME_NOISE_MIN = 1e-4  # of a mean iteration time: clocks of computers are no better over a window
 
 
@@ -26,6 +26,7 @@ class Measurement:
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
+    `known_stderr_ratio` is the error of `time_s` where more than its iterations tells it.
     """
 
     clocks_mhz: tuple[int, ...]
@@ -35,6 +36,7 @@ class Measurement:
     energy_j: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...] = ()
     operation_sd_ratio: float | None = None  # of one operation; None if not reported
+    known_stderr_ratio: float | None = None
 
     def scaled(self, ratio: float) -> "Measurement":
         """The same of a job whose iterations take `ratio` times as long."""
@@ -49,7 +51,9 @@ class Measurement:
     @property
     def stderr_ratio(self) -> float:
         """Of `time_s`."""
-        memory = MEMORY if self.time_s >= MEMORY_S and not self.busy_s else 1.0
+        if self.known_stderr_ratio is not None:
+            return self.known_stderr_ratio
+        memory = MEMORY if self.time_s >= LONG_ITERATION_S and not self.busy_s else 1.0
         error = memory * self.time_sd_s / self.time_s / self.iterations**0.5
         return float(max(TIME_NOISE_MIN, error))
 

@@ -20,6 +20,7 @@ from joulecut_controller.learn.evidence import (
     Evidence,
 )
 from joulecut_controller.learn.joint_probe import JointProbes
+from joulecut_controller.learn.measurement_log import LONG_ITERATION_S
 from joulecut_controller.learn.regression import Floats
 
 ROOM_STEPS = 4  # clocks by which other stages are raised to make room
@@ -53,7 +54,8 @@ class Probes:
     def __init__(self, known: Evidence) -> None:
         self._known = known
         self._now_j = known.judge_one(known.facts.now_mhz)[1]
-        self._may_make_room = known.tried < min(
+        # A setting of long iterations takes minutes, in which other stages would save less.
+        self._may_make_room = known.base_s < LONG_ITERATION_S and known.tried < min(
             ROOM_MEASUREMENTS * len(known.lowest), ROOM_MEASUREMENTS_MAX
         )
 

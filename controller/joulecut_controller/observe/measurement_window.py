@@ -18,6 +18,8 @@ from joulecut_controller.view import GpuShift, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
+# Heat holds a GPU that much below its lock; clocks under a power cap vary by less.
+HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
 SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
@@ -84,6 +86,8 @@ class _Gpu:
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
     latest: tuple[float, float] | None = None
+    held_back: bool | None = None  # below its lock since this window began
+    otherwise: int = 0  # snapshots in a row that show the opposite
     variance: OperationVariance = field(default_factory=OperationVariance)
 
     @property
@@ -97,6 +101,17 @@ class _Gpu:
         if len(kinds) == 2:
             self.variance.add(*(busy[kind] for kind in kinds))
         _add(self.busy, busy)
+
+    def as_before(self, snapshot: GpuSnapshot) -> bool:
+        """False where the GPU has just fallen below its lock, or come back to it."""
+        lock_mhz = snapshot.lease.clock_max_mhz if snapshot.lease else 0
+        if not lock_mhz or not snapshot.clock_sm_mhz:
+            return True
+        held_back = snapshot.clock_sm_mhz < HELD_BACK_RATIO * lock_mhz
+        if self.held_back is None:
+            self.held_back = held_back
+        self.otherwise = self.otherwise + 1 if held_back != self.held_back else 0
+        return self.otherwise < HELD_BACK_SNAPSHOTS
 
     def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
         """Mean power over many iterations, from the energy counter, over `reported` time."""
@@ -210,8 +225,9 @@ class MeasurementWindow:
         return True
 
     def see(self, snapshots: Iterable[tuple[str, GpuSnapshot, float]]) -> bool:
-        """Adds observed clocks and energy counters, each with its time; False where a counter
-        fell, which means a reloaded driver: a new window has to begin.
+        """Adds observed clocks and energy counters, each with its time; False where a new window
+        has to begin: a counter fell (a reloaded driver), or heat began or ceased to hold a GPU
+        below its lock.
         """
         if self._settling > 0:
             return True
@@ -229,6 +245,8 @@ class MeasurementWindow:
             if not gpu.clocks_mhz or gpu.clocks_mhz[-1] != snapshot.clock_sm_mhz:
                 self._loads = None
             gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
+        if not gpu.as_before(snapshot):
+            return False
         if snapshot.energy_j is None:
             return True
         if gpu.latest and snapshot.energy_j < gpu.latest[1]:

@@ -6,7 +6,7 @@ The log is stored after each window, so a restarted controller continues where t
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from joulecut_controller.learn.advice import Advice
@@ -21,7 +21,7 @@ from joulecut_controller.learn.measurement_log import (
 )
 from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
-from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
+from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, OUTLIER_RATIO
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan import look
 from joulecut_controller.plan.costs import clocks_allowed_mhz
@@ -35,6 +35,8 @@ from joulecut_engine.graph.pipeline import KINDS, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
 REACHED_RATIO = 0.985
+POWERED_ITERATIONS = 32  # a window's power is the mean over about so many
+BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 # The explorer's advice on a log. Raises Unanswered while it is being computed.
 Advise = Callable[[ExplorerInput, MeasurementLog], Advice]
 NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
@@ -47,6 +49,7 @@ class OnlineProfiler:
         self._log = MeasurementLog()
         # Not in the log yet: each iteration counts once.
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
+        self._powered_s: deque[float] = deque(maxlen=POWERED_ITERATIONS)
         self._since_s = math.nan
         self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
         self._added_s = math.nan  # since when the clocks of the newest window in the log ran
@@ -71,7 +74,9 @@ class OnlineProfiler:
         if measured.since_s != self._since_s:
             self._since_s = measured.since_s
             self._durations_s.clear()
+            self._powered_s.clear()
         self._durations_s.extend(measured.fresh_durations_s)
+        self._powered_s.extend(measured.fresh_durations_s)
         current = measured.current
         if current is None or measured.straggling or not measured.settled or job.complaint:
             return ""
@@ -105,7 +110,7 @@ class OnlineProfiler:
         """The window as a measurement, or why it cannot be used."""
         current, times_s = measured.current, without_hiccups(self._durations_s)
         assert current is not None
-        time_s = statistics.fmean(times_s)
+        time_s, hiccups = statistics.fmean(times_s), _hiccup_ratio(self._powered_s)
         loads = {load.uuid: load for load in measured.loads}
         clocks, energies, busy = [], [], []
         for uuids in job.stages:
@@ -119,7 +124,9 @@ class OnlineProfiler:
             if isinstance(clock, str):
                 return clock
             clocks.append(clock)
-            energies.append(sum(powers) / len(powers) * time_s)
+            power_w = sum(powers) / len(powers)
+            waiting_w = job.policy.blocking_power_w or BLOCKING_UNKNOWN * power_w
+            energies.append((power_w - hiccups * waiting_w) / (1.0 - hiccups) * time_s)
             if all(kind in load.busy_s for load in mine for kind in KINDS):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
         detailed = len(busy) == len(clocks)
@@ -288,6 +295,15 @@ class OnlineProfiler:
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )
+
+
+def _hiccup_ratio(times_s: Sequence[float]) -> float:
+    """Share of the time that hiccups took, in which GPUs waited. Outliers count for no power."""
+    longest_s = OUTLIER_RATIO * statistics.median(times_s)
+    counted_s = [time_s for time_s in times_s if time_s <= longest_s]
+    return max(
+        0.0, 1.0 - statistics.fmean(without_hiccups(counted_s)) / statistics.fmean(counted_s)
+    )
 
 
 def _slower(inputs: PlanningInput) -> str:
