@@ -19,9 +19,7 @@ POWER = CurvePrior(-1.5, 0.5, 0.15, residual_sd=0.01, reach=0.15, noise=0.004)
 POWER_COMMON_SD = 0.001  # of all GPUs in one window, beside what a slowdown explains
 UNKNOWN_SD = 0.1  # of a slowdown, before power says anything: more than any budget
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
-FOLLOWS_MIN = (
-    0.1  # part of the power that ends with the work: a wrong blocking power stays harmless
-)
+FOLLOWS_MIN = 0.1  # part of the power that ends with the work, whatever blocking power is given
 # Windows that count for power having no say of its own, before others show that it has.
 DEPENDENT_WINDOWS = 3.0
 DRIFT_SD = 0.003  # of a job's own pace from window to window: 0.02 % an iteration

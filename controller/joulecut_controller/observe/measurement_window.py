@@ -18,12 +18,12 @@ from joulecut_controller.view import GpuShift, StageLoad, Window
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
-# Heat holds a GPU that much below its lock; clocks under a power cap vary by less.
-HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
 SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
+# Heat holds a GPU that much below its lock; clocks under a power cap vary by less.
+HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 7  # a cut iteration at either end then weighs little

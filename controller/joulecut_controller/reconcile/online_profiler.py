@@ -12,6 +12,7 @@ from dataclasses import replace
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.measurement_log import (
+    LONG_ITERATION_S,
     JobConstants,
     Measurement,
     MeasurementLog,
@@ -110,7 +111,8 @@ class OnlineProfiler:
         """The window as a measurement, or why it cannot be used."""
         current, times_s = measured.current, without_hiccups(self._durations_s)
         assert current is not None
-        time_s, hiccups = statistics.fmean(times_s), _hiccup_ratio(self._powered_s)
+        time_s = statistics.fmean(times_s)
+        hiccups = _hiccup_ratio(self._powered_s) if time_s >= LONG_ITERATION_S else 0.0
         loads = {load.uuid: load for load in measured.loads}
         clocks, energies, busy = [], [], []
         for uuids in job.stages:
@@ -301,9 +303,8 @@ def _hiccup_ratio(times_s: Sequence[float]) -> float:
     """Share of the time that hiccups took, in which GPUs waited. Outliers count for no power."""
     longest_s = OUTLIER_RATIO * statistics.median(times_s)
     counted_s = [time_s for time_s in times_s if time_s <= longest_s]
-    return max(
-        0.0, 1.0 - statistics.fmean(without_hiccups(counted_s)) / statistics.fmean(counted_s)
-    )
+    usual_s = statistics.fmean(without_hiccups(counted_s))
+    return max(0.0, 1.0 - usual_s / statistics.fmean(counted_s))
 
 
 def _slower(inputs: PlanningInput) -> str:
