@@ -104,7 +104,8 @@ class _Gpu:
 
     def as_before(self, snapshot: GpuSnapshot) -> bool:
         """False where the GPU has just fallen below its lock, or come back to it."""
-        lock_mhz = snapshot.lease.clock_max_mhz if snapshot.lease else 0
+        lease = snapshot.lease
+        lock_mhz = (lease.clock_lowest_mhz or lease.clock_max_mhz) if lease else 0
         if not lock_mhz or not snapshot.clock_sm_mhz:
             return True
         held_back = snapshot.clock_sm_mhz < HELD_BACK_RATIO * lock_mhz

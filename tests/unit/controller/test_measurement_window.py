@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from joulecut_controller.observe.baseline import blended
 from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow
 from joulecut_controller.view import Window
-from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.messages import GpuSnapshot, Lease
 
 BUSY_W, IDLE_W = 300.0, 90.0
 GPU = "GPU-0"
@@ -39,6 +39,24 @@ def run(
                     looked_s += pass_s
         arrived.append(Iteration(number, 1, now_s, {GPU: now_s - begun_s}))
     return window
+
+
+def test_a_window_ends_where_heat_begins_or_ceases_to_hold_a_gpu_below_its_lock() -> None:
+    def seen(*clocks_mhz: int) -> int:
+        """Snapshots until a new window has to begin, at a lock of 1200 MHz."""
+        window = MeasurementWindow(0.0, {GPU: 0})
+        window.take(Iteration(0, 1, 1.0, {GPU: 1.0}))  # settles
+        lease = Lease("job", 1, 1, 1200, 1200, 60.0)
+        for number, mhz in enumerate(clocks_mhz):
+            shown = GpuSnapshot(GPU, energy_j=1.0, clock_sm_mhz=mhz, lease=lease)
+            if not window.see([(GPU, shown, 2.0 + number)]):
+                return number + 1
+        return 0
+
+    assert seen(1200, 1200, 1080, 1080, 1080) == 4
+    assert seen(1080, 1080, 1200, 1200) == 4
+    assert seen(1080, 1080, 1080) == 0
+    assert seen(1200, 1150, 1200, 1150, 1150, 1200) == 0, "as under a power cap"
 
 
 @settings(max_examples=60, deadline=None)
