@@ -8,6 +8,7 @@ are judged by the model, many at once, in a descent over changes of one stage, o
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,7 @@ def cheapest(
     return Candidate(tuple(int(wide[s, i]) for s, i in enumerate(at)), here_s, here)
 
 
+@lru_cache(maxsize=8)  # numbers of stages; a decision asks some ten times
 def _moves(stages: int) -> Ints:
     """Every change of one stage, of two, of all together, and of one against the others."""
     rows: set[tuple[int, ...]] = set()
