@@ -235,16 +235,15 @@ def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
     saves_in_time(course, share=0.9)
 
 
-@pytest.mark.parametrize("card", ["a100-sxm", "a40"])
-def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore, card: str) -> None:
-    world = LongIterationsWorld(Disturbance(), card=card, seed=1)
+def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> None:
+    world = LongIterationsWorld(Disturbance(), seed=1)
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
     while len(world.asked) < 90:
         controller.run(5)
     verdict = world.verdict(BUDGET)
     print(f"{verdict.share(90):.0%} of the possible saving, {max(verdict.over):+.2%} over")
     assert max(verdict.over) <= 0.005
-    assert max(verdict.share(at) for at in range(40, 91)) >= 0.3
+    assert verdict.share(90) >= 0.6
 
 
 def test_long_iterations_are_learnt_from_their_operations(store: DatabaseStore) -> None:
