@@ -100,6 +100,8 @@ class Breaker:
         self._lanes = [_Lane(size) for size in WINDOWS]
         self._after = _Lane(WINDOWS[0])  # at default clocks, after a trip
         self._judging = False
+        # An iteration in the window that tripped it, and one at default clocks as known then.
+        self._tripped_s = self._baseline_s = 0.0
         self._quiet: deque[float] = deque(maxlen=QUIET_WINDOWS)
         self._quiet_lane = _Lane(WINDOWS[0])
         self._peer_s: float | None = None
@@ -125,13 +127,17 @@ class Breaker:
                 lane.slow = lane.slow + 1 if self._above(full, lane.size, limit) else 0
                 if lane.slow >= WINDOWS_TO_TRIP:
                     self._describe(full, allowed_s)
+                    self._tripped_s = full[0] * allowed_s
+                    self._baseline_s = limit.baseline_s
                     self.forget()
                     self._judging = True
                     return "trip"
         return ""
 
     def at_default(self, iterations: Iterable[IterationTime], limit: Limit) -> Finding:
-        """Iterations at default clocks: after a trip they show whether our clocks caused it."""
+        """Iterations at default clocks: after a trip they show whether our clocks caused it. They
+        did not where the job has become slower itself, and was within its limit against that.
+        """
         found: Finding = ""
         for one in iterations:
             self._peer_s = one.peer_s
@@ -144,7 +150,11 @@ class Breaker:
             if full is not None:
                 self._describe(full, limit.limit_s)
                 self._judging = False
-                found = "not-ours" if self._above(full, self._after.size, limit) else "ours"
+                default_s = full[0] * limit.limit_s
+                slower = default_s > self._baseline_s * (1.0 + self.tolerance_ratio)
+                kept = self._tripped_s <= default_s * limit.limit_s / limit.baseline_s
+                above = self._above(full, self._after.size, limit)
+                found = "not-ours" if above or (slower and kept) else "ours"
         return found
 
     def forget(self) -> None:

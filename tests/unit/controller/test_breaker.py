@@ -153,6 +153,14 @@ def test_default_clocks_tell_whose_fault_a_trip_was(after: float, finding: str) 
     assert breaker.at_default(some * 4, limit()) == "", "a trip is judged once"
 
 
+@pytest.mark.parametrize(("after", "finding"), [(1.01, "ours"), (1.04, "not-ours")])
+def test_a_job_that_became_slower_itself_is_not_held(after: float, finding: str) -> None:
+    """Within 5 % of what default clocks give by now, but not of what they gave before."""
+    breaker, within = Breaker(), limit(budget=0.05)
+    assert run(breaker, [BASE_S * 1.08] * WINDOWS[0] * 2, within) > 0
+    assert breaker.at_default([IterationTime(BASE_S * after)] * WINDOWS[0], within) == finding
+
+
 def test_absolute_targets_are_judged_by_what_is_worse() -> None:
     absolute = policy(Slo(max_iteration_time_s=2.5, given_as="min_rate"))
     within = limit_of(absolute, baseline())
