@@ -131,6 +131,7 @@ LEASE = [
     ),
     ("        lease=None,\n        may_be_ours=(", "        may_be_ours=("),
     (" or now_s < gpu.late_until_s)", ")"),
+    ("and pending.again and pending.power is power", "and False"),
     ('now_s + LATE_S if cause == "keeper_start" else -inf', "-inf"),
     ("pending is None or (pending.again and not pending.failures)", "True"),
     (

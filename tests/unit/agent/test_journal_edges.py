@@ -41,6 +41,20 @@ def test_a_gpu_that_was_restored_is_journaled_again(tmp_path: Path) -> None:
     assert Journal(tmp_path / "journal", BOOT).held == {GPU: (0, 900, 0)}
 
 
+def test_a_restore_that_a_late_write_may_undo_is_read_as_such_until_its_time(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "journal"
+    first = Journal(path, BOOT)
+    first.intend(3, {GPU: LEASE})
+    first.restored_until_late(GPU, 50.0, 0)
+    Journal(path, BOOT, now_s=40.0).intend(4, {})  # in a new file
+    assert Journal(path, BOOT, now_s=45.0).late == {GPU}
+    assert Journal(path, BOOT, now_s=45.0).is_restored
+    assert Journal(path, BOOT, now_s=50.0).is_clean
+    assert Journal(path, "b002-0", now_s=45.0).is_clean, "another boot"
+
+
 def test_what_stands_there_is_not_written_twice(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal", BOOT)
     journal.intend(3, {GPU: LEASE})

@@ -200,6 +200,8 @@ def test_keepers_that_follow_a_killed_one_reset_until_no_write_of_it_can_be_late
         keeper = open_keeper(tmp_path, board)
         assert "GPU-a" not in board.locked
         assert keeper.restore_all("shutdown")
+        counts = keeper.handle(4, Status(("GPU-a",))).slots[0].restores
+        assert "shutdown" not in counts, "it was restored already"
         read = module.journal(Settings(str(tmp_path), FREE))
         assert (read.is_clean, read.is_restored) == (False, True)
         board.locked["GPU-a"] = (0, 900)  # the driver carries it out now
