@@ -50,12 +50,14 @@ class IterationTime:
 class Limit:
     """The allowed mean iteration time, in seconds; `baseline_s` is that at default clocks, with
     relative standard error `doubt_ratio` and relative standard deviation `noise_ratio`.
+    `follows` says whether it rises with the iteration time at default clocks.
     """
 
     limit_s: float
     baseline_s: float
     doubt_ratio: float
     noise_ratio: float
+    follows: bool
 
 
 def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = None) -> Limit:
@@ -71,6 +73,7 @@ def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = Non
         baseline_s=mean_s,
         doubt_ratio=baseline.time_sd_s / mean_s / math.sqrt(max(1, baseline.iterations)),
         noise_ratio=baseline.time_sd_s / mean_s,
+        follows=policy.slo.max_slowdown is not None and (allotted_s or 0.0) <= promised_s,
     )
 
 
@@ -153,8 +156,9 @@ class Breaker:
                 default_s = full[0] * limit.limit_s
                 slower = default_s > self._baseline_s * (1.0 + self.tolerance_ratio)
                 kept = self._tripped_s <= default_s * limit.limit_s / limit.baseline_s
+                acquitted = limit.follows and slower and kept
                 above = self._above(full, self._after.size, limit)
-                found = "not-ours" if above or (slower and kept) else "ours"
+                found = "not-ours" if above or acquitted else "ours"
         return found
 
     def forget(self) -> None:

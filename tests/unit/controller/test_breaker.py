@@ -161,6 +161,14 @@ def test_a_job_that_became_slower_itself_is_not_held(after: float, finding: str)
     assert breaker.at_default([IterationTime(BASE_S * after)] * WINDOWS[0], within) == finding
 
 
+def test_an_absolute_limit_holds_whatever_default_clocks_give() -> None:
+    breaker = Breaker()
+    within = limit_of(policy(Slo(max_iteration_time_s=BASE_S * 1.05)), baseline())
+    assert run(breaker, [BASE_S * 1.08] * WINDOWS[0] * 2, within) > 0
+    after = [IterationTime(BASE_S * 1.04)] * WINDOWS[0]
+    assert breaker.at_default(after, within) == "ours"
+
+
 def test_absolute_targets_are_judged_by_what_is_worse() -> None:
     absolute = policy(Slo(max_iteration_time_s=2.5, given_as="min_rate"))
     within = limit_of(absolute, baseline())
