@@ -223,7 +223,7 @@ def test_a_cluster_nobody_sells_is_learnt_with_its_busy_times() -> None:
         return DrawnPlant(4, 24, noise=Noise(operation=jitter), seed=seed)
 
     course = Course(cluster, jitter=0.01, seed=8, budget=0.02, detailed=True)
-    saves_in_time(course, share=0.94)  # one clock of one stage is 2 % of the possible saving
+    saves_in_time(course)
 
 
 def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:

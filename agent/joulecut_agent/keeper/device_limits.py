@@ -123,7 +123,8 @@ class DeviceLimits:
     ) -> str:
         """Sets the power limit of a GPU without a lease; returns what became of it.
 
-        With `only_late` it changes a limit of ours that came late, and no other.
+        With `only_late` it changes a limit of ours that came late, and no other: not one that
+        cannot be read, since another writer may have lowered it.
 
         "found": the limit from before our first write is in force. "left": another writer has set
         a lower one, which stays. "": anything else.
@@ -145,7 +146,7 @@ class DeviceLimits:
             self._journal.found_other(uuid, now_mw)
         if stays:
             return "left"
-        is_theirs = only_late and now_mw and not self._is_late(uuid, now_mw)
+        is_theirs = only_late and not self._is_late(uuid, now_mw)
         if wanted_mw and not is_theirs:
             self.set_power(uuid, wanted_mw)
         return "found" if to_found else ""

@@ -17,9 +17,6 @@ from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, Limit, OperationSearch
 
 GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
-# Of the budget, left unused: 0.05 points at 5 %, which is what the mean of twenty short windows is
-# known to. Without it a sweep settled 0.06 points late for 25 windows.
-BUDGET_MARGIN = 0.01
 ANCHORS_PART = 4  # of the stages one in so many
 SURE = 1e-9
 
@@ -47,9 +44,7 @@ class _Step:
         measured_s = measurements[0].time_s
         self._pace = measured_s / model.base_s
         self._base_s, self._deadline_s = measured_s, facts.slo.deadline_s(measured_s)
-        self._late_s = self._deadline_s / self._pace / (1.0 + model.excess)
-        budget = max(0.0, 1.0 - measured_s / self._deadline_s)
-        self._limit_s = self._late_s * (1.0 - BUDGET_MARGIN * budget)
+        self._limit_s = self._deadline_s / self._pace / (1.0 + model.excess)
         now = np.array(facts.now_mhz, dtype=np.float64)[:, None]
         self._now = np.minimum((model.grid_mhz < now).sum(axis=1), model.default)
 
@@ -60,7 +55,7 @@ class _Step:
             changed = not np.array_equal(self._now, default)
             return self._answer("raise" if changed else "enough", reason, default)
         wanted = self._cheapest()
-        if model.jittered_s(model.mean_s, self._now) > self._late_s * (1.0 + SURE):
+        if model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
             now_s = self._expected_s(self._now)
             wanted = np.maximum(
                 wanted, (model.grid_mhz < np.array(model.lowest)[:, None]).sum(axis=1)

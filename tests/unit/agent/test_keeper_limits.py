@@ -326,6 +326,27 @@ def test_a_limit_that_comes_after_its_restore_is_undone_and_another_is_left(
     assert board.limits_mw["GPU-a"] == 300_000, "nothing of ours can come so late"
 
 
+def test_a_repeated_restore_leaves_a_power_limit_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer has lowered it since."""
+    clock, board = HeldClock(), Board()
+    monkeypatch.setattr(keeper_module, "time", clock)
+    assert set_both(open_keeper(tmp_path, board), "GPU-a", 1, (0, 900), 300).accepted
+    keeper = open_keeper(tmp_path, board)  # the first was killed
+    assert board.limits_mw["GPU-a"] == 400_000
+    board.limits_mw["GPU-a"] = 170_000
+
+    def unreadable(uuid: str) -> None:
+        raise Transient("gpu_is_lost", uuid)
+
+    board.before_limits = unreadable
+    clock.pass_s(LATE_AGAIN_S)
+    keeper.tick()
+    assert open_keeper(tmp_path, board).restore_all("shutdown")
+    assert board.limits_mw["GPU-a"] == 170_000
+
+
 def test_a_late_limit_under_a_lease_without_one_goes_with_the_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
