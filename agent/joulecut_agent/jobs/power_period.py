@@ -13,7 +13,7 @@ PERIODS_MIN = 4  # in the samples; fewer repetitions are often chance
 LIKENESS_MIN = 0.6  # correlation of the samples with those one, two and three periods later
 CONTRAST_MIN = 0.3  # between a repetition and the lags before it: a slow drift is like itself too
 # Peaks so close are one peak and its multiples. Between this and the second value a shorter period
-# (a microbatch) cannot be told from the iteration.
+# (a microbatch) looks like the iteration.
 SAME, AMBIGUOUS = 0.03, 0.08
 LAG_MIN = 10  # steps: of fewer the shape is lost in the sampling
 VARIATION_MIN = 0.01  # of the mean: less is the sensor's own noise
@@ -59,7 +59,7 @@ def _first_peak(series: "_Series", longest: int, near: float) -> int | str:
     first = next(lag for lag, likeness in peaks.items() if likeness >= best - SAME)
     shorter = any(peaks[lag] >= best - AMBIGUOUS for lag in peaks if lag < first)
     if shorter and not near:
-        return "an iteration cannot be told from a part of it"
+        return "an iteration and a part of it look alike"
     if peaks[first] - min(map(series.likeness, range(1, first))) < CONTRAST_MIN:
         return "the power only drifts"
     return first

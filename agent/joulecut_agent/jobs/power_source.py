@@ -28,7 +28,7 @@ RETRY_S = 600.0  # after a refusal: a job without a period (inference) rarely ge
 GAP_S_MAX = 1.0  # missed samples that are filled with the last one
 # Power shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
-NOBODY = Sender(0, 0)
+NO_SENDER = Sender(0, 0)
 ALLOWED = "another source (docs/integrations.md)"
 
 Series = Iterable[tuple[float, float]]  # Unix time, watts
@@ -200,7 +200,7 @@ class PowerSource:
         if isinstance(found, str):
             one.rests_until_s = now_s + RETRY_S
             text = f"no iteration time from power: {found}; allowed: {ALLOWED}"
-            self._refused(Fault(NOBODY, POWER, text, one.uuids[0]))
+            self._refused(Fault(NO_SENDER, POWER, text, one.uuids[0]))
             return
         one.period_s = found.period_s
         one.reported = begin + len(samples)
@@ -213,7 +213,7 @@ class PowerSource:
                     name, uuid, 0, one.iterations, found.period_s, source=POWER, shape=ONE_STAGE
                 )
                 ended_s = now_s - ago * found.period_s
-                self._inbox.submit(Submission(report, NOBODY, POWER, ended_s, permitted=True))
+                self._inbox.submit(Submission(report, NO_SENDER, POWER, ended_s, permitted=True))
 
     def _run(self) -> None:
         logged = ""

@@ -26,7 +26,7 @@ class Measurement:
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
-    `known_stderr_ratio` is the error of `time_s` where more than its iterations tells it.
+    `known_stderr_ratio` is the error of `time_s` where other evidence makes it smaller.
     """
 
     clocks_mhz: tuple[int, ...]

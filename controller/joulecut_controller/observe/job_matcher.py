@@ -22,7 +22,7 @@ from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.view import GpuView
 
 NAMED_MAX = 3  # jobs named in one line
-# The GPUs of each running job, in groups that no entry of the policy tells apart.
+# The GPUs of each running job, in groups that all entries of the policy treat alike.
 Owners = Mapping[Instance, Mapping[Hashable, list[str]]]
 
 
