@@ -38,7 +38,7 @@ CARD = "a100-sxm"
 GPUS = 8
 STAGES = 8
 LOOK_S = 0.25
-TAKEOVER_AFTER_S = 45.0  # the standby has read the agents and what was learnt by then
+TAKEOVER_AFTER_S = 45.0  # by then the standby has read the agents and the learning state
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -49,9 +49,9 @@ FIRST_READING_S = 10.0
 
 @dataclass(slots=True)
 class Readiness:
-    """What a standby has ready for its term: the newest report of each GPU, from which the first
-    pass knows where jobs run, and an estimator with the policy's profiles and what was learnt,
-    which take seconds. `learnt` is the stored text that it was restored from; empty without one.
+    """State that a standby prepares for its term, since this takes seconds: the newest report of
+    each GPU, which shows where jobs run, and an estimator with the policy's profiles and the stored
+    learning state. `learnt` is the text it was restored from; empty without one.
     """
 
     newest: dict[str, ArrivedReport] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class Readiness:
     learnt: str = ""
 
     async def prepare(self, policy: Policy, store: Store) -> None:
-        """Fits and reads what is new; a term may begin with what was ready before. What cannot be
-        read is left to the first pass, which reports it.
+        """Fits new profiles and reads newer learning state. A failed read is left to the first pass,
+        which reports it.
         """
         self.learner, self.learnt = await asyncio.to_thread(self._newest, policy, store)
 

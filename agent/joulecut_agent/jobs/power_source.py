@@ -157,7 +157,7 @@ class PowerSource:
         batches = {batch.uuid: batch for batch in self._stream[1].take()}
         for name, one in sampled.items():
             clocks = self._clocks(one.uuids)
-            if clocks != one.clocks:  # what was sampled mixes both
+            if clocks != one.clocks:  # the samples mix old and new clocks
                 one.clocks, one.powers = clocks, {}
                 continue
             for uuid in one.uuids:

@@ -106,9 +106,7 @@ def first_step(job: JobBoard) -> Advice | None:
 
 
 def _awaits_plan(job: JobBoard) -> bool:
-    """Whether the first plan is still computed: what was decided last is no longer what the pass
-    says.
-    """
+    """Whether the first plan is still being computed: the pass no longer states the last decision."""
     plan = job.decision
     return plan is None or (plan.generation == 0 and not job.sentence.startswith(plan.reason))
 
