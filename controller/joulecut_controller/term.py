@@ -59,8 +59,8 @@ class Readiness:
     learnt: str = ""
 
     async def prepare(self, policy: Policy, store: Store) -> None:
-        """Fits new profiles and reads newer learning state. A failed read is left to the first pass,
-        which reports it.
+        """Fits new profiles and reads newer learning state. The first pass repeats a failed read,
+        and reports it.
         """
         self.learner, self.learnt = await asyncio.to_thread(self._newest, policy, store)
 

@@ -106,7 +106,7 @@ def first_step(job: JobBoard) -> Advice | None:
 
 
 def _awaits_plan(job: JobBoard) -> bool:
-    """Whether the first plan is still being computed: the pass no longer states the last decision."""
+    """Whether the first plan is still being computed: the pass states no decision of its own."""
     plan = job.decision
     return plan is None or (plan.generation == 0 and not job.sentence.startswith(plan.reason))
 
