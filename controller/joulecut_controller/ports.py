@@ -119,6 +119,16 @@ class StoredProfile:
     at_unix_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class StoredBaseline:
+    """A job's baseline, and when default clocks were measured last; None: not known, or the job has
+    changed since.
+    """
+
+    window: Window
+    measured_unix_s: float | None = None
+
+
 class Store(Protocol):
     """What must survive a restart. Raises joulecut_wire.errors.Unavailable where it cannot."""
 
@@ -144,9 +154,9 @@ class Store(Protocol):
         """
         ...
 
-    def keep_baseline(self, job: str, shape: str, window: Window) -> None: ...
+    def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None: ...
 
-    def baseline(self, job: str, shape: str) -> Window | None:
+    def baseline(self, job: str, shape: str) -> StoredBaseline | None:
         """The baseline measured for this job in this shape (pipeline, GPUs, profile)."""
         ...
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.ports import Event, Record, Store
+from joulecut_controller.ports import Event, Record, Store, StoredBaseline
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
 
@@ -116,19 +116,22 @@ def test_keeping_a_plan_again_replaces_it(reopen: Reopen) -> None:
 
 def test_baselines_belong_to_a_job_in_a_shape(reopen: Reopen) -> None:
     store = reopen()
-    window = Window(40, 6.125, 0.0625, None, 1.0 / 3.0)
-    store.keep_baseline("job", "8 stages", Window(1, 1.0, 0.0, 2.0, 3.0))
-    store.keep_baseline("job", "8 stages", window)
+    kept = StoredBaseline(Window(40, 6.125, 0.0625, None, 1.0 / 3.0), 1_700_000_000.25)
+    unaged = StoredBaseline(Window(1, 1.0, 0.0, 2.0, 3.0))
+    store.keep_baseline("job", "8 stages", unaged)
+    assert store.baseline("job", "8 stages") == unaged
+    store.keep_baseline("job", "8 stages", kept)
     store = reopen()
-    assert store.baseline("job", "8 stages") == window
+    assert store.baseline("job", "8 stages") == kept
     assert store.baseline("job", "4 stages") is None
     assert store.baseline("other", "8 stages") is None
 
 
 def test_a_baseline_that_is_no_number_is_not_kept(reopen: Reopen) -> None:
     store = reopen()
+    kept = StoredBaseline(Window(1, float("nan"), 0.0, None, None))
     with pytest.raises(ValueError, match="not finite"):
-        store.keep_baseline("job", "shape", Window(1, float("nan"), 0.0, None, None))
+        store.keep_baseline("job", "shape", kept)
     assert store.baseline("job", "shape") is None
 
 

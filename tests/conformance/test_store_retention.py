@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from databases import Database, event_of, plan_of
 
-from joulecut_controller.ports import Record, Store
+from joulecut_controller.ports import Record, Store, StoredBaseline
 from joulecut_controller.store.database import LEARNT_MAX, RECORD_MAX, Retention
 from joulecut_controller.view import Window
 
@@ -18,7 +18,8 @@ def test_what_grows_is_pruned(database: Database) -> None:
     for number in range(1, 31):
         store.record(event_of(number))
         store.keep_plan(plan_of(job=f"job-{number % 3}", generation=number))
-        store.keep_baseline(f"job-{number}", "shape", Window(1, 1.0, 0.0, None, None))
+        window = Window(1, 1.0, 0.0, None, None)
+        store.keep_baseline(f"job-{number}", "shape", StoredBaseline(window))
     store.close()
     assert database.run("select generation from event order by id") == [[n] for n in range(21, 31)]
     plans = database.run("select generation from plan order by generation")

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.ports import Record
+from joulecut_controller.ports import Record, StoredBaseline
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
 
@@ -34,8 +34,15 @@ def test_an_older_database_is_brought_forward_with_its_rows(database: Database) 
     assert database.run("select note from baseline") == []
 
 
-# What each version added to the one before, as tables.
-ADDED = {2: "notebook", 3: "learnt", 4: "record", 5: "profile"}
+BASELINE = StoredBaseline(Window(40, 1.5, 0.25, None, 2.0), 1_700_000_000.0)
+# How what a version added to the one before is taken away again.
+ADDED = {
+    2: "drop table notebook",
+    3: "drop table learnt",
+    4: "drop table record",
+    5: "drop table profile",
+    6: "alter table baseline drop column measured_unix_s",
+}
 
 
 def test_every_version_there_ever_was_is_known_to_these_tests() -> None:
@@ -48,15 +55,14 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     store.next_epoch(6)
     store.record(event_of(3))
     store.keep_plan(plan_of(generation=2))
-    store.keep_baseline("job", "shape", Window(40, 1.5, 0.25, None, 2.0))
+    store.keep_baseline("job", "shape", BASELINE)
     if version >= 2:
         store.keep_notebook("a", "first")
     if version >= 3:
         store.keep_learnt("predictors", "kept")
     database.close()
-    gone = [table for added, table in ADDED.items() if added > version]
     database.run(
-        *(f"drop table {table}" for table in gone),
+        *(undo for added, undo in ADDED.items() if added > version),
         f"update joulecut_schema set version = {version}",
     )
     store = database.open()
@@ -64,7 +70,8 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.next_epoch(0) == 8
     assert store.events() == (event_of(3),)
     assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=2))
-    assert store.baseline("job", "shape") == Window(40, 1.5, 0.25, None, 2.0)
+    aged = BASELINE if version >= 6 else StoredBaseline(BASELINE.window)
+    assert store.baseline("job", "shape") == aged
     assert store.notebook("a") == ("first" if version >= 2 else "")
     assert store.learnt("predictors") == ("kept" if version >= 3 else "")
     assert store.records("window") == ()

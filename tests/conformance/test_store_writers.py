@@ -66,7 +66,10 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
     database.open()
     database.close()
     database.run(
-        "drop table profile", "drop table record", "update joulecut_schema set version = 3"
+        "alter table baseline drop column measured_unix_s",
+        "drop table profile",
+        "drop table record",
+        "update joulecut_schema set version = 3",
     )
     writers = [
         subprocess.Popen(

@@ -102,6 +102,20 @@ def test_the_resumed_plan_runs_on_as_any_plan(killed: Killed) -> None:
     assert not third.events("drift")
 
 
+def test_a_new_leader_looks_at_default_clocks_when_the_one_before_would_have(
+    killed: Killed,
+) -> None:
+    second = successor(killed.world, killed.store)
+    second.run(1)
+    first = second.boards[-1].jobs[0].look
+    second.run(20)
+    later = second.boards[-1].jobs[0].look
+    assert first is not None and first.age_s is not None
+    assert later is not None and later.age_s is not None
+    assert first.age_s < 100.0, "default clocks were measured just before the plan"
+    assert later.age_s == pytest.approx(first.age_s + 20.0, abs=1.0)
+
+
 def test_a_solver_that_is_not_ready_does_not_end_it(killed: Killed) -> None:
     world = killed.world
     second = successor(world, killed.store, unready=lambda: "the solver is being compiled")

@@ -18,10 +18,9 @@ from worlds import Controller, World
 from joulecut_controller.board import JobBoard
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Policy, Slo
-from joulecut_controller.ports import Store
+from joulecut_controller.ports import Store, StoredBaseline
 from joulecut_controller.reconcile.worker_calls import Question
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.view import Window
 
 T = TypeVar("T")
 SLOW = "left"
@@ -153,9 +152,9 @@ class WaitsForTheLoop:
         self._wait()
         self._store.keep_plan(plan)
 
-    def keep_baseline(self, job: str, shape: str, window: Window) -> None:
+    def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None:
         self._wait()
-        self._store.keep_baseline(job, shape, window)
+        self._store.keep_baseline(job, shape, kept)
 
 
 def test_no_heartbeat_waits_for_the_store(store: DatabaseStore) -> None:

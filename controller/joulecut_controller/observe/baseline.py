@@ -6,7 +6,7 @@ changes of clocks it does not show at all. So a baseline holds for a while, and 
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
 from joulecut_controller.plan import look
@@ -18,27 +18,31 @@ BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
-CONFIRM_S = 60.0  # a takeover comes first, with its plans and leases
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
 MOVED_RATIO_MAX = 0.25
 
 
-def first_shape(shape: str) -> str:
-    """The name under which the store has the first baseline of this shape."""
-    return f"{shape} first"
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A baseline that an earlier controller measured; `first` is that of when the job took its
+    shape. `age_s` is infinite where it is not known, or where the job has changed since.
+    """
+
+    window: Window
+    first: Window
+    age_s: float = math.inf
 
 
 class Baseline:
     """`window` is None before the first measurement."""
 
-    def __init__(self, recalled: Window | None, now_s: float, first: Window | None = None) -> None:
-        """`recalled` was measured by an earlier controller, `first` when the job took this shape:
-        its plan may go on, and a look confirms it soon.
-        """
-        self.window, self._first = recalled, first or recalled
+    def __init__(self, recalled: Recalled | None, now_s: float) -> None:
+        """With a recalled one a plan may go on."""
+        self.window = recalled.window if recalled else None
+        self._first = recalled.first if recalled else None
         self._before: Window | None = None  # when the window since `_since_s` began
         self._since_s = math.nan
-        measured_s = -math.inf if recalled is None else now_s - look.EVERY_S + CONFIRM_S
+        measured_s = now_s - recalled.age_s if recalled else -math.inf
         self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
 
     def _moved_ratio(self) -> float:

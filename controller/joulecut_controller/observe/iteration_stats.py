@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_controller.observe.baseline import Baseline, first_shape
+from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
@@ -170,20 +170,19 @@ class IterationStats:
         groups: Groups = (),
         pipelines: Groups = (),
         shape: str = "",
-        recall: Callable[[str], Window | None] = lambda _shape: None,
+        recall: Callable[[str], Recalled | None] = lambda _shape: None,
         loads: bool = True,
     ) -> Measured:
         """Adds the reports and snapshots since the last pass. Call it once a pass.
 
-        A job in a new `shape` starts over, with the baselines that `recall` returns. Without
+        A job in a new `shape` starts over, with the baseline that `recall` returns. Without
         `loads` those of single GPUs, half of the work, stay as they are until a later pass.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track = self._tracks.get(job)
         if track is None or track.stage_of != stage_of or track.shape != shape:
             window = MeasurementWindow(now_s, stage_of)
-            baseline = Baseline(recall(shape), now_s, recall(first_shape(shape)))
-            track = _Track(stage_of, shape, window, baseline)
+            track = _Track(stage_of, shape, window, Baseline(recall(shape), now_s))
             self._tracks[job] = track
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_external_locks(track, gpus, now_s)

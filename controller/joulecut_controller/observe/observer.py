@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
 from joulecut_controller.observe.placement import Placement, Placements
@@ -17,7 +18,7 @@ from joulecut_controller.observe.reported_shape import ReportedShapes
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
-from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.view import GpuView, JobView, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_wire.messages import IterationReport, PipelineShape
@@ -27,7 +28,7 @@ OWNER_AGE_S_MAX = 120.0
 # A rate shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
 
-Recall = Callable[[str, str], Window | None]  # (job, shape) -> a baseline measured earlier
+Recall = Callable[[str, str], Recalled | None]  # (job, shape) -> a baseline measured earlier
 
 
 @dataclass(frozen=True, slots=True)

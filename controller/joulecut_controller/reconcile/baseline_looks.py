@@ -3,26 +3,34 @@
 A look follows a shift of the job's pace, comes before clocks are lowered against an old baseline,
 and now and then without either. The plan is suspended meanwhile, as for a hold-out window, which
 measures the same. All looks of a job take at most SHARE_MAX of its time in the long run.
+
+Default clocks draw more power, so jobs take turns: without a shift a look begins only while fewer
+than TOGETHER_MAX of all GPUs are looked at.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from joulecut_controller.board import BaselineLook
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
-from joulecut_controller.plan.look import EVERY_S, ITERATIONS, SHARE_MAX, look_s
+from joulecut_controller.plan.look import ITERATIONS, SHARE_MAX, every_s, look_s
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.view import BaselineDrift, GpuView
 
 LOOKS_SAVED = 2.0  # a phase of other work, as an evaluation, is looked at when it begins and ends
+# Of the GPUs of all enforced jobs: twice what looks take in the long run, so that all have a turn.
+TOGETHER_MAX = 2.0 * SHARE_MAX
+LATE_RATIO = 2.0  # of its expected time: a look that lasts longer takes no turn from others
+FIRST_S = 60.0  # a new leader's plans and leases come first
 
 
 @dataclass(slots=True)
 class _Job:
     """Credit and time spent, in seconds at default clocks. `measured_s` is when they were measured
-    last, `text` the open look's sentence.
+    last, `text` the open look's sentence, `until_s` when that should be over.
     """
 
     credit_s: float
@@ -31,6 +39,8 @@ class _Job:
     measured_s: float = -math.inf
     spent_s: float = 0.0
     text: str = ""
+    until_s: float = -math.inf
+    gpus: int = 0  # while it is enforced
 
 
 class BaselineLooks:
@@ -53,14 +63,14 @@ class BaselineLooks:
         baseline, measured = inputs.job.baseline, observation.measured
         if baseline is None or inputs.mode != "enforce" or inputs.paused:
             if name in self._jobs:
-                self._jobs[name].text = ""
+                self._jobs[name].text, self._jobs[name].gpus = "", 0
             return ""
         # Clocks are not lowered again before the dwell, so a look costs no less.
         expected_s = max(look_s(baseline.time_mean_s), dwell_s(inputs))
         most_s = LOOKS_SAVED * expected_s
         job = self._jobs.setdefault(name, _Job(most_s, now_s, now_s))
         passed_s, job.seen_s = now_s - job.seen_s, now_s
-        job.measured_s = measured.drift.measured_s
+        job.measured_s, job.gpus = measured.drift.measured_s, len(inputs.running)
         job.credit_s = min(job.credit_s + SHARE_MAX * passed_s, most_s)
         if job.text:
             job.spent_s += passed_s
@@ -72,9 +82,33 @@ class BaselineLooks:
             and any(inputs.running.values())
             and not inputs.holdout
         ):
-            why = _why(inputs, observation, wanted=wanted)
+            why = self._why(job, inputs, measured, wanted=wanted)
             job.text = why and f"look at default clocks: {why}"
+            job.until_s = now_s + LATE_RATIO * expected_s
         return job.text
+
+    def _why(self, job: _Job, inputs: PlanningInput, measured: Measured, *, wanted: bool) -> str:
+        """The reason for a look; empty without one. A straggler, a power budget and another
+        writer's lock change the pace themselves, so that a look shows nothing.
+        """
+        if measured.straggling or measured.external_lock or inputs.allotted_s is not None:
+            return ""
+        now_s = inputs.view.now_s
+        shifted = _shifted(measured.drift, inputs.view.gpus)
+        if shifted or now_s - job.since_s < FIRST_S or not self._has_turn(now_s):
+            return shifted
+        if wanted:
+            return "clocks could be lowered, but the baseline is old"
+        age_s = now_s - job.measured_s
+        if age_s < every_s(inputs.job.policy.name):
+            return ""
+        old = f"{age_s / 60.0:.0f} min old" if math.isfinite(age_s) else "of an earlier controller"
+        return f"the baseline is {old}"
+
+    def _has_turn(self, now_s: float) -> bool:
+        jobs = self._jobs.values()
+        looked_at = sum(job.gpus for job in jobs if job.text and now_s < job.until_s)
+        return looked_at < TOGETHER_MAX * sum(job.gpus for job in jobs)
 
     def shown(self, name: str) -> BaselineLook | None:
         """None for a job that is not enforced."""
@@ -101,21 +135,11 @@ def _slows(inputs: PlanningInput) -> bool:
     return shift is not None and shift.ratio < 1.0
 
 
-def _why(inputs: PlanningInput, observation: JobObservation, *, wanted: bool) -> str:
-    """The reason for a look; empty without one. A straggler, a power budget and another writer's
-    lock change the pace themselves, so that a look shows nothing.
-    """
-    measured = observation.measured
-    if measured.straggling or measured.external_lock or inputs.allotted_s is not None:
-        return ""
-    drift = measured.drift
+def _shifted(drift: BaselineDrift, gpus: Mapping[str, GpuView]) -> str:
+    """How the job's pace has changed by itself since default clocks were measured; empty if not."""
     if drift.gpu_shift is not None:
-        gpus = inputs.view.gpus
         places = [gpus[uuid].place if uuid in gpus else uuid for uuid in drift.gpu_shift.uuids]
         return drift.gpu_shift.text(places)
     if drift.shift_ratio != 1.0:
         return f"iterations at the same clocks changed by {drift.shift_ratio - 1.0:+.1%}"
-    if wanted:
-        return "clocks could be lowered, but the baseline is old"
-    age_s = inputs.view.now_s - drift.measured_s
-    return f"the baseline is {age_s / 60.0:.0f} min old" if age_s >= EVERY_S else ""
+    return ""

@@ -3,11 +3,12 @@
 After a failure the job backs off: twice as long after each one, until a plan has held.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.observe.baseline import first_shape, iterations_needed
+from joulecut_controller.observe.baseline import Recalled, iterations_needed
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
@@ -16,19 +17,20 @@ from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
-from joulecut_controller.ports import Store
+from joulecut_controller.ports import StoredBaseline
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors
-from joulecut_controller.view import GpuView, View, Window
+from joulecut_controller.view import BaselineDrift, GpuView, View
 
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
 RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
 DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
 BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
+BASELINE_STEP_S = 300.0  # a new leader looks so much sooner at most
 # Topics of decisions that wait for reports or readings of a job, which a new leader has not had
 # yet. Leases of an earlier term are not renewed meanwhile.
 AWAITED = frozenset(("layout", "stale"))
@@ -62,33 +64,69 @@ class Backoff:
 
 
 class BaselineRecord:
-    """One job's baseline in the store: after a restart its plan goes on, and a look confirms it.
+    """One job's baseline in the store: a new leader goes on with it, and knows when to look again.
 
-    Written only when it changed by BASELINE_STEP_RATIO: the mean moves with every iteration.
+    Written only when it changed by BASELINE_STEP_RATIO or has become newer by BASELINE_STEP_S: at
+    default clocks both move with every iteration.
     """
 
-    def __init__(self, store: Store, job: str) -> None:
-        self._store, self._job = store, job
-        self._kept: tuple[str, Window] | None = None  # with the shape of the job it is of
+    def __init__(self, context: ReconcileContext, job: str) -> None:
+        self._context, self._job = context, job
+        self._kept: tuple[str, StoredBaseline] | None = None  # with the shape of the job it is of
+
+    def recall(self, shape: str) -> Recalled | None:
+        """What an earlier controller measured in this shape. Raises Unavailable."""
+        store = self._context.store
+        kept = store.baseline(self._job, shape)
+        if kept is None:
+            return None
+        self._kept = (shape, kept)
+        first = store.baseline(self._job, _first(shape)) or kept
+        age_s = math.inf
+        if kept.measured_unix_s is not None:
+            age_s = self._context.unix_s() - kept.measured_unix_s
+        # Below 0 the wall clock was set back since, and the age is not known.
+        return Recalled(kept.window, first.window, age_s if age_s >= 0.0 else math.inf)
 
     async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
-        baseline, kept = observation.measured.baseline, self._kept
+        baseline, drift = observation.measured.baseline, observation.measured.drift
         if baseline is None:
             return
-        if kept and kept[0] == observation.shape:
-            moved = abs(baseline.time_mean_s / kept[1].time_mean_s - 1.0)
-            richer = kept[1].energy_j is None and baseline.energy_j is not None
-            if moved < BASELINE_STEP_RATIO and not richer:
-                return
-        first_s = baseline.time_mean_s / observation.measured.drift.moved_ratio
-        first = replace(baseline, time_mean_s=first_s)
-        await in_thread(self._write, observation.shape, baseline, first)
-        self._kept = (observation.shape, baseline)
+        made = StoredBaseline(baseline, self._measured_unix_s(drift))
+        kept = self._kept
+        if kept and kept[0] == observation.shape and not _differs(made, kept[1]):
+            return
+        first = replace(baseline, time_mean_s=baseline.time_mean_s / drift.moved_ratio)
+        await in_thread(self._write, observation.shape, made, StoredBaseline(first))
+        self._kept = (observation.shape, made)
 
-    def _write(self, shape: str, baseline: Window, first: Window) -> None:
-        self._store.keep_baseline(self._job, shape, baseline)
-        self._store.keep_baseline(self._job, first_shape(shape), first)
+    def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
+        """None where the job has changed since, so that a new leader looks soon."""
+        age_s = self._context.now_s() - drift.measured_s
+        if drift.shift_ratio != 1.0 or drift.gpu_shift is not None or not math.isfinite(age_s):
+            return None
+        return self._context.unix_s() - age_s
+
+    def _write(self, shape: str, made: StoredBaseline, first: StoredBaseline) -> None:
+        self._context.store.keep_baseline(self._job, shape, made)
+        self._context.store.keep_baseline(self._job, _first(shape), first)
+
+
+def _first(shape: str) -> str:
+    """The name under which the store has the first baseline of this shape."""
+    return f"{shape} first"
+
+
+def _differs(made: StoredBaseline, kept: StoredBaseline) -> bool:
+    """Whether a new leader would notice."""
+    new, old = made.window, kept.window
+    moved = abs(new.time_mean_s / old.time_mean_s - 1.0) >= BASELINE_STEP_RATIO
+    richer = old.energy_j is None and new.energy_j is not None
+    if made.measured_unix_s is None or kept.measured_unix_s is None:
+        return moved or richer or made.measured_unix_s != kept.measured_unix_s
+    newer_s = abs(made.measured_unix_s - kept.measured_unix_s)
+    return moved or richer or newer_s >= BASELINE_STEP_S
 
 
 class JobController:
@@ -102,7 +140,7 @@ class JobController:
         self.errors = Errors()
         self.taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
-        self._baseline = BaselineRecord(context.store, policy.name)
+        self.baseline = BaselineRecord(context, policy.name)
         self._asked_before: GranularityAsked | None = None
         self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
         self._earlier: EarlierPlan | None = None  # the plan that these leases are of
@@ -159,10 +197,6 @@ class JobController:
             await self._clear_orphaned()
             return "clearing orphaned leases of an earlier term or attempt: default clocks"
         return waits
-
-    async def keep_baseline(self, observation: JobObservation) -> None:
-        """Raises Unavailable; the next pass then tries again."""
-        await self._baseline.keep(observation)
 
     def _earlier_plan(self, observation: JobObservation, view: View) -> EarlierPlan | None:
         """The stored plan of an earlier term that all orphaned leases are of, if it was made for

@@ -288,7 +288,12 @@ class Reconciler:
         reports, self._reports = self._reports + self._fleet.take_reports(), ()
         rates = self._rates.take() if self._rates else ()
         look = context.observer.begin(
-            self.policy, state, reports, now_s, context.store.baseline, rates=rates
+            self.policy,
+            state,
+            reports,
+            now_s,
+            recall=lambda name, shape: self._jobs[name].baseline.recall(shape),
+            rates=rates,
         )
         self._found.note(look.unclaimed, look.seen.gpus)
         for job in self.policy.jobs:
@@ -352,7 +357,7 @@ class Reconciler:
             inputs = self._planning_input(name, observation, view, paused)
             self._pictures[name] = Picture(inputs, observation, view)
             await self._plan_and_apply(name)
-            await self._jobs[name].keep_baseline(observation)
+            await self._jobs[name].baseline.keep(observation)
             await self._services.shadows.recall(name)
             self._services.shadows.see(observation, view)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, T
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import stored_json
-from joulecut_controller.ports import Event, Record, StoredProfile
+from joulecut_controller.ports import Event, Record, StoredBaseline, StoredProfile
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import PostgresUrl, parse_postgres_url
@@ -186,22 +186,25 @@ class DatabaseStore:
             of_job = of_job.where(PLANS.c.generation == generation)
         return self._content(of_job.order_by(PLANS.c.generation.desc()).limit(1))
 
-    def keep_baseline(self, job: str, shape: str, window: Window) -> None:
-        """Raises ValueError where a number of the window is not finite."""
-        numbers = (window.time_mean_s, window.time_sd_s, window.energy_j, window.power_w)
-        if not all(math.isfinite(number) for number in numbers if number is not None):
-            raise ValueError(f"baseline of {job}: {window} is not finite")
+    def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None:
+        """Raises ValueError where one of the numbers is not finite."""
+        values = {name: getattr(kept.window, name) for name in WINDOW_COLUMNS}
+        values["measured_unix_s"] = kept.measured_unix_s
+        if not all(math.isfinite(number) for number in values.values() if number is not None):
+            raise ValueError(f"baseline of {job}: {kept} is not finite")
         same = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
-        values = {name: getattr(window, name) for name in WINDOW_COLUMNS}
         with self._transactions.writing() as connection:
             _replace(connection, same, BASELINES, {"job": job, "shape": shape, **values})
             prune(connection, BASELINES.c.id, self._kept.baselines)
 
-    def baseline(self, job: str, shape: str) -> Window | None:
+    def baseline(self, job: str, shape: str) -> StoredBaseline | None:
         this = (BASELINES.c.job == job) & (BASELINES.c.shape == shape)
         with self._transactions.reading() as connection:
             row = connection.execute(select(BASELINES).where(this)).one_or_none()
-        return Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS}) if row else None
+        if row is None:
+            return None
+        window = Window(**{name: getattr(row, name) for name in WINDOW_COLUMNS})
+        return StoredBaseline(window, row.measured_unix_s)
 
     def keep_notebook(self, job: str, content: str) -> None:
         with self._transactions.writing() as connection:

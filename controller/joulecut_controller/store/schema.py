@@ -71,6 +71,7 @@ BASELINES = Table(
     Column("time_sd_s", Float, nullable=False),
     Column("energy_j", Float),
     Column("power_w", Float),
+    Column("measured_unix_s", Float),
     Index("baseline_by_job", "job", "shape", unique=True),
     sqlite_autoincrement=True,
 )
@@ -117,6 +118,11 @@ PROFILES = Table(
 
 Migration = Callable[[Connection], None]
 
+
+def _add_measured_unix_s(connection: Connection) -> None:
+    connection.exec_driver_sql("ALTER TABLE baseline ADD COLUMN measured_unix_s FLOAT")
+
+
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
 MIGRATIONS: tuple[Migration, ...] = (
@@ -124,6 +130,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     LEARNT.create,
     RECORDS.create,
     PROFILES.create,
+    _add_measured_unix_s,
 )
 
 

@@ -1,9 +1,12 @@
 """Shifts of a job's pace, and the share of time that looks at default clocks take."""
 
+import math
 import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from planning import case_of, seen, view_of
 from worlds import World
 
@@ -11,13 +14,22 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.pace_shift import NEWEST, PaceShift
 from joulecut_controller.observe.placement import Placement
-from joulecut_controller.plan.look import EVERY_S, SHARE_MAX, anchored, look_s
+from joulecut_controller.plan.look import (
+    EVERY_S,
+    SHARE_MAX,
+    SPREAD_RATIO,
+    anchored,
+    every_s,
+    look_s,
+)
 from joulecut_controller.plan.pace import Pace
-from joulecut_controller.reconcile.baseline_looks import BaselineLooks
+from joulecut_controller.reconcile.baseline_looks import FIRST_S, TOGETHER_MAX, BaselineLooks
 from joulecut_controller.view import BaselineDrift, JobView, Window
 
 ITERATION_S = 1.0
 WORLD = World(stages=2, microbatches=4)
+VIEW = view_of(WORLD, 0.0)
+PASS_S = 20.0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -41,39 +53,64 @@ def test_a_plan_faster_than_its_model_loosens_the_deadline_by_a_point_at_most() 
     assert Pace(learned=1.1).ratio(1.0) == pytest.approx(1.1)
 
 
-def looked(
-    shift_ratio: float, seconds: int, *, wanted: bool = False, **changed: object
-) -> list[bool]:
-    """Second by second whether a look is open, of a job whose pace shifts all the time."""
-    looks, view = BaselineLooks(), view_of(WORLD, 0.0)
-    job = seen(WORLD, 0.05, baseline=Window(64, ITERATION_S, 0.01, None, None))
-    since_s, held, found = 0.0, False, []
-    for now_s in range(seconds):
+class Job:
+    """One job second by second: `held` while a look is open, then at default clocks."""
+
+    def __init__(self, name: str = "job", iteration_s: float = ITERATION_S, gpus: int = 2) -> None:
+        job = seen(WORLD, 0.05, baseline=Window(64, iteration_s, 0.01, None, None))
+        self.view = replace(job, policy=replace(job.policy, name=name))
+        self.iteration_s, self.uuids = iteration_s, [f"GPU-{i}" for i in range(gpus)]
+        self.held, self.since_s, self.measured_s = False, 0.0, 0.0
+
+    def step(
+        self,
+        looks: BaselineLooks,
+        now_s: float,
+        *,
+        shift_ratio: float = 1.0,
+        wanted: bool = False,
+        **changed: object,
+    ) -> bool:
+        """Whether a look is open after this pass."""
         inputs = replace(
-            case_of(job, replace(view, now_s=float(now_s))),
-            running=dict.fromkeys(WORLD.uuids, 0 if held else 1200),
+            case_of(self.view, replace(VIEW, now_s=now_s)),
+            running=dict.fromkeys(self.uuids, 0 if self.held else 1200),
         )
         inputs = replace(inputs, **changed)  # type: ignore[arg-type]
+        iterations = int((now_s - self.since_s) / self.iteration_s)
         measured = Measured(
-            baseline=job.baseline,
-            current=job.baseline,
-            current_iterations=int((now_s - since_s) / ITERATION_S),
+            baseline=self.view.baseline,
+            current=self.view.baseline,
+            current_iterations=iterations,
             straggling=False,
             peer_iteration_time_s=None,
             loads=(),
             fresh=(),
             fresh_iterations=0,
             locks=inputs.running,
-            at_default=held,
+            at_default=self.held,
             settled=True,
-            drift=BaselineDrift(measured_s=0.0, shift_ratio=shift_ratio),
+            drift=BaselineDrift(measured_s=self.measured_s, shift_ratio=shift_ratio),
         )
-        observation = JobObservation(job, Placement(job.stages, 0.0, 5.0), measured, "shape")
+        place = Placement(self.view.stages, 0.0, 5.0)
+        observation = JobObservation(self.view, place, measured, "shape")
         opened = bool(looks.step(inputs, observation, wanted=wanted))
-        if opened != held:
-            held, since_s = opened, float(now_s)
-        found.append(held)
-    return found
+        if opened != self.held:
+            if self.held:
+                self.measured_s = now_s
+            self.held, self.since_s = opened, now_s
+        return opened
+
+
+def looked(
+    shift_ratio: float, seconds: int, *, wanted: bool = False, **changed: object
+) -> list[bool]:
+    """Second by second whether a look is open, of a job whose pace shifts all the time."""
+    looks, job = BaselineLooks(), Job()
+    return [
+        job.step(looks, float(now_s), shift_ratio=shift_ratio, wanted=wanted, **changed)
+        for now_s in range(seconds)
+    ]
 
 
 @pytest.mark.parametrize(("ratio", "wanted"), [(0.95, False), (1.05, False), (1.0, True)])
@@ -81,14 +118,60 @@ def test_a_shift_and_a_plan_that_waits_are_looked_at_and_looks_keep_their_share(
     ratio: float, *, wanted: bool
 ) -> None:
     found = looked(ratio, 7200, wanted=wanted)
-    assert found[0]
+    assert found.index(True) == (FIRST_S if wanted else 0), "a plan waits for a new leader's first"
     assert 0.02 * len(found) <= sum(found) <= 0.06 * len(found)  # with those saved at the start
 
 
 def test_a_steady_job_is_looked_at_now_and_then() -> None:
     found = looked(1.0, 7200)
-    assert not any(found[: int(EVERY_S)])
-    assert found[int(EVERY_S)]
+    assert found.index(True) == math.ceil(every_s("job"))
+    assert (1.0 - SPREAD_RATIO) * EVERY_S <= every_s("job") <= EVERY_S
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    jobs=st.lists(st.tuples(st.floats(1.0, 6.0), st.integers(1, 64)), min_size=1, max_size=14),
+    ages_s=st.none() | st.lists(st.floats(0.0, 3.0 * EVERY_S), min_size=14, max_size=14),
+    new_leader=st.integers(0, 80),
+)
+def test_jobs_take_turns_and_none_waits_long(
+    jobs: list[tuple[float, int]], ages_s: list[float] | None, new_leader: int
+) -> None:
+    """However old their baselines are at first, and whenever another controller takes over."""
+    looks = BaselineLooks()
+    running = [Job(f"job{i}", iteration_s, gpus) for i, (iteration_s, gpus) in enumerate(jobs)]
+    for job, age_s in zip(running, ages_s or [], strict=False):
+        job.measured_s = -age_s
+    sizes = [len(job.uuids) for job in running]
+    longest_s = max(look_s(job.iteration_s) for job in running) + 2.0 * PASS_S
+    waits_s = longest_s / TOGETHER_MAX + FIRST_S
+    for turn in range(160):
+        now_s = turn * PASS_S
+        if turn == new_leader:
+            looks = BaselineLooks()
+            for job in running:
+                job.held = False
+        for job in running:
+            due_s = max(0.0, job.measured_s + every_s(job.view.policy.name))
+            was_held, opened = job.held, job.step(looks, now_s)
+            begun = opened and not was_held
+            assert not begun or now_s >= due_s, "sooner than needed"
+            late_s = now_s - max(due_s, new_leader * PASS_S if turn >= new_leader else 0.0)
+            assert opened or was_held or late_s <= waits_s, "it never has a turn"
+        together = sum(size for job, size in zip(running, sizes, strict=True) if job.held)
+        assert together < TOGETHER_MAX * sum(sizes) + max(sizes)
+
+
+def test_a_look_that_lasts_takes_no_turn_from_others() -> None:
+    looks, stuck, other = BaselineLooks(), Job("stuck"), Job("other")
+    stuck.iteration_s = math.inf  # it is silent, say
+    begun_s = [
+        float(now_s)
+        for now_s in range(int(EVERY_S) + 200)
+        if (stuck.step(looks, now_s), other.step(looks, now_s))[1]
+    ]
+    assert stuck.held
+    assert begun_s
 
 
 @pytest.mark.parametrize(

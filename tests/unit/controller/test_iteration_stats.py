@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN, mature
+from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN, Recalled, mature
 from joulecut_controller.observe.iteration_stats import PENDING_MAX, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
     ENERGY_SPAN_S_MIN,
@@ -313,13 +313,15 @@ def test_a_stale_gpu_holds_everything_back() -> None:
 
 
 def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
-    remembered = Window(100, 0.5, 0.001, 1.0, 2.0)
+    window = Window(100, 0.5, 0.001, 1.0, 2.0)
+    remembered = Recalled(window, window, age_s=40.0)
     job = Job()
     job.now_s += 1.0
     measured = job.stats.fold(
         "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda _shape: remembered
     )
-    assert measured.baseline == remembered
+    assert measured.baseline == window
+    assert measured.drift.measured_s == job.now_s - 40.0
 
 
 def test_memory_is_bounded() -> None:
