@@ -17,6 +17,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Hundreds of processes of the tests would otherwise each compile every module that they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo check test test-long walks torch bench mutants golden docs sbom proto setup setup-dev debian clean
