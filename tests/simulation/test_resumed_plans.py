@@ -110,8 +110,10 @@ def test_a_new_leader_looks_at_default_clocks_when_the_one_before_would_have(
     first = second.boards[-1].jobs[0].look
     second.run(20)
     later = second.boards[-1].jobs[0].look
-    assert first is not None and first.age_s is not None
-    assert later is not None and later.age_s is not None
+    assert first is not None
+    assert first.age_s is not None
+    assert later is not None
+    assert later.age_s is not None
     assert first.age_s < 100.0, "default clocks were measured just before the plan"
     assert later.age_s == pytest.approx(first.age_s + 20.0, abs=1.0)
 
