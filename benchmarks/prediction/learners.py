@@ -36,7 +36,7 @@ def product(
     for one, asked in zip(probed, clocks_mhz, strict=True):
         curve = fitted.curve(one.work)
         assert curve is not None
-        band_s = curve.band_s(asked, SCATTER)
+        band_s = curve.grid(asked).band_s(SCATTER)
         said.append(Predicted(curve.time_s(asked), curve.power_w(asked), band_s))
     return said
 

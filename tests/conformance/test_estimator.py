@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.drift import BIASES_MAX
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
-from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.clock_option import ClockOption
@@ -47,20 +46,6 @@ def profile(stages: int = 2, clocks: tuple[int, ...] = CLOCKS) -> Profile:
     )
 
 
-def learnt_online(profiles: Mapping[str, Profile]) -> Estimator:
-    """An online estimator that another GPU has shown all there is in the profiles."""
-    estimator = OnlineEstimator()
-    for workload, shown in profiles.items():
-        for (stage, kind), options in shown.options.items():
-            subject = Subject(workload, "GPU-before", stage, kind)
-            for option in options:
-                sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
-                assert estimator.learn((sample,)) == ()
-    taken = estimator.snapshot()
-    estimator.adopt(taken, refit(taken))
-    return estimator
-
-
 def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
     """One whose online model has proved itself on another GPU, and is asked."""
     estimator = AdaptiveEstimator(profiles)
@@ -77,18 +62,10 @@ def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
     return estimator
 
 
-PROFILED = (ProfileEstimator, AdaptiveEstimator, proven)
-
-
-@pytest.fixture(params=[*PROFILED, learnt_online], ids=lambda made: made.__name__)
+@pytest.fixture(
+    params=[ProfileEstimator, AdaptiveEstimator, proven], ids=lambda made: made.__name__
+)
 def make(request: pytest.FixtureRequest) -> Make:
-    built: Make = request.param
-    return built
-
-
-@pytest.fixture(params=PROFILED, ids=lambda made: made.__name__)
-def profiled(request: pytest.FixtureRequest) -> Make:
-    """Those that believe a profile and nothing else; what is not in it is refused."""
     built: Make = request.param
     return built
 
@@ -151,25 +128,14 @@ def test_no_evidence_no_prediction(make: Make, subject: Subject) -> None:
     estimator = make({"gpt": profile()})
     assert estimator.predict(subject, CLOCKS) is None
     assert estimator.known_clocks_mhz(subject) == ()
-    assert estimator.band(subject) is None
 
 
-def test_what_no_profile_holds_is_not_learnt(profiled: Make) -> None:
+def test_what_no_profile_holds_is_not_learnt(make: Make) -> None:
     subject = Subject("unknown", "GPU-a", 0, "forward")
-    estimator = profiled({"gpt": profile()})
+    estimator = make({"gpt": profile()})
     (reason,) = estimator.learn((Sample(subject, 1200, 0.05),))
     assert reason
     assert estimator.predict(subject, CLOCKS) is None
-
-
-def test_the_band_is_that_of_the_prediction(make: Make) -> None:
-    estimator = make({"gpt": profile()})
-    estimator.learn(_samples(1.02, 4))
-    band, predicted = estimator.band(SUBJECT), estimator.predict(SUBJECT, CLOCKS)
-    assert band is not None
-    assert predicted is not None
-    assert band.nominal == 0.9
-    assert band.time == pytest.approx(float((predicted.time_high_s / predicted.time_s).max()) - 1.0)
 
 
 def test_known_clocks_are_those_of_the_evidence(make: Make) -> None:
@@ -205,8 +171,8 @@ def test_a_gpu_that_differs_from_the_profile_is_learnt(make: Make, factor: float
     assert predicted.power_w == pytest.approx([_power_w(c) * 1.1 for c in CLOCKS], rel=0.03)
 
 
-def test_what_one_gpu_does_says_nothing_of_another_or_of_other_work(profiled: Make) -> None:
-    estimator = profiled({"gpt": profile(), "other": profile()})
+def test_what_one_gpu_does_says_nothing_of_another_or_of_other_work(make: Make) -> None:
+    estimator = make({"gpt": profile(), "other": profile()})
     others = (Subject("gpt", "GPU-b", 0, "forward"), Subject("other", "GPU-a", 0, "forward"))
     before = [estimator.predict(other, CLOCKS) for other in others]
     estimator.learn(_samples(1.2, 20))
@@ -260,9 +226,9 @@ def test_a_scattering_gpu_has_a_wider_band(make: Make) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_a_reason_and_changes_nothing(
-    profiled: Make, sample: Sample, why: str
+    make: Make, sample: Sample, why: str
 ) -> None:
-    estimator = profiled({"gpt": profile()})
+    estimator = make({"gpt": profile()})
     before = estimator.predict(SUBJECT, CLOCKS)
     (reason,) = estimator.learn((sample,))
     assert why in reason

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 
 from joulecut_engine.estimate.bands import DENSE_MIN
 from joulecut_engine.estimate.card import CARDS, Card, candidates, recognise
+from joulecut_engine.estimate.drift import GpuBias
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP
@@ -77,9 +78,8 @@ def fit(sweep: Profile, others: list[Profile], probes: frozenset[int], named: st
 
 def _predicted(curve: WorkCurve, clocks: tuple[int, ...], scatter: float) -> Prediction:
     """`scatter` is the half width (a logarithm) that noise of the probes adds to bands."""
-    at_mhz = np.asarray(clocks, dtype=np.float64)
-    low_s, high_s = curve.band_s(at_mhz, scatter)
-    return Prediction(clocks, curve.time_s(at_mhz), curve.power_w(at_mhz), low_s, high_s)
+    grid = curve.grid(np.asarray(clocks, dtype=np.float64))
+    return grid.predicted(clocks, GpuBias(), scatter)
 
 
 def _scatter_of_others(fitted: Fitted) -> float:

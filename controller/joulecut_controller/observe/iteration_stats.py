@@ -70,7 +70,6 @@ class Measured:
     locks: Mapping[str, int]
     at_default: bool
     settled: bool  # the clocks in force have been so for several passes
-    fresh_last: int | None = None  # number of the newest iteration in `fresh`
     fresh_loaded: int = 0
     fresh_passes: int = 1
     ended: tuple[
@@ -219,7 +218,6 @@ class IterationStats:
             locks=dict(track.locks),
             at_default=at_default,
             settled=track.window.passes > SETTLED_PASSES,
-            fresh_last=unloaded[-1].number if unloaded else None,
             fresh_loaded=len(unloaded),
             fresh_passes=passes,
             ended=tuple(

@@ -404,7 +404,6 @@ class Reconciler:
                 self._learner,
                 gpus=view.gpus,
                 before=job.errors,
-                now_s=view.now_s,
                 turn=job.taught,
             )
         job.profile_online(observation, view)

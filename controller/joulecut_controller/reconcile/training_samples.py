@@ -7,18 +7,12 @@ counter, less the waiting power: nothing measures the power of single operations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.view import GpuView, JobView, StageLoad
-from joulecut_engine.estimate.estimator import (
-    CAP_REASONS,
-    Estimator,
-    Prediction,
-    Sample,
-    Subject,
-)
+from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.graph.schedules import programs
 from joulecut_engine.graph.shape import part_of
@@ -49,7 +43,6 @@ def teach(
     *,
     gpus: Mapping[str, GpuView],
     before: Errors,
-    now_s: float,
     turn: int = 0,
 ) -> Errors:
     """Passes the fresh loads to the estimator. Errors are taken before it learns. Of many replicas
@@ -79,8 +72,8 @@ def teach(
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
             subject = Subject(job.policy.name, load.uuid, row, kind)
             time_s = ratio * float(predicted.time_s[0])
-            sample = Sample(subject, load.clock_mhz, time_s, drawn_w, weight)
-            samples.append(_with_metadata(sample, measured, gpus.get(load.uuid), now_s))
+            asked = _held(load.uuid, measured, gpus.get(load.uuid))
+            samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
 
@@ -147,24 +140,17 @@ def _in_turn(loads: Sequence[StageLoad], turn: int) -> list[StageLoad]:
     ]
 
 
-def _with_metadata(sample: Sample, measured: Measured, gpu: GpuView | None, now_s: float) -> Sample:
-    """The sample with its metadata: asked clock, event reasons, temperature, time, iteration.
+def _held(uuid: str, measured: Measured, gpu: GpuView | None) -> tuple[int | None, bool]:
+    """The clock that was asked of a GPU, and whether its power cap held it lower.
 
     Without a lock there is no asked clock; under the power cap it is the highest one.
     """
     snapshot = gpu.snapshot if gpu else None
     capped = snapshot is not None and POWER_CAP in snapshot.event_reasons
-    asked_mhz = measured.locks.get(sample.subject.uuid) or None
+    asked_mhz = measured.locks.get(uuid) or None
     if asked_mhz is None and capped and gpu is not None and gpu.description.clocks_mhz:
         asked_mhz = gpu.description.clocks_mhz[-1]
-    return replace(
-        sample,
-        asked_mhz=asked_mhz,
-        event_reasons=CAP_REASONS if capped else 0,
-        temperature_c=snapshot.temperature_celsius if snapshot else None,
-        at_s=now_s,
-        iteration=measured.fresh_last,
-    )
+    return asked_mhz, capped
 
 
 def _power_ratio(

@@ -6,17 +6,17 @@ answer at the profile's clocks. `ChampionChallenger` decides by workload which o
 """
 
 import math
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from joulecut_engine.estimate.admission import Refusal
 from joulecut_engine.estimate.drift import Drift
-from joulecut_engine.estimate.estimator import Band, Prediction, Sample, Subject
-from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
+from joulecut_engine.estimate.online import OnlineModel
 from joulecut_engine.estimate.profile_estimator import ProfileEstimator
-from joulecut_engine.estimate.refit import NOT_A_STATE, Snapshot
+from joulecut_engine.estimate.refit import Snapshot
 from joulecut_engine.estimate.work_fit import Fitted
 from joulecut_engine.graph.pipeline import Profile
 
@@ -25,7 +25,6 @@ COMPARED_MIN = 30  # comparisons before the challenger can lead
 # The challenger takes the lead when its mean error exceeds the champion's by at most LEADS, and
 # loses it beyond LOSES: what times may differ for planning (`plan.costs.TIME_TOLERANCE`).
 LEADS, LOSES = 0.0005, 0.002
-TRACKED_MAX = 1024  # workloads; the least recently compared is dropped
 
 
 @dataclass(slots=True)
@@ -57,19 +56,15 @@ class ChampionChallenger:
     """Which of two models has described a workload better so far.
 
     Both predict each sample before it is learnt. The challenger leads if it was no further off, at
-    clocks a GPU had run at before and at clocks new to it. Bounded memory.
+    clocks a GPU had run at before and at clocks new to it.
     """
 
-    def __init__(self, tracked_max: int = TRACKED_MAX) -> None:
-        self._tracked_max = tracked_max
-        self._scores: OrderedDict[str, _Score] = OrderedDict()
+    def __init__(self) -> None:
+        self._scores: dict[str, _Score] = {}
 
     def compare(self, workload: str, champion: float, challenger: float, *, new: bool) -> None:
         """Record log(predicted / measured) of both; `new` at a clock new to the GPU."""
         score = self._scores.setdefault(workload, _Score(_MeanErrors(), _MeanErrors()))
-        self._scores.move_to_end(workload)
-        while len(self._scores) > self._tracked_max:
-            self._scores.popitem(last=False)
         (score.new if new else score.known).add(abs(champion), abs(challenger))
         means = (score.known, score.new)
         if score.leads:
@@ -134,7 +129,7 @@ class AdaptiveEstimator:
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._profile = ProfileEstimator({})
-        self._online = OnlineEstimator()
+        self._online = OnlineModel()
         self._comparisons = ChampionChallenger()
         self._taken: Counter[str] = Counter()
         self._refused: dict[str, Counter[str]] = {}
@@ -200,14 +195,6 @@ class AdaptiveEstimator:
         """The clocks of the profile, ascending; empty without one."""
         return self._profile.known_clocks_mhz(subject)
 
-    def band(self, subject: Subject) -> Band | None:
-        """See `estimator.Estimator`."""
-        if self._leads(subject.workload):
-            found = self._online.band(subject)
-            if found is not None:
-                return found
-        return self._profile.band(subject)
-
     # -- remembering ---------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -234,23 +221,23 @@ class AdaptiveEstimator:
                 raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
             made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            text = str(error).removeprefix(f"{NOT_A_STATE}: ")
-            raise ValueError(f"{NOT_A_STATE}: {text}") from None
+            text = str(error).removeprefix("not the state of an estimator: ")
+            raise ValueError(f"not the state of an estimator: {text}") from None
         self.__dict__.update(made.__dict__)
 
     def _read(self, state: Mapping[str, Any]) -> None:
+        stored, marks = state["profile"]["profiles"], self._profile.fingerprints
+        changed = {
+            name for name in stored.keys() | marks.keys() if stored.get(name) != marks.get(name)
+        }
         self._profile.restore(state["profile"])
-        self._online.restore(state["online"])
-        self._online.restarted()
+        self._online.restore(state["online"], changed)
         self._comparisons.restore(state["contest"])
         self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
         for name, counts in state["refused"].items():
             self._refused[str(name)] = Counter({str(r): int(n) for r, n in counts.items()})
-        marks = self._profile.fingerprints
-        known = state["profile"]["profiles"]
-        for name in sorted(known.keys() | marks.keys()):
-            if known.get(name) != marks.get(name):
-                self._forget(name)
+        for name in changed:
+            self._forget(name)
 
     # -- inside --------------------------------------------------------------------------
 
@@ -264,14 +251,11 @@ class AdaptiveEstimator:
             return self._refuse(workload, judged)
         comparison = self._comparison(sample)
         new = not self._online.seen(sample.subject, sample.clock_mhz)
-        separated = self._online.separated
-        refusal = self._online.take(sample)
-        if refusal is not None:
-            return self._refuse(workload, refusal)
-        for reason, count in self._online.separated.items():
-            more = count - separated.get(reason, 0)
-            if more:
-                self._refused.setdefault(workload, Counter())[reason] += more
+        taken = self._online.take(sample)
+        if isinstance(taken, Refusal):
+            return self._refuse(workload, taken)
+        if taken is not None:
+            self._refused.setdefault(workload, Counter())[taken] += 1
         if comparison is not None:
             self._comparisons.compare(workload, *comparison, new=new)
         self._profile.learn((sample,))

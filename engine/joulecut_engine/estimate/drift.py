@@ -9,7 +9,7 @@ readings, and asks for new clocks.
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,15 +90,6 @@ class Biases:
         for key in [key for key in self._kept if key[0] == workload]:
             del self._kept[key]
 
-    def state(self) -> list[list[Any]]:
-        """JSON-able rows, least recently moved first."""
-        return [[*key, [*_row(bias.time)], [*_row(bias.power)]] for key, bias in self._kept.items()]
-
-    def restore(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Read rows of `state`. Raises ValueError if one is malformed."""
-        for workload, uuid, time, power in rows:
-            self.put(str(workload), str(uuid), GpuBias(read(time), read(power)))
-
     def items(self) -> list[tuple[tuple[str, str], GpuBias]]:
         """Least recently moved first."""
         return list(self._kept.items())
@@ -113,26 +104,19 @@ def read(row: Sequence[float]) -> Bias:
     return bias
 
 
-def _row(bias: Bias) -> tuple[float, float, float]:
-    return bias.mean, bias.variance, bias.count
-
-
 WATCHED = 20  # comparisons: two in a hundred thousand have ten outside by chance (90 % band)
 OUTSIDE_MAX = 0.5  # share outside the band above which the GPU drifts
 SETTLED_MAX = 0.2  # share outside the band at which drift ends
-CLOCKS_SEEN_MIN = 2  # clocks that determine a slope
 TRACKED_MAX = 16_384  # GPUs and workloads, as many as there are biases
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One GPU that departs from its curve. `text` is one line for people."""
+    """One GPU that departs from its curve; `off` is the relative error of time when noticed."""
 
     workload: str
     uuid: str
-    since: int  # number of the first reading that counts
-    text: str
-    off: float = 0.0  # relative error of time when it was noticed
+    off: float
 
 
 @dataclass(slots=True)
@@ -141,7 +125,6 @@ class _Track:
 
     errors: deque[float] = field(default_factory=lambda: deque(maxlen=WATCHED))
     outside: deque[bool] = field(default_factory=lambda: deque(maxlen=WATCHED))
-    clocks_mhz: set[int] = field(default_factory=set)  # seen since it drifted
     since: int = 0  # zero: it does not drift
     off: float = 0.0  # median error when it was found to drift
 
@@ -155,7 +138,7 @@ class DriftDetector:
         self._drifting: dict[str, set[str]] = {}  # GPUs by workload
 
     def observe(
-        self, workload: str, uuid: str, *, error: float, outside: bool, clock_mhz: int, number: int
+        self, workload: str, uuid: str, *, error: float, outside: bool, number: int
     ) -> bool:
         """Record one comparison; true if it starts a drift. `number` is that of the reading."""
         track = self._tracks.setdefault((workload, uuid), _Track())
@@ -165,30 +148,23 @@ class DriftDetector:
         track.errors.append(error)
         track.outside.append(outside)
         if track.since:
-            track.clocks_mhz.add(clock_mhz)
             return False
         if len(track.outside) < WATCHED or sum(track.outside) <= OUTSIDE_MAX * WATCHED:
             return False
         first = next(i for i, was in enumerate(track.outside) if was)
         track.since = max(1, number - (len(track.outside) - 1 - first))
-        track.clocks_mhz = {clock_mhz}
         self._drifting.setdefault(workload, set()).add(uuid)
         track.off = float(
             np.median([e for e, was in zip(track.errors, track.outside, strict=True) if was])
         )
         return True
 
-    def refitted(self, profiled: Container[str] = ()) -> None:
-        """New curves are in use: end drifts of GPUs that follow them at CLOCKS_SEEN_MIN clocks.
-
-        One clock is enough for `profiled` workloads, whose slope the profile measures.
-        """
+    def refitted(self) -> None:
+        """New curves are in use: end drifts of GPUs that follow them."""
         for workload, uuid in [(w, uuid) for w, uuids in self._drifting.items() for uuid in uuids]:
             track = self._tracks[workload, uuid]
-            settled = track.outside and np.mean(track.outside) <= SETTLED_MAX
-            wanted = 1 if workload in profiled else CLOCKS_SEEN_MIN
-            if settled and len(track.clocks_mhz) >= wanted:
-                track.since, track.clocks_mhz = 0, set()
+            if track.outside and np.mean(track.outside) <= SETTLED_MAX:
+                track.since = 0
                 self._end(workload, uuid)
 
     def since(self, workload: str, uuid: str) -> int:
@@ -207,23 +183,11 @@ class DriftDetector:
         seen = float(np.quantile(np.abs(track.errors), NOMINAL, method="higher"))
         return max(seen, abs(track.off))
 
-    def drifts(self, workload: str | None = None) -> tuple[Drift, ...]:
-        """The drifts of one workload or all, ordered by workload and GPU."""
-        asked = self._drifting if workload is None else (workload,)
+    def drifts(self, workload: str) -> tuple[Drift, ...]:
+        """The drifts of one workload, ordered by GPU."""
         return tuple(
-            Drift(
-                workload,
-                uuid,
-                track.since,
-                f"{workload} on {uuid}: the model no longer describes it (times "
-                f"{100.0 * (np.exp(track.off) - 1.0):+.1f} % off when noticed); band "
-                f"widened, to be probed again at {max(0, CLOCKS_SEEN_MIN - len(track.clocks_mhz))}"
-                " more clocks",
-                float(np.exp(track.off) - 1.0),
-            )
-            for workload in sorted(asked)
+            Drift(workload, uuid, math.expm1(self._tracks[workload, uuid].off))
             for uuid in sorted(self._drifting.get(workload, ()))
-            for track in (self._tracks[workload, uuid],)
         )
 
     def forget(self, workload: str) -> None:
@@ -243,14 +207,15 @@ class DriftDetector:
 
     def state(self) -> list[list[Any]]:
         return [
-            [*key, list(t.errors), list(t.outside), sorted(t.clocks_mhz), t.since, t.off]
+            [*key, list(t.errors), list(t.outside), t.since, t.off]
             for key, t in self._tracks.items()
         ]
 
     def restore(self, rows: Iterable[Iterable[Any]]) -> None:
-        for workload, uuid, errors, outside, clocks, since, off in rows:
+        """Read rows of `state`; earlier ones have clocks before the last two numbers."""
+        for workload, uuid, errors, outside, *_, since, off in rows:
             self._tracks[workload, uuid] = _Track(
-                deque(errors, WATCHED), deque(outside, WATCHED), set(clocks), since, off
+                deque(errors, WATCHED), deque(outside, WATCHED), since, off
             )
             if since:
                 self._drifting.setdefault(workload, set()).add(uuid)

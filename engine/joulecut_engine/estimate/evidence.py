@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from joulecut_engine.estimate.card import Card
-from joulecut_engine.estimate.estimator import UNKNOWN_SHAPE, WorkShape
 from joulecut_engine.estimate.physics import Floats, Sweep
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -34,8 +33,6 @@ class Evidence:
     sweep: Sweep
     card: Card | None = None
     clock_max_mhz: float = 0.0  # of the card, if the sweep does not reach it
-    shape: WorkShape = UNKNOWN_SHAPE
-    temperature_c: float = 0.0  # mean while measured; zero: unknown
     noise: Floats | None = None
 
     @property

@@ -36,16 +36,6 @@ FEATURES = (
     "static over limit",
     "backward",
     "collective",
-    "temperature",
-    "log flops",
-    "log bytes",
-    "intensity",
-    "peak ratio",
-    "roofline",
-    "sequence",
-    "width",
-    "heads",
-    "inner",
     "card: clock",
     "card: limit",
     "card: memory",
@@ -144,8 +134,6 @@ def _rows(one: Evidence, curve: Physics, asked_mhz: Floats) -> Floats:
         [
             [one.work.kind in {"backward", "input", "weight"}],
             [one.work.kind not in {"forward", "backward", "input", "weight"}],
-            [one.temperature_c / 100.0],
-            _shape(one, top_mhz),
             np.zeros(5) if one.card is None else one.card.ratios(),
         ]
     )
@@ -167,27 +155,3 @@ def _limit_w(card: Card | None, curve: Physics) -> float:
     """The card's limit, or the work's highest power if that is larger or the card is unknown."""
     drawn_w = float(curve.power_w(np.array([curve.clock_max_mhz]))[0])
     return drawn_w if card is None else max(card.power_limit_w, drawn_w)
-
-
-def _shape(one: Evidence, top_mhz: float) -> Floats:
-    shape = one.shape
-    roofline = 0.0
-    if one.card is not None and shape.flops > 0.0 and shape.bytes_moved > 0.0:
-        peak = one.card.half_tflops * 1e12 * (shape.peak_ratio or 1.0)
-        compute_s = shape.flops / peak * one.card.clock_max_mhz / top_mhz
-        roofline = float(np.log(compute_s / (shape.bytes_moved / (one.card.memory_gb_s * 1e9))))
-    intensity = np.log(shape.flops / shape.bytes_moved) if roofline else 0.0
-    return np.array(
-        [
-            np.log1p(shape.flops),
-            np.log1p(shape.bytes_moved),
-            intensity,
-            shape.peak_ratio,
-            roofline,
-            shape.sequence,
-            shape.width,
-            shape.heads,
-            shape.inner,
-        ],
-        dtype=np.float64,
-    )

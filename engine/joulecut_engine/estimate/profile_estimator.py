@@ -11,26 +11,18 @@ above some clock.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from joulecut_engine.estimate.admission import Refusal, label
-from joulecut_engine.estimate.drift import (
-    BIASES_MAX,
-    RATIO_MAX,
-    SAMPLE_WEIGHT_MAX,
-    Biases,
-    GpuBias,
-    read,
-)
-from joulecut_engine.estimate.estimator import Band, Prediction, Sample, Subject, widest
+from joulecut_engine.estimate.admission import Refusal, refusal, values_refused
+from joulecut_engine.estimate.drift import BIASES_MAX, RATIO_MAX, Biases, GpuBias, read
+from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import fingerprint, sweep_of
 from joulecut_engine.estimate.fitting import fit
+from joulecut_engine.estimate.grid import Grid, Grids
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -61,14 +53,6 @@ class Curve:
     reach_mhz: float  # standard deviation of the smoothing kernel
     band: float  # half width of the band, as a logarithm
 
-    @property
-    def clock_min_mhz(self) -> float:
-        return float(self.clocks_mhz.min())
-
-    @property
-    def clock_max_mhz(self) -> float:
-        return float(self.clocks_mhz.max())
-
     def time_s(self, clocks_mhz: Floats) -> Floats:
         nearby = self._nearby(self.time_residual, clocks_mhz)
         return np.asarray(self.physics.time_s(clocks_mhz) * np.exp(nearby))
@@ -80,50 +64,16 @@ class Curve:
     def _nearby(self, residual: Floats, at_mhz: Floats) -> Floats:
         return _mean(_weights(self.clocks_mhz, at_mhz, self.reach_mhz), residual)
 
-    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
-        """See `CurveAt.band_s`."""
-        return self.at(clocks_mhz).band_s(scatter)
-
-    def at(self, clocks_mhz: Floats) -> "CurveAt":
-        edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
-        return CurveAt(
+    def grid(self, clocks_mhz: Floats) -> Grid:
+        """Time, power and band at each clock (n,), which is above 0."""
+        edges = np.clip(clocks_mhz, self.clocks_mhz.min(), self.clocks_mhz.max())
+        return Grid(
             time_s=self.time_s(clocks_mhz),
             power_w=self.power_w(clocks_mhz),
-            outside=edges != clocks_mhz,
+            half=np.full_like(clocks_mhz, self.band),
             edge_s=self.time_s(edges),
             stretch=edges / clocks_mhz,
-            band=self.band,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CurveAt:
-    """A curve at some clocks, before any bias. `edge_s` is the time at the nearest measured clock,
-    `stretch` that clock over the asked one.
-    """
-
-    time_s: Floats
-    power_w: Floats
-    outside: NDArray[np.bool_]
-    edge_s: Floats
-    stretch: Floats
-    band: float
-
-    def band_s(self, scatter: float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock.
-
-        `scatter` (half width, a logarithm) is the GPU's own around its bias and adds in
-        quadrature. Outside the measured clocks the band spans all and none of the work following
-        the clock.
-        """
-        half = math.hypot(self.band, scatter)
-        low, high = math.exp(-half), math.exp(half)
-        low_s, high_s = self.time_s * low, self.time_s * high
-        if not self.outside.any():
-            return low_s, high_s
-        low_out = np.minimum(low_s, self.edge_s * low * np.minimum(1.0, self.stretch))
-        high_out = np.maximum(high_s, self.edge_s * high * np.maximum(1.0, self.stretch))
-        return np.where(self.outside, low_out, low_s), np.where(self.outside, high_out, high_s)
 
 
 def curve_of(physics: Physics, sweep: Sweep) -> Curve:
@@ -168,10 +118,6 @@ SCATTER_Z = 1.645  # two-sided 90 % of a normal distribution, as the curve's own
 
 
 Curves = Mapping[tuple[int, Kind], Curve]
-# A curve takes a tenth of a millisecond to evaluate, and the same few clocks are asked of all its
-# GPUs in every pass. Of a sweep of 81 clocks two kilobytes.
-EVALUATED_MAX = 8_192
-Evaluated = tuple[str, int, Kind, tuple[int, ...]]  # workload, stage, kind, clocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +138,7 @@ class ProfileEstimator:
         """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._workloads: dict[str, _Workload] = {}
         self._biases = Biases(biases_max)
-        self._evaluated: OrderedDict[Evaluated, CurveAt] = OrderedDict()
+        self._grids = Grids()
         self.set_profiles(profiles)
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
@@ -214,7 +160,7 @@ class ProfileEstimator:
         for gone in self._workloads.keys() - fitted.keys():
             self._biases.forget(gone)
         self._workloads = fitted
-        self._evaluated.clear()
+        self._grids.clear()
 
     @property
     def fingerprints(self) -> Mapping[str, str]:
@@ -237,19 +183,11 @@ class ProfileEstimator:
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
         """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
-        curve = self._at(subject, clocks_mhz)
-        if curve is None:
+        grid = self._grid(subject, clocks_mhz)
+        if grid is None:
             return None
         bias = self._biases.get(subject.workload, subject.uuid)
-        factor = math.exp(bias.time.mean)
-        low_s, high_s = curve.band_s(SCATTER_Z * math.sqrt(bias.time.variance))
-        return Prediction(
-            clocks_mhz=tuple(clocks_mhz),
-            time_s=curve.time_s * factor,
-            power_w=curve.power_w * math.exp(bias.power.mean),
-            time_low_s=low_s * factor,
-            time_high_s=high_s * factor,
-        )
+        return grid.predicted(clocks_mhz, bias, SCATTER_Z * math.sqrt(bias.time.variance))
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks of the profile, ascending; empty without one."""
@@ -295,54 +233,35 @@ class ProfileEstimator:
             if workload in same:
                 self._biases.put(workload, uuid, GpuBias(time, power))
 
-    def band(self, subject: Subject) -> Band | None:
-        """See `estimator.Estimator`."""
-        predicted = self.predict(subject, self.known_clocks_mhz(subject))
-        return None if predicted is None else widest(predicted)
-
-    def _at(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> CurveAt | None:
+    def _grid(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Grid | None:
         """The subject's curve at these clocks; None without one."""
-        key = (subject.workload, subject.stage, subject.kind, clocks_mhz)
-        found = self._evaluated.get(key)
-        if found is not None:
-            self._evaluated.move_to_end(key)
-            return found
         known = self._workloads.get(subject.workload)
         curve = known.curves.get((subject.stage, subject.kind)) if known else None
         if curve is None:
             return None
-        if any(clock <= 0 for clock in clocks_mhz):
-            raise ValueError("clocks must be above 0 MHz")
-        found = self._evaluated[key] = curve.at(np.asarray(clocks_mhz, dtype=np.float64))
-        while len(self._evaluated) > EVALUATED_MAX:
-            self._evaluated.popitem(last=False)
-        return found
+        return self._grids.of((subject.workload, subject.stage, subject.kind), curve, clocks_mhz)
 
     def judge(self, sample: Sample) -> Refusal | Mapping[str, float]:
         """Why a sample cannot belong to the profile, else measured over predicted, by quantity."""
-        subject, name = sample.subject, label(sample.subject)
-        if not (0.0 < sample.weight <= SAMPLE_WEIGHT_MAX):
-            what = f"weight {sample.weight:g} is not in (0, {SAMPLE_WEIGHT_MAX:g}]"
-            return Refusal("weight", f"{name}: {what}")
-        measured = (sample.time_s,) if sample.power_w is None else (sample.time_s, sample.power_w)
-        if not all(math.isfinite(value) and value > 0.0 for value in measured):
-            what = f"time {sample.time_s} s and power {sample.power_w} W must be above 0"
-            return Refusal("not-above-zero", f"{name}: {what}")
+        subject = sample.subject
+        refused = values_refused(sample)
+        if refused is not None:
+            return refused
         known_mhz = self.known_clocks_mhz(subject)
         if not known_mhz:
-            return Refusal("no-profile", f"{name}: no profile for it")
+            return refusal("no-profile", subject, "no profile for it")
         if not known_mhz[0] <= sample.clock_mhz <= known_mhz[-1]:
             what = f"is outside the profiled {known_mhz[0]}-{known_mhz[-1]} MHz"
-            return Refusal("clock", f"{name}: {sample.clock_mhz} MHz {what}")
-        curve = self._at(subject, (sample.clock_mhz,))
-        assert curve is not None
-        ratios = {"time": sample.time_s / float(curve.time_s[0])}
+            return refusal("clock", subject, f"{sample.clock_mhz} MHz {what}")
+        grid = self._grid(subject, (sample.clock_mhz,))
+        assert grid is not None
+        ratios = {"time": sample.time_s / float(grid.time_s[0])}
         if sample.power_w is not None:
-            ratios["power"] = sample.power_w / float(curve.power_w[0])
+            ratios["power"] = sample.power_w / float(grid.power_w[0])
         for quantity, ratio in ratios.items():
             if not 1.0 / RATIO_MAX <= ratio <= RATIO_MAX:
                 what = f"{quantity} is {ratio:.3g} times the profile's; beyond {RATIO_MAX:g} times"
-                return Refusal("other-work", f"{name}: {what} it is other work, no bias")
+                return refusal("other-work", subject, f"{what} it is other work, no bias")
         return ratios
 
     def _learn(self, sample: Sample) -> str:

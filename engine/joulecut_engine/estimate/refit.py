@@ -1,4 +1,4 @@
-"""A fit of everything an online estimator has seen: readings of many GPUs to one curve per work.
+"""A fit of everything the online model has seen: readings of many GPUs to one curve per work.
 
 GPUs of one stage do the same work and differ by some percent. If they ran at different clocks,
 their differences would look like a slope; so each GPU's offset is estimated from clocks it shares
@@ -7,19 +7,17 @@ with others and removed before readings are averaged. A profile counts as one mo
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
-from typing import Any, cast
+from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 
-from joulecut_engine.estimate.card import Card, find_card
-from joulecut_engine.estimate.estimator import UNKNOWN_SHAPE, WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.fitting import MISFIT
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_engine.estimate.sample_window import Cell, Reading
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 SCATTER_PRIOR = 0.01  # relative sd of one reading, before two of a cell show it
@@ -40,14 +38,7 @@ class Snapshot:
 
     number: int = 0
     cells: tuple[tuple[Cell, tuple[Reading, ...]], ...] = ()
-    cards: Mapping[str, str] = field(default_factory=dict)  # model name by GPU
-    shapes: Mapping[str, WorkShape] = field(default_factory=dict)  # by workload
-    profiles: Mapping[str, Profile] = field(default_factory=dict)  # by workload
-
-    @property
-    def workloads(self) -> frozenset[str]:
-        """All that are fitted."""
-        return frozenset(cell.workload for cell, _ in self.cells) | self.profiles.keys()
+    profiles: Mapping[str, Profile] = field(default_factory=dict)  # by workload; of all cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +51,6 @@ class _Point:
     power: float | None
     weight: float
     noise: float
-    temperature_c: float
     held_mhz: float | None
 
 
@@ -71,9 +61,10 @@ def refit(snapshot: Snapshot) -> Fitted:
 
 
 def evidence_of(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
-    """Evidence per kind of work with a known power, ordered; and the scatter of one reading.
+    """Evidence per kind of work in the profiles, ordered; and the scatter of one reading.
 
-    Scatter is the relative standard deviation around the mean of a cell.
+    Scatter is the relative standard deviation around the mean of a cell. Of more than WORKS_MAX
+    kinds of work those with the newest readings are fitted.
     """
     cells: dict[Work, list[tuple[Cell, tuple[Reading, ...]]]] = {}
     newest: dict[Work, int] = {}
@@ -82,20 +73,18 @@ def evidence_of(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
         cells.setdefault(work, []).append((cell, readings))
         newest[work] = max(newest.get(work, 0), readings[-1].number)
     swept = {
-        Work(workload, stage, kind): profile
+        Work(workload, stage, kind): options
         for workload, profile in snapshot.profiles.items()
         for (stage, kind), options in profile.options.items()
         if options
     }
-    known = cells.keys() | swept.keys()
-    latest = sorted(known, key=lambda work: (-newest.get(work, 0), work))[:WORKS_MAX]
-    scatter = _scatter([rows for work in sorted(latest) for _, rows in cells.get(work, ())])
-    points = {
-        work: [*_of_profile(work, swept.get(work)), *_points(cells.get(work, ()), scatter)]
-        for work in sorted(latest)
-    }
-    found = (_evidence(work, points, snapshot) for work in sorted(latest))
-    return tuple(one for one in found if one is not None), scatter
+    latest = sorted(sorted(swept, key=lambda work: (-newest.get(work, 0), work))[:WORKS_MAX])
+    scatter = _scatter([rows for work in latest for _, rows in cells.get(work, ())])
+    found = (
+        _evidence(work, [*_of_profile(swept[work]), *_points(cells.get(work, ()), scatter)])
+        for work in latest
+    )
+    return tuple(found), scatter
 
 
 def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
@@ -109,10 +98,8 @@ def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
     return float(np.sqrt(squares / free))
 
 
-def _of_profile(work: Work, profile: Profile | None) -> list[_Point]:
+def _of_profile(options: Sequence[ClockOption]) -> list[_Point]:
     """A profile as readings of one more GPU."""
-    if profile is None:
-        return []
     return [
         _Point(
             uuid=PROFILED,
@@ -121,10 +108,9 @@ def _of_profile(work: Work, profile: Profile | None) -> list[_Point]:
             power=math.log(option.power_w),
             weight=PROFILE_WEIGHT,
             noise=PROFILE_NOISE,
-            temperature_c=0.0,
             held_mhz=None,
         )
-        for option in sorted(profile.options[work.stage, work.kind])
+        for option in sorted(options)
     ]
 
 
@@ -132,7 +118,6 @@ def _points(cells: Sequence[tuple[Cell, tuple[Reading, ...]]], scatter: float) -
     found = []
     for cell, readings in sorted(cells, key=lambda pair: pair[0]):
         drawn = [(math.log(r.power_w), r.weight) for r in readings if r.power_w is not None]
-        warm = [r.temperature_c for r in readings if r.temperature_c]
         found.append(
             _Point(
                 uuid=cell.uuid,
@@ -141,7 +126,6 @@ def _points(cells: Sequence[tuple[Cell, tuple[Reading, ...]]], scatter: float) -
                 power=_mean(drawn) if drawn else None,
                 weight=sum(r.weight for r in readings),
                 noise=scatter / math.sqrt(len(readings)),
-                temperature_c=sum(warm) / len(warm) if warm else 0.0,
                 held_mhz=_mean([(r.observed_mhz, r.weight) for r in readings])
                 if cell.capped
                 else None,
@@ -155,21 +139,14 @@ def _mean(rows: Sequence[tuple[float, float]]) -> float:
     return sum(value * weight for value, weight in rows) / sum(weight for _, weight in rows)
 
 
-def _evidence(
-    work: Work, points: Mapping[Work, Sequence[_Point]], snapshot: Snapshot
-) -> Evidence | None:
-    own = points[work]
-    models = {snapshot.cards[uuid] for uuid in {p.uuid for p in own} & snapshot.cards.keys()}
-    card: Card | None = None
-    for model in sorted(models):
-        card = card or find_card(model)
+def _evidence(work: Work, own: Sequence[_Point]) -> Evidence:
     at_clock: dict[int, list[_Point]] = {}
     for point in own:
         at_clock.setdefault(point.clock_mhz, []).append(point)
     times = _times(own, at_clock)
-    powers = _powers(work, points)
-    if powers is None:
-        return None
+    powers = _aligned(
+        [(p.uuid, p.clock_mhz, p.power, p.weight) for p in own if p.power is not None]
+    )
     clocks = sorted(times)
     noise = np.array([_noise(at_clock[clock]) for clock in clocks])
     guessed = np.array([clock not in powers for clock in clocks])
@@ -177,7 +154,6 @@ def _evidence(
     power_w = np.exp(np.interp(clocks, known, [powers[clock] for clock in known]))
     weight = MISFIT**2 / (MISFIT**2 + noise**2)
     held = [p.held_mhz for p in own if p.held_mhz is not None]
-    warm = [p.temperature_c for p in own if p.temperature_c]
     return Evidence(
         work=work,
         sweep=Sweep(
@@ -188,10 +164,6 @@ def _evidence(
             power_weight=np.where(guessed, POWER_GUESSED, weight),
             held_mhz=float(np.mean(held)) if held else None,
         ),
-        card=card,
-        clock_max_mhz=0.0 if card is None else float(card.clock_max_mhz),
-        shape=snapshot.shapes.get(work.workload, UNKNOWN_SHAPE),
-        temperature_c=float(np.mean(warm)) if warm else 0.0,
         noise=noise,
     )
 
@@ -224,25 +196,6 @@ def _noise(points: Sequence[_Point]) -> float:
     return float(1.0 / np.sqrt(sum(1.0 / point.noise**2 for point in points)))
 
 
-def _powers(work: Work, points: Mapping[Work, Sequence[_Point]]) -> dict[int, float] | None:
-    """Logarithm of power by clock: of the work itself, else of its stage, else of its workload."""
-    near = [
-        [work],
-        [w for w in points if (w.workload, w.stage) == (work.workload, work.stage)],
-        [w for w in points if w.workload == work.workload],
-    ]
-    for works in near:
-        rows = [
-            (f"{w.stage} {w.kind} {p.uuid}", p.clock_mhz, p.power, p.weight)
-            for w in works
-            for p in points[w]
-            if p.power is not None
-        ]
-        if rows:
-            return _aligned(rows)
-    return None
-
-
 def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
     """Level by clock of (source, clock, value, weight), each source's offset removed.
 
@@ -262,30 +215,3 @@ def _aligned(rows: Sequence[tuple[str, int, float, float]]) -> dict[int, float]:
     normal = np.diag(weights.sum(axis=0)) - shares.T @ weights
     level = np.linalg.solve(normal, values.sum(axis=0) - shares.T @ values.sum(axis=1))
     return {clock: float(level[i]) for clock, i in clock_at.items()}
-
-
-NOT_A_STATE = "not the state of an estimator"
-_SHAPE = attrgetter(*(field.name for field in fields(WorkShape)))
-
-
-def dump_snapshot(snapshot: Snapshot) -> dict[str, Any]:
-    """JSON-able values; profiles are not part of them. Floats survive JSON exactly."""
-    return {
-        "number": snapshot.number,
-        "cells": list(snapshot.cells),
-        "cards": dict(snapshot.cards),
-        "shapes": {workload: list(_SHAPE(shape)) for workload, shape in snapshot.shapes.items()},
-    }
-
-
-def load_snapshot(state: Mapping[str, Any]) -> Snapshot:
-    """Read `dump_snapshot` back. Raises KeyError, TypeError or ValueError if malformed."""
-    return Snapshot(
-        number=int(state["number"]),
-        cells=tuple(
-            (Cell(*cell), tuple(Reading(*reading) for reading in readings))
-            for cell, readings in state["cells"]
-        ),
-        cards={str(uuid): str(model) for uuid, model in state["cards"].items()},
-        shapes={str(name): WorkShape(*shape) for name, shape in state["shapes"].items()},
-    )

@@ -23,7 +23,6 @@ class Reading(NamedTuple):
     time_s: float
     power_w: float | None
     weight: float
-    temperature_c: float  # zero: unknown
     observed_mhz: int
 
 
@@ -100,22 +99,26 @@ class Window:
             if not readings:
                 self._drop(cell)
 
-    def works(self) -> dict[str, dict[tuple[str, int, str], int]]:
-        """By workload, its kinds of work, each with the number of its newest reading."""
-        found: dict[str, dict[tuple[str, int, str], int]] = {}
-        for work, cells in self._of_work.items():
-            newest = max(self._cells[cell][-1].number for cell in cells)
-            found.setdefault(work[0], {})[work] = newest
+    def newest(self) -> dict[str, int]:
+        """By workload, the number of its newest reading."""
+        found: dict[str, int] = {}
+        for cell, readings in self._cells.items():
+            found[cell.workload] = max(found.get(cell.workload, 0), readings[-1].number)
         return found
+
+    def gpus(self) -> tuple[tuple[str, str], ...]:
+        """All with readings, by workload and UUID."""
+        return tuple(self._of_gpu)
 
     def state(self) -> list[tuple[Cell, list[Reading]]]:
         return [(cell, list(readings)) for cell, readings in self._cells.items()]
 
     def restore(self, rows: Iterable[Iterable[Any]]) -> None:
+        """Read rows of `state`; earlier readings have a temperature before the last number."""
         for key, readings in rows:
             cell = Cell(*key)
-            for reading in readings:
-                self.add(cell, Reading(*reading))
+            for number, time_s, power_w, weight, *_, observed_mhz in readings:
+                self.add(cell, Reading(number, time_s, power_w, weight, observed_mhz))
 
     def _drop(self, cell: Cell) -> None:
         del self._cells[cell]

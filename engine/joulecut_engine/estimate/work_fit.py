@@ -10,7 +10,7 @@ one's noise; the work's own measurements count most near their clocks.
     evidence = of_profile("gpt3", profile, card)             # or Evidence(Work(...), Sweep(...))
     fitted = fit_work(evidence)
     curve = fitted.curve(Work("gpt3", 0, "forward"))         # None without evidence
-    curve.time_s(clocks), curve.power_w(clocks), curve.band_s(clocks, scatter=0.0)
+    curve.time_s(clocks), curve.power_w(clocks), curve.grid(clocks).band_s(scatter=0.0)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,6 +38,7 @@ from joulecut_engine.estimate.card import Card
 from joulecut_engine.estimate.card_fit import fit_beside, fit_cards
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.forest import ResidualForest, enough, features, log_residuals
+from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 
 TABLE_LOW, TABLE_POINTS = 0.3, 71  # of the highest clock; every hundredth of it
@@ -82,17 +83,14 @@ class WorkCurve:
         left = self.power_left.mean(clocks_mhz)
         return np.asarray(self.physics.power_w(clocks_mhz) * np.exp(other + left))
 
-    def band_s(self, clocks_mhz: Floats, scatter: float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock; see `Grid.band_s`."""
-        return self.grid(clocks_mhz).band_s(scatter)
-
-    def grid(self, clocks_mhz: Floats) -> "Grid":
+    def grid(self, clocks_mhz: Floats) -> Grid:
         """Time, power and band at each clock (n,), which is above 0."""
         edges = np.clip(clocks_mhz, self.clock_min_mhz, self.clock_max_mhz)
         capped = clocks_mhz > self.physics.clock_cap_mhz
         floor = np.where(capped, max(self.floor, FLOOR_CAPPED), self.floor)
         if not self.judged:
-            floor = np.maximum(floor, self._between(clocks_mhz))
+            known_s = self.time_s(self.clocks_mhz)
+            floor = np.maximum(floor, between(self.clocks_mhz, known_s, clocks_mhz))
         return Grid(
             time_s=self.time_s(clocks_mhz),
             power_w=self.power_w(clocks_mhz),
@@ -100,45 +98,6 @@ class WorkCurve:
             edge_s=self.time_s(edges),
             stretch=edges / clocks_mhz,
         )
-
-    def _between(self, at_mhz: Floats) -> Floats:
-        return between(self.clocks_mhz, self.time_s(self.clocks_mhz), at_mhz)
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """One curve or several, evaluated over a grid of clocks; the clock is the last axis."""
-
-    time_s: Floats
-    power_w: Floats
-    half: Floats  # half width of the band, a logarithm
-    edge_s: Floats  # time at the nearest measured clock, for clocks outside
-    stretch: Floats  # that clock over the asked one; 1 inside
-
-    def band_s(self, scatter: Floats | float) -> tuple[Floats, Floats]:
-        """Low and high time at each clock.
-
-        `scatter` (half width, a logarithm) is the GPU's own around its bias and adds in
-        quadrature. Outside the measured clocks the share of the work that follows the clock is
-        unknown, so the band spans all and none of it.
-        """
-        wide = np.exp(np.hypot(self.half, scatter))
-        low_s, high_s = self.time_s / wide, self.time_s * wide
-        low_out = np.minimum(low_s, self.edge_s / wide * np.minimum(1.0, self.stretch))
-        high_out = np.maximum(high_s, self.edge_s * wide * np.maximum(1.0, self.stretch))
-        outside = self.stretch != 1.0
-        return np.where(outside, low_out, low_s), np.where(outside, high_out, high_s)
-
-
-def stacked(grids: Sequence[Grid]) -> Grid:
-    """Several curves over the same clocks as one grid (curves, clocks)."""
-    return Grid(
-        time_s=np.stack([grid.time_s for grid in grids]),
-        power_w=np.stack([grid.power_w for grid in grids]),
-        half=np.stack([grid.half for grid in grids]),
-        edge_s=np.stack([grid.edge_s for grid in grids]),
-        stretch=np.stack([grid.stretch for grid in grids]),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 
 from joulecut_engine.estimate.card import find_card
-from joulecut_engine.estimate.estimator import WorkShape
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
@@ -51,7 +50,7 @@ class Learner(Protocol):
 
 
 class Curves:
-    """`predict.forest.fit_work`, one piece of evidence per layer and data type."""
+    """`work_fit.fit_work`, one piece of evidence per layer and data type."""
 
     name = "physics + forest"
 
@@ -98,13 +97,6 @@ def _evidence(curve: Sequence[Row], highest_mhz: dict[str, float]) -> Evidence:
         ),
         card=find_card(first.card),
         clock_max_mhz=highest_mhz[first.card],
-        shape=WorkShape(
-            flops=first.flops,
-            sequence=first.sequence,
-            width=first.d_model,
-            heads=first.heads,
-            inner=first.d_ffn,
-        ),
     )
 
 

@@ -56,7 +56,7 @@ def test_the_band_covers_what_it_says() -> None:
         for seed in range(20):
             generator = np.random.default_rng(seed)
             curve = _bent(generator.lognormal(0.0, noise, CLOCKS.size))
-            low_s, high_s = curve.band_s(CLOCKS, 0.0)
+            low_s, high_s = curve.grid(CLOCKS).band_s(0.0)
             fresh_s = TRUTH.time_s(CLOCKS) * generator.lognormal(0.0, noise, CLOCKS.size)
             inside.append(np.mean((low_s <= fresh_s) & (fresh_s <= high_s)))
         assert 0.85 < np.mean(inside) < 0.97
@@ -73,10 +73,10 @@ def test_one_clock_says_little() -> None:
 def test_outside_the_measured_clocks_the_band_opens_to_all_or_nothing() -> None:
     curve = _bent(np.ones_like(CLOCKS))
     edge_s = float(TRUTH.time_s(np.array([855.0]))[0])
-    low_s, high_s = curve.band_s(np.array([427.5]), 0.0)
+    low_s, high_s = curve.grid(np.array([427.5])).band_s(0.0)
     assert low_s[0] <= edge_s  # the work might not follow the clock at all
     assert high_s[0] >= 2.0 * edge_s  # or wholly
-    low_s, high_s = curve.band_s(np.array([2820.0]), 0.0)
+    low_s, high_s = curve.grid(np.array([2820.0])).band_s(0.0)
     edge_s = float(TRUTH.time_s(np.array([1410.0]))[0])
     assert low_s[0] <= edge_s / 2.0
     assert high_s[0] >= edge_s

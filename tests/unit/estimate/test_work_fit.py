@@ -94,7 +94,7 @@ def test_the_band_covers_work_that_was_never_seen(probes: tuple[int, ...]) -> No
         others = [_work(f"w{i}", 10 * seed + i, departs=0.01) for i in range(3)]
         whole = _work("new", 1000 + seed, departs=0.01)
         fitted = fit_work([_probed(whole, probes), *others])
-        low_s, high_s = fitted.curves[whole.work].band_s(CLOCKS, 0.0)
+        low_s, high_s = fitted.curves[whole.work].grid(CLOCKS).band_s(0.0)
         held_out = ~np.isin(CLOCKS, probes)
         inside.append(
             np.mean(((low_s <= whole.sweep.time_s) & (whole.sweep.time_s <= high_s))[held_out])
@@ -114,7 +114,7 @@ def test_sweeps_of_other_work_narrow_the_band_of_three_clocks(judges: int) -> No
         others,
         [replace(one, work=Work("w", i, "backward")) for i, one in enumerate(others)],
     ):
-        low_s, high_s = fit_work([new, *taught]).curves[new.work].band_s(CLOCKS, 0.0)
+        low_s, high_s = fit_work([new, *taught]).curves[new.work].grid(CLOCKS).band_s(0.0)
         assert np.mean((low_s <= whole.sweep.time_s) & (whole.sweep.time_s <= high_s)) >= 0.9
         halves.append(float(np.max(np.log(high_s / low_s)) / 2.0))
     assert halves[0] < 0.015
