@@ -1,9 +1,9 @@
-"""How long the online estimator takes, measured on this machine, now.
+"""How long the estimator takes, measured on this machine, now.
 
     python benchmarks/predictor_speed.py [--samples 2000] [--gpus 128]
 
 A job of `--gpus` GPUs in 8 stages, forward and backward, at 8 clocks (synthetic physics with
-1 % noise): one refit of `--samples` samples, 81 clocks for all GPUs in one call (first, with
+1 % noise) with a profile: one refit of `--samples` samples, 81 clocks for all GPUs (first, with
 every curve evaluated; then again), one sample learnt, state and restore. Times are CPU time of
 this process, so that what else runs on the machine does not count; refit also by the wall clock.
 """
@@ -15,10 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.estimator import Sample, Subject
-from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.refit import refit
-from joulecut_engine.graph.pipeline import Kind
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 CLOCKS = (1410, 1350, 1275, 1200, 1140, 1065, 990, 900)
 GRID = tuple(range(210, 1411, 15))
@@ -33,7 +34,9 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=128)
     args = parser.parse_args()
     for workloads in (1, 2, 4):
-        estimator, samples = OnlineEstimator(), _samples(args.samples, args.gpus, workloads)
+        samples = _samples(args.samples, args.gpus, workloads)
+        profiles = {f"job-{i}": _profile(i) for i in range(workloads)}
+        estimator = AdaptiveEstimator(profiles)
         learn_s = _once(lambda: estimator.learn(samples))  # noqa: B023 -- called at once
         taken = estimator.snapshot()
         fitted, refit_s = refit(taken), _best(lambda: refit(taken))  # noqa: B023
@@ -43,10 +46,11 @@ def main() -> None:
             Subject("job-0", f"GPU-{i}", i % STAGES, KINDS[i // STAGES % 2])
             for i in range(args.gpus)
         ]
-        cold_s = _once(lambda: estimator.predict_many(subjects, GRID))  # noqa: B023
-        warm_s = _best(lambda: estimator.predict_many(subjects, GRID))  # noqa: B023
+        cold_s = _once(lambda: [estimator.predict(one, GRID) for one in subjects])  # noqa: B023
+        warm_s = _best(lambda: [estimator.predict(one, GRID) for one in subjects])  # noqa: B023
         text = json.dumps(estimator.state())
-        restore_s = _once(lambda: OnlineEstimator().restore(json.loads(text)))  # noqa: B023
+        restored = AdaptiveEstimator(profiles)
+        restore_s = _once(lambda: restored.restore(json.loads(text)))  # noqa: B023
         print(
             f"{workloads} workloads, {len(samples)} samples, {len(fitted.curves)} curves: "
             f"refit {refit_s * 1e3:.0f} ms ({wall_s * 1e3:.0f} ms by the wall), "
@@ -64,18 +68,33 @@ def _samples(count: int, gpus: int, workloads: int) -> tuple[Sample, ...]:
         gpu, workload = i % gpus, i // gpus % workloads
         kind = KINDS[gpu // STAGES % 2]
         clock = CLOCKS[i // (gpus * workloads) % len(CLOCKS)]
-        share = 0.6 + 0.1 * workload
-        voltage = 1.0 + 0.76 * max(0.0, clock - 1107.0) / 1000.0
         found.append(
             Sample(
                 Subject(f"job-{workload}", f"GPU-{gpu}", gpu % STAGES, kind),
                 clock,
-                0.05 * (1.0 - share + share * 1410.0 / clock) * random.lognormal(0.0, 0.01),
-                (52.0 + 160.0 * clock / 1000.0 * voltage**2) * random.lognormal(0.0, 0.01),
-                card="NVIDIA A100-SXM4-80GB",
+                _time_s(workload, clock) * random.lognormal(0.0, 0.01),
+                _power_w(clock) * random.lognormal(0.0, 0.01),
             )
         )
     return tuple(found)
+
+
+def _profile(workload: int) -> Profile:
+    options = tuple(
+        ClockOption(mhz, _time_s(workload, mhz), _time_s(workload, mhz) * _power_w(mhz))
+        for mhz in GRID
+    )
+    return Profile({(stage, kind): options for stage in range(STAGES) for kind in KINDS})
+
+
+def _time_s(workload: int, clock_mhz: int) -> float:
+    share = 0.6 + 0.1 * workload
+    return 0.05 * (1.0 - share + share * 1410.0 / clock_mhz)
+
+
+def _power_w(clock_mhz: int) -> float:
+    voltage = 1.0 + 0.76 * max(0.0, clock_mhz - 1107.0) / 1000.0
+    return 52.0 + 160.0 * clock_mhz / 1000.0 * voltage**2
 
 
 def _once(work: Callable[[], object]) -> float:
