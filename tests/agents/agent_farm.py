@@ -79,16 +79,16 @@ class Job:
                     for kind, busy_s in run.busy_s.items()
                 ]
                 for node, gpu in stage:
-                    node.reports.append(
-                        pb.IterationReport(
-                            job=self.name,
-                            uuid=gpu.uuid,
-                            stage=s,
-                            iteration=number,
-                            duration_s=done.duration_s,
-                            operations=operations,
-                        )
+                    report = pb.IterationReport(
+                        job=self.name,
+                        uuid=gpu.uuid,
+                        stage=s,
+                        iteration=number,
+                        duration_s=done.duration_s,
+                        operations=operations,
                     )
+                    for reports in node.watchers:
+                        reports.append(report)
 
 
 class Node(AgentServiceServicer):
@@ -98,15 +98,13 @@ class Node(AgentServiceServicer):
         self.name, self.sku = name, sku
         self.streams = self.commands = self.renewals = self.expired = 0
         self.epoch = 0
-        self.reports: list[pb.IterationReport] = []
-        self.tick = pb.WatchResponse(
-            gpus=[
-                pb.GpuSnapshot(uuid=f"GPU-{name}-{i}", power_average_mw=60_000, energy_j=0.0)
-                for i in range(gpus)
-            ]
-        )
+        self.watchers: list[list[pb.IterationReport]] = []  # each has every report
         now_s = time.monotonic()
-        self.gpus = {one.uuid: Gpu(one.uuid, one, at_s=now_s) for one in self.tick.gpus}
+        shown = [
+            pb.GpuSnapshot(uuid=f"GPU-{name}-{i}", power_average_mw=60_000, energy_j=0.0)
+            for i in range(gpus)
+        ]
+        self.gpus = {one.uuid: Gpu(one.uuid, one, at_s=now_s) for one in shown}
 
     async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:
         sku = self.sku
@@ -134,18 +132,23 @@ class Node(AgentServiceServicer):
 
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[pb.WatchResponse]:
         self.streams += 1
-        while True:
-            now_s, tick = time.monotonic(), self.tick
-            tick.sequence += 1
-            for gpu in self.gpus.values():
-                gpu.shown.energy_j = gpu.energy_j + gpu.power_w * (now_s - gpu.at_s)
-                gpu.shown.power_average_mw = round(1000 * gpu.power_w)
-                gpu.shown.clock_sm_mhz = gpu.clock_mhz or self.sku.clock_max_mhz
-            del tick.reports[:]
-            tick.reports.extend(self.reports)
-            self.reports.clear()
-            yield tick
-            await asyncio.sleep(request.interval_s)
+        number = 0
+        reports: list[pb.IterationReport] = []
+        self.watchers.append(reports)
+        try:
+            while True:
+                now_s, number = time.monotonic(), number + 1
+                for gpu in self.gpus.values():
+                    gpu.shown.energy_j = gpu.energy_j + gpu.power_w * (now_s - gpu.at_s)
+                    gpu.shown.power_average_mw = round(1000 * gpu.power_w)
+                    gpu.shown.clock_sm_mhz = gpu.clock_mhz or self.sku.clock_max_mhz
+                shown = [gpu.shown for gpu in self.gpus.values()]
+                message = pb.WatchResponse(sequence=number, gpus=shown, reports=reports)
+                reports.clear()
+                yield message
+                await asyncio.sleep(request.interval_s)
+        finally:
+            self.watchers = [one for one in self.watchers if one is not reports]
 
     def expire(self, now_s: float) -> None:
         for gpu in self.gpus.values():
