@@ -153,6 +153,15 @@ class AppliedPlan:
         self._context.audit.post("clear", self._job, done, generation=holding.plan.generation)
         return outcome, done
 
+    def drift(self, observation: JobObservation, view: View) -> str:
+        """How the devices differ from what was asked; empty where they do not. A view from before
+        the last command does not show it: the command was sent while the pass went on.
+        """
+        holding = self.holding
+        if holding is None or view.now_s <= self._acted_s:
+            return ""
+        return _drift(holding, observation, view)
+
     def orphaned_leases(self, observation: JobObservation, view: View) -> dict[str, list[Place]]:
         """Leases on the job's GPUs that this controller does not hold, by the job they name."""
         context = self._context
@@ -200,7 +209,7 @@ def as_asked(holding: Holding, observation: JobObservation) -> bool:
     return {uuid: asked.get(uuid, 0) for uuid in locks} == dict(locks)
 
 
-def drift_of(holding: Holding, observation: JobObservation, view: View) -> str:
+def _drift(holding: Holding, observation: JobObservation, view: View) -> str:
     """How the devices differ from what was asked; empty where they do not.
 
     A lease that is gone, another lock, or a clock above its lock: an external writer, or an agent

@@ -18,7 +18,7 @@ from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import StoredBaseline
-from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked, drift_of
+from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
@@ -238,7 +238,7 @@ class JobController:
         holding = self._applied_plan.holding
         assert holding is not None
         self._applied_plan.credit(observation)
-        drift = drift_of(holding, observation, view)
+        drift = self._applied_plan.drift(observation, view)
         if drift:
             self._backoff.fail(drift, self._context.now_s())
             await self.release_all(drift)

@@ -38,7 +38,7 @@ class JobBench:
             self.world.observe(self.world.now_s),
             self.world.take_reports(),
             self.world.now_s,
-            self.store.baseline,
+            lambda _job, _shape: None,
         )
         return view, observations[self.world.job]
 
@@ -137,6 +137,23 @@ def test_an_old_view_shows_no_orphaned_leases(bench: JobBench) -> None:
     assert bench.applied_plan.orphaned_leases(observation, view) == {}
     view, observation = bench.look()
     assert bench.applied_plan.orphaned_leases(observation, view)
+
+
+def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
+    """Commands are sent while a pass goes on with what it saw when it began."""
+    bench.world.advance(2.0)
+    view, observation = bench.look()
+    assert observation.measured.locks
+    bench.world.advance(0.5)
+    bench.apply(1)
+    assert bench.applied_plan.drift(observation, view) == ""
+    bench.world.advance(LEASE_SHOWN_S + 0.1)
+    view, observation = bench.look()
+    assert bench.applied_plan.drift(observation, view) == ""
+    bench.world.agents["n2:1"].leases.clear()
+    bench.world.advance(0.5)
+    view, observation = bench.look()
+    assert "lost its lease" in bench.applied_plan.drift(observation, view)
 
 
 def test_a_completed_plan_replaces_its_own_generation_only(bench: JobBench) -> None:
