@@ -5,6 +5,7 @@ them. At most two files of bounded length.
 """
 
 import json
+import math
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ class Window:
     iterations: int = 0
     seconds: float = 0.0
     joules: float = 0.0
+    begin_s: float = math.inf  # of the first iteration
+    end_s: float = -math.inf  # of the last one; other time may lie between
     _last: Record | None = None
 
     def add(self, record: Record) -> None:
@@ -101,6 +104,8 @@ class Window:
             self.iterations += 1
             self.seconds += last.duration_s
             self.joules += sum(record.counters_j) - sum(last.counters_j)
+            self.begin_s = min(self.begin_s, last.begin_s)
+            self.end_s = last.begin_s + last.duration_s
         self._last = record
 
     def cut(self) -> None:

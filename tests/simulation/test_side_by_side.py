@@ -109,6 +109,22 @@ def test_a_slow_plan_holds_up_neither_the_other_job_nor_its_leases(store: Databa
     assert not [event for event in controller.events("apply") if "refused" in event]
 
 
+def test_what_a_job_says_of_its_plan_stands_while_the_next_one_is_computed(
+    store: DatabaseStore,
+) -> None:
+    controller, workers, pair = with_slow_job(store)
+    workers.slow = False
+    controller.run(PASSES, until=lambda: job(controller, SLOW).applied is not None)
+    workers.slow = True  # from now on its questions stay without an answer
+    controller.run(PASSES, until=lambda: workers.waiting > 0)
+    assert workers.waiting
+    assert "at work" not in job(controller, SLOW).sentence
+    changed, _ = slow_job_of(pair, slo=Slo(max_slowdown=0.05))
+    controller.source.put(changed)
+    controller.run(PASSES, until=lambda: "at work" in job(controller, SLOW).sentence)
+    assert "at work" in job(controller, SLOW).sentence, "a new target has no plan yet"
+
+
 def test_an_answer_to_a_picture_that_has_changed_is_not_applied(store: DatabaseStore) -> None:
     controller, workers, pair = with_slow_job(store)
 

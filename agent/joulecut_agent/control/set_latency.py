@@ -6,6 +6,7 @@ changed just to measure. Without load on the GPU there is no measurement.
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -17,6 +18,9 @@ from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 SAMPLES_MAX = 64  # the newest; a driver upgrade changes the answer
 SAMPLES_MIN = 8  # fewer say nothing about the fastest change
 GAP_S_MAX = 0.2  # between two readings; beyond, the time of the change is unknown
+# Twice the usual gap. A busy machine reads later than that, and a change that two late readings
+# enclose proves no spread of the driver's.
+GAP_S_SHARP = 0.04
 WAIT_S_MAX = 2.0  # ten times the slowest known change; later it has another cause
 REFRESH_S = 600.0  # between samples once there are enough
 
@@ -28,8 +32,8 @@ class _Gpu:
     target_mhz: int = 0  # 0: no change is awaited
     sent_s: float = 0.0
     wanted_s: float | None = None  # when the change shall be seen
-    samples_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
-    earliest_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
+    # The earliest and the latest possible time of each change, from its command.
+    samples_s: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     errors_s: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_MAX))
     measured_s: float = -inf
 
@@ -72,10 +76,11 @@ class SetLatency:
         """The fastest and slowest changes; zeros without a measurement."""
         with self._lock:
             known = self._gpus.get(uuid, _NOTHING)
+            slowest_s = p95(latest_s for _, latest_s in _sharp(known.samples_s))
             if len(known.samples_s) < SAMPLES_MIN:
-                return SetLatencies(0.0, p95(known.samples_s))
-            fastest_s = -p95(-latency_s for latency_s in known.earliest_s)
-            return SetLatencies(max(0.0, fastest_s), p95(known.samples_s))
+                return SetLatencies(0.0, slowest_s)
+            fastest_s = -p95(-earliest_s for earliest_s, _ in _sharp(known.samples_s))
+            return SetLatencies(max(0.0, fastest_s), slowest_s)
 
     def change_error_s(self, uuid: str) -> float:
         """P95 of the distance between the wanted and the seen time of a change; 0: unknown."""
@@ -107,9 +112,16 @@ class SetLatency:
         elif abs(known.clock_mhz - known.target_mhz) <= CLOCK_SLACK_MHZ:
             known.target_mhz = 0
             if gap_s <= GAP_S_MAX:
-                known.samples_s.append(waited_s)
-                known.earliest_s.append(waited_s - gap_s)
+                known.samples_s.append((waited_s - gap_s, waited_s))
                 if known.wanted_s is not None:
                     # It was seen at `now_s`, and came after the reading before.
                     known.errors_s.append(abs(now_s - 0.5 * gap_s - known.wanted_s))
                 known.measured_s = now_s
+
+
+def _sharp(samples_s: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The samples that closely spaced readings enclose; at least the SAMPLES_MIN sharpest."""
+    gaps_s = sorted(latest_s - earliest_s for earliest_s, latest_s in samples_s)
+    enough_s = gaps_s[min(SAMPLES_MIN, len(gaps_s)) - 1] if gaps_s else 0.0
+    gap_s_max = max(GAP_S_SHARP, enough_s)
+    return [one for one in samples_s if one[1] - one[0] <= gap_s_max]

@@ -144,7 +144,7 @@ def _next_step(job: JobBoard, state: State) -> str:
         "learning": advice,
         "enforced": reserved,
         "default": plan.refused if plan and plan.refused else job.sentence,
-        "steady": "no plan saves energy within the budget",
+        "steady": job.sentence,
         "recommended": reserved or _towards_enforcement(job),
     }
     return steps[state]

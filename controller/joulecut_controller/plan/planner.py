@@ -106,8 +106,8 @@ def decide(
     the clocks, and the same inputs lead on once the answer is there.
     """
     state = replace(state, look_wanted=False)
-    if state.mode != inputs.mode:  # what was only recommended does not run
-        state = replace(state, mode=inputs.mode, clocks=None, goal=None)
+    if state.mode != inputs.mode:  # what was only recommended does not run, but its goal stands
+        state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
     hindered = obstacle(inputs)
     if hindered:

@@ -14,7 +14,7 @@ from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Draft, Forecast, Plan, Resumption
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.policy.policy import GranularityAsked
+from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
@@ -63,6 +63,9 @@ class PlanRollout:
         self.incomplete: tuple[int, Choice] | None = None
         self.action = ""
         self.sentence = ""
+        self._stands_for: JobPolicy | None = (
+            None  # where `sentence` is no reason for default clocks
+        )
         self.decision: Plan | None = None
         self._topic = ""
         self._late = False
@@ -91,6 +94,7 @@ class PlanRollout:
             reason = f"{reason}; not enforceable now: {job.hindrance}"
         decision = replace(decision, reason=reason)
         self.sentence = reason
+        self._stands_for = job.policy if decision.verdict != "default" else None
         try:
             self._log_lateness(decision, job)
             draft = draft_of(decision, job, inputs.running)
@@ -113,9 +117,13 @@ class PlanRollout:
             raise
         self._topic = decision.topic
 
-    def wait(self, decision: Decision) -> None:
-        """The decision is still being computed; the clocks stay."""
-        self.state, self.sentence = decision.state, decision.reason
+    def wait(self, decision: Decision, policy: JobPolicy) -> None:
+        """The decision is still being computed; the clocks stay, and under the same policy the
+        sentence about them does.
+        """
+        self.state = decision.state
+        if policy != self._stands_for:
+            self.sentence, self._stands_for = decision.reason, None
 
     async def release_all(self, reason: str) -> Outcome:
         """Default clocks for everything held for the job, even while the store fails."""

@@ -433,7 +433,7 @@ class Reconciler:
         job, picture = self._jobs[name], self._pictures[name]
         decision = self._unless_held(name, self._planning.decide(picture.inputs, job))
         if decision.topic == SOLVING:
-            job.rollout.wait(decision)
+            job.rollout.wait(decision, picture.observation.view.policy)
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())

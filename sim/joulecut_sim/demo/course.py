@@ -3,10 +3,12 @@
 Each phase says what it shows before it begins, and what was measured when it ends.
 """
 
+import math
 import signal
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -60,11 +62,30 @@ def _profile(settings: Settings) -> Profile:
 
 
 PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
+# For the plan of a phase: after an install the solver is compiled first, and on a processor that
+# others use too, compiling and solving take a minute each.
+PLAN_WAIT_S = 180.0
+LOOK_S = 0.3  # between two looks at the job's page, which cost a busy machine more than waiting
+DEADLINE_RATIO = 0.003  # a plan is of a target whose deadline it has, but for the baseline's drift
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged
 STRAGGLER_RATIO = 1.15  # of the job's own iteration: a sibling with one throttled GPU
 # A target within half a percent of default clocks leaves no room for a step of 15 MHz (1 %).
 ROOM_RATIO_MIN = 1.005
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def holds(job: dict[str, Any], slo: Slo) -> bool:
+    """Whether the policy in force has this target, and the applied plan is one for it, not one for
+    the target before or for a straggler. `job` is the controller's answer.
+    """
+    asked, applied = job.get("slo") or {}, job.get("applied") or {}
+    if job.get("mode") != "enforce" or not asked.get("deadline_s"):
+        return False
+    in_force = (asked.get("max_slowdown_ratio"), asked.get("max_iteration_time_s"))
+    if in_force != (slo.max_slowdown, slo.max_iteration_time_s):
+        return False
+    promised_s = applied.get("deadline_s") or 0.0
+    return bool(abs(promised_s / asked["deadline_s"] - 1.0) <= DEADLINE_RATIO)
 
 
 def play(settings: Settings, say: Say, show: Callable[[str], None], finer: Finer) -> int:
@@ -125,6 +146,9 @@ class Course:
         self._phases = Phases.within(settings.duration_s)
         self._tally = Tally(gpus_total=STAGES)
         self._cluster: Cluster | None = None
+        self._seen: dict[str, Any] = {}
+        self._seen_s = -math.inf
+        self._began_s = now_s()
         self.watch = Watch(say, Follower(folder.results))
         self.finished = False
 
@@ -209,8 +233,9 @@ class Course:
     def _decided(self) -> bool:
         """Whether there is a baseline, and an answer of the planner to it."""
         job = self._job()
-        solving = "solver is at work" in str(job.get("sentence"))
-        return job.get("baseline") is not None and not solving
+        decision = job.get("decision") or {}
+        answered = decision.get("forecast") or job.get("sentence") == decision.get("reason")
+        return job.get("baseline") is not None and bool(answered)
 
     @property
     def _room(self) -> float:
@@ -220,24 +245,41 @@ class Course:
 
     def _enforce_at_zero(self) -> None:
         """Left out where the target is not even met by default clocks: nothing is to change."""
-        tally, watch, phases = self._tally, self.watch, self._phases
+        tally, phases = self._tally, self._phases
         if self._room < 1.0:
             return
         self._say(f"no slowdown: the policy now says enforce, {SLO_ZERO}")
         layout.write_policy(self._folder, self._settings, "enforce", SLO_ZERO)
-        watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
-        watch.run(PATIENCE_S, until=self._decided)
-        watch.run(PATIENCE_S / 9.0, until=lambda: self._job().get("applied") is not None)
-        watch.judge(tally.zero, now_s() + phases.settle_s)
-        watch.run(phases.zero_s)
-        watch.judge(None)
+        self._await_plan(target(replace(self._settings, slo=SLO_ZERO)))
+        self._measure(tally.zero, phases.settle_s, phases.zero_s)
         tally.granularity_zero = str((self._job().get("applied") or {}).get("granularity", "gpu"))
         self._say(f"  {self._measured(tally.zero)}; {self._granularity()}")
 
-    @property
-    def _generation(self) -> int:
-        """Of the plan whose clocks are held; 0 for none."""
-        return int((self._job().get("applied") or {}).get("generation", 0))
+    def _await_plan(self, slo: Slo) -> bool:
+        """Waits until the clocks of a plan for this target are held; whether they are."""
+        began_s = now_s()
+        if held := self.watch.run(PLAN_WAIT_S, until=lambda: holds(self._job(), slo)):
+            self._say(f"  a plan for it is held after {now_s() - began_s:.0f} s")
+        else:
+            self._say(f"  no plan for it is held after {PLAN_WAIT_S:.0f} s: {self._sentence()}")
+        return held
+
+    def _measure(self, window: Window, settle_s: float, phase_s: float) -> None:
+        """Measures the phase from `settle_s` on, and reports clocks that were lost meanwhile."""
+        held: list[str] = []
+
+        def look() -> bool:
+            applied = self._job().get("applied") or {}
+            held.append(str(applied.get("granularity") or "default clocks"))
+            return False
+
+        self.watch.judge(window, now_s() + settle_s)
+        self.watch.run(phase_s, until=look)
+        self.watch.judge(None)
+        shares = {name: held.count(name) / len(held) for name in sorted(set(held))}
+        if len(shares) > 1:
+            mixed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+            self._say(f"  plans changed while it was measured; granularity over time: {mixed}")
 
     def _granularity(self) -> str:
         """The granularity in use, and why it is not a finer one."""
@@ -247,20 +289,17 @@ class Course:
 
     def _enforce(self) -> None:
         tally, watch, phases = self._tally, self.watch, self._phases
-        room = self._room
         self._say(f"enforce: the policy now says enforce, {self._settings.slo}")
-        before = self._generation
         layout.write_policy(self._folder, self._settings, "enforce")
-        watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
-        if room >= ROOM_RATIO_MIN:
-            watch.run(PATIENCE_S, until=lambda: self._generation != before)
-        if room >= ROOM_RATIO_MIN and not watch.commands.total:
-            raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
+        if self._room >= ROOM_RATIO_MIN:
+            self._await_plan(self._slo)
+            if not watch.count_commands():
+                raise Unavailable(f"no clock was changed in mode enforce: {self._sentence()}")
+        else:
+            watch.run(PATIENCE_S, until=lambda: self._job().get("mode") == "enforce")
         if watch.commands.total:
             self._say(f"  clocks are set under leases; {watch.commands.total} commands")
-        watch.judge(tally.controlled, now_s() + phases.settle_s)
-        watch.run(phases.enforce_s)
-        watch.judge(None)
+        self._measure(tally.controlled, phases.settle_s, phases.enforce_s)
         tally.mode = str(self._job().get("mode", tally.mode))
         applied = self._job().get("applied") or {}
         forecast = applied.get("forecast") or {}
@@ -281,11 +320,10 @@ class Course:
         )
         window = Window()
         layout.write_control(self._folder, peer_s)
-        self.watch.judge(
-            window, now_s() + min(self._phases.settle_s, 0.5 * self._phases.straggle_s)
-        )
-        self.watch.run(self._phases.straggle_s)
-        self.watch.judge(None)
+        settle_s = min(self._phases.settle_s, 0.5 * self._phases.straggle_s)
+        if self._room >= 1.0:  # else no plan is made for it
+            self.watch.run(PATIENCE_S, until=lambda: not holds(self._job(), self._slo))
+        self._measure(window, settle_s, self._phases.straggle_s)
         if window.time_s is not None:
             self._say(
                 f"  measured: {window.time_s:.4f} s, the sibling's pace, and "
@@ -294,11 +332,11 @@ class Course:
         self._say(f"  controller: {self._sentence()}")
 
     def _recover(self) -> None:
+        """Counts as controlled once the plan of the job's own target is held again."""
         self._say("recovery: the sibling runs at full speed again")
         layout.write_control(self._folder, None)
-        self.watch.judge(self._tally.controlled, now_s() + self._phases.settle_s)
-        self.watch.run(self._phases.recover_s)
-        self.watch.judge(None)
+        if self._room < ROOM_RATIO_MIN or self._await_plan(self._slo):
+            self._measure(self._tally.controlled, self._phases.settle_s, self._phases.recover_s)
         self._say(f"  now {pulse(self.watch.recent)}")
 
     def _give_back(self) -> None:
@@ -321,7 +359,10 @@ class Course:
     def _job(self) -> dict[str, Any]:
         """The job as the controller shows it; empty while it does not answer."""
         assert self._cluster is not None
-        return get_json(self._cluster.page, f"/api/v1/jobs/{JOB}")
+        if now_s() >= self._seen_s + LOOK_S:
+            self._seen = get_json(self._cluster.page, f"/api/v1/jobs/{JOB}")
+            self._seen_s = now_s()
+        return self._seen
 
     def _sentence(self) -> str:
         """The controller's reason for the current clocks."""
@@ -332,8 +373,10 @@ class Course:
         base, time_s, energy_j = self._tally.baseline, window.time_s, window.energy_j
         if time_s is None or energy_j is None or base.time_s is None or base.energy_j is None:
             return "measured: nothing yet"
+        begin_s, end_s = window.begin_s - self._began_s, window.end_s - self._began_s
         return (
-            f"measured: {time_s:.4f} s ({time_s / base.time_s - 1.0:+.2%}) and {energy_j:.1f} J "
+            f"measured over {window.iterations} iterations, seconds {begin_s:.0f} to {end_s:.0f}: "
+            f"{time_s:.4f} s ({time_s / base.time_s - 1.0:+.2%}) and {energy_j:.1f} J "
             f"({energy_j / base.energy_j - 1.0:+.2%}) an iteration"
         )
 

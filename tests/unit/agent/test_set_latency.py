@@ -84,3 +84,35 @@ def test_spread_and_error_of_changes_that_were_wanted_at_a_time() -> None:
     assert known.raise_ahead_s == known.p95_s
     assert 0.0 < latency.change_error_s("GPU-0") <= 0.02
     assert latency.change_error_s("GPU-elsewhere") == 0.0
+
+
+def test_late_readings_of_a_busy_machine_make_no_spread() -> None:
+    """Every change takes 30 ms; half of the readings are 150 ms apart."""
+    latency, now_s = SetLatency(), 0.0
+    for n in range(40):
+        before_mhz, after_mhz = (1410, 1005) if n % 2 else (1005, 1410)
+        _see(latency, before_mhz, now_s)
+        now_s += 1.0
+        latency.started({"GPU-0": after_mhz}, now_s)
+        if n % 4 < 2:
+            _see(latency, before_mhz, now_s + 0.02)
+            _see(latency, after_mhz, now_s + 0.04)
+        else:
+            _see(latency, after_mhz, now_s + 0.15)
+        if n == 20:
+            few = latency.latencies("GPU-0")
+    known = latency.latencies("GPU-0")
+    assert known.spread_s <= 0.02 + 1e-9
+    assert known.p95_s == few.p95_s
+    assert 0.04 - 1e-9 <= known.p95_s <= 0.04 + 1e-9
+
+
+def test_where_all_readings_are_late_the_sharpest_count() -> None:
+    latency, now_s = SetLatency(), 0.0
+    for n in range(40):
+        before_mhz, after_mhz = (1410, 1005) if n % 2 else (1005, 1410)
+        _see(latency, before_mhz, now_s)
+        now_s += 1.0
+        latency.started({"GPU-0": after_mhz}, now_s)
+        _see(latency, after_mhz, now_s + 0.1 + 0.001 * n)
+    assert 0.1 - 1e-9 <= latency.latencies("GPU-0").p95_s <= 0.108

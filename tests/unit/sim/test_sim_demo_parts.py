@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from joulecut_sim.demo import layout, watch
-from joulecut_sim.demo.course import target
+from joulecut_sim.demo.course import holds, target
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Phases, Settings
 from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
@@ -137,6 +137,25 @@ def test_the_policy_changes_its_mode_and_nothing_else(tmp_path: Path) -> None:
     assert (before.pop("mode"), after.pop("mode")) == ("recommend", "enforce")
     assert before == after
     assert after["jobs"][0]["pipeline"]["blocking_power_w"] == 70.38
+
+
+@pytest.mark.parametrize("line", ["max_slowdown: 2%", "max_iteration_time: 306ms"])
+def test_a_phase_begins_with_a_plan_for_its_own_target(line: str) -> None:
+    slo = target(Settings(sku=A100_SXM, slo=line))
+    asked = {
+        "max_slowdown_ratio": slo.max_slowdown,
+        "max_iteration_time_s": slo.max_iteration_time_s,
+        "deadline_s": slo.deadline_s(0.3),
+    }
+    held = {"mode": "enforce", "slo": asked, "applied": {"deadline_s": 0.3061}}
+    assert holds(held, slo)
+    assert not holds({}, slo), "the controller does not answer"
+    assert not holds(held | {"applied": None}, slo), "default clocks"
+    assert not holds(held | {"applied": {"deadline_s": 0.301}}, slo), "the plan before"
+    assert not holds(held | {"applied": {"deadline_s": 0.345}}, slo), "a straggler is waited for"
+    assert not holds(held | {"mode": "recommend"}, slo)
+    before = {"max_slowdown_ratio": 0.0, "max_iteration_time_s": None, "deadline_s": 0.306}
+    assert not holds(held | {"slo": before}, slo), "the policy is not read yet"
 
 
 @pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0])
