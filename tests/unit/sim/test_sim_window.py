@@ -29,6 +29,7 @@ def test_the_mean_of_all_but_the_last_which_has_not_ended(made: list[tuple[float
         window.add(record)
     count = len(made) - 1
     assert window.iterations == count
+    assert window.end_s - window.begin_s == pytest.approx(sum(durations[:-1]))
     assert window.time_s == pytest.approx(sum(durations[:-1]) / count)
     assert window.energy_j == pytest.approx(sum(energies[:-1]) / count, rel=1e-6)
 
