@@ -15,7 +15,7 @@ from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=2, microbatches=6)
-PLANS = 200
+PLANS = 100
 BIAS_MAX = 0.005  # half a point
 SLOWDOWN = 0.05
 

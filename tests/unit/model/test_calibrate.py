@@ -55,7 +55,7 @@ def test_few_numbers_change_and_all_are_named() -> None:
     assert found.time_error < 0.005
 
 
-@pytest.mark.parametrize("wild", [1, 3, 7])
+@pytest.mark.parametrize("wild", [1, 7])
 def test_one_wild_row_does_not_move_the_rest(wild: int) -> None:
     """Plain least squares would be 11 to 15 % off on the others."""
     rows = measured(KNOWN, RUNS)

@@ -208,8 +208,9 @@ def test_a_watcher_that_reads_nothing_costs_no_memory_and_misses_only_old_boards
     with Serving(boards.board(passes=1)) as served:
         slow = _events(served, 10**6)
         next(slow)
+        one = boards.board(microbatches=1)
         for number in range(2, 1500):  # 30 MB of boards, were they queued
-            served.publish(boards.board(passes=number, microbatches=1))
+            served.publish(replace(one, pass_number=number))
         seen = [event["pass_number"] for event in slow_until(slow, 1499)]
         assert seen[-1] == 1499
         assert len(seen) < 1498
