@@ -112,6 +112,7 @@ PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("workload", "target"), "Mean absolute relative error of predictions: target time or power.")
 SHADOW_ERROR = _gauge("shadow_error_ratio", ("workload", "target"), "Error of recommendations at clocks that later occurred, P95: target time or energy.")
 JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("workload",), "1 if recommendations were accurate enough to enforce them; joulecut status has the reason if not.")
+PRIOR_ERROR = _gauge("fleet_prior_error_ratio", ("predictor", "quantity"), "Mean absolute error of shares predicted before jobs were probed, in shadow: predictor forest, physics or mean; quantity time (share that follows the clock) or power (share that does not).")
 PREDICT_REFUSED = _counter("predict_refused_total", ("workload", "reason"), "Samples refused, or learnt under another label, by reason.")
 PREDICT_DRIFT = _gauge("predict_drift_gpus", ("workload",), "GPUs of a job whose model is no longer valid.")
 POWER_BUDGET = _gauge("power_budget_watts", (), "Limit on the power of all GPUs together, from the policy; absent without a limit.")
@@ -144,7 +145,7 @@ AGENT: tuple[Metric, ...] = (
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
     JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
-    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PREDICT_REFUSED,
+    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PRIOR_ERROR, PREDICT_REFUSED,
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
     CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS, LOOP_LAG_SECONDS,

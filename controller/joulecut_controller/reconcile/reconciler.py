@@ -35,6 +35,7 @@ from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.fleet_prior_shadow import FleetPriorShadow
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
@@ -276,6 +277,7 @@ class Reconciler:
         """What an earlier controller learned; read once."""
         if not self._services.learning.begun:
             await asyncio.to_thread(self._services.learning.begin)
+            await asyncio.to_thread(self._services.fleet_prior.begin)
 
     async def _observe(self) -> tuple[View, Observations]:
         """The cluster as of now. A larger epoch anywhere means that another controller leads."""
@@ -360,6 +362,7 @@ class Reconciler:
             await self._jobs[name].baseline.keep(observation)
             await self._services.shadows.recall(name)
             self._services.shadows.see(observation, view)
+            self._services.fleet_prior.see(observation, self._jobs[name].profiler, view)
 
     def _answered(self, name: str) -> None:
         """A worker has answered a question of this job; called in any thread."""
@@ -491,6 +494,7 @@ class Reconciler:
         if not self._context.leases.lost:
             await services.learning.step(now_s())
             await services.shadows.save()
+            await services.fleet_prior.save()
             services.holds.refresh()
         for name, observation in observations.items():
             services.refresh_frontiers(self._jobs[name].rollout.state, observation, now_s())
@@ -526,6 +530,7 @@ class Reconciler:
             interval_s=context.interval_s,
             holds=services.holds.all,
             policy=policy,
+            prior_errors=services.fleet_prior.shown,
         )
 
     def _failed_board(self, error: JoulecutError) -> Board:
@@ -563,7 +568,7 @@ class Reconciler:
             holdout=services.holdouts.shown(name),
             look=services.looks.shown(name),
             advisable=services.shadows.verdict(observation, shown.decision),
-            learnt=learned or shown.learnt,
+            learnt=learned or services.fleet_prior.learnt(name) or shown.learnt,
         )
 
     def _actions(self) -> str:
@@ -658,4 +663,5 @@ def _job_services(
         looks=BaselineLooks(),
         holdouts=Holdouts(store, audit, unix_s, lag_s=lag_s),
         shadows=ShadowEvaluation(store, unix_s),
+        fleet_prior=FleetPriorShadow(store, audit, background),
     )
