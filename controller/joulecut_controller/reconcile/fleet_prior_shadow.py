@@ -159,7 +159,9 @@ def _errors(
     scores: Sequence[tuple[Mapping[Predictor, CurveShares], CurveShares]],
 ) -> PriorErrors | None:
     found = errors(scores)
-    by_name = {name: (one.time, one.power) for name, one in found.items()}
+    by_name: dict[str, tuple[float, float]] = {
+        name: (one.time, one.power) for name, one in found.items()
+    }
     return PriorErrors(len(scores), by_name) if found else None
 
 
