@@ -87,6 +87,17 @@ def test_no_lease_is_lost_and_the_solver_is_not_asked(killed: Killed) -> None:
     assert kinds.index("plan", kinds.index("apply") + 1) < len(kinds) - kinds[::-1].index("apply")
 
 
+def test_it_goes_on_where_some_leases_ran_out(killed: Killed) -> None:
+    world, clocks = killed.world, killed.world.clocks_mhz()
+    world.agents["n1:1"].leases.clear()
+    second = successor(world, killed.store, reports=heard(world))
+    second.run(1)
+    assert second.job.applied is not None
+    assert second.job.applied.parent == killed.plan.generation
+    assert world.clocks_mhz() == clocks
+    assert not [call for call in world.sent("clear") if call.epoch == second.reconciler.epoch]
+
+
 def test_the_resumed_plan_runs_on_as_any_plan(killed: Killed) -> None:
     world, store = killed.world, killed.store
     clocks = world.clocks_mhz()
