@@ -1,10 +1,11 @@
-"""Schedules full garbage collections: rarely, and between passes.
+"""Schedules full garbage collections: rarely, between passes, and of little at a time.
 
-With ten thousand GPUs hundreds of thousands of objects live. Looking for cycles among them stops
-every thread for two tenths of a second, and the interpreter's own rule (a quarter more objects
-than last time) did so once a second: each pass, each scrape and each board as text makes that
-many, and frees them without its help. So full collections follow time and memory instead; young
-objects, where nearly all garbage is, are looked at by the interpreter as ever.
+With ten thousand GPUs hundreds of thousands of objects live. Looking for cycles among all of them
+stops every thread for half a second, and the interpreter's own rule (a quarter more objects than
+last time) did so once a second: each pass, each scrape and each board as text makes that many, and
+frees them without its help. So full collections follow time and memory instead, and what lived
+through one is passed over by the next. Young objects, where nearly all garbage is, are looked at by
+the interpreter as ever.
 """
 
 import gc
@@ -16,6 +17,8 @@ from pathlib import Path
 FULL_S = 600.0  # a tenth of a second in ten minutes is beyond the 999th of a thousand answers
 GROWTH_RATIO = 0.25  # the interpreter's own measure, of bytes: a cycle may hold large arrays
 GROWTH_BYTES_MIN = 64 * 2**20  # the texts of a large board come and go within that
+# Garbage among what is passed over takes no more than that; a term of steady jobs stays below it.
+GROWTH_RATIO_WHOLE = 1.0
 NEVER = 2**31 - 1  # the largest number that `gc.set_threshold` takes
 
 _STATM = Path("/proc/self/statm")
@@ -30,7 +33,9 @@ def resident_bytes() -> int:
 
 
 class Sweeper:
-    """When full collections happen. One a process, used in one thread."""
+    """When full collections happen. One a process, used in one thread. From its beginning on only
+    `settle` and `tend` collect in full.
+    """
 
     def __init__(
         self,
@@ -38,31 +43,40 @@ class Sweeper:
         resident: Callable[[], int] = resident_bytes,
     ) -> None:
         self._now_s, self._resident = now_s, resident
-        self._swept_s, self._swept_bytes = now_s(), resident()
-
-    def settle(self) -> None:
-        """Once everything is loaded, and whenever much of it was replaced: what lives now is
-        passed over until this is called again. From now on only `tend` collects in full.
-        """
+        self._swept_s = now_s()
+        self._swept_bytes = self._settled_bytes = resident()
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
+
+    def settle(self) -> None:
+        """Collects among everything that lives. At a time when nothing is held."""
         gc.unfreeze()
         self._sweep()
+        self._settled_bytes = self._swept_bytes
+
+    def pass_over(self) -> None:
+        """What lives now, garbage included, is passed over until all is looked through again."""
         gc.freeze()
 
     def tend(self) -> bool:
-        """Between two passes: collects in full where that is due, and says whether it was.
+        """Between two passes: collects where that is due, and says whether it was.
 
-        Due after `FULL_S`, or once the process has grown by a quarter since the last time:
-        garbage in cycles that outlived their youth is bounded by that.
+        Due after `FULL_S`, or once the process has grown by a quarter since the last time: among
+        what is younger than that. Among everything once the process has doubled.
         """
-        grown = self._resident() - self._swept_bytes
+        resident = self._resident()
         enough = max(GROWTH_BYTES_MIN, GROWTH_RATIO * self._swept_bytes)
-        due = self._now_s() - self._swept_s >= FULL_S or grown > enough
-        if due:
+        grown = resident - self._swept_bytes > enough
+        if not grown and self._now_s() - self._swept_s < FULL_S:
+            return False
+        whole = max(GROWTH_BYTES_MIN, GROWTH_RATIO_WHOLE * self._settled_bytes)
+        if resident - self._settled_bytes > whole:
+            self.settle()
+        else:
             self._sweep()
-        return due
+        return True
 
     def _sweep(self) -> None:
         gc.collect()
+        gc.freeze()
         self._swept_s, self._swept_bytes = self._now_s(), self._resident()

@@ -102,7 +102,7 @@ async def _serve(
 ) -> None:
     """Everything from listening to giving back."""
     stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    loop, sweeper = asyncio.get_running_loop(), Sweeper()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing read yet that could be stale
@@ -133,7 +133,6 @@ async def _serve(
     leadership = Leadership(_leader_lock(config, server.port), config.timing)
     plans, besides = workers.planners(), workers.background()
     warming = SolverWarmup(load=lambda: plans.submit(warm_up).result())
-    sweeper = Sweeper()
     warmed = asyncio.create_task(_warmed(warming, sweeper), name="warm-up")
     context = ServiceContext(
         config=config,
@@ -157,6 +156,7 @@ async def _serve(
     try:
         while (ready := await wait_for_leadership(context)) is not None:
             await lead_term(context, ready)
+            sweeper.settle()  # much of the term is garbage now, and no lease waits
     finally:
         for task in (warmed, following):
             task.cancel()
@@ -206,7 +206,7 @@ def _raise_file_limit(agents: int) -> None:
 
 async def _warmed(warming: SolverWarmup, sweeper: Sweeper) -> None:
     await warming.run()
-    sweeper.settle()  # machine code and all it hangs on stays for good
+    sweeper.pass_over()  # machine code and all it hangs on stays for good
 
 
 def _leader_lock(config: Config, port: int) -> LeaderLock:

@@ -79,5 +79,8 @@ def _beside(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mean_s(busy: Busy) -> float:
-    count = sum(n for _, n in busy.values())
-    return sum(seconds for seconds, _ in busy.values()) / count if count > 0.0 else 0.0
+    busy_s = count = 0.0
+    for seconds, operations in busy.values():
+        busy_s += seconds
+        count += operations
+    return busy_s / count if count > 0.0 else 0.0

@@ -326,12 +326,12 @@ class IterationStats:
         for arrived in reports:
             report = arrived.report
             track.operations_reported = bool(track.operations_reported or report.operations)
-            if report.iteration in track.done:
-                continue
-            one = track.open.setdefault(
-                report.iteration,
-                Iteration(report.iteration, len(track.stage_of), arrived.ended_s),
-            )
+            one = track.open.get(report.iteration)
+            if one is None:
+                if report.iteration in track.done:
+                    continue
+                one = Iteration(report.iteration, len(track.stage_of), arrived.ended_s)
+                track.open[report.iteration] = one
             one.arrived_s = min(one.arrived_s, arrived.ended_s)
             one.durations_s[report.uuid] = report.duration_s
             one.span_s = max(one.span_s, arrived.span_s)

@@ -8,7 +8,7 @@ import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
@@ -95,11 +95,11 @@ class _Gpu:
         return int(statistics.median_high(self.clocks_mhz)) if self.clocks_mhz else 0
 
     def add(self, busy: Busy) -> None:
-        kinds = sorted(busy)  # backwards and forwards, or what stands for them
-        if len(busy) > 2:
-            kinds = [kind for kind in ("forward", "input") if kind in busy]
-        if len(kinds) == 2:
-            self.variance.add(*(busy[kind] for kind in kinds))
+        if len(busy) == 2:  # backwards and forwards, or what stands for them
+            first, second = sorted(busy)
+            self.variance.add(busy[first], busy[second])
+        elif "forward" in busy and "input" in busy:
+            self.variance.add(busy["forward"], busy["input"])
         _add(self.busy, busy)
 
     def as_before(self, snapshot: GpuSnapshot) -> bool:
@@ -118,8 +118,10 @@ class _Gpu:
         """Mean power over many iterations, from the energy counter, over `reported` time."""
         if not self.anchors or self.latest is None:
             return None
-        backwards = chain((self.latest,), reversed(self.anchors))
-        last = next((sample for sample in backwards if sample[0] <= reported.until_s), None)
+        last: tuple[float, float] | None = self.latest
+        if self.latest[0] > reported.until_s:
+            backwards = reversed(self.anchors)
+            last = next((sample for sample in backwards if sample[0] <= reported.until_s), None)
         if last is None:
             return None
         (begin_s, begin_j), (end_s, end_j) = self.anchors[0], last

@@ -8,7 +8,7 @@ CREDIT_S get SHARE of it. A task that fails is dropped and reported; the others 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Coroutine
 from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
 from typing import Any, TypeVar
@@ -100,6 +100,35 @@ class BackgroundTasks:
         self._credit_s = min(CREDIT_S, self._credit_s + earned_s) - took_s
         self._credited_s = now_s
         return max(0.0, -self._credit_s / SHARE)
+
+
+class StoreWrite:
+    """A write to the store beside the passes, one at a time. Its error is raised in a later one."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def pending(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def begin(self, write: Coroutine[Any, Any, None]) -> None:
+        """Starts a write; none may be pending."""
+        self._task = asyncio.create_task(write, name="studies write")
+        # A term that ends waits for no write; an error of one that is left is no news then.
+        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    def check(self) -> None:
+        """Raises the error of a write that ended, once."""
+        if self._task is not None and self._task.done():
+            task, self._task = self._task, None
+            task.result()
+
+    async def end(self) -> None:
+        """Waits for the pending write. Its error is dropped."""
+        task, self._task = self._task, None
+        if task is not None and not task.done():
+            await asyncio.gather(task, return_exceptions=True)
 
 
 def _again(result: T) -> T:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.background_tasks import BackgroundTasks
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks, StoreWrite
 from joulecut_engine.estimate.adaptive import LearningStats
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.estimate.refit import Snapshot, refit
@@ -71,6 +71,7 @@ class Learning:
     _kept_s: float = -math.inf
     _kept: str = field(init=False)
     _trouble: str = ""
+    _written: StoreWrite = field(default_factory=StoreWrite)
     _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
 
     def __post_init__(self, restored: str) -> None:
@@ -95,17 +96,25 @@ class Learning:
         else:
             self._kept = kept
 
-    async def step(self, now_s: float) -> None:
-        """Requests a fit where samples are new, and stores the state where it changed."""
+    def step(self, now_s: float) -> None:
+        """Requests a fit where samples are new, and a write of the state where it changed. Raises
+        Unavailable for the write before.
+        """
         due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
         if due and not self.background.pending(KEY):
             self._fitted_s = now_s
             taken = self.learner.snapshot()
             self.background.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
+        self._written.check()
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
-        if now_s - self._kept_s >= every_s:
+        if now_s - self._kept_s >= every_s and not self._written.pending:
             self._kept_s = now_s
-            await self.keep()
+            self._written.begin(self.keep())
+
+    async def stop(self) -> None:
+        """Stores the state a last time. Raises Unavailable."""
+        await self._written.end()
+        await self.keep()
 
     async def keep(self) -> None:
         """Stores the state where it changed. Raises Unavailable."""

@@ -59,6 +59,7 @@ STEP_WAIT_S = 0.5
 # some 25 ms each. Of 100 jobs each has its turn every 35 s. What is measured late or has changed is
 # planned at once.
 EXAMINED_PER_PASS = 16
+SLICES_PER_STEP = 3  # of computation: verify, learn, plan
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 
 Observations = Mapping[str, JobObservation]  # by job
@@ -109,6 +110,8 @@ class Reconciler:
         self._ttl_max_s = 0.0  # what every agent allows; 0: not known yet
         self._pictures: dict[str, Picture] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
+        self._computing = asyncio.Lock()  # one job's slice a turn of the event loop
+        self._turns_due = 0  # jobs that wait for theirs
         self._errors: list[BaseException] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics = LoopMetrics()
@@ -229,8 +232,9 @@ class Reconciler:
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
+        await self._services.shadows.stop()
         with suppress(JoulecutError):  # a store that fails now has failed and been reported before
-            await self._services.learning.keep()
+            await self._services.learning.stop()
 
     # -- one pass --------------------------------------------------------------------------
 
@@ -238,7 +242,9 @@ class Reconciler:
         """Errors of one job are raised after all jobs had their turn, so that no job waits for
         another's store error to get its clocks raised or released.
         """
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._computing, self._turns_due = loop, asyncio.Lock(), 0
         self._context.audit.catch_up()
         await self._follow_policy()
         await self._restore_estimates()
@@ -329,7 +335,11 @@ class Reconciler:
         for name, observation in observations.items():
             if name not in self._steps:
                 self._begin(name, self._step(name, observation, view))
-            await asyncio.sleep(0)
+            await self._turn()
+        for _ in range(SLICES_PER_STEP * len(observations)):
+            if not self._turns_due:
+                break
+            await self._turn()
         if self._steps:
             await asyncio.wait(self._steps.values(), timeout=STEP_WAIT_S)
 
@@ -354,15 +364,31 @@ class Reconciler:
         async with self.commands.acting(name):
             if name not in self._jobs:
                 return
+            await self._turn()
             paused = await self._verify(name, observation, view)
+            if self._examined(name):
+                await self._turn()
             self._estimate(name, observation, view)
             inputs = self._planning_input(name, observation, view, paused)
             self._pictures[name] = Picture(inputs, observation, view)
+            if self._examined(name):
+                await self._turn()
             await self._plan_and_apply(name)
             await self._jobs[name].baseline.keep(observation)
             await self._services.shadows.recall(name)
             self._services.shadows.see(observation, view)
             self._services.fleet_prior.see(observation, self._jobs[name].profiler, view)
+
+    async def _turn(self) -> None:
+        """Waits for a turn of the event loop in which no other job computes: streams, heartbeats
+        and timers come in between.
+        """
+        self._turns_due += 1
+        try:
+            async with self._computing:
+                await asyncio.sleep(0)
+        finally:
+            self._turns_due -= 1
 
     def _answered(self, name: str) -> None:
         """A worker has answered a question of this job; called in any thread."""
@@ -377,6 +403,7 @@ class Reconciler:
 
     async def _resumed(self, name: str) -> None:
         async with self.commands.acting(name):
+            await self._turn()
             if name in self._pictures:
                 await self._plan_and_apply(name)
 
@@ -492,8 +519,8 @@ class Reconciler:
         """Fits and frontiers, which take seconds."""
         services, now_s = self._services, self._context.now_s
         if not self._context.leases.lost:
-            await services.learning.step(now_s())
-            await services.shadows.save()
+            services.learning.step(now_s())
+            services.shadows.save()
             await services.fleet_prior.save()
             services.holds.refresh()
         for name, observation in observations.items():

@@ -20,6 +20,7 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.background_tasks import StoreWrite
 from joulecut_controller.verify.shadow import (
     TOPIC,
     Observed,
@@ -155,6 +156,7 @@ class ShadowEvaluation:
         self._jobs: dict[str, _JobScores] = {}
         # In order: no score has a meaning without the promise before it.
         self._unsaved: deque[Promise | Score] = deque(maxlen=UNSAVED_MAX)
+        self._written = StoreWrite()
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy; their records stay in the store."""
@@ -268,12 +270,20 @@ class ShadowEvaluation:
                 self._unsaved.append(score)
                 job_scores.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
-    async def save(self) -> None:
-        """Stores promises and scores, some a pass, in a thread. A failing store is retried in a
-        later pass; a promise too large for a record is kept in memory only.
+    def save(self) -> None:
+        """Begins to store promises and scores, some a pass, in a thread. A failing store is retried
+        in a later pass; a promise too large for a record is kept in memory only.
         """
         due = tuple(islice(self._unsaved, SAVED_PER_PASS))
-        saved = await asyncio.to_thread(self._saved, due) if due else 0
+        if due and not self._written.pending:
+            self._written.begin(self._save(due))
+
+    async def stop(self) -> None:
+        """Waits for what is being stored."""
+        await self._written.end()
+
+    async def _save(self, due: Sequence[Promise | Score]) -> None:
+        saved = await asyncio.to_thread(self._saved, due)
         for _ in range(min(saved, len(self._unsaved))):
             self._unsaved.popleft()
 

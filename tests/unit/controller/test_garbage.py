@@ -10,6 +10,7 @@ from joulecut_controller.garbage import (
     FULL_S,
     GROWTH_BYTES_MIN,
     GROWTH_RATIO,
+    GROWTH_RATIO_WHOLE,
     Sweeper,
     resident_bytes,
 )
@@ -107,15 +108,27 @@ def test_old_garbage_goes_when_memory_has_grown(resident: int) -> None:
     assert not host.sweeper.tend(), "what is left now is measured against"
 
 
-def test_what_lived_when_it_settled_is_not_lost_for_good() -> None:
-    host = Host()
+def test_what_lived_through_a_sweep_is_not_lost_for_good() -> None:
+    host = Host(GROWTH_BYTES_MIN)
     knot = Knot()
     seen = weakref.ref(knot)
-    host.sweeper.settle()
+    host.now_s += FULL_S
+    assert host.sweeper.tend()
     del knot
     host.now_s += FULL_S
     assert host.sweeper.tend()
     assert seen() is not None, "passed over"
+    host.resident += int(GROWTH_RATIO_WHOLE * GROWTH_BYTES_MIN) + 1
+    assert host.sweeper.tend()
+    assert seen() is None, "the process has doubled"
+
+
+def test_a_term_that_ends_leaves_no_garbage() -> None:
+    host = Host()
+    knot = Knot()
+    seen = weakref.ref(knot)
+    host.sweeper.pass_over()
+    del knot
     host.sweeper.settle()
     assert seen() is None
 
