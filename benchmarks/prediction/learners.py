@@ -34,8 +34,7 @@ def product(
     fitted = fit_work((*taught, *probed))
     said = []
     for one, asked in zip(probed, clocks_mhz, strict=True):
-        curve = fitted.curve(one.work)
-        assert curve is not None
+        curve = fitted.curves[one.work]
         band_s = curve.grid(asked).band_s(SCATTER)
         said.append(Predicted(curve.time_s(asked), curve.power_w(asked), band_s))
     return said

@@ -1,7 +1,5 @@
 """What every estimator must do, whatever it is made of. One suite for all of them."""
 
-import json
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -299,34 +297,6 @@ def test_memory_is_bounded_over_a_hundred_thousand_samples_of_ever_new_gpus() ->
     assert BIASES_MAX == 16_384
 
 
-# -- what is remembered across restarts ------------------------------------------------------
-
-
-def test_a_restored_estimator_predicts_the_same() -> None:
-    old = ProfileEstimator({"gpt": profile()})
-    old.learn(_samples(1.06, 9, power=1.02))
-    old.learn(_samples(0.97, 4, uuid="GPU-b"))
-    new = ProfileEstimator({"gpt": profile()})
-    new.restore(json.loads(json.dumps(old.state(), allow_nan=False)))
-    for uuid in ("GPU-a", "GPU-b"):
-        subject = Subject("gpt", uuid, 1, "backward")
-        before, after = old.predict(subject, CLOCKS), new.predict(subject, CLOCKS)
-        assert before is not None
-        assert after is not None
-        assert (before.time_s == after.time_s).all()
-        assert (before.power_w == after.power_w).all()
-        assert (before.time_high_s == after.time_high_s).all()
-    assert new.state() == old.state()
-
-
-def test_what_was_learnt_against_another_profile_is_not_restored() -> None:
-    old = ProfileEstimator({"gpt": profile(), "gone": profile()})
-    old.learn(_samples(1.2, 9))
-    new = ProfileEstimator({"gpt": profile(clocks=CLOCKS[:-1])})
-    new.restore(old.state())
-    assert new.state()["biases"] == []
-
-
 def test_a_changed_profile_starts_without_bias_and_an_unchanged_one_keeps_it() -> None:
     estimator = ProfileEstimator({"gpt": profile(), "other": profile()})
     estimator.learn(_samples(1.2, 9))
@@ -334,23 +304,3 @@ def test_a_changed_profile_starts_without_bias_and_an_unchanged_one_keeps_it() -
     assert len(estimator.state()["biases"]) == 1
     estimator.set_profiles({"gpt": profile(clocks=CLOCKS[:-1])})
     assert estimator.state()["biases"] == []
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"version": 2},
-        {"biases": None},
-        {"biases": [{"workload": "gpt", "uuid": "GPU-a", "time": [0.1, 0.0], "power": []}]},
-        {"biases": [{"workload": "gpt", "uuid": "a", "time": [9.0, 0, 1], "power": [0, 0, 0]}]},
-        {"biases": [{"workload": "gpt", "uuid": "a", "time": [math.nan, 0, 1], "power": [0] * 3}]},
-        {"profiles": []},
-    ],
-)
-def test_a_damaged_state_is_refused_whole(damage: dict[str, object]) -> None:
-    estimator = ProfileEstimator({"gpt": profile()})
-    estimator.learn(_samples(1.1, 3))
-    before = estimator.state()
-    with pytest.raises(ValueError, match="not the state of an estimator"):
-        estimator.restore({**before, **damage})
-    assert estimator.state() == before

@@ -221,8 +221,7 @@ class AdaptiveEstimator:
                 raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
             made._read(state)
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-            text = str(error).removeprefix("not the state of an estimator: ")
-            raise ValueError(f"not the state of an estimator: {text}") from None
+            raise ValueError(f"not the state of an estimator: {error}") from None
         self.__dict__.update(made.__dict__)
 
     def _read(self, state: Mapping[str, Any]) -> None:
@@ -230,7 +229,7 @@ class AdaptiveEstimator:
         changed = {
             name for name in stored.keys() | marks.keys() if stored.get(name) != marks.get(name)
         }
-        self._profile.restore(state["profile"])
+        self._profile.restore(state["profile"], changed)
         self._online.restore(state["online"], changed)
         self._comparisons.restore(state["contest"])
         self._taken.update({str(name): int(count) for name, count in state["taken"].items()})

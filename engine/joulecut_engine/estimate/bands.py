@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_engine.estimate.estimator import NOMINAL
+from joulecut_engine.estimate.estimator import NOMINAL, NOMINAL_SDS
 from joulecut_engine.estimate.physics import Floats
 
 REACH_RATIO = 0.12  # correlation length of residuals, of the highest clock
@@ -105,7 +105,6 @@ def _roughness(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
     return MAD_TO_SD * float(np.median(np.abs(between))) / SECOND_DIFFERENCE
 
 
-SCALE_MIN = 1.645  # two-sided 90 % of a normal distribution
 JUDGES_MIN = 8  # workloads whose errors give a quantile
 FEW_JUDGES_RATIO = 1.2  # of the largest error of fewer; stages of one model agree better than that
 SCALES_MIN = 10  # scores for a quantile of their own
@@ -187,7 +186,7 @@ def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]
         own = _pool(s for s, other in zip(scores, workloads, strict=True) if other == name)
         alike = [_thinned(thinned, i, left[i], curve) for i in others]
         quantiles = [_quantile(_pool(scores[i] for i in others)), _quantile(own)]
-        scales.append(max(SCALE_MIN, *quantiles, _quantile(_pool(alike))))
+        scales.append(max(NOMINAL_SDS, *quantiles, _quantile(_pool(alike))))
     return scales
 
 
@@ -201,12 +200,10 @@ def _thinned(
     count = few.clocks_mhz.size
     if not CLOCKS_MIN <= count < CLOCKS_FEW or dense.clocks_mhz.size < DENSER * count:
         return np.zeros(0)
-    places = few.clocks_mhz / few.clocks_mhz[-1]
-    key = (at, tuple(places))
+    key = (at, tuple(few.clocks_mhz / few.clocks_mhz[-1]))
     if key not in made:
-        own = dense.clocks_mhz / dense.clocks_mhz[-1]
-        taken = np.unique(np.abs(own[None, :] - places[:, None]).argmin(axis=1))
-        rest = np.setdiff1d(np.arange(own.size), taken)
+        taken = few_places(dense.clocks_mhz, few.clocks_mhz)
+        rest = np.setdiff1d(np.arange(dense.clocks_mhz.size), taken)
         residual = np.linalg.solve(dense.inverse, dense.pull)
         sparse = smooth(
             dense.clocks_mhz[taken],

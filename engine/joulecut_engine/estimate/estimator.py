@@ -10,6 +10,7 @@ from joulecut_engine.estimate.physics import Floats
 from joulecut_engine.graph.pipeline import Kind
 
 NOMINAL = 0.9  # share of measurements that every band is meant to hold
+NOMINAL_SDS = 1.645  # half width of that share of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)

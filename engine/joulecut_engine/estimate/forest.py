@@ -48,14 +48,12 @@ class ResidualForest:
     """Random forest on log(measured / physics) of time and power."""
 
     def __init__(self, evidence: Sequence[Evidence], curves: Sequence[Physics]) -> None:
-        """Raises ValueError with fewer than `ROWS_MIN` rows; see `enough`."""
+        """With at least ROWS_MIN rows; see `enough`."""
         asked = [one.sweep.clocks_mhz for one in evidence]
         rows = features(evidence, curves, asked)
         targets = np.concatenate(
             [log_residuals(one, curve) for one, curve in zip(evidence, curves, strict=True)]
         )
-        if rows.shape[0] < ROWS_MIN:
-            raise ValueError(f"{rows.shape[0]} rows are too few for a forest; at least {ROWS_MIN}")
         weight = np.concatenate([one.sweep.weights for one in evidence])
         self._trees = _grown(
             _rounded(rows), _rounded(np.clip(targets, -RESIDUAL_MAX, RESIDUAL_MAX)), weight

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from joulecut_engine.estimate.admission import Plausibility, Refusal, Separation
 from joulecut_engine.estimate.drift import LOG_MAX, Biases, Drift, DriftDetector, GpuBias
-from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
+from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import Work
 from joulecut_engine.estimate.grid import Grid, Grids
 from joulecut_engine.estimate.refit import WORKS_MAX, Snapshot, refit
@@ -29,7 +29,6 @@ STATE_VERSION = 2
 REFIT_EVERY = 25  # accepted samples; as in the public stream experiment
 UNSEEN_GPU = 0.08  # half width for a GPU without samples: cards of one kind differ by 8 %
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
-Z = 1.645  # two-sided 90 % of a normal distribution
 
 
 class OnlineModel:
@@ -94,7 +93,7 @@ class OnlineModel:
         grid = self._current.at(cell)
         if grid is None or not self._current.fitted_to(cell):
             return False  # the next fit corrects a profile that is off at this clock
-        low_s, high_s = grid.band_s(Z * self._current.scatter)
+        low_s, high_s = grid.band_s(NOMINAL_SDS * self._current.scatter)
         factor = math.exp(self._biases.get(cell.workload, cell.uuid).time.mean)
         return self._detector.observe(
             cell.workload,
@@ -236,7 +235,8 @@ class OnlineModel:
         if not bias.time.count:
             return UNSEEN_GPU
         drift = self._detector.half(subject.workload, subject.uuid)
-        return max(drift, Z * math.sqrt(bias.time.variance / max(1.0, bias.time.count)))
+        spread = math.sqrt(bias.time.variance / max(1.0, bias.time.count))
+        return max(drift, NOMINAL_SDS * spread)
 
     # -- persistence ---------------------------------------------------------------------
 

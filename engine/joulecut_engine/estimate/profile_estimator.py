@@ -19,7 +19,7 @@ import numpy as np
 
 from joulecut_engine.estimate.admission import Refusal, refusal, values_refused
 from joulecut_engine.estimate.drift import BIASES_MAX, RATIO_MAX, Biases, GpuBias, read
-from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
+from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import fingerprint, sweep_of
 from joulecut_engine.estimate.fitting import fit
 from joulecut_engine.estimate.grid import Grid, Grids
@@ -114,7 +114,6 @@ def _band(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
 
 
 STATE_VERSION = 1
-SCATTER_Z = 1.645  # two-sided 90 % of a normal distribution, as the curve's own band
 
 
 Curves = Mapping[tuple[int, Kind], Curve]
@@ -187,7 +186,7 @@ class ProfileEstimator:
         if grid is None:
             return None
         bias = self._biases.get(subject.workload, subject.uuid)
-        return grid.predicted(clocks_mhz, bias, SCATTER_Z * math.sqrt(bias.time.variance))
+        return grid.predicted(clocks_mhz, bias, NOMINAL_SDS * math.sqrt(bias.time.variance))
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks of the profile, ascending; empty without one."""
@@ -210,28 +209,17 @@ class ProfileEstimator:
             ],
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Read `state` back completely, or raise ValueError and change nothing.
+    def restore(self, state: Mapping[str, Any], changed: set[str]) -> None:
+        """Read `state` without the workloads whose profiles `changed`.
 
-        Biases against a profile that has changed are left out.
+        Raises an error if malformed, and is of no use then.
         """
-        try:
-            if state["version"] != STATE_VERSION:
-                raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
-            same = {
-                name
-                for name, fingerprint in state["profiles"].items()
-                if name in self._workloads and self._workloads[name].fingerprint == fingerprint
-            }
-            rows = [
-                (str(row["workload"]), str(row["uuid"]), read(row["time"]), read(row["power"]))
-                for row in state["biases"]
-            ]
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise ValueError(f"not the state of an estimator: {error}") from None
-        for workload, uuid, time, power in rows:
-            if workload in same:
-                self._biases.put(workload, uuid, GpuBias(time, power))
+        if state["version"] != STATE_VERSION:
+            raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
+        for row in state["biases"]:
+            if row["workload"] not in changed:
+                bias = GpuBias(read(row["time"]), read(row["power"]))
+                self._biases.put(str(row["workload"]), str(row["uuid"]), bias)
 
     def _grid(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Grid | None:
         """The subject's curve at these clocks; None without one."""

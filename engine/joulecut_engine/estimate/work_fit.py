@@ -9,7 +9,7 @@ one's noise; the work's own measurements count most near their clocks.
 
     evidence = of_profile("gpt3", profile, card)             # or Evidence(Work(...), Sweep(...))
     fitted = fit_work(evidence)
-    curve = fitted.curve(Work("gpt3", 0, "forward"))         # None without evidence
+    curve = fitted.curves[Work("gpt3", 0, "forward")]
     curve.time_s(clocks), curve.power_w(clocks), curve.grid(clocks).band_s(scatter=0.0)
 """
 
@@ -105,11 +105,7 @@ class Fitted:
     """All curves of one fit, by work."""
 
     curves: Mapping[Work, WorkCurve] = field(default_factory=dict)
-    rows: int = 0  # measurements used
     scatter: float = 0.0  # relative sd of one reading around its mean, if known
-
-    def curve(self, work: Work) -> WorkCurve | None:
-        return self.curves.get(work)
 
 
 def fit_work(evidence: Iterable[Evidence]) -> Fitted:
@@ -148,7 +144,7 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
             pieces, physics, tables, left, scales, few, others, strict=True
         )
     }
-    return Fitted(curves, sum(one.sweep.clocks_mhz.size for one in pieces))
+    return Fitted(curves)
 
 
 def _floors_by_others(

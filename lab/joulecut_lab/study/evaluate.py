@@ -76,7 +76,7 @@ class Curves:
             curves.setdefault(row.setting, []).append(i)
         for setting, places in curves.items():
             work = self._works.get(setting)
-            curve = self._fitted.curve(work) if work else None
+            curve = self._fitted.curves.get(work) if work else None
             if curve is None:
                 continue
             clocks = np.array([rows[i].nominal_mhz for i in places])

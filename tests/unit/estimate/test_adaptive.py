@@ -1,6 +1,7 @@
 """The profile at once, physics and forest once proven, and never a model that is worse."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,20 @@ def test_a_state_of_the_version_before_is_read() -> None:
     assert back.state() == estimator.state()
 
 
+def bias(**changes: list[float]) -> dict[str, object]:
+    return {"workload": "gpt", "uuid": "a", "time": [0, 0, 0], "power": [0, 0, 0], **changes}
+
+
+def test_what_was_learnt_against_another_profile_is_not_restored() -> None:
+    estimator, job = AdaptiveEstimator({"gpt": profile(), "gone": profile()}), Job()
+    estimator.learn(job.samples(1410))
+    other = AdaptiveEstimator({"gpt": profile(curve_of=0.01)})
+    before = other.state()
+    other.restore(estimator.state())
+    assert other.state()["profile"] == before["profile"]
+    assert other.state()["online"]["window"] == []
+
+
 def test_a_state_that_is_damaged_anywhere_is_refused_whole() -> None:
     estimator, job = AdaptiveEstimator({"gpt": profile()}), Job()
     fit(estimator)
@@ -245,6 +260,11 @@ def test_a_state_that_is_damaged_anywhere_is_refused_whole() -> None:
         {"version": 2},
         {"online": None},
         {"profile": {}},
+        {"profile": {**good["profile"], "version": 2}},
+        {"profile": {**good["profile"], "biases": None}},
+        {"profile": {**good["profile"], "biases": [{"workload": "gpt", "time": [0.1]}]}},
+        {"profile": {**good["profile"], "biases": [bias(time=[9.0, 0, 1])]}},
+        {"profile": {**good["profile"], "biases": [bias(power=[math.nan, 0, 1])]}},
         {"contest": [["gpt", 1.0]]},
         {"contest": [["gpt", float("nan"), 0.0, 1, 0.0, 0.0, 1, True]]},
         {"taken": {"gpt": "many"}},

@@ -12,7 +12,7 @@ from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognis
 from joulecut_engine.estimate.card_fit import fit_cards
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import FEATURES, ResidualForest, features
+from joulecut_engine.estimate.forest import FEATURES, features
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
@@ -158,9 +158,7 @@ def test_the_last_bits_of_a_measurement_choose_no_tree(seed: int) -> None:
 
 
 def test_nothing_measured_nothing_known() -> None:
-    fitted = fit_work([])
-    assert fitted.curve(Work("gpt", 0, "forward")) is None
-    assert fitted.rows == 0
+    assert fit_work([]).curves == {}
 
 
 def test_evidence_must_be_of_different_work_at_ascending_clocks() -> None:
@@ -178,8 +176,6 @@ def test_every_feature_has_a_name() -> None:
     rows = features(evidence, curves, [CLOCKS] * 3)
     assert rows.shape == (3 * CLOCKS.size, len(FEATURES))
     assert np.isfinite(rows).all()
-    with pytest.raises(ValueError, match="too few for a forest"):
-        ResidualForest([_probed(evidence[0], (1410, 855))], curves[:1])
 
 
 def test_two_clocks_on_a_card_at_its_power_limit() -> None:
