@@ -204,7 +204,7 @@ def _thinned(
     if key not in made:
         taken = few_places(dense.clocks_mhz, few.clocks_mhz)
         rest = np.setdiff1d(np.arange(dense.clocks_mhz.size), taken)
-        residual = np.linalg.solve(dense.inverse, dense.pull)
+        residual: Floats = np.linalg.solve(dense.inverse, dense.pull).astype(np.float64)
         sparse = smooth(
             dense.clocks_mhz[taken],
             residual[taken],
