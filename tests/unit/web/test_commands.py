@@ -138,6 +138,7 @@ def test_a_body_too_large_is_refused(served: Serving, clerk: Clerk) -> None:
         ({"content_type": "application/x-www-form-urlencoded"}, 415),
         ({"x_joulecut_command": ""}, 403),
         ({"origin": "http://evil.example"}, 403),
+        ({"origin": "http://["}, 403),
         ({"origin": "null"}, 403),
         ({"origin": "http://127.0.0.1:1"}, 403),
         ({"sec_fetch_site": "cross-site"}, 403),
