@@ -83,7 +83,7 @@ def test_a_fourth_job_is_predicted_before_it_is_probed_and_scored_after(
     assert errors.errors["physics"][0] == pytest.approx(0.15, abs=0.1)
     assert errors.errors["mean"][0] == pytest.approx(0.25, abs=0.1)
     assert errors.errors["forest"][0] < errors.errors["mean"][0]
-    assert "mean error over 1 jobs: forest" in last.job.learnt.text
+    assert "mean error over 1 job: forest" in last.job.learnt.text
     reconciler = last.reconciler
     collector = BoardCollector(
         lambda: last.boards[-1], reconciler.metrics, epoch=1, leads=lambda: True
@@ -97,6 +97,19 @@ def test_a_fourth_job_is_predicted_before_it_is_probed_and_scored_after(
     }
     again = learned(store, "four", 0.85)  # a restart: nothing is recorded or scored twice
     assert again.boards[-1].prior_errors == errors
+
+
+def test_a_standby_that_has_its_predictors_ready_reads_the_fleet_prior_too(
+    store: DatabaseStore,
+) -> None:
+    learned(store, "one", 0.5)
+    kept = store.learnt(NAME)
+    assert kept
+    world = MemoryWorld("one", 0.5)
+    controller = Controller(world, store, world.unprofiled(), learnt="restored before the term")
+    controller.run(3)
+    assert "1 finished job teaches it" in controller.job.learnt.text
+    assert store.learnt(NAME) == kept
 
 
 def test_a_damaged_record_is_one_line_and_starts_empty(store: DatabaseStore) -> None:

@@ -63,6 +63,7 @@ class FleetPriorShadow:
     def __init__(self, store: Store, audit: AuditLog, background: BackgroundTasks) -> None:
         self._store, self._audit, self._background = store, audit, background
         self._state = _State()
+        self.begun = False
         self._changed = False
         self.shown: PriorErrors | None = None  # None before the first score
         self._asked: set[str] = set()  # jobs whose prediction was asked of a worker
@@ -74,6 +75,7 @@ class FleetPriorShadow:
     def begin(self) -> None:
         """Reads what an earlier controller recorded. Raises Unavailable."""
         kept = self._store.learnt(NAME)
+        self.begun = True
         if not kept:
             return
         try:
@@ -168,13 +170,15 @@ def _errors(
 def sentence(shown: PriorErrors | None, finished: int) -> str:
     """The errors beside each other, and what would make the forest worth a trial."""
     if shown is None:
-        return f"no forest was scored yet, {finished} finished jobs teach it"
+        teach = "job teaches" if finished == 1 else "jobs teach"
+        return f"no forest was scored yet, {finished} finished {teach} it"
     points = {name: 100.0 * time for name, (time, _) in shown.errors.items()}
     earned = shown.jobs >= TRIAL_JOBS and points["forest"] <= TRIAL_RATIO * points["physics"]
+    wanted = "now" if earned else f"at half of physics alone over {TRIAL_JOBS} jobs"
+    jobs = "1 job" if shown.jobs == 1 else f"{shown.jobs} jobs"
     return (
-        f"mean error over {shown.jobs} jobs: forest {points['forest']:.0f} points, physics alone "
-        f"{points['physics']:.0f}, mean of the fleet {points['mean']:.0f}; worth a trial "
-        f"{'now' if earned else f'at half of physics alone over {TRIAL_JOBS} jobs'}"
+        f"mean error over {jobs}: forest {points['forest']:.0f} points, physics alone "
+        f"{points['physics']:.0f}, mean of the fleet {points['mean']:.0f}; worth a trial {wanted}"
     )
 
 

@@ -281,9 +281,9 @@ class Reconciler:
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
-        if not self._services.learning.begun:
-            await asyncio.to_thread(self._services.learning.begin)
-            await asyncio.to_thread(self._services.fleet_prior.begin)
+        for memory in (self._services.learning, self._services.fleet_prior):
+            if not memory.begun:
+                await asyncio.to_thread(memory.begin)
 
     async def _observe(self) -> tuple[View, Observations]:
         """The cluster as of now. A larger epoch anywhere means that another controller leads."""
