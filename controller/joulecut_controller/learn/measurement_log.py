@@ -91,7 +91,8 @@ class ProbedJob:
 MEASUREMENTS_MAX = 96  # distinct settings; a job of 8 stages needs about 40
 ITERATIONS_MAX = 800  # of one setting: later windows still count a sixteenth ...
 STDERR_ENOUGH = 0.0005  # ... or as many as give this error; a hundredth of a usual budget
-ITERATIONS_MIN = 8  # fewer give no useful standard deviation
+ITERATIONS_MIN = 8  # fewer give no useful standard deviation ...
+ITERATIONS_MIN_DETAILED = 5  # ... but each has hundreds of operations, where they are reported
 # A window that differs by more from an earlier one at the same clocks is of a changed job.
 MOVED_RATIO = 0.015
 MOVED_STDERRS = 5.0
@@ -101,17 +102,16 @@ BASELINE_MOVED_STDERRS = 3.0
 VERSION = 1
 
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
-# Where operations are reported each iteration has hundreds of them, and energy counters need eight.
+# Where operations are reported, energy counters need five.
 WINDOW_ITERATIONS = 50
 WINDOW_ITERATIONS_MIN = 12
-WINDOW_ITERATIONS_MIN_DETAILED = 8
 WINDOW_S = 12.0
 
 
 def window_iterations(iteration_s: float, *, detailed: bool = False) -> int:
     """Iterations per window, by the time of one iteration; `detailed` with operations reported."""
     fit = int(WINDOW_S / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
-    least = WINDOW_ITERATIONS_MIN_DETAILED if detailed else WINDOW_ITERATIONS_MIN
+    least = ITERATIONS_MIN_DETAILED if detailed else WINDOW_ITERATIONS_MIN
     return max(least, min(WINDOW_ITERATIONS, fit))
 
 
@@ -224,7 +224,8 @@ def _complaint(measurement: Measurement) -> str:
     spreads = (measurement.time_sd_s, measurement.operation_sd_ratio or 0.0)
     if not all(math.isfinite(spread) and spread >= 0.0 for spread in spreads):
         return "its spread is not a number"
-    if measurement.iterations < ITERATIONS_MIN:
+    least = ITERATIONS_MIN_DETAILED if measurement.busy_s else ITERATIONS_MIN
+    if measurement.iterations < least:
         return f"only {measurement.iterations} iterations"
     if len(measurement.energy_j) != stages or (
         measurement.busy_s and len(measurement.busy_s) != stages

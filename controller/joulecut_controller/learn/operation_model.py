@@ -7,6 +7,7 @@ Ratios to default clocks are what counts: noise that a whole window has in commo
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,10 @@ from joulecut_engine.graph.pipeline import KINDS
 
 # Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
 # of the A40 jump by 1 % between neighbouring clocks.
-TIME = CurvePrior(0.75, 0.25, 0.04, residual_sd=0.004, reach=0.05, noise=0.002)
+# What all operations of a window have in common: slow hours, and errors of a baseline that moved. Any
+# such change must be possible, or it is taken for the effect of the clocks.
+COMMON_SD = 0.03
+TIME = CurvePrior(0.75, 0.25, 0.04, residual_sd=0.004, reach=0.05, noise=0.001)
 # Power while working falls with the 1.2th to 2.2nd power of the clock there. A counter moves every
 # 100 ms, and a window's ends cut an iteration.
 POWER = CurvePrior(-1.7, 0.5, 0.1, residual_sd=0.015, reach=0.15, noise=0.008)
@@ -84,6 +88,10 @@ class OperationModel:
         self._stderr = MEMORY * np.array([m.stderr_ratio for m in kept])
         self._cards = np.unique(alike, return_inverse=True)[1]  # kind of GPU by stage
         self.grid_mhz, self.reachable = self._grid(grids, STEP_RATIO * constants.clock_max_mhz)
+        spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
+        self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
+        count = min(m.iterations for m in kept) * constants.pipeline.microbatches
+        self._noise = float(np.hypot(TIME.noise, self._spread / np.sqrt(count)))
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         self.power_w, capped = self._power(kept, fall, ahead, constants)
@@ -91,8 +99,6 @@ class OperationModel:
         working_s = self.mean_s.sum(axis=1) * constants.pipeline.microbatches
         self.cost_j = working_s * (np.maximum(self.power_w, self.waiting_w) - self.waiting_w)
         self.second_j = self.stages * (self.waiting_w + host_power_w)
-        spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
-        self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
         self.default = np.full(self.stages, self.grid_mhz.shape[1] - 1)
         self.excess = self._excess(kept)
         self.base_s = self.jittered_s(self.mean_s, self.default)
@@ -120,9 +126,10 @@ class OperationModel:
         locked = groups * (fall > 0.0)[:, :, None]
         held = float(capped.max())
         locked_sd = np.full(locked.shape[2], LOCKED_SD if held > CAPPED_WIDE else NOTHING_SD)
+        common_sd = np.full(fall.shape[1], COMMON_SD)
         curves = _below_cap(
-            CurveValues(fall, values, group, self._stderr, locked, locked_sd),
-            TIME,
+            CurveValues(fall, values, group, common_sd, locked, locked_sd),
+            replace(TIME, noise=self._noise),
             held + LATE_KNEE if held > 0.0 else 0.0,
         )
         change, sd = curves.changes(ahead, groups * (ahead > 0.0)[:, :, None])

@@ -66,7 +66,7 @@ class Baseline:
             self.window = seen if before is None else _with_power(seen, before)
         elif before is not None:
             self.window = blended(before, seen, _wanted(seen))
-        if self.window is not None and seen.iterations >= look.ITERATIONS:
+        if self.window is not None and (seen.iterations >= look.ITERATIONS or mature(seen)):
             self._first = self._first or self.window
             pace_ratio = self.drift.pace_ratio
             if self.drift.gpu_shift is not None and before is not None:

@@ -26,7 +26,7 @@ OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
 HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
-ENERGY_ITERATIONS_MIN = 7  # a cut iteration at either end then weighs little
+ENERGY_ITERATIONS_MIN = 4  # a cut iteration at either end is off by a percent then
 ANCHORS_KEPT = 64
 CLOCKS_KEPT = 32
 HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
