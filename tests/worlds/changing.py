@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from unprofiled import UnprofiledWorld
 
-from joulecut_sim.plant import Noise
+from joulecut_sim.plant import Noise, Plant
 
 WINDOW = 25  # iterations
 
@@ -35,10 +35,15 @@ class ChangingWorld(UnprofiledWorld):
         self.pace: list[float] = []
         self._start_s = self.now_s
         top = [self.sku.clock_max_mhz] * self.stages
-        judge = type(self.plant)(
-            self.plant.skus, self.plant.microbatches, time_scale=self.scale, noise=noise, seed=99
-        )
+        self._seed = int(str(world.get("seed", 1)))  # the judges' GPUs are the same
+        judge = self._judge(noise)
         self.default_s = statistics.fmean(judge.iterate(top).own_s for _ in range(300))
+
+    def _judge(self, noise: Noise | None) -> Plant:
+        made = self.plant
+        return Plant(
+            made.skus, made.microbatches, time_scale=self.scale, noise=noise, seed=self._seed
+        )
 
     def _begin(self) -> None:
         self.slow_ratio = 1.0
@@ -72,8 +77,7 @@ class ChangingWorld(UnprofiledWorld):
 
     def saved(self) -> float:
         """By the clocks in force, of the plant's own means without jitter."""
-        still = type(self.plant)(self.plant.skus, self.plant.microbatches, time_scale=self.scale,
-                                 noise=Noise(operation=0.0), seed=1)  # fmt: skip
+        still = self._judge(Noise(operation=0.0))
         now = [self.clocks_mhz()[uuid] for uuid in self.uuids]
         top = [self.sku.clock_max_mhz] * self.stages
         return 1.0 - still.iterate(now).energy_j / still.iterate(top).energy_j

@@ -25,11 +25,12 @@ from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_engine.graph.pipeline import KINDS
 
 # Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
-# of the A40 jump by 1 % between neighbouring clocks.
-# What all operations of a window have in common: slow hours, and errors of a baseline that moved. Any
-# such change must be possible, or it is taken for the effect of the clocks.
-COMMON_SD = 0.03
+# of the A40 jump by 1 % between neighbouring clocks. The noise is what heat and neighbours add to
+# the scatter of operations.
 TIME = CurvePrior(0.75, 0.25, 0.04, residual_sd=0.004, reach=0.05, noise=0.001)
+# What all operations of a window have in common: slow hours, a baseline that moved. A change that
+# is thought impossible would be taken for the effect of the clocks.
+COMMON_SD = 0.03
 # Power while working falls with the 1.2th to 2.2nd power of the clock there. A counter moves every
 # 100 ms, and a window's ends cut an iteration.
 POWER = CurvePrior(-1.7, 0.5, 0.1, residual_sd=0.015, reach=0.15, noise=0.008)

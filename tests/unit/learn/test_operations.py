@@ -96,6 +96,22 @@ def test_slow_hours_are_not_taken_for_the_effect_of_clocks() -> None:
     assert window(at.now_mhz, 0.8, work).time_s >= base_s * 1.03
 
 
+def test_a_baseline_that_moved_is_not_taken_for_the_effect_of_clocks() -> None:
+    """Default clocks are 10 % slower once, and the log follows; later windows are as before."""
+    work = (1.0, 0.95, 1.0, 1.07)
+
+    def chosen(slower: float) -> tuple[int, ...]:
+        log, at = MeasurementLog("walk"), facts(4, (TOP,) * 4, 0.05)
+        for step in range(8):
+            log, _ = log.add(window(at.now_mhz, 0.8, work))
+            if step == 1:
+                log, _ = log.add(window((TOP,) * 4, 0.8, work, slower))
+            at = replace(at, now_mhz=Explorer().advise(at, log).clocks_mhz)
+        return at.now_mhz
+
+    assert chosen(1.1) == chosen(1.0)
+
+
 def test_default_clocks_that_are_faster_than_any_lock_are_not_a_slow_window() -> None:
     """Under a power cap: locks cost 1.5 % at once, and nothing more down to 1320 MHz."""
     luck, default = np.random.default_rng(4), (TOP,) * 4
