@@ -232,7 +232,8 @@ def _source(document: Document, value: Any, base: Path, *, encrypted: bool) -> A
         return ListedAgents(_agents(document, value, base, encrypted=encrypted))
     given = _mapping(document, ("agents",), value, AGENT_SOURCES)
     if len(given) != 1:
-        raise document.bad(("agents",), "names no source", f"one of {', '.join(AGENT_SOURCES)}")
+        what = f"{len(given)} sources" if given else "names no source"
+        raise document.bad(("agents",), what, f"one of {', '.join(AGENT_SOURCES)}")
     kind, content = next(iter(given.items()))
     path = ("agents", kind)
     if kind == "file":
@@ -290,7 +291,8 @@ def _port(document: Document, path: KeyPath, given: dict[str, Any]) -> int:
 
 def _agents(document: Document, value: Any, base: Path, *, encrypted: bool) -> tuple[str, ...]:
     if not isinstance(value, list) or not 0 < len(value) <= AGENTS_MAX:
-        raise document.bad(("agents",), "not a list", f"1 to {AGENTS_MAX} of host:port")
+        what = f"{len(value)} agents" if isinstance(value, list) else "not a list"
+        raise document.bad(("agents",), what, f"1 to {AGENTS_MAX} of host:port")
     agents: list[str] = []
     for i, item in enumerate(value):
         if isinstance(item, str) and item.startswith(SOCKET):

@@ -105,6 +105,12 @@ def test_a_wrong_line_of_a_file_is_named(line: str, tmp_path: Path) -> None:
         FileOfAgents(tmp_path / "agents.txt", encrypted=False).addresses()
 
 
+def test_a_socket_in_a_file_is_relative_to_it_as_in_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "agents.txt").write_text("unix:state/agent.sock\nunix:/run/agent.sock\n")
+    found = FileOfAgents(tmp_path / "agents.txt", encrypted=False).addresses()
+    assert found == (f"unix:{tmp_path}/state/agent.sock", "unix:/run/agent.sock")
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -276,6 +276,7 @@ def test_another_owners_gpu_is_refused_with_a_line(node: Node, rig: Rig) -> None
     assert not node.reports
     assert [(fault.uuid, fault.source) for fault in node.faults] == [("GPU-b", rig.name)] * 2
     assert "belongs to job 4711" in node.faults[0].text
+    assert all(fault.foreign for fault in node.faults), "job 4711 reports nothing itself"
 
 
 @pytest.mark.parametrize("rig", SENT.values(), ids=SENT)

@@ -140,7 +140,9 @@ def _stranger(uuid: str, owners: Collection[Owner], belongs: Belonging | None) -
         return None
     if belongs.pod_uid and any(not owner.uid for owner in pods):
         return Refusal(UNVERIFIED, f"GPU {uuid} belongs to {names}, whose uid is not known")
-    return Refusal(NOT_OWNER, f"GPU {uuid} belongs to {names}")
+    return Refusal(
+        NOT_OWNER, f"GPU {uuid} belongs to {names}, and the sending process is not in its cgroup"
+    )
 
 
 def plain_job(job: str) -> str:

@@ -34,6 +34,7 @@ class Fault:
     source: str
     text: str
     uuid: str = ""  # the GPU it was meant for, where that much is known
+    foreign: bool = False  # from no process of that GPU's job, which itself has reported nothing
 
 
 class Inbox(Protocol):

@@ -159,6 +159,8 @@ class Registry:
         if fault.source == POWER:  # nothing was sent
             return self.scheduled_job(fault.uuid), (fault.uuid,)
         uuids = self.binding.gpus_of(fault.sender, self._inventory.uuids)
+        if fault.foreign and not uuids and (job := self.scheduled_job(fault.uuid)):
+            return job, (fault.uuid,)  # most likely a process of it, in another control group
         jobs = {one.job for uuid in uuids for one in self.given(uuid)}
         return (jobs.pop() if len(jobs) == 1 else ""), uuids
 

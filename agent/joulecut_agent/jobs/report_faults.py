@@ -37,7 +37,7 @@ class ReportFaults:
     def note(self, fault: Fault) -> None:
         job, uuids = self._owner(fault)
         # Without an owner the user is all that tells senders apart.
-        key = (job, fault.source, -1 if job else fault.sender.uid)
+        key = (job, fault.source, -1 if job and not fault.foreign else fault.sender.uid)
         with self._lock:
             count = self._kept[key].count if key in self._kept else 0
             self._kept[key] = _Kept(uuids, fault.text[:TEXT_MAX], count + 1, time.monotonic())

@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 
 from joulecut_agent.counters import Counters
-from joulecut_agent.jobs.binding import Binding, Refusal, Sender
+from joulecut_agent.jobs.binding import NOT_OWNER, UNVERIFIED, Binding, Refusal, Sender
 from joulecut_agent.jobs.live_jobs import HOLDERS_MAX, LiveJobs
 from joulecut_agent.jobs.owner import Owners
 from joulecut_agent.jobs.processes import Belonging
@@ -357,7 +357,10 @@ class ReportSocket:
     def _refuse(self, report: IterationReport | Mark, sender: Sender, refusal: Refusal) -> None:
         self._counters.count(REPORTS_REFUSED.name, refusal.code)
         source = (report.source or REPORT) if isinstance(report, IterationReport) else MARK
-        self._drop("refused", Fault(sender, source, refusal.text, report.uuid))
+        foreign = refusal.code in {NOT_OWNER, UNVERIFIED} and not self._speakers(
+            report.uuid, time.monotonic()
+        )
+        self._drop("refused", Fault(sender, source, refusal.text, report.uuid, foreign=foreign))
 
     def _drop(self, result: str, fault: Fault) -> None:
         self._counters.count(REPORTS.name, result)

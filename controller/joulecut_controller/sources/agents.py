@@ -52,7 +52,9 @@ class ListedAgents:
 
 @dataclass(frozen=True, slots=True)
 class FileOfAgents:
-    """A text file with one address a line; `#` begins a comment."""
+    """A text file with one address a line, a relative `unix:PATH` relative to it; `#` begins a
+    comment.
+    """
 
     path: Path
     encrypted: bool
@@ -71,7 +73,7 @@ class FileOfAgents:
             text = line.partition("#")[0].strip()
             if text:
                 where = f"{self.path}:{number}"
-                found.append(address(text, where, encrypted=self.encrypted))
+                found.append(address(text, where, self.path.parent, encrypted=self.encrypted))
         return checked(found, str(self.path))
 
 
@@ -154,10 +156,10 @@ class AgentsOfSlurm:
                         self.command)  # fmt: skip
 
 
-def address(text: str, where: str, *, encrypted: bool) -> str:
+def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:
     """An address as the fleet takes it. Raises BadInput naming `where`."""
     if text.startswith(SOCKET) and text != SOCKET:
-        return text
+        return f"{SOCKET}{base / text.removeprefix(SOCKET)}"
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     fits = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535

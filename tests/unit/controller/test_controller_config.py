@@ -62,7 +62,7 @@ def test_everything_given(tmp_path: Path) -> None:
         (GOOD.replace("127.0.0.1:9431", "localhost:9432"), "given twice"),
         (GOOD.replace("127.0.0.1:9431", "127.0.0.1:0"), "port 1 to 65535"),
         (GOOD.replace("127.0.0.1:9431", "7"), "7 is not a text"),
-        (GOOD.replace('[127.0.0.1:9431, "localhost:9432", "[::1]:9433"]', "[]"), "not a list"),
+        (GOOD.replace('[127.0.0.1:9431, "localhost:9432", "[::1]:9433"]', "[]"), "0 agents"),
         (GOOD.replace("sqlite:///", "postgres://"), "allowed: sqlite:///FILE"),
         (GOOD.replace("policy: policy.yaml\n", ""), "key policy is missing"),
         ("", "not a mapping"),
@@ -185,6 +185,7 @@ def test_agents_are_found_in_each_documented_way(
     [
         (found("{consul: x}"), "agents.consul: unknown key"),
         (found("{}"), "names no source"),
+        (found("{file: x, srv: {name: x}}"), "2 sources; allowed: one of"),
         (found("{srv: {}}"), "agents.srv.name: None is not a text"),
         (found("{srv: {name: x, server: y}}"), "agents.srv.server: 'y'"),
         (found("{srv: {name: x}}", tls=""), "agents.srv: agents without encryption"),
