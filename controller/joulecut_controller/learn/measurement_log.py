@@ -102,16 +102,14 @@ BASELINE_MOVED_STDERRS = 3.0
 VERSION = 1
 
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
-# Where operations are reported, energy counters need five.
 WINDOW_ITERATIONS = 50
-WINDOW_ITERATIONS_MIN = 12
 WINDOW_S = 12.0
 
 
 def window_iterations(iteration_s: float, *, detailed: bool = False) -> int:
     """Iterations per window, by the time of one iteration; `detailed` with operations reported."""
     fit = int(WINDOW_S / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
-    least = ITERATIONS_MIN_DETAILED if detailed else WINDOW_ITERATIONS_MIN
+    least = ITERATIONS_MIN_DETAILED if detailed else ITERATIONS_MIN
     return max(least, min(WINDOW_ITERATIONS, fit))
 
 

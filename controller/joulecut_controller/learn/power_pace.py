@@ -63,13 +63,9 @@ def with_power(
     # window to window leave out the drift.
     apart = np.diff(by_rate - by_power, prepend=0.0) ** 2 / (noise[1:] + noise[:-1])
     independent = min(1.0, float(apart.sum()) / (count - 1 + DEPENDENT_WINDOWS))
-    # A window rougher than most had hiccups or a throttled GPU, which show in power too.
-    rough = np.maximum(0.0, noise[1:] - np.median(noise[1:]))
     age = DRIFT_SD * np.arange(1, count)
     least = STRETCH_PART * fall.max(axis=0)[1:]
-    of_power = np.linalg.inv(
-        curves.factors_covariance + (1.0 - independent) * stray + np.diag(rough)
-    )
+    of_power = np.linalg.inv(curves.factors_covariance + (1.0 - independent) * stray)
     of_rate = np.linalg.inv(stray + np.outer(age, age))
     of_clocks = np.diag((least + STRETCH_SD) ** -2.0)
     covariance = np.linalg.inv(of_power + of_rate + of_clocks)

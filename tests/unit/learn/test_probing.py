@@ -345,8 +345,8 @@ def test_the_search_agrees_with_trying_everything() -> None:
 
 def test_slow_jobs_have_shorter_windows() -> None:
     assert window_iterations(0.1) == 50
-    assert 12 < window_iterations(0.5) < 50
-    assert window_iterations(10.0) == 12
+    assert 8 < window_iterations(0.5) < 50
+    assert window_iterations(10.0) == 8
 
 
 def test_the_reason_to_stop_is_in_numbers() -> None:
