@@ -22,7 +22,7 @@ BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 FOLLOWS_MIN = 0.1  # part of the power that ends with the work, whatever blocking power is given
 # Windows that count for power having no say of its own, before others show that it has.
 DEPENDENT_WINDOWS = 3.0
-DRIFT_SD = 0.003  # of a job's own pace from window to window: 0.02 % an iteration
+DRIFT_SD = 0.002  # of a job's own pace from window to window: 0.02 % an iteration
 # No work slows by more than its clock, or becomes faster: half of the stretch, give or take half.
 STRETCH_PART, STRETCH_SD = 0.5, 0.002
 BASELINE_STDERR = 0.0005  # slowdowns are against it, so its own error is in theirs
