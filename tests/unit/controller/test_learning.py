@@ -15,6 +15,7 @@ from joulecut_controller.reconcile.learning import NAME, Learning, packed, unpac
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import Readiness
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_wire.errors import Unavailable
 
 
 class Odd(AdaptiveEstimator):
@@ -89,6 +90,33 @@ class Narrow(DatabaseStore):
         if len(content) > 100:
             raise ValueError(f"{name}: {len(content)} characters, 100 are kept at most")
         super().keep_learnt(name, content)
+
+
+class Away(DatabaseStore):
+    """A store that cannot be reached."""
+
+    def keep_learnt(self, name: str, content: str) -> None:
+        raise Unavailable("the store is away")
+
+
+def test_a_pass_does_not_wait_for_the_store_and_a_later_one_says_that_it_failed(
+    learning: Learning, odd: Odd, store: DatabaseStore
+) -> None:
+    odd.summaries = {"seconds": 0.5}
+    store.__class__ = Away
+
+    async def failing() -> None:
+        learning.step(0.0)
+        while learning._written.pending:
+            await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            learning.step(1.0)
+        learning.step(2.0)  # it has been said
+
+    asyncio.run(failing())
+    store.__class__ = DatabaseStore
+    asyncio.run(learning.stop())
+    assert unpacked(store.learnt(NAME)) == odd.summaries
 
 
 def test_more_than_a_store_keeps_is_said_and_tried_once(
