@@ -156,7 +156,8 @@ async def _serve(
     try:
         while (ready := await wait_for_leadership(context)) is not None:
             await lead_term(context, ready)
-            sweeper.settle()  # much of the term is garbage now, and no lease waits
+            if not stopping.is_set():
+                sweeper.settle()  # much of the term is garbage now, and no lease waits
     finally:
         for task in (warmed, following):
             task.cancel()
