@@ -31,7 +31,7 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "joulecut doctor", "What is missing between a running job and enforced savings, in order."
     )
-    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
@@ -164,6 +164,8 @@ def _saving(job: Json) -> Step:
     if plan["refused"]:
         return Step("plan", False, f"refused: {plan['refused']}", _explain(job))
     forecast = plan.get("forecast") or {}
+    if not forecast:  # no change, for this reason
+        return Step("plan", False, sentence(plan["reason"], [job["name"]]), _explain(job))
     saved = forecast.get("saved_ratio")
     if not saved or saved <= 0.0:
         mend = "a larger slo.max_slowdown; joulecut explain shows the frontier"

@@ -154,7 +154,7 @@ EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
 def run(argv: list[str]) -> int:
     """Prints the explanation. Raises BadInput for an unknown job, Unavailable as `status`."""
     parser = Parser("joulecut explain", "Why a job has its clocks, at the last pass.")
-    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     controller = Controller(given.controller)

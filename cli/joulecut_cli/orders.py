@@ -128,7 +128,7 @@ def clear(argv: list[str]) -> int:
 def add_order_flags(parser: Parser, metavar: str = "JOB") -> None:
     """The flags of every order to a controller."""
     parser.add_argument(
-        "job", metavar=metavar, nargs="?", default="", help="its name in the policy"
+        "job", metavar=metavar, nargs="?", default="", help="as `joulecut status` names it"
     )
     parser.add_argument("--all", action="store_true", help="every job")
     parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")

@@ -30,7 +30,7 @@ def run(argv: list[str]) -> int:
         "joulecut profile",
         "Stage profile and blocking power of a running job, as probing measured.",
     )
-    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     parser.add_argument(
         "--output", type=Path, metavar="FILE.csv",
         help="the profile (default JOB.csv); FILE.yaml beside it is the job file for joulecut plan",

@@ -14,7 +14,7 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "joulecut recommend", "Clock changes of a job's newest plan, with their predicted effect."
     )
-    parser.add_argument("job", metavar="JOB", help="its name in the policy")
+    parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
