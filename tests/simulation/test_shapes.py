@@ -10,6 +10,7 @@ from shapes import ShapeWorld, UnprofiledShapes, possible
 from worlds import Controller
 
 from joulecut_controller.policy.policy import Slo
+from joulecut_controller.reconcile.worker_calls import completion
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.graph.pipeline import Pipeline
 
@@ -21,7 +22,8 @@ SHAPE = Pipeline("1f1b", 2, 8, tensor_parallel=2, data_parallel=2)
 @pytest.mark.parametrize("seen_apart", [True, False])
 def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: bool) -> None:
     world = ShapeWorld(SHAPE, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S, seen_apart=seen_apart)
-    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
+    policy = world.policy(slo=Slo(max_slowdown=BUDGET))
+    controller = Controller(world, store, policy, complete=completion)
     controller.run(45)
     clocks = world.clocks_mhz()
     assert clocks["GPU-0-1-0"] == clocks["GPU-0-1-1"] < clocks["GPU-0-0-0"]

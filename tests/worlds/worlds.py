@@ -14,13 +14,14 @@ from at_once import AtOnce, studied
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Rates, Store
 from joulecut_controller.reconcile.frontiers import Frontier, Keep
 from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.planning_step import SolverFunctions
+from joulecut_controller.reconcile.planning_step import Complete, SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
@@ -493,6 +494,11 @@ class HeldSource:
         return self.policy
 
 
+def as_made(_prepare: Prepare, made: Forecast, *_: object) -> Forecast:
+    """Without the prices of other granularities: they take a quarter of a long story."""
+    return made
+
+
 class Controller:
     """A controller on a world's clock."""
 
@@ -505,6 +511,7 @@ class Controller:
         interval_s: float = 1.0,
         frontier: Frontier = lambda problem, points, granularity: (),
         keep: Keep | None = None,
+        complete: Complete = as_made,
         unready: Callable[[], str] = lambda: "",
         learner: Learner | None = None,
         learnt: str = "",
@@ -524,7 +531,7 @@ class Controller:
             policy=policy,
             learner=learner or AdaptiveEstimator({}),
             learnt=learnt,
-            solver=SolverFunctions(prepare=prepare, check=judge, frontier=frontier, keep=keep),
+            solver=SolverFunctions(prepare, judge, frontier, keep, complete),
             planners=planners or AtOnce(),
             background=AtOnce(),
             epoch=store.next_epoch(seen),

@@ -17,6 +17,7 @@ from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import surely_above
@@ -54,6 +55,8 @@ JOBS_AT_ONCE = NOISE_KEPT
 # each, and spreads of as many plans. Some ten kilobytes each.
 ANSWERS_KEPT = 24
 
+Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
+
 
 @dataclass(frozen=True, slots=True)
 class SolverFunctions:
@@ -61,12 +64,14 @@ class SolverFunctions:
     all but `check`, so they are functions of modules.
 
     `keep` builds the frontier that stragglers are answered from; None asks `prepare` instead.
+    `complete` adds to a new plan's forecast what other granularities would save.
     """
 
     prepare: Prepare
     check: Check
     frontier: Frontier
     keep: Keep | None = None
+    complete: Complete = worker_calls.completion
 
 
 class Turns:
@@ -209,6 +214,7 @@ class PlanningStep:
         now_s: Callable[[], float],
     ) -> None:
         self._prepare, self._stragglers, self._estimator = solver.prepare, stragglers, estimator
+        self._complete = solver.complete
         self._workers, self._arrived = workers, arrived
         self._metrics, self._now_s = metrics, now_s
         self._jobs: dict[str, _JobPlanning] = {}
@@ -253,7 +259,7 @@ class PlanningStep:
     def completion(self, choice: Choice) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
         made, comparison, before = choice.forecast, choice.comparison, choice.before
-        return partial(worker_calls.completion, self._prepare, made, comparison, before)
+        return partial(self._complete, self._prepare, made, comparison, before)
 
     def _planning(self, name: str) -> _JobPlanning:
         if name not in self._jobs:
