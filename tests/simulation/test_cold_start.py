@@ -246,6 +246,23 @@ def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> Non
     assert verdict.share(90) >= 0.6
 
 
+@pytest.mark.parametrize("iterations", [12, 60])
+def test_a_gpu_that_throttles_at_first_is_no_baseline(
+    store: DatabaseStore, iterations: int
+) -> None:
+    """One that never recovers is learnt from as it is."""
+    quiet = Disturbance(throttle_share=0.0, hiccup_share=0.0, throttle_first=iterations)
+    world = LongIterationsWorld(quiet, seed=307)
+    world.detailed = True
+    controller = Controller(world, store, world.unprofiled(budget=0.05))
+    while len(world.asked) < 60:
+        controller.run(5)
+    verdict = world.verdict(0.05)
+    if iterations < 60:
+        assert max(verdict.over) <= 0.0
+    assert verdict.saved[-1] > 0.0
+
+
 def test_long_iterations_are_learnt_from_their_operations(store: DatabaseStore) -> None:
     """Seven seconds each, noise of 2 % that lasts, hiccups, GPUs that throttle."""
     world = LongIterationsWorld(Disturbance(), seed=2)

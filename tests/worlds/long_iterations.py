@@ -37,6 +37,7 @@ class Disturbance:
     throttle_share: float = 0.01
     throttle_ratio: float = 0.9
     throttle_iterations: int = 8
+    throttle_first: int = 0  # iterations at the start in which the second GPU throttles
     in_operations: bool = True  # whether operations show the spread, or waiting between them
 
 
@@ -88,6 +89,8 @@ class LongIterationsWorld(UnprofiledWorld):
         self._throttled = {u: left - 1 for u, left in self._throttled.items() if left > 1}
         if luck.random() < made.throttle_share:
             self._throttled[luck.choice(self.uuids)] = made.throttle_iterations
+        if len(self.asked) < made.throttle_first:
+            self._throttled[self.uuids[1]] = 1
         longer = max(0.5, 1.0 + self._wave) * self._pace
         self.asked.append(tuple(self.clocks_mhz()[uuid] for uuid in self.uuids))
         self.slow_ratio = longer if made.in_operations else 1.0

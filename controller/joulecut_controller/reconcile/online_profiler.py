@@ -36,6 +36,9 @@ from joulecut_engine.graph.pipeline import KINDS, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
 REACHED_RATIO = 0.985
+# At default clocks a GPU so far below others of its model is throttled: a baseline waits for it,
+# for as many windows at most.
+THROTTLED_RATIO, THROTTLED_WINDOWS = 0.95, 3
 POWERED_ITERATIONS = 32  # a window's power is the mean over about so many
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 # The explorer's advice on a log. Raises Unanswered while it is being computed.
@@ -90,6 +93,8 @@ class OnlineProfiler:
         if len(self._durations_s) < wanted or baseline_first or shifted:
             return ""
         measurement = self._measurement(job, measured, view)
+        if not self._log.measurements and len(self._durations_s) < THROTTLED_WINDOWS * wanted:
+            measurement = _throttled(measured.loads, view) or measurement
         if isinstance(measurement, str):
             self._said = measurement
             return ""
@@ -297,6 +302,24 @@ class OnlineProfiler:
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )
+
+
+def _throttled(loads: Sequence[StageLoad], view: Mapping[str, GpuView]) -> str:
+    """Which GPU is slower at default clocks than others of its model; empty without one."""
+    known = [load for load in loads if load.uuid in view and load.clock_mhz]
+    highest: dict[str, int] = {}
+    for load in known:
+        model = view[load.uuid].description.model
+        highest[model] = max(highest.get(model, 0), load.clock_mhz)
+    for load in known:
+        gpu = view[load.uuid]
+        usual_mhz = highest[gpu.description.model]
+        if load.clock_mhz < usual_mhz * THROTTLED_RATIO:
+            seen = (
+                f"{gpu.place} runs at {load.clock_mhz} MHz, others of its model at {usual_mhz} MHz"
+            )
+            return f"{seen}: not learned from yet"
+    return ""
 
 
 def _hiccup_ratio(times_s: Sequence[float]) -> float:
