@@ -65,6 +65,7 @@ PATIENCE_S = 90.0  # beyond a phase's time, for a busy machine to get there
 # For the plan of a phase: after an install the solver is compiled first, and on a processor that
 # others use too, compiling and solving take a minute each.
 PLAN_WAIT_S = 180.0
+DEFAULT = "default clocks"
 LOOK_S = 0.3  # between two looks at the job's page, which cost a busy machine more than waiting
 DEADLINE_RATIO = 0.003  # a plan is of a target whose deadline it has, but for the baseline's drift
 WARM_S = 1.0  # the first iterations, while processes still start, are not judged
@@ -251,8 +252,7 @@ class Course:
         self._say(f"no slowdown: the policy now says enforce, {SLO_ZERO}")
         layout.write_policy(self._folder, self._settings, "enforce", SLO_ZERO)
         self._await_plan(target(replace(self._settings, slo=SLO_ZERO)))
-        self._measure(tally.zero, phases.settle_s, phases.zero_s)
-        tally.granularity_zero = str((self._job().get("applied") or {}).get("granularity", "gpu"))
+        tally.granularity_zero = self._measure(tally.zero, phases.settle_s, phases.zero_s)
         self._say(f"  {self._measured(tally.zero)}; {self._granularity()}")
 
     def _await_plan(self, slo: Slo) -> bool:
@@ -264,13 +264,15 @@ class Course:
             self._say(f"  no plan for it is held after {PLAN_WAIT_S:.0f} s: {self._sentence()}")
         return held
 
-    def _measure(self, window: Window, settle_s: float, phase_s: float) -> None:
-        """Measures the phase from `settle_s` on, and reports clocks that were lost meanwhile."""
+    def _measure(self, window: Window, settle_s: float, phase_s: float) -> str:
+        """Measures the phase from `settle_s` on, and reports clocks that were lost meanwhile. The
+        granularity that plans had for most of it.
+        """
         held: list[str] = []
 
         def look() -> bool:
             applied = self._job().get("applied") or {}
-            held.append(str(applied.get("granularity") or "default clocks"))
+            held.append(str(applied.get("granularity") or DEFAULT))
             return False
 
         self.watch.judge(window, now_s() + settle_s)
@@ -280,6 +282,7 @@ class Course:
         if len(shares) > 1:
             mixed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
             self._say(f"  plans changed while it was measured; granularity over time: {mixed}")
+        return max(set(held) - {DEFAULT}, key=held.count, default="gpu")
 
     def _granularity(self) -> str:
         """The granularity in use, and why it is not a finer one."""
