@@ -95,12 +95,12 @@ class BaselineLooks:
             return ""
         now_s = inputs.view.now_s
         shifted = _shifted(measured.drift, inputs.view.gpus)
-        if shifted or now_s - job.since_s < FIRST_S or not self._has_turn(now_s):
+        if shifted or not self._has_turn(now_s):
             return shifted
         if wanted:
             return "clocks could be lowered, but the baseline is old"
         age_s = now_s - job.measured_s
-        if age_s < every_s(inputs.job.policy.name):
+        if age_s < every_s(inputs.job.policy.name) or now_s - job.since_s < FIRST_S:
             return ""
         old = f"{age_s / 60.0:.0f} min old" if math.isfinite(age_s) else "of an earlier controller"
         return f"the baseline is {old}"
