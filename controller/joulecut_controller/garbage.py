@@ -3,9 +3,9 @@
 With ten thousand GPUs hundreds of thousands of objects live. Looking for cycles among all of them
 stops every thread for half a second, and the interpreter's own rule (a quarter more objects than
 last time) did so once a second: each pass, each scrape and each board as text makes that many, and
-frees them without its help. So full collections follow time and memory instead, and what lived
-through one is passed over by the next. Young objects, where nearly all garbage is, are looked at by
-the interpreter as ever.
+frees them without its help. So full collections follow time and memory instead, and objects that
+survive one are frozen: the next one skips them. The interpreter still collects young objects, where
+nearly all garbage is.
 """
 
 import gc
@@ -17,7 +17,7 @@ from pathlib import Path
 FULL_S = 600.0  # a tenth of a second in ten minutes is beyond the 999th of a thousand answers
 GROWTH_RATIO = 0.25  # the interpreter's own measure, of bytes: a cycle may hold large arrays
 GROWTH_BYTES_MIN = 64 * 2**20  # the texts of a large board come and go within that
-# Garbage among what is passed over takes no more than that; a term of steady jobs stays below it.
+# Bounds garbage among frozen objects: growth since the last look at everything.
 GROWTH_RATIO_WHOLE = 1.0
 NEVER = 2**31 - 1  # the largest number that `gc.set_threshold` takes
 
@@ -49,20 +49,20 @@ class Sweeper:
         gc.set_threshold(young, middle, NEVER)
 
     def settle(self) -> None:
-        """Collects among everything that lives. At a time when nothing is held."""
+        """Collects among all objects, the frozen ones too. Call it while no lease is held."""
         gc.unfreeze()
         self._sweep()
         self._settled_bytes = self._swept_bytes
 
-    def pass_over(self) -> None:
-        """What lives now, garbage included, is passed over until all is looked through again."""
+    def freeze(self) -> None:
+        """Freezes all objects, garbage included, without a collection."""
         gc.freeze()
 
     def tend(self) -> bool:
-        """Between two passes: collects where that is due, and says whether it was.
+        """Between two passes: collects where that is due. Returns whether it was.
 
-        Due after `FULL_S`, or once the process has grown by a quarter since the last time: among
-        what is younger than that. Among everything once the process has doubled.
+        Due after `FULL_S`, or once the process has grown by a quarter since the last collection.
+        Frozen objects are included only once the process has doubled.
         """
         resident = self._resident()
         enough = max(GROWTH_BYTES_MIN, GROWTH_RATIO * self._swept_bytes)

@@ -207,7 +207,7 @@ def _raise_file_limit(agents: int) -> None:
 
 async def _warmed(warming: SolverWarmup, sweeper: Sweeper) -> None:
     await warming.run()
-    sweeper.pass_over()  # machine code and all it hangs on stays for good
+    sweeper.freeze()  # machine code and all it hangs on stays for good
 
 
 def _leader_lock(config: Config, port: int) -> LeaderLock:

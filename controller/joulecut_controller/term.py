@@ -252,7 +252,7 @@ async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
         wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s
         hurried -= 1
         if hurried == 0:
-            context.sweeper.pass_over()
+            context.sweeper.freeze()
         elif hurried < 0:
             context.sweeper.tend()
         due_s = max(due_s + wait_s, time.monotonic())

@@ -1,8 +1,8 @@
-"""Fleet prior in shadow: predictions for jobs without a profile, compared with what probing finds.
+"""Fleet prior in shadow: predictions for jobs without a profile, compared with probed curves.
 
-Before a job is probed, what it shows at default clocks and what each predictor makes of it is
-recorded. Once its curve is known, the predictions are scored and the job joins those that teach the
-next forest. Nothing is decided by it. Bounded, and kept in the store.
+Before a job is probed, its figures at default clocks and the prediction of each predictor are
+recorded. Once its curve is known, the predictions are scored, and the job trains the next forest.
+Predictions decide nothing. Records are bounded and kept in the store.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class _Record(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """What is kept in the store."""
+    """The stored form."""
 
     version: int = VERSION
     records: dict[str, _Record] = {}

@@ -55,9 +55,8 @@ from joulecut_wire.errors import JoulecutError
 
 # Agents answer within milliseconds; what takes longer goes on beside the passes.
 STEP_WAIT_S = 0.5
-# Jobs a pass that are examined: predictions compared and taught, prices and plan looked at again,
-# some 25 ms each. Of 100 jobs each has its turn every 65 s. What is measured late or has changed is
-# planned at once.
+# Jobs examined in a pass: predictions compared and taught, prices and plan checked, some 25 ms each.
+# Each of 100 jobs has its turn every 65 s. A job that is late or has changed is planned at once.
 EXAMINED_PER_PASS = 8
 SLICES_PER_STEP = 3  # of computation: verify, learn, plan
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then

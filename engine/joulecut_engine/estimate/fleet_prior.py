@@ -1,9 +1,9 @@
-"""What finished jobs of the fleet say of a new one, from what it shows at default clocks.
+"""Predicts the curve of a new job from its figures at default clocks and the fleet's finished jobs.
 
 Two shares describe a job: of its time, what follows the clock; of its power, what does not. A
 random forest over jobs and cards predicts both, beside physics alone and the mean of the fleet. On
 public sweeps no prior, not even the true curve, saves a probe at equal safety (docs/predictors.md).
-So the predictions decide nothing: they are compared with the shares measured later.
+So the predictions decide nothing. They are compared with the shares measured later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ PHYSICS = CurveShares(0.7, 0.3)
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a job shows at default clocks, as means over its GPUs; None where not reported.
+    """Figures of a job at default clocks, as means over its GPUs; None where not reported.
 
     `clock_ratio` is of the card's highest clock, `power_ratio` of its power limit, `busy_ratio` the
     share of an iteration in which operations run. The last two are utilisations by the driver.

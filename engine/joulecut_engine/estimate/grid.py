@@ -1,4 +1,4 @@
-"""A curve evaluated over a grid of clocks, and what it predicts of one GPU."""
+"""A curve evaluated over a grid of clocks, and predictions for one GPU."""
 
 from collections import OrderedDict
 from collections.abc import Hashable

@@ -127,7 +127,7 @@ def test_a_term_that_ends_leaves_no_garbage() -> None:
     host = Host()
     knot = Knot()
     seen = weakref.ref(knot)
-    host.sweeper.pass_over()
+    host.sweeper.freeze()
     del knot
     host.sweeper.settle()
     assert seen() is None
