@@ -55,7 +55,7 @@ from joulecut_wire.errors import JoulecutError
 
 # Agents answer within milliseconds; what takes longer goes on beside the passes.
 STEP_WAIT_S = 0.5
-# Jobs examined in a pass: predictions compared and taught, prices and plan checked, some 25 ms each.
+# Jobs examined in a pass: predictions compared and taught, prices and plan checked (25 ms each).
 # Each of 100 jobs has its turn every 65 s. A job that is late or has changed is planned at once.
 EXAMINED_PER_PASS = 8
 SLICES_PER_STEP = 3  # of computation: verify, learn, plan
