@@ -106,7 +106,7 @@ def decide(
     the clocks, and the same inputs lead on once the answer is there.
     """
     state = replace(state, look_wanted=False)
-    if state.mode != inputs.mode:  # what was only recommended does not run, but its goal stands
+    if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
     hindered = obstacle(inputs)

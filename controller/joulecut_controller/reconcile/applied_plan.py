@@ -154,8 +154,8 @@ class AppliedPlan:
         return outcome, done
 
     def drift(self, observation: JobObservation, view: View) -> str:
-        """How the devices differ from what was asked; empty where they do not. A view from before
-        the last command does not show it: the command was sent while the pass went on.
+        """Difference between devices and commands; empty without one. A view older than the last
+        command is not compared: that command was sent during the pass.
         """
         holding = self.holding
         if holding is None or view.now_s <= self._acted_s:
@@ -210,7 +210,7 @@ def as_asked(holding: Holding, observation: JobObservation) -> bool:
 
 
 def _drift(holding: Holding, observation: JobObservation, view: View) -> str:
-    """How the devices differ from what was asked; empty where they do not.
+    """Difference between devices and commands; empty without one.
 
     A lease that is gone, another lock, or a clock above its lock: an external writer, or an agent
     that restarted. The caller releases the job and never fights over a clock.
