@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -179,8 +180,18 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
         _, complaint = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"goes on" in complaint
-    assert list(parts.glob("[0-9]*.npz"))
-    again = json.loads(_run("sweep", path, "--jobs", "1", "--json").stdout)
+    kept = {part: part.stat().st_mtime_ns for part in parts.glob("[0-9]*.npz")}
+    assert kept
+    command = ["model", "sweep", str(path), "--jobs", "1", "--json"]
+    seen = set()
+    with Popen([sys.executable, "-m", "joulecut_cli.main", *command], stdout=PIPE) as process:
+        while process.poll() is None:
+            for part in kept:
+                with suppress(FileNotFoundError):  # removed at the end
+                    seen.add((part, part.stat().st_mtime_ns))
+            time.sleep(0.005)
+        again = json.loads(process.communicate()[0])
+    assert seen == set(kept.items()), "a finished part was evaluated again"
     assert again["pareto"] == whole["pareto"]
 
 
