@@ -33,6 +33,7 @@ from joulecut_controller.plan.look import anchored
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
+    DOUBT_STDERRS,
     EXPLAINED_RATIO,
     Pace,
     constant_s,
@@ -45,6 +46,7 @@ from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
+from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobView
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
@@ -224,18 +226,19 @@ def _within_reach(
     default = at_default(costs)
     measured = measured_graph(job, costs.graph, state.measured)
     state = replace(state, measured=measured)
-    unexplained = _unexplained(job, moved_ratio(job) * default.iteration_time_s, measured)
+    work, base_s = work_of(baseline, costs, default) or 1.0, baseline.adjusted_mean_s
+    unexplained = _unexplained(job, work * moved_ratio(job) * default.iteration_time_s, measured)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     slo = job.policy.slo
-    beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
-    deadline_s = slo.deadline_s(baseline.time_mean_s + beyond_s)
-    if surely_above(baseline, deadline_s - beyond_s):
+    beyond_s = slo.beyond_mean_s(baseline.adjusted_sd_s)
+    deadline_s = slo.deadline_s(base_s + beyond_s)
+    if surely_above(base_s, baseline.stderr_ratio, deadline_s - beyond_s):
         return _give_back(
             state,
             "unreachable",
             f"target unreachable: {slo.given_as} asks for {deadline_s:.4g} s an "
-            f"iteration, default clocks give {baseline.time_mean_s + beyond_s:.4g} s: no change",
+            f"iteration, default clocks give {base_s + beyond_s:.4g} s: no change",
         )
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
@@ -248,8 +251,9 @@ def _within_reach(
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
-    state = replace(state, constant_s=constant_s(job, default.mean_s, state.constant_s))
-    measured_ratio = baseline.time_mean_s / (default.mean_s + state.constant_s)
+    beside_s = constant_s(job, base_s / work, default.mean_s, state.constant_s)
+    state = replace(state, constant_s=beside_s)
+    measured_ratio = base_s / (default.mean_s + state.constant_s)
     pace_ratio = job.drift.pace_ratio
     if pace_ratio != state.pace_ratio:
         shifted = state.pace.shifted(pace_ratio / state.pace_ratio)
@@ -270,7 +274,7 @@ def _within_reach(
         costs,
         goal,
         default,
-        baseline.time_mean_s,
+        base_s,
         ratio,
         promised_s,
         jitter,
@@ -429,17 +433,18 @@ def _unexplained(job: JobView, modelled_s: float, measured: MeasuredGraph | None
     Iterations whose operations differ are explained by their own operations, not by means.
     """
     assert job.baseline is not None
-    measured_s = job.baseline.time_mean_s
+    measured_s, doubt = job.baseline.adjusted_mean_s, DOUBT_STDERRS * job.baseline.stderr_ratio
     if measured is not None:
         if measured.complaint:
             return f"{measured.complaint}: no change"
         modelled_s = measured_s / measured.ratio
-    most = CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO
-    if modelled_s * (1.0 - EXPLAINED_RATIO) <= measured_s <= modelled_s * (1.0 + most):
+    least = EXPLAINED_RATIO + doubt
+    most = max(CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO, least)
+    if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""
     return (
         f"the pipeline graph predicts {modelled_s:.4g} s an iteration, but {measured_s:.4g} s were "
-        f"measured (allowed {EXPLAINED_RATIO:.0%} less, {most:.0%} more): no change"
+        f"measured (allowed {least:.0%} less, {most:.0%} more): no change"
     )
 
 

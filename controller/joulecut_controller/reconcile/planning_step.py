@@ -20,7 +20,7 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.pace import surely_above
+from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
 from joulecut_controller.plan.planning_input import PlanningInput
@@ -290,10 +290,12 @@ class PlanningStep:
 
 def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
     """Whether the iterations under the applied plan keep its deadline, as far as can be said."""
-    current, slo = inputs.job.current, inputs.job.policy.slo
-    if current is None or applied is None or applied.deadline_s is None:
+    job, slo = inputs.job, inputs.job.policy.slo
+    current, baseline = job.current, job.baseline
+    if current is None or baseline is None or applied is None or applied.deadline_s is None:
         return True
-    return not surely_above(current, applied.deadline_s - slo.beyond_mean_s(current.time_sd_s))
+    limit_s = applied.deadline_s - slo.beyond_mean_s(current.adjusted_sd_s)
+    return not surely_above(current.adjusted_mean_s, doubt_ratio(current, baseline), limit_s)
 
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
