@@ -88,6 +88,7 @@ class Surroundings:
     """
 
     spread: float = 0.0  # of an iteration's work, standard deviation
+    memory: float = 0.0  # of one iteration's length in the next, AR(1)
     hot_pace: float = 0.0
     hot_power: float = 0.0
     hot_clock: float = 0.0
@@ -100,7 +101,7 @@ class Surroundings:
     recorded: Floats | None = None
 
 
-HOT_S = 3600.0
+HOT_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +224,7 @@ class LifeWorld(UnprofiledWorld):
         self._phases: Iterator[tuple[int, Phase]] = enumerate(itertools.cycle(life))
         self._number, self._phase = -1, Phase("")
         self._phase_ends_s, self._left = 0.0, 0
-        self._runs = 0
+        self._runs, self._wave = 0, 0.0
         self._default: tuple[float, float] = 0.0, 0.0
 
     # -- the operator's side ---------------------------------------------------------------
@@ -263,7 +264,7 @@ class LifeWorld(UnprofiledWorld):
         count = phase.microbatches or self.pipeline.microbatches
         order = _order(self.stages, count, phase.kind)
         luck = np.maximum(0.5, self._luck.normal(1.0, self.plant.noise.operation, len(order.steps)))
-        luck *= max(0.5, self._luck.normal(1.0, made.spread)) if made.spread else 1.0
+        luck *= self._length()
         if made.recorded is not None:
             luck = luck * made.recorded[len(self.lived) % len(made.recorded)]
         own = tuple(asked[uuid] for uuid in self.uuids)
@@ -272,6 +273,13 @@ class LifeWorld(UnprofiledWorld):
         usual = self._current if own == top else self._play(order, top, luck)
         self._default = usual.duration_s, usual.energy_j
         self._span(self._current.duration_s)
+
+    def _length(self) -> float:
+        """Of this iteration's work, relative."""
+        made = self.surroundings
+        free = math.sqrt(1.0 - made.memory**2) * made.spread
+        self._wave = made.memory * self._wave + free * self._luck.normal()
+        return max(0.5, 1.0 + self._wave)
 
     def _span(self, duration_s: float) -> None:
         self._duration_s = duration_s
@@ -454,7 +462,8 @@ class LifeWorld(UnprofiledWorld):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one run. Ratios; `saved` and `slowdown` are of the last quarter.
+    """Of one run. Ratios; `saved` and `slowdown` are of the last quarter,
+    `saved_150` is from the 150th iteration on.
 
     `over` are windows of ten iterations more than a point over the budget, `over_row` the longest
     row of such. `phases` has the mean slowdown in the work of each name, `until_plan` by phase the
@@ -467,6 +476,7 @@ class Verdict:
     oracle: float
     saved: float
     slowdown: float
+    saved_150: float
     saved_all: float
     slowdown_all: float
     over: int
@@ -568,6 +578,7 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
         oracle(world.sku.name, world.stages, world.pipeline.microbatches, budget),
         saved_of(last),
         slowdown_of(last),
+        saved_of(lived[150:]) if len(lived) > 150 else 0.0,
         saved_of(lived),
         slowdown_of(lived),
         *windows_over(lived, budget),
@@ -592,7 +603,9 @@ def lives() -> dict[str, Make]:
     """By name; each takes the keywords of `LifeWorld`. Without public data its life is absent."""
     made: dict[str, Make] = {
         "steady": functools.partial(LifeWorld, TRAIN),
+        # Lengths drawn apart, and batches of similar length that come together.
         "random": functools.partial(LifeWorld, TRAIN, Surroundings(spread=0.12)),
+        "random-waves": functools.partial(LifeWorld, TRAIN, Surroundings(spread=0.12, memory=0.5)),
         "evaluation": functools.partial(
             LifeWorld,
             (Phase("train", lasts_s=240.0), Phase("evaluate", "evaluate", lasts_s=60.0)),
@@ -620,7 +633,7 @@ def lives() -> dict[str, Make]:
             LifeWorld, (Phase("run", iterations=20, restarts=True), PAUSE), slurm=True
         ),
         "hot-day": functools.partial(
-            LifeWorld, TRAIN, Surroundings(hot_pace=0.03, hot_power=0.05, hot_clock=0.03)
+            LifeWorld, TRAIN, Surroundings(hot_pace=0.05, hot_power=0.08, hot_clock=0.05)
         ),
         "replaced": functools.partial(
             LifeWorld,
