@@ -283,6 +283,8 @@ class JobView:
     newest_at_default: tuple[PipelineTrace, ...] = ()
     rate_source: str = ""  # of its newest report; empty: its own datagrams, or none
     drift: BaselineDrift = field(default_factory=BaselineDrift)
+    phase: Phase = field(default_factory=Phase)  # all that was measured is of it
+    phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
 
 
 @dataclass(frozen=True, slots=True)

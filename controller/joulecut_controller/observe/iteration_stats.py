@@ -101,8 +101,8 @@ class _Track:
     stage_of: Mapping[str, int]
     shape: str
     window: MeasurementWindow
-    baselines: dict[str, Baseline]  # by phase
     phase: Phase
+    baselines: dict[str, Baseline] = field(default_factory=dict)  # by phase
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
@@ -197,8 +197,8 @@ class IterationStats:
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
         track, phases = self._tracks.get(job), self._phases.setdefault(job, Phases())
         if track is None or track.stage_of != stage_of or track.shape != shape:
-            window, baselines = MeasurementWindow(now_s, stage_of), {}
-            track = self._tracks[job] = _Track(stage_of, shape, window, baselines, phases.now)
+            window = MeasurementWindow(now_s, stage_of)
+            track = self._tracks[job] = _Track(stage_of, shape, window, phases.now)
             self._enter(track, phases.now, recall, now_s)
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_external_locks(track, gpus, now_s)
@@ -271,7 +271,7 @@ class IterationStats:
         if phase.key not in track.baselines:
             while len(track.baselines) >= PHASES_MAX:
                 del track.baselines[next(iter(track.baselines))]
-            recalled = recall(f"{track.shape} {phase.key}".rstrip())
+            recalled = recall(shape_in(track.shape, phase))
             track.baselines[phase.key] = Baseline(recalled, now_s)
 
     def _unloaded(
@@ -419,3 +419,8 @@ class IterationStats:
             if began_s >= track.window.since_s and same:
                 confirmed.append(one)
         return confirmed
+
+
+def shape_in(shape: str, phase: Phase) -> str:
+    """Names what a baseline is of. Training's shape has its microbatches in it."""
+    return shape if phase.kind == "train" else f"{shape} {phase.key}"

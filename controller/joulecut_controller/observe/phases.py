@@ -11,10 +11,11 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import Phase
+from joulecut_engine.graph.pipeline import Pipeline
 
 IN_ROW = 3  # one odd iteration is a pause, two may be a checkpoint and its upload
 LENGTHS = 32  # iterations whose lengths make the usual one
@@ -25,6 +26,7 @@ LENGTHS_IN_ROW = 5  # lengths scatter, shapes do not
 ALIKE_RATIO = 1.15  # a known phase of about this length is the same one
 PHASES_MAX = 8  # of one job; the one not seen for longest is forgotten
 DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
+ONE_PART = ("1f1b", "gpipe")  # schedules with one part of the model per GPU
 TRAINING = frozenset(("backward", "input", "weight"))  # an evaluation runs none of them
 
 
@@ -138,3 +140,22 @@ class Phases:
 
 def _trains(shape: str) -> bool:
     return any(part.rpartition(" ")[2] in TRAINING for part in shape.split(", "))
+
+
+def as_run(pipeline: Pipeline, phase: Phase) -> Pipeline:
+    """The pipeline with as many microbatches as the phase has forwards; as it is where a GPU has
+    several parts of the model, or the phase is no training.
+    """
+    count = forwards(phase.shape)
+    if phase.kind != "train" or pipeline.schedule not in ONE_PART or not count:
+        return pipeline
+    return replace(pipeline, microbatches=count)
+
+
+def forwards(shape: str) -> int:
+    """Forwards of one GPU; 0 where the shape has none."""
+    for part in filter(None, shape.split(", ")):
+        count, kind = part.split(" ", 1)
+        if kind == "forward":
+            return round(float(count))
+    return 0

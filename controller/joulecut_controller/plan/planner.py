@@ -46,6 +46,7 @@ from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
+from joulecut_controller.plan.veto import Kind, Veto, first, releases
 from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobView
 from joulecut_engine.estimate.estimator import Estimator
@@ -111,16 +112,16 @@ def decide(
     if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
-    hindered = obstacle(inputs)
-    if hindered:
-        if inputs.job.policy.profile is None:
+    against = vetoes(inputs)
+    if (veto := first(against)) is not None:
+        if any(one.kind == "profile" for one in against):
             state = replace(state, costs=None)  # of a profile that was taken away
-        return _give_back(state, *hindered)
-    if inputs.holdout:
-        return Decision("default", "holdout", inputs.holdout, suspend(state, inputs.view.now_s))
+        if releases(against):
+            return _give_back(state, veto.kind, veto.text)
+        return Decision("default", veto.kind, veto.text, suspend(state, veto, inputs.view.now_s))
     if state.suspended is not None and (wait_s := rest_s(state.suspended, inputs)) > 0.0:
-        words = f"a hold-out window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
-        return Decision("default", "holdout", words, state)
+        words = f"{state.suspended.ended} is over; clocks are not lowered for {wait_s:.0f} s yet"
+        return Decision("default", "dwell", words, state)
     priced: Costs | str | None = state.costs if inputs.priced else None
     if priced is None:
         gpus, held = inputs.view.gpus, state.costs
@@ -150,7 +151,7 @@ def _resume(
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
     again = replace(
         state,
-        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, f"{named} goes on"),
+        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, "an earlier term"),
         pace=Pace(earlier.iteration_time_s / made.mean_s),
         rung=Rung(earlier.granularity, earlier.resumption.limits),
     )
@@ -162,9 +163,9 @@ def _resume(
     return _give_back(state, "earlier", f"{named} does not go on: {why}")
 
 
-def given_up(state: PlannerState, reason: str) -> Decision:
+def given_up(state: PlannerState, veto: Veto) -> Decision:
     """Default clocks for a job that could not be planned."""
-    return _give_back(state, "fault", reason)
+    return _give_back(state, veto.kind, veto.text)
 
 
 def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
@@ -172,15 +173,14 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
     return Decision("default", topic, reason, state)
 
 
-def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
-    """(topic, reason) that forbids any plan before anything is computed; the first counts."""
+def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
+    """Everything that forbids a plan before anything is computed."""
     job, policy = inputs.job, inputs.job.policy
     counted, needed = inputs.baseline_progress
     progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
-    stale = _stale(inputs)
-    reasons: tuple[tuple[bool, str, str], ...] = (
+    stale, phase = _stale(inputs), job.phase
+    found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
-        (bool(inputs.paused), "paused", inputs.paused),
         (
             policy.pipeline is None,
             "pipeline",
@@ -199,13 +199,18 @@ def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
         ),
         (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
+            phase.kind not in ("train", "other"),
+            "phase",
+            f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
+        ),
+        (
             job.baseline is None,
             "baseline",
             f"measuring the baseline ({job.external_lock or progress})",
         ),
-        (bool(inputs.unready), "unready", inputs.unready),
     )
-    return next(((topic, reason) for found, topic, reason in reasons if found), None)
+    own = (Veto(kind, text) for applies, kind, text in found if applies)
+    return (*inputs.vetoes, *own)
 
 
 def _stale(inputs: PlanningInput) -> str:
@@ -281,6 +286,7 @@ def _within_reach(
         rung.granularity,
         rung.limits,
         constant_s=state.constant_s,
+        work=work,
     )
     if suspended is not None:
         comparison, answer = as_before(

@@ -30,6 +30,7 @@ Kind = Literal[
     "baseline",  # default clocks have not been measured yet
     "unready",  # the solver is being compiled
     "default-window",  # default clocks are being measured
+    "fault",  # the job's numbers cannot be planned with
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

@@ -13,6 +13,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.planner import SOLVING, Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import without_limits
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
@@ -50,18 +51,17 @@ class JobSteps:
     examined: Callable[[str], bool]
     pictures: dict[str, Picture] = field(default_factory=dict)
 
-    async def verify(self, name: str, observation: JobObservation, view: View) -> str:
+    async def verify(self, name: str, observation: JobObservation, view: View) -> tuple[Veto, ...]:
         """Breaker, drift and orphaned leases. Returns why the job may not be planned now."""
         services, job, leases = self.services, self.jobs[name], self.context.leases
         held, allotted_s = leases.of(name) is not None, services.budgets.deadline_s(name)
         services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
-        hold = services.holds.word(name)
-        paused = await job.verify(observation, view, hold)
-        if leases.lost or not hold:
-            return paused
-        await job.release_all(hold)
-        return hold
+        holds = services.holds.vetoes(name)
+        found = await job.verify(observation, view, holds)
+        if holds and not leases.lost:
+            await job.release_all(holds[0].text)
+        return found
 
     def estimate(self, name: str, observation: JobObservation, view: View) -> None:
         """Predictions are compared with measurements first, then learn from them."""
@@ -82,24 +82,28 @@ class JobSteps:
         job.profile_online(observation, view)
 
     def planning_input(
-        self, name: str, observation: JobObservation, view: View, paused: str
+        self, name: str, observation: JobObservation, view: View, vetoes: tuple[Veto, ...]
     ) -> PlanningInput:
         job, services = self.jobs[name], self.services
         host_power_w = self.policy().cost.host_power_w
-        inputs = job.planning_input(observation, view, host_power_w, paused)
+        inputs = job.planning_input(observation, view, host_power_w, vetoes)
         # A plan of an earlier term needs no solver to go on.
         resumes = inputs.earlier is not None or job.rollout.state.clocks is not None
+        unready = "" if resumes else self.unready()
         inputs = replace(
             inputs,
             job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
-            unready="" if resumes else self.unready(),
+            vetoes=(*inputs.vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(name),
             examined=self.examined(name),
         )
-        holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
-        inputs = replace(inputs, holdout=holdout)
-        look = services.looks.step(inputs, observation, wanted=job.rollout.state.look_wanted)
-        return replace(inputs, holdout=holdout or look)
+        wanted = job.rollout.state.look_wanted
+        words = services.holdouts.step(inputs, observation, job.applied, job.learning)
+        look = services.looks.step(inputs, observation, wanted=wanted, held_out=bool(words))
+        words = words or look
+        if not words:
+            return inputs
+        return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
 
     async def plan_and_apply(self, name: str) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
@@ -115,8 +119,8 @@ class JobSteps:
 
     def _unless_held(self, name: str, decision: Decision) -> Decision:
         """Default clocks where an operator's command arrived since the pass looked."""
-        hold = self.services.holds.word(name)
-        return replace(given_up(decision.state, hold), topic="paused") if hold else decision
+        holds = self.services.holds.vetoes(name)
+        return given_up(decision.state, holds[0]) if holds else decision
 
     def _refreshed(self, picture: Picture) -> View:
         """The picture's view with the job's own agents and GPUs as of now."""

@@ -28,9 +28,10 @@ from joulecut_controller.plan import look
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.own_clocks import pace_setters
-from joulecut_controller.plan.planner import Decision, obstacle
+from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
+from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_engine.graph.pipeline import KINDS, Profile
 
@@ -68,7 +69,8 @@ class OnlineProfiler:
     def learn(self, observation: JobObservation, view: Mapping[str, GpuView], kept: str) -> str:
         """Add a window that has ended; returns the log to store, empty if nothing is new."""
         measured, job = observation.measured, observation.view
-        if job.policy.profile is not None or job.policy.pipeline is None:
+        other = job.phase.kind == "evaluate" or job.policy.pipeline is None
+        if job.policy.profile is not None or other:
             return ""
         if self._log.shape != observation.shape:
             self.probed = None
@@ -184,18 +186,20 @@ class OnlineProfiler:
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
-        hindered = obstacle(replace(inputs, job=job, unready=""))
-        if hindered is None and inputs.job.policy.slo.statistic != "mean":
-            hindered = ("profile", "a p95 target needs a profile: no change")
-        if hindered is not None:
-            self.advice = None
-            return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
-        suspension = inputs.holdout or _slower(inputs)
-        if suspension:
+        against = [
+            veto for veto in vetoes(replace(inputs, job=job)) if veto.kind != "unready"
+        ]  # learning needs no solver
+        if inputs.job.policy.slo.statistic != "mean":
+            against.append(Veto("profile", "a p95 target needs a profile: no change"))
+        if slower := _slower(inputs):
+            against.append(Veto("default-window", slower))
+        if (veto := first(against)) is not None:
             known = self.advice is not None and self._log.measurements
-            if known and any(inputs.running.values()):
+            if releases(against):
+                self.advice, self._suspended_mhz = None, ()
+            elif known and any(inputs.running.values()):
                 self._suspended_mhz = self._now_mhz(inputs)
-            return Decision("default", "holdout", suspension, replace(state, clocks=None))
+            return Decision("default", veto.kind, veto.text, replace(state, clocks=None))
         if not self._log.measurements and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
             return Decision("default", "probing", words, replace(state, clocks=None))

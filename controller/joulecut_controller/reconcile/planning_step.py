@@ -22,7 +22,7 @@ from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
+from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
@@ -31,6 +31,7 @@ from joulecut_controller.plan.solver_cache import (
     Unanswered,
     kept_answer,
 )
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
 from joulecut_controller.reconcile.job_controller import JobController
@@ -234,7 +235,7 @@ class PlanningStep:
         name = inputs.job.policy.name
         planning = self._planning(name)
         planning.holds = job.applied is not None
-        hindered, rests_on = obstacle(inputs) is not None, _rests_on(inputs)
+        hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
         if stands and _on_time(inputs, job.applied):
             return Decision("keep", "steady", "plan unchanged", job.rollout.state)
@@ -285,7 +286,7 @@ class PlanningStep:
         except Unanswered:
             return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:
-            return given_up(state, f"cannot be planned: {error}: no change")
+            return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
 
 
 def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
@@ -308,7 +309,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         job.stages,
         inputs.mode,
         inputs.running,
-        inputs.holdout,
+        any(veto.kind == "default-window" for veto in inputs.vetoes),
         inputs.allotted_s,
         inputs.host_power_w,
         job.baseline is None,

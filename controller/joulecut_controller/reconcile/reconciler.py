@@ -365,11 +365,11 @@ class Reconciler:
                 return
             await self._turn()
             steps = self._job_steps
-            paused = await steps.verify(name, observation, view)
+            vetoes = await steps.verify(name, observation, view)
             if self._examined(name):
                 await self._turn()
             steps.estimate(name, observation, view)
-            inputs = steps.planning_input(name, observation, view, paused)
+            inputs = steps.planning_input(name, observation, view, vetoes)
             steps.pictures[name] = Picture(inputs, observation, view)
             if self._examined(name):
                 await self._turn()
