@@ -110,6 +110,7 @@ class _Track:
     unloaded_of: MeasurementWindow | None = None
     unloaded_passes: int = 0
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
+    runs: int = 0
     marked_s: float = -math.inf
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
@@ -361,6 +362,10 @@ class IterationStats:
         track.reported.clear()
         for arrived in reports:
             report = arrived.report
+            if track.sequence.runs != track.runs:  # its numbers mean other iterations now
+                track.runs = track.sequence.runs
+                track.open.clear()
+                track.done.clear()
             track.operations_reported = bool(track.operations_reported or report.operations)
             one = track.open.get(report.iteration)
             if one is None:

@@ -57,7 +57,7 @@ class OnlineProfiler:
         self._powered_s: deque[float] = deque(maxlen=POWERED_ITERATIONS)
         self._since_s = math.nan
         self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
-        self._added_s = math.nan  # since when the clocks of the newest window in the log ran
+        self._tried: Advice | None = None  # whose clocks were set last
         self._said = ""
         self.advice: Advice | None = None
         self.probed: ProbedJob | None = None  # as of the last decision
@@ -102,7 +102,6 @@ class OnlineProfiler:
             return ""
         self._log, self._said = self._log.add(measurement)
         self._durations_s.clear()
-        self._added_s = self._since_s
         return self._log.state()
 
     def _forget(self) -> str:
@@ -229,7 +228,10 @@ class OnlineProfiler:
             return advise(facts, self._log)
         advice = advise(replace(facts, now_mhz=suspended_mhz), self._log)
         if advice.time_s is None:  # the clocks before were not measured yet
-            return advise(facts, self._log)
+            tried = self._tried
+            if tried is None or tried.clocks_mhz != suspended_mhz:
+                return advise(facts, self._log)
+            return tried
         if advice.changes:
             return advice
         reason = f"default clocks are measured, the same clocks again; {advice.reason}"
@@ -248,9 +250,6 @@ class OnlineProfiler:
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
             return Decision("keep", "probing", words, state, advice=advice)
-        if lowers and not any(inputs.running.values()) and self._added_s != self._since_s:
-            words = f"{reason}; default clocks are measured first"
-            return Decision("keep", "probing", words, state, advice=advice)
         counted, wanted = inputs.baseline_progress[0], facts.window_iterations
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
@@ -259,7 +258,7 @@ class OnlineProfiler:
             words = f"{reason}; default clocks are measured first"
             state = replace(state, look_wanted=True)
             return Decision("keep", "probing", words, state, advice=advice)
-        state = replace(state, changed_s=inputs.view.now_s)
+        state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
             "change",
             "probing",
