@@ -1,12 +1,17 @@
 """A driver that says "done" and has not: our own clock that shows after its lease is taken back."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from driven_agent import agent_on, fake_driver
+from keeper_requests import apply_of
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
+from joulecut_agent.keeper import protocol as wire
+from joulecut_agent.keeper.requests import Yield
 from joulecut_wire.v1 import agent_pb2 as pb
 
 
@@ -99,3 +104,42 @@ def test_the_default_clock_is_no_lock_that_was_left(driver: FakeNvml, node: Runn
     resets = _resets(driver)
     _pictures(node, 10)
     assert _resets(driver) == resets
+
+
+def _apply(driver: FakeNvml, node: RunningAgent, clock_mhz: int, generation: int) -> None:
+    setting = pb.Setting(uuid=driver.uuids[0], clock_max_mhz=clock_mhz)
+    request = pb.ApplyRequest(
+        epoch=1, job="demo", generation=generation, ttl_s=60.0, settings=[setting]
+    )
+    (result,) = node.stub.Apply(request, timeout=PATIENCE_S).results
+    assert result.accepted, result.reason
+
+
+def test_an_earlier_clock_of_ours_is_no_other_writer_and_the_late_one_is_reset(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    """The second lock is acknowledged, and carried out 6 s later: the first shows until then."""
+    _apply(driver, node, 1305, 1)
+    eventually("the first shows", lambda: node.gpu().clock_sm_mhz == 1305)
+    driver.set_error("nvmlDeviceSetGpuLockedClocks", 0, gpu=0, late_s=6.0, count=1)
+    _apply(driver, node, 1005, 2)
+    eventually("judged", lambda: node.gpu().drift)
+    assert node.gpu().drift == "not_reached", "nobody else has set it"
+    eventually("given back", lambda: driver.locks()[0] is None)
+    eventually("it is late", lambda: driver.locks()[0] == (210, 1005))
+    eventually("and reset", lambda: driver.locks()[0] is None)
+
+
+def test_a_yield_that_no_reading_bears_out_ends_no_lease(
+    driver: FakeNvml, node: RunningAgent
+) -> None:
+    """Whoever may write to the keeper's socket: a lock ends with a write, and in time."""
+    uuid = driver.uuids[0]
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as line:
+        line.connect(str(node.state_dir / "keeper.sock"))
+        told = (apply_of(1, "any", 1, 3.0, {uuid: (0, 345)}), *[Yield(uuid)] * 5)
+        for serial, request in enumerate(told, 1):
+            line.send(wire.encode_request(serial, request))
+            slot = wire.decode_reply(line.recv(wire.REPLY_BYTES + 1)).slots[0]
+            assert slot.accepted is (serial == 1)
+    eventually("reset in time", lambda: driver.locks()[0] is None, patience_s=30.0)
