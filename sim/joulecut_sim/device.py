@@ -110,17 +110,10 @@ class SimulatedReader:
             utilization_memory_ratio=0.5 * busy,  # assumed: half of it moves data
             memory_used_bytes=card.memory_used_bytes,
             power_limit_enforced_w=power_limit_w(sku, card),
-            event_reasons=self._reasons(index, clock, busy, moment_s),
+            event_reasons=_reasons(state, index, clock, busy, moment_s),
         )
         cost = (("read", time.perf_counter() - began),)
         return Reading(uuid, snapshot, None, cost, taken_at_s)
-
-    def _reasons(self, index: int, clock: int, busy: float, moment_s: float) -> tuple[str, ...]:
-        if busy <= 0.0:
-            return ("idle",)
-        _, high = self._state.lock_mhz(index, moment_s)
-        capped = clock < (high or self._state.sku.clock_max_mhz)
-        return ("sw_power_cap",) if capped else ()
 
     def close(self) -> None:
         self._state.close()
@@ -129,6 +122,15 @@ class SimulatedReader:
 def _busy_ratio(card: Card, when_s: float) -> float:
     work = work_at(card, when_s)
     return work.utilization if work else min(1.0, card.load_ratio)
+
+
+def _reasons(
+    state: StateFile, index: int, clock: int, busy: float, moment_s: float
+) -> tuple[str, ...]:
+    if busy <= 0.0:
+        return ("idle",)
+    _, high = state.lock_mhz(index, moment_s)
+    return ("sw_power_cap",) if clock < (high or state.sku.clock_max_mhz) else ()
 
 
 class SimulatedWriter:
@@ -179,6 +181,12 @@ class SimulatedWriter:
         limits_w = (sku.power_limit_min_w, sku.power_limit_max_w)
         now_w = power_limit_w(sku, self._state.card(index))
         return round(limits_w[0] * 1000), round(limits_w[1] * 1000), round(now_w * 1000)
+
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        index = self._usable(uuid)
+        card, moment_s = self._state.now(index)
+        clock, busy = clock_mhz(self._state.sku, card, moment_s), _busy_ratio(card, moment_s)
+        return clock, busy, _reasons(self._state, index, clock, busy, moment_s)
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         low_mw, high_mw, _ = self.power_limits_mw(uuid)

@@ -128,6 +128,12 @@ class Driver:
             raise Gone("gpu_is_lost", why)
         return (*LIMITS_MW, self.cards[uuid].limit_mw)
 
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        """A card that is always busy, at the clock that it is locked at."""
+        if why := self._why_not(uuid):
+            raise Gone("gpu_is_lost", why)
+        return self.cards[uuid].clocks_mhz[1] or CLOCKS_MHZ[-1], 1.0, ()
+
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         if limit_mw in self.asked_mw:
             self.before_write(uuid)
@@ -241,6 +247,7 @@ class Disk:
         ours = [
             s[1]
             for s in said
-            if s[1:2] != [b"limit"] and s[2:4] == [boot_id.encode(), uuid.encode()]
+            if s[1:2] not in ([b"limit"], [b"clocks"])
+            and s[2:4] == [boot_id.encode(), uuid.encode()]
         ]
         return ours[-1:] == [b"set"]

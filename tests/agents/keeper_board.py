@@ -36,6 +36,7 @@ class Board:
     before_limits: Callable[[str], None] = lambda uuid: None
     limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
     closed: int = 0
+    shown_mhz: dict[str, int] = field(default_factory=dict)  # others are busy at what is locked
 
     def permission(self) -> str:
         return self.denied
@@ -66,6 +67,11 @@ class Board:
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
         self.before_limits(uuid)
         return 100_000, 400_000, self.limits_mw[uuid]
+
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        self.before_read(uuid)
+        shown_mhz = self.shown_mhz.get(uuid)
+        return shown_mhz or self.locked.get(uuid, (0, CLOCKS[-1]))[1], 1.0, ()
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         self.before_write(uuid)

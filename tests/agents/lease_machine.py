@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from joulecut_agent.keeper import lease
+from joulecut_agent.keeper.evidence import Verdict
 from joulecut_agent.keeper.lease import Outcome, Restore, State, Write
-from joulecut_agent.keeper.requests import Apply, Clear, Hold, Observed, Renew, Step, Yield
+from joulecut_agent.keeper.requests import Apply, Clear, Hold, Renew, Step, Yield
 
-LeaseRequest = Apply | Step | Hold | Renew | Clear | Yield | Observed
+LeaseRequest = Apply | Step | Hold | Renew | Clear | Yield
 
 
 class Done(NamedTuple):
@@ -23,9 +24,12 @@ class Done(NamedTuple):
 
 def apply_event(
     state: State, request: LeaseRequest | None, now_s: float,
-    refused: Mapping[str, str] | None = None,
+    refused: Mapping[str, str] | None = None, seen: Verdict = Verdict.UNCLEAR,
 ) -> Done:  # fmt: skip
-    """The passing of time, and one request after it; `refused` by bounds and device."""
+    """The passing of time, and one request after it; `refused` by bounds and device.
+
+    `seen` is what the keeper reads at a `Yield`.
+    """
     state = lease.end_expired(state, now_s)
     done = Outcome(state, {})
     match request:
@@ -40,7 +44,5 @@ def apply_event(
         case Clear():
             done = lease.clear(state, request, now_s)
         case Yield():
-            done = lease.yield_(state, request, now_s, (refused or {}).get(request.uuid, ""))
-        case Observed():
-            done = lease.observed(state, request, now_s)
+            done = lease.yield_(state, request, seen, now_s)
     return Done(done.state, done.reasons, lease.due_restores(done.state, now_s), done.writes)

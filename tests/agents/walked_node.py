@@ -15,10 +15,11 @@ from faulty_node import FREE, OURS, THEIRS, Card, Clock, Disk, Driver, Killed, L
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
+from joulecut_agent.keeper.evidence import READINGS, SETTLE_S
 from joulecut_agent.keeper.keeper import STOP_FILE_POLL_S, Keeper
 from joulecut_agent.keeper.lease import RETRY_S_MAX
 from joulecut_agent.keeper.protocol import decode_reply, encode_request
-from joulecut_agent.keeper.requests import ClockLimits, Request, Yield
+from joulecut_agent.keeper.requests import Request, Yield
 from joulecut_agent.keeper.settings import Settings
 
 TTL_S_MAX = 60.0
@@ -154,10 +155,15 @@ class WalkedNode:
         card.clocks_mhz, card.clocks_by = mhz, THEIRS if mhz[1] else ""
         if uuid in self._live() and self.rng.random() < 0.6:
             epoch, _, generation = self.holder[uuid]
-            power_mw = card.limit_mw if card.limit_by == OURS else 0
-            reply = self._ask(Yield(uuid, epoch, generation, ClockLimits(0, 0, power_mw)))
-            if reply.slots[0].accepted and not power_mw:
-                assert self.cards[uuid].clocks_mhz == mhz, "what stands there is theirs"
+            for _ in range(READINGS):
+                self._pass(SETTLE_S)
+                if uuid not in self._live() or card.clocks_mhz != mhz:
+                    return
+                reply = self._ask(Yield(uuid, epoch, generation))
+                if reply.slots[0].accepted:
+                    self.counts["yielded"] += 1
+                    self._over(uuid)
+                    assert card.clocks_mhz == mhz, "what stands there is theirs"
 
     def stop_file(self) -> None:
         self.stop.touch()

@@ -44,6 +44,16 @@ def test_a_lock_bounds_the_clock_under_load_and_a_reset_frees_it(rig: Rig) -> No
     assert rig.locks() == (None,) * GPUS
 
 
+def test_the_writer_reads_what_the_reader_does(rig: Rig) -> None:
+    client = rig.client()
+    uuid, clocks_mhz = uuid_and_clocks(client, 1)
+    assert client.ask("writer", "reading", uuid)[1:] == [0.0, ["idle"]]
+    rig.set_load(1, 0.5)
+    client.ask("writer", "lock", uuid, 0, middle(clocks_mhz))
+    shown = [middle(clocks_mhz), 0.5, []]
+    wait("it shows", lambda: client.ask("writer", "reading", uuid) == shown)
+
+
 def test_a_lock_without_minimum_starts_at_the_lowest_clock(rig: Rig) -> None:
     client = rig.client()
     uuid, clocks_mhz = uuid_and_clocks(client)

@@ -21,7 +21,7 @@ def test_a_process_killed_while_writing_blocks_nobody(rig: Rig) -> None:
         assert rig.locks()[0] == (clocks_mhz[1], middle(clocks_mhz))
 
 
-@pytest.mark.parametrize("method", ["lock", "reset"])
+@pytest.mark.parametrize("method", ["lock", "reset", "reading"])
 def test_an_unknown_gpu_is_refused(rig: Rig, method: str) -> None:
     client = rig.client()
     clocks_mhz = uuid_and_clocks(client)[1]
@@ -57,7 +57,7 @@ def test_a_lost_gpu_costs_only_its_own_data(rig: Rig) -> None:
     assert readings[2]["error"][:2] == ["Gone", "gpu_is_lost"]
     assert [gpu["uuid"] for gpu in client.ask("reader", "describe")] == [g["uuid"] for g in before]
     clocks_mhz = before[0]["clocks_mhz"]
-    for method, arguments in (("lock", (0, clocks_mhz[-1])), ("reset", ())):
+    for method, arguments in (("lock", (0, clocks_mhz[-1])), ("reset", ()), ("reading", ())):
         with pytest.raises(Failed) as refused:
             client.ask("writer", method, before[2]["uuid"], *arguments)
         assert refused.value.kind == "Gone"

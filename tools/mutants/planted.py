@@ -31,9 +31,8 @@ LEASE = [
         "for uuid, reason in reasons.items() if reason), ",
         "for uuid, reason in [*reasons.items()][:1] if reason), ",
     ),
-    ("or (request.include_yielded and gpu.last)", "or gpu.last"),
-    ("or (request.include_yielded and gpu.last)", "or request.include_yielded"),
-    ("        or (request.include_yielded and gpu.last)\n", ""),
+    ("and not (gpu.left or by_hand)", "and not gpu.left"),
+    ("and not (gpu.left or by_hand)", "and not by_hand"),
     ("or (by_name and gpu.may_be_ours)", "or by_name"),
     ("        or gpu.pending_restore\n        or (by_name", "        or (by_name"),
     (
@@ -78,8 +77,8 @@ LEASE = [
         "if request.job != last.job or not wanted.same_content(last):",
     ),
     (
-        "        last=lease,\n        may_be_ours=gpu",
-        "        last=gpu.last,\n        may_be_ours=gpu",
+        "        last=lease,\n        written_mhz=",
+        "        last=gpu.last,\n        written_mhz=",
     ),
     (
         "if after[uuid].in_force != before.in_force:",
@@ -126,11 +125,20 @@ LEASE = [
         "        state,\n        cleared",
     ),
     (
-        "if not gpu.lease or gpu.pending_restore or not gpu.lease.is_named_by(request):",
-        "if not gpu.lease or gpu.pending_restore:",
+        "if not gpu.lease or not gpu.lease.is_named_by(request):",
+        "if not gpu.lease:",
     ),
-    ("        lease=None,\n        may_be_ours=(", "        may_be_ours=("),
-    (" or now_s < gpu.late_until_s)", ")"),
+    ("is_open = proven is Verdict.UNCLEAR and (", "is_open = ("),
+    ("(seen is not proven or not limit_changed)", "not limit_changed"),
+    ("(seen is not proven or not limit_changed)", "seen is not proven"),
+    ("if proven in {Verdict.FREE, Verdict.OTHER}", "if proven is not Verdict.UNCLEAR"),
+    ("if proven in {Verdict.FREE, Verdict.OTHER}", "if False"),
+    ('left=cause == "clocks_left" or (gpu.left and cause not in _RESETS_ALL)', "left=gpu.left"),
+    ("or (gpu.left and cause not in _RESETS_ALL)", ""),
+    ("or (gpu.left and cause not in _RESETS_ALL)", "or gpu.left"),
+    ("return self.may_be_ours and not self.lease and not resets", "return self.may_be_ours"),
+    ("written_mhz=(*before_mhz, *asked_mhz)", "written_mhz=asked_mhz"),
+    ("        evidence=none_until_settled(now_s),\n        kept", "        kept"),
     ("and pending.again and pending.power is power", "and False"),
     ('now_s + LATE_S if cause == "keeper_start" else -inf', "-inf"),
     ("pending is None or (pending.again and not pending.failures)", "True"),
@@ -144,7 +152,7 @@ LEASE = [
 ]
 
 KEEPER = [
-    ("if self._held() and self.stopped():", "if False:"),
+    ("ends = set(held) if self.stopped() else", "ends ="),
     (
         "+ STOP_FILE_POLL_S if self._held() else math.inf",
         "+ STOP_FILE_POLL_S if False else math.inf",
@@ -155,16 +163,23 @@ KEEPER = [
         "while (due_s := self.state.due_s()) < until_s:",
         "while (due_s := self.state.due_s()) < -until_s:",
     ),
-    ("forget=[] if ours.power_mw else [uuid]", "forget=[]"),
-    ("self._journal.hold_again(uuid, ours)", "pass"),
-    ('self._end([uuid], "cleared")\n', "pass\n"),
+    ("else self._by_hand().intersection(held)", "else set()"),
+    ("theirs = changed and not self._limits.is_written(uuid, now_mw)", "theirs = False"),
+    ("changed = now_mw > 0 and not is_same_limit", "changed = now_mw > 0 or is_same_limit"),
+    ("Verdict.UNCLEAR if uuid in self._by_hand() else self._verdict", "self._verdict"),
+    ("self._journal.restored((), free=[uuid])", "pass"),
+    ("left=[uuid] * gpu.left", "left=[]"),
+    ("                left=False,\n", ""),
+    ("if held and not held.limits.max_mhz:", "if False:"),
+    ("        self._read_unleased()\n", ""),
     ("self._journal.intend(self.state.epoch_seen, {})", "pass"),
     ("os.path.lexists(stop)", "os.path.exists(stop)"),
     ("if not 0.0 < duration_s <= RELEASE_S_MAX:", "if not 0.0 < duration_s:"),
     ('if not self.restore_all("released"):', 'if not self.restore_all("released") and False:'),
     ("self._writer.close()\n", ""),
     ("self._released_until_s = time.monotonic() + duration_s", "pass"),
-    ("if held.max_mhz:\n", "if True:\n"),
+    ("if held.max_mhz and not gpu.left:\n", "if not gpu.left:\n"),
+    ("if held.max_mhz and not gpu.left:\n", "if held.max_mhz:\n"),
     (
         "limited = held.power_mw > 0 or uuid in self._journal.kept_mw",
         "limited = held.power_mw > 0 == held.max_mhz or uuid in self._journal.kept_mw",
@@ -173,7 +188,10 @@ KEEPER = [
     ("only_late=again or not limited", "only_late=False"),
     ('forget = [uuid] if power in {"found", "left"} else []', "forget = [uuid]"),
     ('forget = [uuid] if power in {"found", "left"} else []', "forget = list[str]()"),
-    ("self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})", "pass"),
+    (
+        "[uuid], forget, kept_mw={uuid: after.kept_power_mw}",
+        "[], forget, kept_mw={uuid: after.kept_power_mw}",
+    ),
     ("            or ttl\n", ""),
     ("uuid: self._uncontrollable(uuid)\n", 'uuid: ""\n'),
     ("            or judged[uuid]\n", ""),
@@ -190,7 +208,7 @@ KEEPER = [
     ("self._set_clocks(write.uuid, write.before, write.wanted)", "pass"),
     ('self._end([write.uuid], "reverted")', "pass"),
     ("self._reset_all_after_damage()\n        self._end_steps()", "self._end_steps()"),
-    ("self._end_steps()\n        self._restore_due()", "self._restore_due()"),
+    ("        self._end_steps()\n        self._read", "        self._read"),
     ("if ttl := bounds.refuse_ttl(self._settings.bounds, request.ttl_s):", "if False:"),
     ("reason = reason or self._stuck(uuid)", "pass"),
     (
@@ -390,8 +408,6 @@ DRIVER_PROCESS = [
 
 DRIFT = [
     ("if not seen.reached and _in_force(gpu, order):", "if True:"),
-    ("return low and order.power_limit_w is None", "return low"),
-    ("return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)", "return True"),
     ("if lost:", "if False:"),
     (
         'return replace(seen, suspect="", ticks=0), lost if ours else ""',
@@ -402,8 +418,11 @@ DRIFT = [
     ("seen.ticks >= TICKS and now_s", "now_s"),
     ("and now_s - seen.suspect_s >= SUSPECT_S", ""),
     ("if memory.order != order:", "if memory.order is None:"),
-    ("return EXTERNAL if seen.reached else NOT_REACHED", "return NOT_REACHED"),
-    ("return EXTERNAL if seen.reached else NOT_REACHED", "return EXTERNAL"),
+    ("return EXTERNAL if theirs else NOT_REACHED", "return NOT_REACHED"),
+    ("return EXTERNAL if theirs else NOT_REACHED", "return EXTERNAL"),
+    ("theirs = seen.reached and not _was_written(clock_mhz, order)", "theirs = seen.reached"),
+    ("if _was_written(clock_mhz, order):", "if False:"),
+    ("if sure or suspect in CONFIRMED else", "if sure else"),
     ("return RESET if free else EXTERNAL", "return EXTERNAL"),
     (
         "clock_mhz >= order.default_mhz - CLOCK_SLACK_MHZ or _explained(gpu)",
@@ -414,8 +433,6 @@ DRIFT = [
     ("limit_w < ours_w - LIMIT_SLACK_W\n", "limit_w < ours_w + LIMIT_SLACK_W\n"),
     ("limit_w > ours_w + LIMIT_SLACK_W", "limit_w > ours_w + 300 * LIMIT_SLACK_W"),
     ("clock_mhz > ours_mhz + CLOCK_SLACK_MHZ", "clock_mhz > ours_mhz"),
-    ("clocks = _other_clock(gpu, order) or not limit", "clocks = _other_clock(gpu, order)"),
-    ("return not clocks and order.clock_max_mhz > 0, not limit", "return not clocks, not limit"),
     ("if cause == RESET and now_s - backoff.reset_s > FORGET_S:", "if cause == RESET:"),
     ("if cause == RESET and now_s - backoff.reset_s > FORGET_S:", "if False:"),
     (
@@ -431,13 +448,42 @@ DRIFT = [
     ("if not order.fresh:\n        return seen", "if False:\n        return seen"),
     ("if not (order.fresh or seen.site_mhz) or not", "if not order.fresh or not"),
     ("site_mhz=gpu.clock_sm_mhz if ticks >= TICKS else 0)", "site_mhz=gpu.clock_sm_mhz)"),
-    ('and "idle" not in gpu.event_reasons', ""),
+    ("and IDLE not in gpu.event_reasons", ""),
     ('return "" if word == "power_cap" and _our_limit(gpu, order) else word', "return word"),
     ('(below or word in {"power_brake", "thermal"})', "below"),
 ]
 
+EVIDENCE = [
+    ("if high_mhz and low_mhz - CLOCK_SLACK_MHZ <= clock_mhz <=", "if low_mhz <= clock_mhz <="),
+    ("busy = reading.busy_ratio >= BUSY_RATIO and", "busy ="),
+    ("and IDLE not in reading.reasons", ""),
+    ("above_lock = 0 < high_mhz < clock_mhz", "above_lock = False"),
+    ("(busy and not set(reading.reasons) - {IDLE})", "busy"),
+    ("if shows and is_written(", "if is_written("),
+    ("if busy and clock_mhz >= default_mhz", "if clock_mhz >= default_mhz"),
+    ("if mhz < default_mhz - 2 * CLOCK_SLACK_MHZ)", "if mhz)"),
+    ("abs(clock_mhz - mhz) <= CLOCK_SLACK_MHZ for", "clock_mhz == mhz + 1 for"),
+    ("if now_s < self.next_s:", "if False:"),
+    ("if seen is not self.verdict:", "if self.readings == 0:"),
+    ("self.readings >= READINGS and now_s", "now_s"),
+    ("and now_s - self.since_s >= SURE_S - 1e-6", ""),
+    ("next_s=now_s + SETTLE_S", "next_s=now_s"),
+]
+
+UNLEASED = [
+    ("if gpu.is_watched and now_s >= gpu.evidence.next_s)", "if now_s >= gpu.evidence.next_s)"),
+    ("and now_s >= gpu.written_s + LATE_S:", ":"),
+    ("written_mhz=(), left=False, shown=None", "written_mhz=(), left=False"),
+    ("if proven is not Verdict.OURS or", "if"),
+    ("or now_s < shown.next_s or", "or"),
+    ("or shown.resets >= RETAKES_END:", ":"),
+    ("RETAKE_S * 2.0 ** min(shown.resets, 16), RETAKE_S_MAX", "RETAKE_S, RETAKE_S_MAX"),
+]
+
 BY_FILE = {
     "keeper/lease.py": LEASE,
+    "keeper/evidence.py": EVIDENCE,
+    "keeper/unleased.py": UNLEASED,
     "keeper/keeper.py": KEEPER,
     "keeper/device_limits.py": DEVICE_LIMITS,
     "keeper/journal.py": JOURNAL,

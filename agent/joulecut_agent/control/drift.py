@@ -1,27 +1,32 @@
 """Drift: a GPU that does not show what was set, and its cause.
 
 Pure. No driver reports locked clocks, so the observed clock is the only evidence. One reading
-proves nothing: a cause is reported after several in a row. An external writer is never fought: the
-lease ends, and the agent backs off.
+proves nothing: a cause is reported after several in a row. The causes in CONFIRMED concern another
+writer, which is never fought. The keeper confirms them by readings of its own; then the lease ends,
+and the agent backs off.
 """
 
 from dataclasses import dataclass, replace
 
+from joulecut_agent.keeper import evidence
+from joulecut_agent.keeper.evidence import (
+    BELOW_SLACK_RATIO,
+    BUSY_RATIO,
+    CLOCK_SLACK_MHZ,
+    IDLE,
+    SETTLE_S,
+)
 from joulecut_wire.messages import GpuSnapshot, Lease
 
 EXTERNAL, RESET = "external_writer", "reset"
 NOT_REACHED, LIMIT = "not_reached", "out_of_band_limit"
 RELOAD, PERSISTENCE = "driver_reload", "persistence_lost"
-YIELDED = frozenset((EXTERNAL, RESET))  # nothing of ours is left to undo
+CONFIRMED = frozenset((EXTERNAL, RESET))  # by the keeper, at each reading that suggests them
 CLEARED = frozenset((RELOAD, PERSISTENCE, NOT_REACHED))  # the restore is idempotent
 CAUSES = (EXTERNAL, RESET, NOT_REACHED, LIMIT, RELOAD, PERSISTENCE)
 
 TICKS = 3  # readings in a row: a clock change, or one late reading, spans two
 SUSPECT_S = 0.3  # and for this long, at any reading rate
-SETTLE_S = 1.0  # after a command; the slowest known clock change takes a tenth of it
-BUSY_RATIO = 0.5  # the driver's utilisation; below it a GPU may have any clock
-CLOCK_SLACK_MHZ = 30  # two steps of the clock list
-BELOW_SLACK_RATIO = 0.05  # boost loses some steps to temperature without an event reason
 LIMIT_SLACK_W = 1.0  # limits are whole watts on some boards
 BACKOFF_S, BACKOFF_S_MAX = 60.0, 3600.0  # a minute for an operator to finish; an hour costs little
 FORGET_S = 4 * 3600.0  # half a shift without a failure resets the backoff
@@ -53,6 +58,7 @@ class Order:
     since_s: float = 0.0
     fresh: bool = False  # this agent's keeper has never written to it
     schedule_mhz: int = 0  # the lowest clock of its clock schedule; 0 without one
+    written_mhz: tuple[int, ...] = ()  # by keepers of this boot, for this lease or before it
 
     @property
     def lowest_mhz(self) -> int:
@@ -84,12 +90,19 @@ class Backoff:
     until_s: float = float("-inf")
 
 
-def order_of(lease: Lease | None, default_mhz: int, *, since_s: float, fresh: bool) -> Order:
+def order_of(
+    lease: Lease | None, default_mhz: int, *, since_s: float, fresh: bool,
+    written_mhz: tuple[int, ...] = (),
+) -> Order:  # fmt: skip
     if lease is None:
         return Order(default_mhz, fresh=fresh)
-    schedule_mhz = lease.clock_lowest_mhz
     return Order(
-        default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s, schedule_mhz=schedule_mhz
+        default_mhz,
+        lease.clock_max_mhz,
+        lease.power_limit_w,
+        since_s,
+        schedule_mhz=lease.clock_lowest_mhz,
+        written_mhz=written_mhz,
     )
 
 
@@ -114,7 +127,7 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
     if seen.ticks < TICKS:
         seen = replace(seen, ticks=seen.ticks + 1)
     sure = seen.ticks >= TICKS and now_s - seen.suspect_s >= SUSPECT_S
-    return seen, suspect if sure else ""
+    return seen, suspect if sure or suspect in CONFIRMED else ""
 
 
 def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:
@@ -140,34 +153,9 @@ def slow_reason(gpu: GpuSnapshot, order: Order, site_mhz: int = 0) -> str:
     return "site_lock" if site_mhz and below and not order.clock_max_mhz else ""
 
 
-def limits_still_ours(gpu: GpuSnapshot, order: Order, cause: str) -> tuple[bool, bool]:
-    """Whether (clocks, power limit) are still ours after an external write."""
-    limit = cause == LIMIT or _other_limit(gpu, order)
-    clocks = _other_clock(gpu, order) or not limit
-    return not clocks and order.clock_max_mhz > 0, not limit and order.power_limit_w is not None
-
-
-def is_beneath_external(gpu: GpuSnapshot, order: Order) -> bool:
-    """Whether our lock may remain, hidden by a lower external one."""
-    low = gpu.clock_sm_mhz is not None and gpu.clock_sm_mhz < order.lowest_mhz
-    return low and order.power_limit_w is None
-
-
-def shows_lock(gpu: GpuSnapshot, clock_mhz: int) -> bool:
-    """Whether a lock at this clock holds the GPU."""
-    return _in_force(gpu, Order(clock_mhz, clock_mhz)) and not _explained(gpu)
-
-
-def runs_free(gpu: GpuSnapshot, default_mhz: int) -> bool:
-    """Whether a busy GPU reaches the clock that it has without a lock."""
-    clock_mhz = gpu.clock_sm_mhz
-    free_mhz = default_mhz * (1.0 - BELOW_SLACK_RATIO)
-    return _busy(gpu) and clock_mhz is not None and clock_mhz >= free_mhz
-
-
 def extended(backoff: Backoff, cause: str, now_s: float) -> Backoff:
     """After an external write: a doubling delay. One reset may be the end of a Slurm step."""
-    if cause not in YIELDED and cause != NOT_REACHED:
+    if cause not in CONFIRMED and cause != NOT_REACHED:
         return backoff
     if cause == RESET and now_s - backoff.reset_s > FORGET_S:
         return replace(backoff, reset_s=now_s)
@@ -190,11 +178,14 @@ def _suspect(seen: Memory, gpu: GpuSnapshot, order: Order) -> str:
     clock_mhz, ours_mhz = gpu.clock_sm_mhz, order.clock_max_mhz
     if clock_mhz is not None and ours_mhz:
         if _other_clock(gpu, order):
+            if _was_written(clock_mhz, order):
+                return NOT_REACHED
             free = clock_mhz >= order.default_mhz - CLOCK_SLACK_MHZ or _explained(gpu)
             return RESET if free else EXTERNAL
         below = clock_mhz < order.lowest_mhz * (1.0 - BELOW_SLACK_RATIO)
         if _busy(gpu) and below and not _explained(gpu):
-            return EXTERNAL if seen.reached else NOT_REACHED
+            theirs = seen.reached and not _was_written(clock_mhz, order)
+            return EXTERNAL if theirs else NOT_REACHED
     limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
     low = limit_w is not None and ours_w is not None and limit_w < ours_w - LIMIT_SLACK_W
     return LIMIT if low and not gpu.power_profiles else ""
@@ -215,7 +206,7 @@ def _site(seen: Memory, gpu: GpuSnapshot, order: Order) -> Memory:
 
 
 def _busy(gpu: GpuSnapshot) -> bool:
-    return (gpu.utilization_gpu_ratio or 0.0) >= BUSY_RATIO and "idle" not in gpu.event_reasons
+    return (gpu.utilization_gpu_ratio or 0.0) >= BUSY_RATIO and IDLE not in gpu.event_reasons
 
 
 def _explained(gpu: GpuSnapshot) -> bool:
@@ -240,6 +231,11 @@ def _other_clock(gpu: GpuSnapshot, order: Order) -> bool:
 def _other_limit(gpu: GpuSnapshot, order: Order) -> bool:
     limit_w, ours_w = gpu.power_limit_enforced_w, order.power_limit_w
     return limit_w is not None and ours_w is not None and limit_w > ours_w + LIMIT_SLACK_W
+
+
+def _was_written(clock_mhz: int, order: Order) -> bool:
+    """Whether a clock is one of ours, such as that of an earlier lease: the driver may be late."""
+    return evidence.is_written(clock_mhz, order.written_mhz, order.default_mhz)
 
 
 def _our_limit(gpu: GpuSnapshot, order: Order) -> bool:

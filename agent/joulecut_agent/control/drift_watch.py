@@ -4,25 +4,23 @@
 commands while it backs off, and shows both to watchers, scrapes and health checks.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from joulecut_agent.control import drift
-from joulecut_agent.control.drift import Backoff, Memory, Order
+from joulecut_agent.control.drift import Backoff, Memory
 from joulecut_agent.control.slowdown_notice import Reasons, SlowdownNotice, notice_of
 from joulecut_agent.counters import Counters
-from joulecut_agent.keeper.client import MW_PER_W, KeeperClient, KeeperGone, Status
+from joulecut_agent.keeper.client import KeeperClient, KeeperGone, Status
 from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.keeper.protocol import Slot
-from joulecut_agent.keeper.requests import Clear, ClockLimits, Observed, Yield
+from joulecut_agent.keeper.requests import Clear, Yield
 from joulecut_agent.log import log
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease, NodeSnapshot
 from joulecut_wire.metrics import CONTROL_DRIFT
 
 SHOWN_S = 60.0  # long enough for a controller's pass and a scrape
-COMPARE_S = 1.0  # between two messages about a lock without a lease
 UNCONTROLLABLE_S = 5.0  # one refusal of a busy driver lasts two
 
 
@@ -41,22 +39,9 @@ class _Gpu:
     drift: str = ""
     drift_until_s: float = 0.0  # how long drift that ended a lease is shown
     slow: str = ""
-    # A lock of ours that may remain beneath an external one.
-    left_mhz: int = 0
-    left_ticks: int = 0  # readings in a row that showed it
-    # Without a lease: readings in a row that showed a lock of ours, or none.
-    locked_ticks: int = 0
-    free_ticks: int = 0
-    compared_s: float = 0.0  # when the keeper was last informed of it
-    yielded: bool = False  # the lease ended without a write
     uncontrollable_s: float | None = None  # since when it is under a lease and uncontrollable
     enforced_w: float | None = None  # the power limit at the last drift
     drift_of: tuple[int, int] = (0, 0)  # epoch and generation of the lease that drifted
-
-    @property
-    def is_clearly_lowered(self) -> bool:
-        """Whether the last lease's clock can be told from the default."""
-        return 0 < self.clock_max_mhz < self.default_mhz - 2 * drift.CLOCK_SLACK_MHZ
 
 
 class DriftWatch:
@@ -170,9 +155,6 @@ class DriftWatch:
         known.fresh = known.fresh and lease is None and not ours
         limits = (lease.clock_max_mhz, lease.power_limit_w) if lease else (0, None)
         if limits != (known.clock_max_mhz, known.power_limit_w):
-            if lease is None and not known.yielded:
-                known.left_mhz = 0  # the keeper watches its own locks
-            known.yielded = False
             known.clock_max_mhz, known.power_limit_w = limits
             known.since_s = time.monotonic()
         if lease and slot and self._is_uncontrollable(known, slot, status):
@@ -183,49 +165,16 @@ class DriftWatch:
             )
             self._end(Clear(uuids=(gpu.uuid,)))
             return
-        order = drift.order_of(lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh)
+        order = drift.order_of(
+            lease,
+            known.default_mhz,
+            since_s=known.since_s,
+            fresh=known.fresh,
+            written_mhz=slot.written_mhz if slot else (),
+        )
         known.memory, cause = drift.look(known.memory, gpu, order, now_s)
         known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
-        self._clear_left(known, gpu, lease)
-        if slot and lease is None and now_s - known.since_s >= drift.SETTLE_S:
-            self._compare(known, gpu, slot, now_s)
-        self._note(known, gpu, lease, order, cause)
-
-    def _clear_left(self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None) -> None:
-        """Resets a lock of ours that shows again: the external one is gone."""
-        if lease is not None:
-            known.left_mhz = 0
-        shows = known.left_mhz > 0 and drift.shows_lock(gpu, known.left_mhz)
-        known.left_ticks = known.left_ticks + 1 if shows else 0
-        if known.left_ticks < drift.TICKS:
-            return
-        with contextlib.suppress(KeeperGone):
-            self._keeper.ask(Clear(uuids=(gpu.uuid,), include_yielded=True))
-            log(
-                "agent",
-                f"{gpu.uuid}: our lock at {known.left_mhz} MHz showed again: reset",
-                "warning",
-            )
-            known.left_mhz = known.left_ticks = 0
-
-    def _compare(self, known: _Gpu, gpu: GpuSnapshot, slot: Slot, now_s: float) -> None:
-        """Compares a GPU without a lease with its default, as long as a lock of ours may remain.
-
-        The keeper decides: it resets again, and calls the GPU stuck if that does not help.
-        """
-        highest_mhz = known.default_mhz - 2 * drift.CLOCK_SLACK_MHZ
-        clocks_mhz = [mhz for mhz in slot.watched_mhz if mhz < highest_mhz]
-        shows = any(drift.shows_lock(gpu, mhz) for mhz in clocks_mhz)
-        known.locked_ticks = known.locked_ticks + 1 if shows else 0
-        free = bool(slot.watched_mhz) and drift.runs_free(gpu, known.default_mhz)
-        known.free_ticks = known.free_ticks + 1 if free else 0
-        sure = max(known.locked_ticks, known.free_ticks) >= drift.TICKS
-        if not sure or now_s - known.compared_s < COMPARE_S:
-            return
-        known.compared_s = now_s
-        with contextlib.suppress(KeeperGone):
-            self._keeper.ask(Observed(gpu.uuid, shows_lock=shows))
-            self._keeper.refresh()
+        self._note(known, gpu, lease, cause)
 
     def _is_uncontrollable(self, known: _Gpu, slot: Slot, status: Status) -> bool:
         """Whether a GPU became uncontrollable under its lease: MIG was switched on, for example.
@@ -241,9 +190,7 @@ class DriftWatch:
             return True
         return False
 
-    def _note(
-        self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None, order: Order, cause: str
-    ) -> None:
+    def _note(self, known: _Gpu, gpu: GpuSnapshot, lease: Lease | None, cause: str) -> None:
         numbers = (lease.epoch, lease.generation) if lease else known.drift_of
         if not cause:
             # Drift that ended a lease is shown until `drift_until_s` or the next lease.
@@ -257,10 +204,10 @@ class DriftWatch:
         # Less may be enforced than is set. Only the keeper reads what is set: it refuses to end
         # a lease whose limit is still set, and is asked again when the enforced limit changes.
         ends = cause != drift.LIMIT or enforced_w != known.enforced_w
-        if ends and lease is not None and self._end_lease(gpu, lease, order, cause):
+        if ends and lease is not None and self._end_lease(gpu, lease, cause):
             cause = drift.EXTERNAL if cause == drift.LIMIT else cause
             known.backoff = drift.extended(known.backoff, cause, time.monotonic())
-        elif cause in (known.drift, *drift.YIELDED, *drift.CLEARED):
+        elif cause in (known.drift, *drift.CONFIRMED, *drift.CLEARED):
             return
         known.drift = cause
         known.drift_until_s = max(known.backoff.until_s, time.monotonic() + SHOWN_S)
@@ -273,22 +220,10 @@ class DriftWatch:
             "warning",
         )
 
-    def _end_lease(self, gpu: GpuSnapshot, lease: Lease, order: Order, cause: str) -> bool:
-        """Ends a lease, with a write or without; whether the keeper accepted."""
-        if cause in drift.YIELDED or cause == drift.LIMIT:
-            clocks, limit = drift.limits_still_ours(gpu, order, cause)
-            ours = ClockLimits(
-                lease.clock_min_mhz if clocks else 0,
-                lease.clock_max_mhz if clocks else 0,
-                round((lease.power_limit_w or 0.0) * MW_PER_W) if limit else 0,
-            )
-            known = self._gpus[gpu.uuid]
-            hidden = cause == drift.EXTERNAL and drift.is_beneath_external(gpu, order)
-            known.left_mhz = order.clock_max_mhz if hidden else 0
-            known.yielded = True
-            # A driver that accepted the lock and is late may still set it.
-            late = cause == drift.RESET and known.is_clearly_lowered
-            return self._end(Yield(gpu.uuid, lease.epoch, lease.generation, ours, late))
+    def _end_lease(self, gpu: GpuSnapshot, lease: Lease, cause: str) -> bool:
+        """Whether the keeper ended a lease; about another writer it goes by its own readings."""
+        if cause in drift.CONFIRMED or cause == drift.LIMIT:
+            return self._end(Yield(gpu.uuid, lease.epoch, lease.generation))
         return self._end(Clear(job=lease.job, uuids=(gpu.uuid,)))
 
     def _end(self, request: Clear | Yield) -> bool:

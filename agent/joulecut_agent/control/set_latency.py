@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from joulecut_agent.control.drift import BUSY_RATIO, CLOCK_SLACK_MHZ
 from joulecut_agent.control.iteration_clock import p95
 from joulecut_agent.control.timed_schedule import SetLatencies
+from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 
 SAMPLES_MAX = 64  # the newest; a driver upgrade changes the answer

@@ -75,16 +75,22 @@ class DeviceLimits:
         """No write of ours can take effect any more."""
         self._late_mw.pop(uuid, None)
 
+    def is_written(self, uuid: str, now_mw: int) -> bool:
+        """Whether a keeper of this boot has written this limit."""
+        written_mw = self._journal.written_mw.get(uuid, ())
+        return self._is_late(uuid, now_mw) or any(is_same_limit(now_mw, mw) for mw in written_mw)
+
     def _is_late(self, uuid: str, now_mw: int) -> bool:
         return any(is_same_limit(now_mw, mw) for mw in self._late_mw.get(uuid, ()))
 
     def _is_ours(self, uuid: str, now_mw: int) -> bool:
         """Whether a keeper of this boot has set this limit, or found it."""
         safe, found_mw = self._settings.power_safe, self._journal.recorded_mw.get(uuid, 0)
-        ours_mw = [*self._journal.written_mw.get(uuid, ()), found_mw]
+        ours_mw = [found_mw]
         if found_mw and not isinstance(safe, str):
             ours_mw.append(safe)  # set when an earlier lease expired
-        return self._is_late(uuid, now_mw) or any(is_same_limit(now_mw, mw) for mw in ours_mw)
+        is_known = any(is_same_limit(now_mw, mw) for mw in ours_mw)
+        return is_known or self.is_written(uuid, now_mw)
 
     # -- setting -------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ size. A record is one line: checksum, kind, boot id, values.
     set BOOT UUID MIN MAX EPOCH GENERATION MW KEEP
     restored BOOT UUID [UNTIL]           undone; until that monotonic time, in seconds, a write that
                                          was not answered may still set the GPU again
-    yielded BOOT UUID                    its clocks are not ours any more
+    clocks BOOT UUID LEFT MHZ...         the max clocks that may still be ours, newest last, none
+                                         once it was seen free; LEFT 1: another writer's were seen
 
 A torn last line is skipped: nothing was written to a GPU after it. Any other damaged line, other
 bytes, or a file that cannot be read, may have named any GPU: `damaged` is then True.
@@ -42,7 +43,8 @@ COPIES = 3  # of a record that no getter can replace: a damaged line end costs t
 class Journal:
     """`held`: the limits set in this boot and not undone, newest last.
 
-    `ours`: the GPUs whose clocks may still be as this boot's keepers set them.
+    `clocks_mhz`: the max clocks that this boot's keepers set, newest last, of the GPUs that may
+    still be as they set them. `left`: those of them that show another writer's clocks.
     `recorded_mw`: the power limits found before the first write of ours, or lower ones that another
     writer has set since.
     `written_mw`: the limits that we may have written since, newest last.
@@ -64,7 +66,8 @@ class Journal:
         self._file, self._epochs = _File(path), _File(epochs) if epochs else None
         self.epoch_seen = 0
         self.held: dict[str, ClockLimits] = {}
-        self.ours: set[str] = set()
+        self.clocks_mhz: dict[str, tuple[int, ...]] = {}
+        self.left: set[str] = set()
         self.recorded_mw: dict[str, int] = {}
         self.written_mw: dict[str, tuple[int, ...]] = {}
         self.kept_mw: dict[str, int] = {}
@@ -131,16 +134,17 @@ class Journal:
         self.recorded_mw.update({uuid: found for uuid, (found, *_) in limits_mw.items()})
         self._keep(kept_mw)
         for uuid, lease in news.items():
-            self._hold(uuid, lease.limits)
+            self._hold(uuid, lease.limits, lease.schedule_mhz)
         self.last.update(news)
 
     def restored(
-        self, uuids: Iterable[str], forget: Iterable[str] = (), yielded: Iterable[str] = (),
-        kept_mw: Mapping[str, int] | None = None,
+        self, uuids: Iterable[str], forget: Iterable[str] = (), free: Iterable[str] = (),
+        kept_mw: Mapping[str, int] | None = None, left: Iterable[str] = (),
     ) -> None:  # fmt: skip
         """These GPUs are undone; `forget` have their recorded power limit back.
 
-        The clocks of `yielded` are not ours any more. `kept_mw` as for `intend`.
+        The clocks of `free` are not ours any more; those of `left` are another writer's, and may
+        become ours again. `kept_mw` as for `intend`.
 
         Never raises: a missing record only costs one more restore.
         """
@@ -152,12 +156,14 @@ class Journal:
             self.written_mw.pop(uuid, None)
         changed_mw = self._changed_kept(kept_mw or {})
         self._keep(changed_mw)
-        self.ours.difference_update(yielded)
+        for uuid in free:
+            self._know_clocks(uuid, (0,))
+        self.left.update(left)
         lines = [
             *[f"restored {self._boot_id} {uuid}" for uuid in known],
             *self._limit_lines(gone),
             *self._kept_lines(changed_mw),
-            *[f"yielded {self._boot_id} {uuid}" for uuid in yielded],
+            *self._clock_lines((*free, *left)),
         ]
         if lines:
             with contextlib.suppress(OSError):
@@ -187,10 +193,6 @@ class Journal:
         lines = self._limit_lines({uuid: (found_mw, *self.written_mw.get(uuid, ()))})
         with contextlib.suppress(OSError):
             self._file.append(lines, self._compacted())
-
-    def hold_again(self, uuid: str, limits: ClockLimits) -> None:
-        """Limits that are still to be undone, of a GPU whose lease has ended without a write."""
-        self.held[uuid] = limits
 
     def hold_all(self, uuids: Iterable[str]) -> None:
         """Names every GPU of the node after damage, in new files; unreadable ones are kept aside.
@@ -224,13 +226,23 @@ class Journal:
             self.epoch_seen, self.last = epoch_seen, last
             raise
 
-    def _hold(self, uuid: str, limits: ClockLimits) -> None:
+    def _hold(self, uuid: str, limits: ClockLimits, schedule_mhz: tuple[int, ...] = ()) -> None:
         self._late_until_s.pop(uuid, None)
+        self.left.discard(uuid)
         if limits.max_mhz:
-            self.ours.add(uuid)
+            set_mhz = (limits.max_mhz, *schedule_mhz)
+            before_mhz = (mhz for mhz in self.clocks_mhz.get(uuid, ()) if mhz not in set_mhz)
+            self.clocks_mhz[uuid] = (*before_mhz, *set_mhz)
         self.held[uuid] = _merged(limits, self.held.get(uuid, NO_LIMITS))
         if limits.power_mw and uuid in self.recorded_mw:
             self.written_mw[uuid] = self._limits_with(uuid, limits.power_mw)
+
+    def _know_clocks(self, uuid: str, numbers: tuple[int, ...]) -> None:
+        left, *clocks_mhz = numbers or (1, *self.clocks_mhz.get(uuid, ()))
+        self.clocks_mhz[uuid] = tuple(clocks_mhz)
+        self.left.discard(uuid)
+        if left:
+            self.left.add(uuid)
 
     def _limits_with(self, uuid: str, power_mw: int) -> tuple[int, ...]:
         others = [mw for mw in self.written_mw.get(uuid, ()) if mw != power_mw]
@@ -273,6 +285,10 @@ class Journal:
     def _kept_lines(self, kept_mw: Mapping[str, int]) -> list[str]:
         return [self._line("kept", uuid, mw) for uuid, mw in kept_mw.items()] * COPIES
 
+    def _clock_lines(self, uuids: Iterable[str]) -> list[str]:
+        known = self.clocks_mhz
+        return [self._line("clocks", u, int(u in self.left), *known.get(u, ())) for u in uuids]
+
     def _line(self, kind: str, uuid: str, *numbers: int) -> str:
         return f"{kind} {self._boot_id} {uuid} {' '.join(map(str, numbers))}"
 
@@ -288,7 +304,7 @@ class Journal:
             *self._set_lines(self.last),
             *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
             *[self._line("restored", u, until_s) for u, until_s in self._late_until_s.items()],
-            *[f"yielded {self._boot_id} {u}" for u in self.last if u not in self.ours],
+            *self._clock_lines({*self.last, *self.clocks_mhz}),
         ]
 
     # -- reading -------------------------------------------------------------------------
@@ -332,8 +348,8 @@ class Journal:
                     self._late_until_s[subject] = int(values[0])
                 else:
                     self.held.pop(subject, None)
-            case "yielded":
-                self.ours.discard(subject)
+            case "clocks" | "yielded":  # the second by the version before, without values
+                self._know_clocks(subject, tuple(map(int, values if this_boot else (0,))))
             case "limit":
                 found_mw, *ours_mw = map(int, values)
                 self.recorded_mw.pop(subject, None)
@@ -359,7 +375,7 @@ class Journal:
         schedule_mhz = self._schedules.pop(uuid, ())
         self.last[uuid] = Lease("", epoch, generation, limits, 0.0, schedule_mhz, bool(keep))
         if this_boot:
-            self._hold(uuid, limits)
+            self._hold(uuid, limits, schedule_mhz)
         else:
             self.remarks.add("locks of another boot are gone with it: nothing to restore")
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import bounds, lease
+from joulecut_agent.keeper import bounds, evidence, lease, unleased
 from joulecut_agent.keeper.bounds import Change, WriteHistory
 from joulecut_agent.keeper.device_limits import LIMIT_SLACK_MW, DeviceLimits, is_same_limit
+from joulecut_agent.keeper.evidence import Reading, Verdict
 from joulecut_agent.keeper.journal import UNKNOWN_LIMITS, Journal
 from joulecut_agent.keeper.lease import (
     RETRY_S_MAX,
@@ -31,16 +32,14 @@ from joulecut_agent.keeper.lease import (
     State,
     Write,
 )
-from joulecut_agent.keeper.protocol import Reply, Slot
+from joulecut_agent.keeper.protocol import WRITTEN_MAX, Reply, Slot
 from joulecut_agent.keeper.requests import (
     GPUS_MAX,
-    NO_LIMITS,
     Apply,
     Clear,
     ClockLimits,
     GpuSetting,
     Hold,
-    Observed,
     Release,
     Renew,
     Request,
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
 
 LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; the rest stays in the journal
 STOP_FILE_POLL_S = 1.0  # while a lease is in force
+BY_HAND = "locked-by-hand"  # in the state directory: UUIDs of GPUs that a person has locked
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -88,14 +88,13 @@ class Keeper:
         self._reset_all_after_damage()
 
     def _gpu_of_journal(self, uuid: str) -> Gpu:
-        last, now_s = self._journal.last.get(uuid), time.monotonic()
-        clocks_mhz = (last.limits.max_mhz, *last.schedule_mhz) if last else ()
+        now_s = time.monotonic()
         return Gpu(
-            last=last,
-            may_be_ours=uuid in self._journal.ours,
-            kept_power_mw=self._journal.kept_mw.get(uuid, 0),
-            written_mhz=tuple(mhz for mhz in clocks_mhz if mhz),
+            last=self._journal.last.get(uuid),
+            written_mhz=self._journal.clocks_mhz.get(uuid, ()),
             written_s=now_s,  # by an earlier keeper, no later than now
+            left=uuid in self._journal.left,
+            kept_power_mw=self._journal.kept_mw.get(uuid, 0),
             pending_restore=(
                 PendingRestore("keeper_start", 0, now_s, again=True)
                 if uuid in self._journal.late
@@ -106,18 +105,21 @@ class Keeper:
     # -- the passing of time -------------------------------------------------------------
 
     def tick(self) -> None:
-        """Ends leases and steps whose time is over, tries due restores, looks for the stop file."""
-        if self._held() and self.stopped():
-            self._end(self._held(), "stopped")
+        """Ends what is over, tries due restores, reads GPUs without a lease, looks for files."""
+        if held := self._held():
+            ends = set(held) if self.stopped() else self._by_hand().intersection(held)
+            self._end(sorted(ends), "stopped")
         self._reset_all_after_damage()
         self._end_steps()
+        self._read_unleased()
         self._restore_due()
 
     def due_s(self) -> float:
         """Time of the next `tick` if no message arrives before."""
         poll_s = time.monotonic() + STOP_FILE_POLL_S if self._held() else math.inf
         list_s = self._list_all_s if self._journal.damaged else math.inf
-        return min(self.state.due_s(), poll_s, list_s)
+        reading_s = max(unleased.due_s(self.state), self._released_until_s)
+        return min(self.state.due_s(), poll_s, list_s, reading_s)
 
     def restore_all(self, cause: str) -> bool:
         """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
@@ -135,6 +137,12 @@ class Keeper:
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
         stop = self._settings.stop_file
         return f"the file {stop} stops all control" if stop and os.path.lexists(stop) else ""
+
+    def _by_hand(self) -> frozenset[str]:
+        """The GPUs that a person has named as locked by hand."""
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return frozenset((Path(self._settings.state_dir) / BY_HAND).read_text().split())
+        return frozenset()
 
     def _held(self) -> list[str]:
         return [uuid for uuid, gpu in self.state.gpus.items() if gpu.lease]
@@ -155,6 +163,29 @@ class Keeper:
             outcome = lease.step(self.state, step, now_s)
             if any(self._set_leases(outcome, self.state.epoch_seen, {}).values()):
                 self._end([step.uuid], "step_ended")
+
+    def _read_unleased(self) -> None:
+        """Reads GPUs without a lease; a lock of ours that shows is reset."""
+        now_s = time.monotonic()
+        for uuid in () if self._release_left_s() else unleased.due(self.state, now_s):
+            seen = Verdict.UNCLEAR if uuid in self._by_hand() else self._verdict(uuid)
+            self.state = unleased.read(self.state, uuid, seen, time.monotonic())
+            if not self.state.gpu(uuid).may_be_ours:
+                self._journal.restored((), free=[uuid])
+
+    def _verdict(self, uuid: str) -> Verdict:
+        """Whose clocks one reading of a GPU shows."""
+        gpu, site = self.state.gpu(uuid), self._settings.site_default
+        held = gpu.lease
+        if held and not held.limits.max_mhz:
+            return Verdict.UNCLEAR  # the lease says nothing about clocks
+        leased_mhz = (min(held.clocks_mhz), held.limits.max_mhz) if held else (0, 0)
+        default_mhz = site[1] if site else max(self._limits.supported_mhz(uuid), default=0)
+        try:
+            reading = Reading(*self._writer.reading(uuid))
+        except DeviceError:
+            return Verdict.UNCLEAR
+        return evidence.verdict(reading, gpu.written_mhz, default_mhz, leased_mhz)
 
     def _restore_due(self) -> None:
         now_s = time.monotonic()
@@ -218,8 +249,6 @@ class Keeper:
                 reasons = self._clear(request)
             case Yield():
                 reasons = self._yield(request)
-            case Observed():
-                reasons = self._observed(request)
             case Release():
                 reasons = {WHOLE: self._release(request.duration_s)}
             case Resume():
@@ -251,53 +280,27 @@ class Keeper:
         return self._set_leases(outcome, request.epoch, {})
 
     def _clear(self, request: Clear) -> Mapping[str, str]:
-        outcome = lease.clear(self.state, request, time.monotonic())
+        outcome = lease.clear(self.state, request, time.monotonic(), self._by_hand())
         self.state = outcome.state
         self._restore_due()
         self._keep_epoch()
         return outcome.reasons
 
-    def _observed(self, request: Observed) -> Mapping[str, str]:
-        if self._release_left_s():
-            return {request.uuid: self.stopped()}
-        outcome = lease.observed(self.state, request, time.monotonic())
-        free = self.state.gpu(request.uuid).may_be_ours
-        free = free and not outcome.state.gpu(request.uuid).may_be_ours
+    def _yield(self, request: Yield) -> Mapping[str, str]:
+        """A lease ends by what this keeper reads itself."""
+        uuid, held = request.uuid, self.state.gpu(request.uuid).lease
+        if not held:
+            return {uuid: "no lease to yield"}
+        now_mw = self._limits.power_limits(uuid).now_mw if held.limits.power_mw else 0
+        changed = now_mw > 0 and not is_same_limit(now_mw, held.limits.power_mw)
+        theirs = changed and not self._limits.is_written(uuid, now_mw)
+        outcome = lease.yield_(
+            self.state, request, self._verdict(uuid), time.monotonic(),
+            limit_changed=changed, limit_is_theirs=theirs,
+        )  # fmt: skip
         self.state = outcome.state
-        if free:
-            self._journal.restored((), yielded=[request.uuid])
         self._restore_due()
         return outcome.reasons
-
-    def _yield(self, request: Yield) -> Mapping[str, str]:
-        """Limits of an external writer are not ours to undo; those that are ours are restored."""
-        uuid, ours = request.uuid, request.ours
-        refusal = self._refuse_yield(request)
-        outcome = lease.yield_(self.state, request, time.monotonic(), refusal)
-        self.state = outcome.state
-        if outcome.reasons[uuid]:
-            return outcome.reasons
-        self._journal.restored(
-            [uuid] if ours == NO_LIMITS else [],
-            forget=[] if ours.power_mw else [uuid],
-            yielded=[] if self.state.gpu(uuid).may_be_ours else [uuid],
-            kept_mw={uuid: self.state.gpu(uuid).kept_power_mw},
-        )
-        if ours != NO_LIMITS:
-            self._journal.hold_again(uuid, ours)
-            self._end([uuid], "cleared")
-        return outcome.reasons
-
-    def _refuse_yield(self, request: Yield) -> str:
-        """Reason to keep a lease whose power limit is said to be another writer's, or ""."""
-        held = self.state.gpu(request.uuid).lease
-        if not held or not held.limits.power_mw or request.ours.power_mw:
-            return ""
-        now_mw = self._limits.power_limits(request.uuid).now_mw
-        if not now_mw:
-            return "no power limit can be read"
-        same = is_same_limit(now_mw, held.limits.power_mw)
-        return "the power limit is still the lease's" if same else ""
 
     def _release(self, duration_s: float) -> str:
         """Restores every GPU and drops all handles; reason of a refusal, or ""."""
@@ -380,6 +383,7 @@ class Keeper:
     def _uncontrollable(self, uuid: str) -> str:
         """Reason why this GPU takes no commands now, or ""."""
         why = self._stuck(uuid) or self.trouble or self.stopped()
+        why = why or (f"the file {BY_HAND} names it" if uuid in self._by_hand() else "")
         why = why or ("the journal is damaged" if self._journal.damaged else "")
         why = why or self._writer.uncontrollable(uuid)
         return why or ("" if self._supported_mhz(uuid) else "no clocks can be set on this GPU")
@@ -389,8 +393,9 @@ class Keeper:
         pending = gpu.pending_restore
         if pending and pending.failures:
             return f"{STUCK}: restore pending ({pending.cause}), {pending.failures} failures"
-        if gpu.is_stuck and gpu.shown:
-            return f"{STUCK}: a lock of ours shows after {gpu.shown.resets - 1} resets"
+        if gpu.is_stuck and gpu.shown and uuid not in self._by_hand():
+            what = f"{STUCK}: a lock of ours shows after {gpu.shown.resets - 1} resets"
+            return f"{what}; is it a person's? name the GPU in {BY_HAND}"
         return ""
 
     # -- writing -------------------------------------------------------------------------
@@ -466,11 +471,15 @@ class Keeper:
         """Sets the first `touched` GPUs of a group back, and forgets the others."""
         self._forget_unwritten([write.uuid for write in writes[touched:]])
         for write in reversed(writes[:touched]):
+            gpu = dataclasses.replace(  # a write that failed may have had effect
+                self.state.gpu(write.uuid),
+                written_mhz=self._journal.clocks_mhz.get(write.uuid, ()),
+                written_s=time.monotonic(),
+                left=False,
+            )
+            self.state = self.state.updated({write.uuid: gpu})
             if not self._is_set_back(write):
                 self._end([write.uuid], "reverted")
-                if write.uuid in self._journal.ours:  # a write that failed may have had effect
-                    gpu = dataclasses.replace(self.state.gpu(write.uuid), may_be_ours=True)
-                    self.state = self.state.updated({write.uuid: gpu})
         kept_mw = {w.uuid: self.state.gpu(w.uuid).kept_power_mw for w in writes}
         self._journal.restored((), kept_mw=kept_mw)
 
@@ -481,7 +490,8 @@ class Keeper:
         unlimited = [uuid for uuid in free if not gpus[uuid].kept_power_mw]
         forget = unlimited if self._settings.power_safe == "recorded" else ()
         unset = [uuid for uuid in free if not gpus[uuid].may_be_ours]
-        self._journal.restored(free, forget, yielded=unset)
+        left = [uuid for uuid in free if gpus[uuid].left]
+        self._journal.restored(free, forget, unset, left=left)
 
     def _is_set_back(self, write: Write) -> bool:
         """Sets a GPU back to the lease that it has; False if it has none, or that fails."""
@@ -504,7 +514,7 @@ class Keeper:
         limited = held.power_mw > 0 or uuid in self._journal.kept_mw
         failure, power = "", ""
         try:
-            if held.max_mhz:
+            if held.max_mhz and not gpu.left:
                 self._limits.reset_clocks(uuid)
             if limited or self._limits.may_come_late(uuid):
                 power = self._limits.undo_power(
@@ -523,7 +533,9 @@ class Keeper:
         after = self.state.gpu(uuid)
         if after.pending_restore is None:
             forget = [uuid] if power in {"found", "left"} else []
-            self._journal.restored([uuid], forget, kept_mw={uuid: after.kept_power_mw})
+            self._journal.restored(
+                [uuid], forget, kept_mw={uuid: after.kept_power_mw}, left=[uuid] * gpu.left
+            )
             self._limits.forget_late(uuid)
         else:  # it is repeated, by the next keeper if this one ends
             self._journal.restored_until_late(uuid, after.late_until_s, after.kept_power_mw)
@@ -554,7 +566,6 @@ class Keeper:
             held = replace(held, expires_s=max(0.0, held.expires_s - time.monotonic()))
         reason = self._uncontrollable(uuid) if refusal is None else refusal
         reason = reason or self._stuck(uuid)
-        watched = gpu.may_be_ours and not held and not gpu.pending_restore
         return Slot(
             uuid,
             not reason,
@@ -562,7 +573,7 @@ class Keeper:
             held,
             self._restores.get(uuid, {}),
             gpu.kept_power_mw,
-            gpu.written_mhz if watched else (),
+            gpu.written_mhz[-WRITTEN_MAX:],
         )
 
 

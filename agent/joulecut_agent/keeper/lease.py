@@ -8,7 +8,7 @@ Commands are ordered by epoch (the controller's term), then by generation (its n
 An older command is refused; the same one again is accepted and writes nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
@@ -17,6 +17,13 @@ from zlib import crc32
 import msgspec
 from msgspec import structs
 
+from joulecut_agent.keeper.evidence import (
+    APART_S,
+    NO_EVIDENCE,
+    Evidence,
+    Verdict,
+    none_until_settled,
+)
 from joulecut_agent.keeper.requests import (
     NO_LIMITS,
     U16,
@@ -27,7 +34,6 @@ from joulecut_agent.keeper.requests import (
     GpuSetting,
     Hold,
     Job,
-    Observed,
     Renew,
     Schedule,
     Step,
@@ -46,8 +52,10 @@ CAUSES = (  # of a restore
     "stopped",
     "step_ended",  # a lowered step was not held, and its raise failed
     "lock_shows",  # readings show a lock of ours without a lease
+    "clocks_left",  # readings show another writer's clocks: they were left as they are
     "limit_left",  # a power limit that another writer has lowered was left as it is
 )
+_RESETS_ALL = ("lock_shows", "keeper_start")  # also clocks that were left to another writer
 STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
 WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 
@@ -60,9 +68,6 @@ HOLD_S_MAX = 1.0  # a lowered step without its agent; ten times what a busy node
 LATE_S = 60.0  # a driver has carried out a call 15 s after its caller was killed; four times that
 LATE_AGAIN_S = 4.0  # between two resets meanwhile
 RETAKES_MAX = 3  # resets of a lock that shows again before it is called stuck
-RETAKES_END = 8  # after a quarter of an hour they are given up: it may be another writer's
-RETAKE_S, RETAKE_S_MAX = 5.0, 300.0  # doubling between such resets
-WRITTEN_MAX = 40  # clocks of a schedule, and some more
 
 
 class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,6 +91,11 @@ class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Whether a request names this epoch and generation; 0 names any."""
         same_epoch = request.epoch in {0, self.epoch}
         return same_epoch and request.generation in {0, self.generation}
+
+    @property
+    def clocks_mhz(self) -> tuple[int, ...]:
+        """The max clocks that are set under it; none for a power limit alone."""
+        return tuple(mhz for mhz in (self.limits.max_mhz, *self.schedule_mhz) if mhz)
 
     def same_content(self, other: "Lease") -> bool:
         """Whether both come from the same command, as far as a journal records."""
@@ -140,10 +150,11 @@ class Gpu:
     lease: Lease | None = None  # in force
     last: Lease | None = None  # the newest ever accepted: its number outlives it
     pending_restore: PendingRestore | None = None
-    # We set its clocks in this boot, and neither another writer nor readings have ended that.
-    may_be_ours: bool = False
-    written_mhz: tuple[int, ...] = ()  # max clocks set since then, newest last
+    # Max clocks that keepers of this boot wrote, newest last; () once readings showed it free.
+    written_mhz: tuple[int, ...] = ()
     written_s: float = -inf  # time of the newest of these writes
+    evidence: Evidence = NO_EVIDENCE  # of the keeper's readings since the lease began or ended
+    left: bool = False  # its lease ended because another writer's clocks were seen: they stay
     kept_power_mw: int = 0
     late_until_s: float = -inf  # until then an unanswered write may still take effect
     shown: ShownLock | None = None
@@ -158,6 +169,18 @@ class Gpu:
         held = self.last if pending and not pending.again else self.lease
         limits = held.in_force if held else NO_LIMITS
         return limits._replace(power_mw=limits.power_mw or self.kept_power_mw)
+
+    @property
+    def may_be_ours(self) -> bool:
+        """Whether its clocks may still be as this boot's keepers set them."""
+        return bool(self.written_mhz)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the keeper reads it: a lock of ours may show, and no reset is under way."""
+        pending = self.pending_restore
+        resets = pending is not None and not (pending.again and self.left)
+        return self.may_be_ours and not self.lease and not resets
 
     @property
     def is_restored(self) -> bool:
@@ -290,8 +313,10 @@ def end_leases(
 ) -> State:  # fmt: skip
     """Ends leases; each GPU gets a pending restore, with a lease before or without.
 
-    At a keeper's start the last write of an earlier one may be unanswered.
+    At a keeper's start the last write of an earlier one may be unanswered. `clocks_left` leaves
+    the clocks as they are.
     """
+    is_asked = cause in {"cleared", "clocks_left"}
     late_until_s = now_s + LATE_S if cause == "keeper_start" else -inf
     ended = {}
     for uuid in uuids:
@@ -301,7 +326,7 @@ def end_leases(
         if gpu.kept_power_mw and not lift_power_limit:
             power = PowerAfter.KEPT
         else:
-            power = PowerAfter.FOUND if lifted or cause == "cleared" else PowerAfter.SAFE
+            power = PowerAfter.FOUND if lifted or is_asked else PowerAfter.SAFE
         due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
         failures, since_s = (pending.failures, pending.failing_since_s) if pending else (0, inf)
         again = pending is not None and pending.again and pending.power is power
@@ -310,6 +335,7 @@ def end_leases(
             lease=None,
             pending_restore=PendingRestore(cause, failures, due_s, power, again, since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
+            left=cause == "clocks_left" or (gpu.left and cause not in _RESETS_ALL),
             late_until_s=max(gpu.late_until_s, late_until_s),
         )
     return state.updated(ended)
@@ -339,7 +365,8 @@ def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State
         again = PendingRestore(pending.cause, 0, now_s + LATE_AGAIN_S, pending.power, again=True)
     else:
         again = None
-    return state.updated({uuid: replace(gpu, pending_restore=again)})
+    evidence = none_until_settled(now_s)
+    return state.updated({uuid: replace(gpu, pending_restore=again, evidence=evidence)})
 
 
 def without_repetitions(state: State) -> State:
@@ -350,7 +377,7 @@ def without_repetitions(state: State) -> State:
 
 def write_unanswered(state: State, uuid: str, now_s: float) -> State:
     """A write that was sent and not answered: it may still take effect."""
-    gpu = replace(state.gpu(uuid), may_be_ours=True, late_until_s=now_s + LATE_S)
+    gpu = replace(state.gpu(uuid), late_until_s=now_s + LATE_S)
     return state.updated({uuid: gpu})
 
 
@@ -424,8 +451,11 @@ def renew(state: State, request: Renew, now_s: float) -> Outcome:
     return Outcome(after.with_epoch(request.epoch, now_s) if renewed else after, reasons)
 
 
-def clear(state: State, request: Clear, now_s: float) -> Outcome:
-    """Ends what the request names; a GPU that another job holds is refused."""
+def clear(state: State, request: Clear, now_s: float, by_hand: Container[str] = ()) -> Outcome:
+    """Ends what the request names; a GPU that another job holds is refused.
+
+    `by_hand`: GPUs whose clocks a person has locked.
+    """
     reasons: dict[str, str] = {}
     for uuid in request.uuids or state.gpus:
         gpu = state.gpu(uuid)
@@ -438,7 +468,7 @@ def clear(state: State, request: Clear, now_s: float) -> Outcome:
     cleared = [
         uuid
         for uuid, reason in reasons.items()
-        if not reason and _has_to_restore(state.gpu(uuid), request)
+        if not reason and _has_to_restore(state.gpu(uuid), request, uuid in by_hand)
     ]
     ended = end_leases(
         state.with_epoch(request.epoch, now_s),
@@ -450,45 +480,29 @@ def clear(state: State, request: Clear, now_s: float) -> Outcome:
     return Outcome(ended, reasons)
 
 
-def yield_(state: State, request: Yield, now_s: float, refusal: str) -> Outcome:
-    """Ends a lease without a restore. The keeper restores `request.ours` afterwards."""
-    gpu = state.gpu(request.uuid)
-    # A newer lease is not yielded: its write replaced the one that was observed.
-    if not gpu.lease or gpu.pending_restore or not gpu.lease.is_named_by(request):
-        return Outcome(state, {request.uuid: "no lease to yield"})
-    if refusal:
-        return Outcome(state, {request.uuid: refusal})
-    limit_is_ours = request.ours.power_mw > 0
-    yielded = replace(
-        gpu,
-        lease=None,
-        may_be_ours=(request.ours.max_mhz > 0 or request.may_come_late or now_s < gpu.late_until_s),
-        kept_power_mw=gpu.kept_power_mw if limit_is_ours or not gpu.lease.limits.power_mw else 0,
-    )
-    return Outcome(state.updated({request.uuid: yielded}), {request.uuid: ""})
+def yield_(
+    state: State, request: Yield, seen: Verdict, now_s: float, *,
+    limit_changed: bool = False, limit_is_theirs: bool = False,
+) -> Outcome:  # fmt: skip
+    """Ends a lease that the keeper's own readings show not to be in force.
 
-
-def observed(state: State, request: Observed, now_s: float) -> Outcome:
-    """Readings of a GPU without a lease, under load.
-
-    A lock that shows is reset again, ever more seldom. A GPU that reaches its default is free,
-    once no write can come late any more: a lock that shows after that is another writer's.
+    Clocks that are another writer's stay; everything else is restored. `limit_changed`: the power
+    limit that is set is not the lease's; `limit_is_theirs`: nor any other of ours.
     """
     gpu = state.gpu(request.uuid)
-    if gpu.lease or gpu.pending_restore or not gpu.may_be_ours:
-        return Outcome(state, {request.uuid: "no lock of ours to look for"})
-    if not request.shows_lock:
-        if now_s < gpu.written_s + LATE_S:
-            return Outcome(state, {request.uuid: ""})
-        free = replace(gpu, may_be_ours=False, written_mhz=(), shown=None)
-        return Outcome(state.updated({request.uuid: free}), {request.uuid: ""})
-    shown = gpu.shown or ShownLock(0, -inf)
-    if now_s < shown.next_s or shown.resets >= RETAKES_END:
-        return Outcome(state, {request.uuid: ""})
-    wait_s = min(RETAKE_S * 2.0 ** min(shown.resets, 16), RETAKE_S_MAX)
-    again = replace(gpu, shown=ShownLock(shown.resets + 1, now_s + wait_s))
-    state = end_leases(state.updated({request.uuid: again}), [request.uuid], "lock_shows", now_s)
-    return Outcome(state, {request.uuid: ""})
+    # A newer lease is not yielded: its write replaced the one that was observed.
+    if not gpu.lease or not gpu.lease.is_named_by(request):
+        return Outcome(state, {request.uuid: "no lease to yield"})
+    gpu = replace(gpu, evidence=gpu.evidence.after(seen, now_s, APART_S))
+    proven = gpu.evidence.proves(now_s)
+    is_open = proven is Verdict.UNCLEAR and (seen is not proven or not limit_changed)
+    if is_open:
+        read = state.updated({request.uuid: gpu})
+        return Outcome(read, {request.uuid: "the keeper has not seen another writer's setting"})
+    cause = "clocks_left" if proven in {Verdict.FREE, Verdict.OTHER} else "cleared"
+    gpu = replace(gpu, kept_power_mw=0 if limit_is_theirs else gpu.kept_power_mw)
+    ended = end_leases(state.updated({request.uuid: gpu}), [request.uuid], cause, now_s)
+    return Outcome(ended, {request.uuid: ""})
 
 
 def hold(state: State, request: Hold, now_s: float) -> Outcome:
@@ -526,14 +540,14 @@ def _with_lease(gpu: Gpu, lease: Lease, now_s: float) -> Gpu:
     kept_power_mw = gpu.kept_power_mw
     if lease.limits.power_mw:
         kept_power_mw = lease.limits.power_mw if lease.keep_power_limit else 0
-    asked_mhz = [mhz for mhz in (lease.limits.max_mhz, *lease.schedule_mhz) if mhz]
-    written_mhz = [mhz for mhz in gpu.written_mhz if mhz not in asked_mhz] + asked_mhz
+    asked_mhz = lease.clocks_mhz
+    before_mhz = (mhz for mhz in gpu.written_mhz if mhz not in asked_mhz)
     return Gpu(
         lease,
         last=lease,
-        may_be_ours=gpu.may_be_ours or lease.limits.max_mhz > 0,
-        written_mhz=tuple(written_mhz[-WRITTEN_MAX:]),
+        written_mhz=(*before_mhz, *asked_mhz),  # no longer than the GPU's clock list
         written_s=now_s if asked_mhz else gpu.written_s,
+        evidence=none_until_settled(now_s),
         kept_power_mw=kept_power_mw,
         late_until_s=gpu.late_until_s,
     )
@@ -594,12 +608,11 @@ def _is_concerned(gpu: Gpu, request: Clear) -> bool:
     return gpu.pending_restore is not None and not request.job
 
 
-def _has_to_restore(gpu: Gpu, request: Clear) -> bool:
-    by_name = bool(request.uuids) and not request.job
+def _has_to_restore(gpu: Gpu, request: Clear, by_hand: bool) -> bool:
+    by_name = bool(request.uuids) and not request.job and not (gpu.left or by_hand)
     return bool(
         gpu.lease
         or gpu.pending_restore
         or (by_name and gpu.may_be_ours)
-        or (request.include_yielded and gpu.last)
         or (request.lift_power_limit and gpu.kept_power_mw)
     )

@@ -14,15 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import CAUSES, WRITTEN_MAX, Lease
+from joulecut_agent.keeper.lease import CAUSES, Lease
 from joulecut_agent.keeper.requests import GPUS_MAX, U16, U32, U64, Request, Uuid
 
-VERSION: Final = "joulecut-keeper-6"
+VERSION: Final = "joulecut-keeper-7"
 REASON_BYTES_MAX = 160
 REQUEST_BYTES = 8192  # 16 GPUs with 96 bytes of name, 32 clocks and limits each, and a job's name
 REPLY_BYTES = 24_576  # 16 GPUs with a lease, a job, a reason and counts each
+WRITTEN_MAX = 40  # clocks of a schedule, and some more
 _Cause = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
-_Version = Literal["joulecut-keeper-6"]  # as VERSION; a type takes no name
+_Version = Literal["joulecut-keeper-7"]  # as VERSION; a type takes no name
 
 
 class ProtocolError(ValueError):
@@ -34,7 +35,7 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `accepted` and `reason` answer a command, or say whether the GPU can be controlled.
     `lease.expires_s` is the time left. `kept_power_mw` is a power limit that outlives its lease.
-    `watched_mhz` are the clocks at which a lock of ours may show without a lease.
+    `written_mhz` are the newest clocks that keepers of this boot have set, lease or not.
     """
 
     uuid: Uuid
@@ -45,7 +46,7 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )  # by cause, since this keeper started
     kept_power_mw: U32 = 0
-    watched_mhz: Annotated[tuple[U16, ...], msgspec.Meta(max_length=WRITTEN_MAX)] = ()
+    written_mhz: Annotated[tuple[U16, ...], msgspec.Meta(max_length=WRITTEN_MAX)] = ()
 
 
 class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -99,9 +99,8 @@ class Clear(_Request, frozen=True):
 
     Without `uuids` it concerns every GPU of `job`, or of any job if that is "". Epoch 0 is a
     request of this node. GPUs that are named, for no job, are also restored without a lease if
-    their lock may still be ours; with `include_yielded` also those whose clocks were yielded: a
-    lock of ours that another writer's had hidden shows again. `lift_power_limit` sets kept power
-    limits back to the value found before the first write.
+    their lock may still be ours, unless another writer's was seen on them. `lift_power_limit` sets
+    kept power limits back to the value found before the first write.
     """
 
     epoch: U64 = 0
@@ -109,29 +108,18 @@ class Clear(_Request, frozen=True):
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)] = ()
     cause: Literal["cleared", "job_ended"] = "cleared"
     lift_power_limit: bool = False
-    include_yielded: bool = False
 
 
 class Yield(_Request, frozen=True):
-    """Ends the lease of one GPU without a write: an external writer has set its limits.
+    """Another writer seems to have set one GPU: asks the keeper to read it.
 
-    Ends it only if it has that epoch and generation; 0 is any. `ours` are the limits that are
-    still in force; they are restored. A power limit that `ours` does not name must differ on the
-    device from the lease's. `may_come_late`: the lock was not in force, but may still be.
+    Its lease, if it has that epoch and generation (0 is any), ends once the keeper's own readings
+    prove this. They alone say what stays and what is restored.
     """
 
     uuid: Uuid
     epoch: U64 = 0
     generation: U64 = 0
-    ours: ClockLimits = NO_LIMITS
-    may_come_late: bool = False
-
-
-class Observed(_Request, frozen=True):
-    """What readings of a GPU show that has no lease and was busy: a lock of ours, or none."""
-
-    uuid: Uuid
-    shows_lock: bool
 
 
 class Release(_Request, frozen=True):
@@ -154,6 +142,4 @@ class Status(_Request, frozen=True):
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)] = ()
 
 
-Request = (
-    Apply | Step | Hold | Renew | Clear | Yield | Observed | Release | Resume | ResetEpoch | Status
-)
+Request = Apply | Step | Hold | Renew | Clear | Yield | Release | Resume | ResetEpoch | Status

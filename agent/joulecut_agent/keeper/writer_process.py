@@ -103,6 +103,10 @@ class WriterProcess:
         low, high, now = self._ask("power_limits_mw", uuid)
         return low, high, now
 
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        clock_mhz, busy_ratio, reasons = self._ask("reading", uuid)
+        return clock_mhz, busy_ratio, tuple(reasons)
+
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         self._ask("limit_power", uuid, limit_mw)
 

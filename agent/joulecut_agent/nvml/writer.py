@@ -11,7 +11,10 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
+from joulecut_agent.nvml.glances import EVENT_CALLS
+from joulecut_agent.nvml.tick import profiles_of
 from joulecut_agent.ports.failure import DeviceError, Unsupported
+from joulecut_agent.ports.glance import event_words
 
 CAP_SYS_ADMIN = 21  # linux/capability.h; the driver requires it to set clocks
 
@@ -82,6 +85,19 @@ class NvmlWriter:
         low, high, now = self._ask("power_limits", read, uuid)
         return low, high, now
 
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        def read(handle: Any) -> tuple[int, float, tuple[str, ...]]:
+            clock_mhz = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
+            rates = driver.optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
+            reasons = event_words(_event_bits(handle))
+            # A power profile changes clocks without an event reason.
+            found = profiles_of(handle)
+            enforced = found is not None and any(found.enforcedProfilesMask.mask)
+            reasons = (*reasons, "power_profile") if enforced else reasons
+            return clock_mhz, rates.gpu / 100 if rates else 0.0, reasons
+
+        return self._ask("reading", read, uuid)  # type: ignore[no-any-return]
+
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         # The first form: the binding does not check the return code of the second.
         set_limit = pynvml.nvmlDeviceSetPowerManagementLimit
@@ -105,6 +121,12 @@ class NvmlWriter:
         driver.close_driver()
         driver.open_driver()
         return self._ask(call, what, uuid, again=False)
+
+
+def _event_bits(handle: Any) -> int:
+    calls = (vars(pynvml).get(name) for name in EVENT_CALLS)
+    known = (driver.optional(call, handle) for call in calls if call is not None)
+    return next((int(bits) for bits in known if bits is not None), 0)
 
 
 def _capabilities() -> int:

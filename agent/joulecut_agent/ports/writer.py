@@ -37,6 +37,13 @@ class DeviceWriter(Protocol):
         """(lowest, highest, now set) in milliwatts; zeros if it cannot be set."""
         ...
 
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        """SM clock in MHz, busy share, and why it is not faster (`glance.event_words`).
+
+        Raises DeviceError.
+        """
+        ...
+
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         """Sets the power limit. Raises DeviceError."""
         ...

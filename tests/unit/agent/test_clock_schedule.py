@@ -66,6 +66,9 @@ class Cards:
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
         return (0, 0, 0)
 
+    def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
+        return 210, 0.0, ("idle",)
+
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         raise AssertionError
 

@@ -15,32 +15,39 @@ from joulecut_agent.counters import Counters
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient
+from joulecut_agent.keeper.evidence import SETTLE_S
 from joulecut_agent.keeper.lease import Lease
-from joulecut_agent.keeper.requests import Apply, ClockLimits, Observed, Request, Status, Yield
+from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Request, Status, Yield
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
+from joulecut_wire.metrics import CONTROL_DRIFT
 
-UUID, FREE_MHZ, OURS_MHZ = "GPU-a", 1980, 1005
+UUID, FREE_MHZ, EARLIER_MHZ, OURS_MHZ = "GPU-a", 1980, 1500, 1005
 TURNS = 2 * drift.TICKS
 GPU = GpuDescription(UUID, 0, "H", (345, OURS_MHZ, FREE_MHZ))
 
 
 class Yes(threading.Thread):
-    """The other end of a keeper's line: it agrees to everything, and remembers what it was."""
+    """The other end of a keeper's line: it agrees to everything, and remembers what it was.
+
+    With `sees_no_other` it refuses to end a lease for another writer's sake.
+    """
 
     def __init__(self, line: socket.socket) -> None:
         super().__init__(name="yes", daemon=True)
         self._line = line
         self.commands: list[Request] = []
         self.lease: Lease | None = None
+        self.sees_no_other = False
+        self.written_mhz: tuple[int, ...] = (OURS_MHZ,)
 
     def run(self) -> None:
         while raw := self._line.recv(wire.REQUEST_BYTES + 1):
             serial, command = wire.decode_request(raw)
+            refused = isinstance(command, Yield) and self.sees_no_other
             if not isinstance(command, Status):
                 self.commands.append(command)
-                self.lease = None
-            watched_mhz = () if self.lease else (OURS_MHZ,)
-            slots = (wire.Slot(UUID, True, "", self.lease, watched_mhz=watched_mhz),)
+                self.lease = self.lease if refused else None
+            slots = (wire.Slot(UUID, not refused, "", self.lease, written_mhz=self.written_mhz),)
             self._line.send(wire.encode_reply(wire.Reply(serial, 1, Bounds(), slots)))
 
 
@@ -78,9 +85,8 @@ class Watched:
             self.drift_watch.look(NodeSnapshot(self._sequence, self.now_s, (gpu,)))
 
     def asked(self) -> list[type[Request]]:
-        """The requests that end a lease."""
-        every = [type(command) for command in self.keeper.commands]
-        return [one for one in every if one is not Observed]
+        """The requests that may end a lease."""
+        return [type(command) for command in self.keeper.commands]
 
 
 @pytest.fixture
@@ -110,8 +116,11 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     """The first ran out, its GPU was given back, and nobody looked at it without a lease."""
     watched.obey(1)
     watched.see(OURS_MHZ)
+    watched.keeper.sees_no_other = True
     watched.see(FREE_MHZ, turns=drift.TICKS - 1)  # it has just been given back
     watched.end()
+    watched.keeper.commands.clear()
+    watched.keeper.sees_no_other = False
     second = watched.hold(2)
     watched.see(FREE_MHZ)  # read while the second is being written
     assert watched.asked() == []
@@ -121,24 +130,27 @@ def test_what_was_seen_of_one_lease_is_not_held_against_the_next_with_the_same_c
     watched.see(FREE_MHZ)  # read before that, and looked at after it
     assert watched.asked() == []
     watched.now_s = ordered_s
-    watched.see(FREE_MHZ, turns=drift.TICKS - 1, each_s=drift.SETTLE_S / drift.TICKS)
+    watched.see(FREE_MHZ, turns=drift.TICKS - 1, each_s=SETTLE_S / drift.TICKS)
     assert watched.asked() == [], "it has not settled"
-    watched.now_s = time.monotonic() + drift.SETTLE_S
+    watched.now_s = time.monotonic() + SETTLE_S
     watched.see(OURS_MHZ)
     assert watched.asked() == []
     watched.see(FREE_MHZ)
     assert watched.asked() == [Yield], "what comes after it counts as ever"
 
 
-def test_our_clock_that_shows_after_a_reset_ended_the_lease_is_reset(
-    watched: Watched,
-) -> None:
+def test_what_the_keeper_does_not_see_ends_no_lease_and_is_not_counted(watched: Watched) -> None:
+    watched.keeper.sees_no_other = True
     watched.obey(1)
-    watched.see(OURS_MHZ)
     watched.see(FREE_MHZ)
-    watched.now_s += 60.0
-    watched.see(OURS_MHZ)
-    assert watched.asked() == [Yield]
-    assert watched.keeper.commands[-1] == Observed(UUID, shows_lock=True)
-    watched.see(FREE_MHZ)
-    assert watched.keeper.commands[-1] == Observed(UUID, shows_lock=False)
+    assert set(watched.asked()) == {Yield}
+    assert watched.keeper.lease is not None
+    assert not watched.counters.counts(CONTROL_DRIFT.name)
+    assert not watched.drift_watch.refusal(UUID), "and nothing backs off"
+
+
+def test_an_earlier_clock_of_ours_is_restored_and_not_left(watched: Watched) -> None:
+    watched.keeper.written_mhz = (EARLIER_MHZ, OURS_MHZ)
+    watched.obey(1)
+    watched.see(EARLIER_MHZ)
+    assert watched.asked() == [Clear]

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 
 from joulecut_agent.keeper import protocol as wire
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import CAUSES, WRITTEN_MAX, Lease
-from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot, decode_reply, encode_request
+from joulecut_agent.keeper.lease import CAUSES, Lease
+from joulecut_agent.keeper.protocol import (
+    WRITTEN_MAX,
+    ProtocolError,
+    Reply,
+    Slot,
+    decode_reply,
+    encode_request,
+)
 from joulecut_agent.keeper.requests import (
     GPUS_MAX,
     Apply,
@@ -18,7 +25,6 @@ from joulecut_agent.keeper.requests import (
     ClockLimits,
     GpuSetting,
     Hold,
-    Observed,
     Release,
     Renew,
     Request,
@@ -56,12 +62,10 @@ requests = st.one_of(
         uuids,
         st.sampled_from(["cleared", "job_ended"]),
         st.booleans(),
-        st.booleans(),
     ),
     st.builds(Step, jobs, longs, names, shorts, seconds),
     st.builds(Hold, uuids, seconds),
-    st.builds(Yield, names, longs, longs, limits),
-    st.builds(Observed, names, st.booleans()),
+    st.builds(Yield, names, longs, longs),
     st.builds(Release, seconds),
     st.just(Resume()),
     st.builds(Status, uuids),
@@ -75,7 +79,7 @@ slots = st.builds(
     lease=st.none() | leases,
     restores=st.dictionaries(st.sampled_from(CAUSES), words),
     kept_power_mw=words,
-    watched_mhz=st.lists(shorts, max_size=WRITTEN_MAX).map(tuple),
+    written_mhz=st.lists(shorts, max_size=WRITTEN_MAX).map(tuple),
 )
 replies = st.builds(
     Reply,
@@ -110,9 +114,9 @@ def test_a_whole_node_is_one_message() -> None:
     numbers = (2**64 - 1, 2**64 - 1, highest, 1.0, (65_535,) * 32, True, 65_535, 1.0)
     lease = Lease("j" * 253, *numbers)
     counts = dict.fromkeys(CAUSES, 2**32 - 1)
-    watched_mhz = (65_535,) * WRITTEN_MAX
+    written_mhz = (65_535,) * WRITTEN_MAX
     slots = tuple(
-        Slot(uuid, False, "r" * 160, lease, counts, 2**32 - 1, watched_mhz) for uuid in uuids
+        Slot(uuid, False, "r" * 160, lease, counts, 2**32 - 1, written_mhz) for uuid in uuids
     )
     reply = Reply(2**32 - 1, 2**64 - 1, Bounds(), slots, "s" * 160, 1.0)
     assert decode_reply(wire.encode_reply(reply)) == reply

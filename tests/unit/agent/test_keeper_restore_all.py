@@ -18,19 +18,18 @@ from keeper_board import (
 from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as module
+from joulecut_agent.keeper.evidence import READINGS, SETTLE_S
 from joulecut_agent.keeper.keeper import Keeper
-from joulecut_agent.keeper.lease import LATE_S
+from joulecut_agent.keeper.lease import LATE_S, STUCK
 from joulecut_agent.keeper.requests import (
-    NO_LIMITS,
     Clear,
-    ClockLimits,
-    Observed,
     Release,
     Resume,
     Status,
     Yield,
 )
 from joulecut_agent.keeper.settings import Settings
+from joulecut_agent.keeper.unleased import RETAKES_END
 from joulecut_agent.ports.failure import Transient, Unanswered
 
 
@@ -77,7 +76,6 @@ def test_a_reset_that_would_be_repeated_opens_no_driver_inside_a_window(
     board.calls.clear()
     assert keeper.state.due_s() == math.inf, "and nothing spins"
     assert set(on_disk(tmp_path, clock.now_s)) == {"GPU-a"}, "the next keeper resets it"
-    keeper.handle(4, Observed("GPU-a", shows_lock=True))
     clock.pass_s(60.0)
     keeper.tick()
     assert not board.calls
@@ -111,56 +109,130 @@ def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
 
 
-def _yield(keeper: Keeper, uuid: str, ours: ClockLimits = NO_LIMITS) -> bool:
-    (verdict,) = verdicts(keeper.handle(9, Yield(uuid, 1, 1, ours)))
-    return verdict
+def _yield(keeper: Keeper, uuid: str, clock: HeldClock) -> bool:
+    """Asks as often as it takes for readings to prove anything."""
+    for _ in range(2 * READINGS):
+        clock.pass_s(SETTLE_S)
+        if keeper.handle(9, Yield(uuid, 1, 1)).slots[0].accepted:
+            return True
+    return False
 
 
-def test_a_limit_that_an_external_writer_has_set_is_external_and_the_other_is_restored(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("shown_mhz", "limit_w", "calls"),
+    [
+        (900, 300, None),  # as the lease says
+        (900, 350, ["reset GPU-a"]),  # another writer's limit
+        (1200, 300, ["limit GPU-a 400"]),  # another writer's clocks
+        (600, 300, ["limit GPU-a 400"]),
+        (1410, 300, ["limit GPU-a 400"]),  # reset by another writer
+        (1200, 350, []),
+    ],
+)
+def test_what_is_another_writers_stays_and_the_rest_is_restored(
+    tmp_path: Path, clock: HeldClock, shown_mhz: int, limit_w: int, calls: list[str] | None
 ) -> None:
-    for kept, calls in (
-        (ClockLimits(0, 900), ["reset GPU-a"]),
-        (ClockLimits(0, 0, 300_000), ["limit GPU-a 400"]),
-        (NO_LIMITS, []),
-    ):
-        folder, board = tmp_path / str(len(calls[:1]) + len(str(kept))), Board()
-        folder.mkdir()
-        keeper = open_keeper(folder, board)
-        order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 900)}, {"GPU-a": 300_000})
-        assert verdicts(keeper.handle(1, order)) == {True}
-        board.calls.clear()
-        if not kept.power_mw:
-            assert not _yield(keeper, "GPU-a", kept), "the limit is still ours"
-            board.limits_mw["GPU-a"] = 350_000
-        assert _yield(keeper, "GPU-a", kept)
-        assert board.calls == calls
-        assert not on_disk(folder)
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 900)}, {"GPU-a": 300_000})
+    assert verdicts(keeper.handle(1, order)) == {True}
+    board.calls.clear()
+    board.shown_mhz["GPU-a"], board.limits_mw["GPU-a"] = shown_mhz, limit_w * 1000
+    assert _yield(keeper, "GPU-a", clock) == (calls is not None)
+    assert board.calls == (calls or [])
+    if calls is not None:
+        assert not on_disk(tmp_path)
         assert keeper.state.gpu("GPU-a").lease is None
-        assert not keeper.restore_all("shutdown") or board.calls == calls, "nothing is left to do"
+        assert keeper.restore_all("shutdown")
+        assert board.calls == calls, "nothing is left to do"
 
 
-def test_a_lock_that_was_yielded_and_shows_again_is_reset_by_name(tmp_path: Path) -> None:
+def test_a_lease_ends_with_a_write_where_an_earlier_clock_of_ours_shows(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 1200)})) == {True}
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 2)) == {True}
+    board.shown_mhz["GPU-a"] = 1200
+    board.calls.clear()
+    clock.pass_s(SETTLE_S)
+    for _ in range(READINGS):
+        clock.pass_s(SETTLE_S)
+        keeper.handle(9, Yield("GPU-a"))
+    assert board.calls == ["reset GPU-a"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_was_left_to_another_writer_is_reset_where_our_clock_shows(
+    tmp_path: Path, clock: HeldClock, restarted: bool
+) -> None:
+    """The journal remembers it for this boot; whatever is asked meanwhile changes nothing."""
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
-    assert _yield(keeper, "GPU-a")
+    board.shown_mhz["GPU-a"] = 1200
+    assert _yield(keeper, "GPU-a", clock)
     board.calls.clear()
+    if restarted:
+        assert keeper.restore_all("shutdown")
+        keeper = open_keeper(tmp_path, board)
     keeper.handle(9, Clear())
-    keeper.handle(9, Clear(uuids=("GPU-a",)))
-    assert keeper.restore_all("shutdown")
+    keeper.handle(9, Clear(uuids=UUIDS))
+    for _ in range(10):
+        clock.pass_s(1.0)
+        keeper.tick()
     assert not board.calls, "what stands there is somebody else's"
-    named = dict.fromkeys(("GPU-a", "GPU-b"), (0, 0))
-    keeper.handle(9, Clear(uuids=tuple(named), include_yielded=True))
-    assert board.calls == ["reset GPU-a"], "and never what was never ours"
+    board.shown_mhz["GPU-a"] = 900
+    for _ in range(2 * READINGS):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert board.calls[:1] == ["reset GPU-a"]
+    assert set(board.calls) == {"reset GPU-a"}
 
 
-def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path) -> None:
+def test_a_clock_of_ours_that_a_person_has_locked_is_reset_until_he_says_so(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board, file = Board(), tmp_path / module.BY_HAND
+    keeper = open_keeper(tmp_path, board)
+
+    def pass_s(seconds: int) -> None:
+        for _ in range(seconds):
+            clock.pass_s(1.0)
+            keeper.tick()
+
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
+    keeper.handle(2, Clear(uuids=("GPU-a",)))
+    board.shown_mhz["GPU-a"] = 900
+    board.calls.clear()
+    pass_s(3600)
+    assert sorted(board.calls) == ["reset GPU-a"] * RETAKES_END + ["reset GPU-b"]
+    (slot,) = keeper.handle(3, Status(("GPU-a",))).slots
+    assert slot.reason.startswith(STUCK)
+    assert module.BY_HAND in slot.reason
+    file.write_text("GPU-a\nGPU-b\n")
+    board.calls.clear()
+    pass_s(60)
+    keeper.handle(4, Clear(uuids=("GPU-a",)))
+    (slot,) = keeper.handle(5, Status(("GPU-a",))).slots
+    assert slot.reason == f"the file {module.BY_HAND} names it"
+    assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {False}
+    assert not board.calls
+    file.unlink()
+    assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 3)) == {True}
+    file.write_text("GPU-b")
+    keeper.tick()
+    assert board.calls[-1] == "reset GPU-b", "its lease ends"
+
+
+def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path, clock: HeldClock) -> None:
     """A reset that had no effect, or a lock that came late: nothing else shows it to a keeper."""
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
-    assert _yield(keeper, "GPU-b")
+    board.shown_mhz["GPU-b"] = 1200
+    assert _yield(keeper, "GPU-b", clock)
     keeper.handle(2, Clear())
     assert on_disk(tmp_path) == {}
     for again in (keeper, open_keeper(tmp_path, board), open_keeper(tmp_path, board)):
@@ -224,11 +296,11 @@ def test_a_command_repeated_after_a_restart_is_journaled_again(
     assert not board.locked
 
 
-def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path) -> None:
-    board = Board()
+def test_a_newer_order_is_not_yielded_with_an_older_one(tmp_path: Path, clock: HeldClock) -> None:
+    board = Board(shown_mhz={"GPU-a": 1200})
     keeper = open_keeper(tmp_path, board)
     apply(keeper, {"GPU-a": (0, 900)}, generation=2)
-    assert not _yield(keeper, "GPU-a")
+    assert not _yield(keeper, "GPU-a", clock)
     assert keeper.state.gpu("GPU-a").lease is not None
     assert on_disk(tmp_path) == {"GPU-a": (0, 900, 0)}
 

@@ -10,12 +10,13 @@ from keeper_requests import apply_of
 from lease_machine import LeaseRequest, apply_event
 from msgspec.structs import replace
 
+from joulecut_agent.keeper import unleased
+from joulecut_agent.keeper.evidence import READINGS, Verdict
 from joulecut_agent.keeper.lease import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
     EPOCH_STEP_S,
     LATE_S,
-    RETAKES_END,
     RETAKES_MAX,
     RETRY_S,
     RETRY_S_MAX,
@@ -32,10 +33,10 @@ from joulecut_agent.keeper.requests import (
     Clear,
     ClockLimits,
     GpuSetting,
-    Observed,
     Renew,
     Yield,
 )
+from joulecut_agent.keeper.unleased import RETAKES_END
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)
@@ -77,10 +78,11 @@ class World:
     restored: list[tuple[float, str, str]] = field(default_factory=list)
 
     def tell(
-        self, event: LeaseRequest | None, refused: dict[str, str] | None = None
-    ) -> dict[str, str]:
+        self, event: LeaseRequest | None, refused: dict[str, str] | None = None,
+        seen: Verdict = Verdict.UNCLEAR,
+    ) -> dict[str, str]:  # fmt: skip
         """Why each GPU concerned was refused, "" where it was not."""
-        done = apply_event(self.state, event, self.now_s, refused)
+        done = apply_event(self.state, event, self.now_s, refused, seen)
         self.state = done.state
         for one in done.effects:
             works = one.uuid not in self.broken
@@ -92,6 +94,14 @@ class World:
             assert write.before == self.locked.get(write.uuid, NO_LIMITS)
             self.locked[write.uuid] = write.wanted
         return dict(done.reasons)
+
+    def see(self, uuid: str, seen: Verdict, times: int = 1) -> None:
+        """The keeper reads a GPU, as often as it does in so many seconds."""
+        for _ in range(times):
+            self.now_s += 1.0
+            if uuid in unleased.due(self.state, self.now_s):
+                self.state = unleased.read(self.state, uuid, seen, self.now_s)
+            self.tell(None)
 
     def _restore(self, restore: Restore) -> None:
         """What the keeper does: clocks are reset, and the power limit unless it is kept."""
@@ -391,18 +401,29 @@ def test_a_dead_controllers_gpus_rise_one_after_the_other_and_a_new_one_may_take
     assert set(world.locked) == {left}
 
 
-@given(histories, st.sampled_from(UUIDS))
-def test_what_is_yielded_is_not_written_and_not_held(
-    history: list[tuple[float, LeaseRequest | None]], uuid: str
-) -> None:
+@given(histories, st.sampled_from(UUIDS), st.lists(st.tuples(gaps_s, st.sampled_from(Verdict))))
+def test_a_yield_ends_no_lease_but_by_readings_in_a_row_and_leaves_what_is_theirs(
+    history: list[tuple[float, LeaseRequest | None]], uuid: str,
+    asked: list[tuple[float, Verdict]],
+) -> None:  # fmt: skip
+    """Whoever asks, and however often: one reading never ends a lease."""
     world = World().after(history)
-    held, before = uuid in world.promised(), dict(world.locked)
-    answers = world.tell(Yield(uuid))
-    assert answers == {uuid: "" if held else "no lease to yield"}
-    assert world.locked == before, "somebody else has set it: nothing is written"
-    assert uuid not in world.promised()
-    slowed = {one for one, knobs in before.items() if knobs.max_mhz}
-    assert set(world.promised()) == slowed - {uuid}
+    row: list[Verdict] = []
+    for gap_s, seen in asked:
+        world.now_s += gap_s
+        world.tell(None)
+        held, locked = uuid in world.promised(), dict(world.locked)
+        row = [*row, seen] if seen in {*row} else [seen]
+        (reason,) = world.tell(Yield(uuid), seen=seen).values()
+        assert not reason or (uuid in world.promised()) == held
+        if not reason:
+            assert held
+            assert len(row) >= READINGS
+            assert seen is not Verdict.UNCLEAR
+            left = seen in {Verdict.FREE, Verdict.OTHER}
+            assert world.restored[-1][1:] == (uuid, "clocks_left" if left else "cleared")
+            assert world.state.gpu(uuid).left == left
+            assert {**world.locked, uuid: None} == {**locked, uuid: None}, "this GPU alone"
 
 
 @given(histories)
@@ -457,7 +478,8 @@ def test_after_an_unanswered_write_the_gpu_is_reset_until_it_can_no_longer_come(
         world = World(state=ends, now_s=world.now_s)
     else:
         world.state = write_unanswered(world.state, uuid, world.now_s)
-    world.tell(Clear(uuids=(uuid,)))
+    world.state = end_leases(world.state, [uuid], "reverted", world.now_s)
+    world.tell(None)
     until_s, resets_s = world.now_s + LATE_S, []
     while (due_s := world.state.due_s()) < float("inf"):
         world.now_s = max(world.now_s, due_s)
@@ -474,9 +496,8 @@ def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck
     world.tell(Clear())
     resets_s: list[float] = []
     for _ in range(2000):
-        world.now_s += 1.0
         before = len(world.restored)
-        assert world.tell(Observed("GPU-a", shows_lock=True)) == {"GPU-a": ""}
+        world.see("GPU-a", Verdict.OURS)
         resets_s += [world.now_s] * (len(world.restored) - before)
         assert world.state.gpu("GPU-a").is_stuck == (len(resets_s) > RETAKES_MAX)
     waits_s = [later - now for now, later in pairwise(resets_s)]
@@ -484,28 +505,35 @@ def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck
     assert len(resets_s) == RETAKES_END
     refused = world.tell(apply_of(1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
     assert "resets have no effect" in refused["GPU-a"]
-    world.tell(Observed("GPU-a", shows_lock=False))
+    world.see("GPU-a", Verdict.FREE, READINGS)
     assert not world.state.gpu("GPU-a").is_stuck
     assert world.tell(apply_of(1, "blue", 3, 5.0, {"GPU-a": (0, 900)})) == {"GPU-a": ""}
 
 
-def test_an_unanswered_write_stays_ours_after_another_writer_has_ended_the_lease() -> None:
+@pytest.mark.parametrize("seen", [Verdict.FREE, Verdict.OTHER])
+def test_what_was_left_to_another_writer_stays_our_concern(seen: Verdict) -> None:
     world = World()
-    world.state = write_unanswered(world.state, "GPU-a", world.now_s)
-    world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
-    world.tell(Yield("GPU-a", 1, 1, NO_LIMITS))
-    world.tell(Observed("GPU-a", shows_lock=True))
-    assert not world.slowed(), "it has come late"
+    world.tell(apply_of(1, "blue", 1, 50.0, {"GPU-a": (0, 900)}))
+    world.now_s += 10.0
+    while "GPU-a" in world.promised():
+        world.now_s += 1.0
+        world.tell(Yield("GPU-a"), seen=seen)
+    assert world.restored[-1][2] == "clocks_left"
+    restores = len(world.restored)
+    world.tell(Clear(uuids=("GPU-a",)))
+    assert len(world.restored) == restores, "it shows another writer's clocks"
+    world.see("GPU-a", Verdict.OURS, READINGS)
+    assert world.restored[-1][2] == "lock_shows", "the driver carries it out late"
 
 
 def test_a_lock_on_a_gpu_that_was_seen_free_is_not_ours() -> None:
     world = World()
     world.tell(apply_of(1, "blue", 1, 5.0, {"GPU-a": (0, 900)}))
     world.tell(Clear())
-    for _ in range(2):  # the first is too soon: a write may still come late
-        world.tell(Observed("GPU-a", shows_lock=False))
-        assert world.state.gpu("GPU-a").may_be_ours == (world.now_s < 100.0 + LATE_S)
-        world.now_s += LATE_S
+    written_s = world.now_s
+    while world.state.gpu("GPU-a").may_be_ours:
+        world.see("GPU-a", Verdict.FREE)
+    assert world.now_s >= written_s + LATE_S, "a write may come late until then"
     before = len(world.restored)
-    assert world.tell(Observed("GPU-a", shows_lock=True))["GPU-a"]
+    world.see("GPU-a", Verdict.OURS, READINGS)
     assert len(world.restored) == before

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from keeper_requests import apply_of
 from lease_machine import apply_event
 
+from joulecut_agent.keeper.evidence import READINGS, Verdict
 from joulecut_agent.keeper.lease import (
     HOLD_S_MAX,
     Gpu,
@@ -99,9 +100,13 @@ def test_a_step_up_never_waits_however_far_below_the_top_it_ends() -> None:
 
 def test_what_was_seen_under_another_order_ends_no_lease() -> None:
     for epoch, generation, ends in ((4, 1, False), (5, 2, False), (5, 1, True), (0, 0, True)):
-        event = Yield(GPU, epoch, generation)
-        done = apply_event(_held(epoch=5, generation=1), event, 1.0, {})
-        assert (done.state.gpu(GPU).lease is None) == ends
+        state, now_s = _held(epoch=5, generation=1), 1.0
+        for _ in range(READINGS):
+            now_s += 1.0
+            event = Yield(GPU, epoch, generation)
+            done = apply_event(state, event, now_s, {}, Verdict.OTHER)
+            state = done.state
+        assert (state.gpu(GPU).lease is None) == ends
         assert done.reasons == {GPU: "" if ends else "no lease to yield"}
 
 
