@@ -26,6 +26,7 @@ CAP = ("sw_power_cap",)
     [
         (Reading(HELD_MHZ, 1.0), HELD, Verdict.UNCLEAR),
         (Reading(HELD_MHZ + 15, 1.0), HELD, Verdict.UNCLEAR),  # one step of the list
+        (Reading(HELD_MHZ - 15, 1.0), HELD, Verdict.UNCLEAR),
         (Reading(1000, 1.0), (900, HELD_MHZ), Verdict.UNCLEAR),  # a clock schedule
         (Reading(EARLIER_MHZ, 1.0), HELD, Verdict.OURS),
         (Reading(EARLIER_MHZ, 1.0, CAP), HELD, Verdict.OURS),
