@@ -465,8 +465,7 @@ EVIDENCE = [
     ("abs(clock_mhz - mhz) <= CLOCK_SLACK_MHZ for", "clock_mhz == mhz + 1 for"),
     ("if now_s < self.next_s:", "if False:"),
     ("if seen is not self.verdict:", "if self.readings == 0:"),
-    ("self.readings >= READINGS and now_s", "now_s"),
-    ("and now_s - self.since_s >= SURE_S - 1e-6", ""),
+    ("if self.readings >= READINGS else", "if self.readings else"),
     ("next_s=now_s + SETTLE_S", "next_s=now_s"),
 ]
 

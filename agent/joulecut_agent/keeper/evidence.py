@@ -2,7 +2,8 @@
 
 No driver reports locked clocks: the clock under load is the only evidence. A clock that a keeper
 of this boot has written is never taken for another writer's. One reading proves nothing: a verdict
-is sure after READINGS equal ones in a row, over SURE_S, and none counts while a write settles.
+is sure after READINGS equal ones in a row, each APART_S after the last. None counts while a write
+settles.
 
 Pure. Clocks in MHz, times in seconds of the monotonic clock.
 """
@@ -13,8 +14,8 @@ from enum import Enum
 from math import inf
 from typing import NamedTuple
 
-READINGS, SURE_S = 3, 0.3  # a clock change, or one late reading, spans two
-APART_S = 0.15  # between two that count: three take SURE_S
+READINGS = 3  # a clock change, or one late reading, spans two
+APART_S = 0.15  # 0.3 s for three: longer than any known clock change
 SETTLE_S = 1.0  # after a write; the slowest known clock change takes a tenth of it
 BUSY_RATIO = 0.5  # the driver's utilisation; below it a GPU may have any clock
 CLOCK_SLACK_MHZ = 30  # two steps of the clock list
@@ -68,11 +69,10 @@ def is_written(clock_mhz: int, written_mhz: Collection[int], default_mhz: int) -
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Equal verdicts in a row: how many, and since when. None counts before `next_s`."""
+    """Equal verdicts in a row. None counts before `next_s`."""
 
     verdict: Verdict = Verdict.UNCLEAR
     readings: int = 0
-    since_s: float = inf
     next_s: float = -inf
 
     def after(self, seen: Verdict, now_s: float, apart_s: float) -> "Evidence":
@@ -80,13 +80,13 @@ class Evidence:
         if now_s < self.next_s:
             return self
         if seen is not self.verdict:
-            return Evidence(seen, 1, now_s, now_s + apart_s)
+            return Evidence(seen, 1, now_s + apart_s)
         return replace(self, readings=min(self.readings + 1, READINGS), next_s=now_s + apart_s)
 
-    def proves(self, now_s: float) -> Verdict:
+    @property
+    def proves(self) -> Verdict:
         """The verdict once it is sure; UNCLEAR before."""
-        sure = self.readings >= READINGS and now_s - self.since_s >= SURE_S - 1e-6
-        return self.verdict if sure else Verdict.UNCLEAR
+        return self.verdict if self.readings >= READINGS else Verdict.UNCLEAR
 
 
 NO_EVIDENCE = Evidence()

@@ -494,7 +494,7 @@ def yield_(
     if not gpu.lease or not gpu.lease.is_named_by(request):
         return Outcome(state, {request.uuid: "no lease to yield"})
     gpu = replace(gpu, evidence=gpu.evidence.after(seen, now_s, APART_S))
-    proven = gpu.evidence.proves(now_s)
+    proven = gpu.evidence.proves
     is_open = proven is Verdict.UNCLEAR and (seen is not proven or not limit_changed)
     if is_open:
         read = state.updated({request.uuid: gpu})

@@ -36,7 +36,7 @@ def read(state: State, uuid: str, seen: Verdict, now_s: float) -> State:
     gpu = state.gpu(uuid)
     gpu = replace(gpu, evidence=gpu.evidence.after(seen, now_s, READ_S))
     state = state.updated({uuid: gpu})
-    proven = gpu.evidence.proves(now_s)
+    proven = gpu.evidence.proves
     if proven is Verdict.FREE and now_s >= gpu.written_s + LATE_S:
         return state.updated({uuid: replace(gpu, written_mhz=(), left=False, shown=None)})
     shown = gpu.shown or ShownLock(0, -inf)

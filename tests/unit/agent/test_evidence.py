@@ -8,9 +8,10 @@ from joulecut_agent.keeper.evidence import (
     APART_S,
     NO_EVIDENCE,
     READINGS,
-    SURE_S,
+    SETTLE_S,
     Reading,
     Verdict,
+    none_until_settled,
     verdict,
 )
 
@@ -41,6 +42,7 @@ CAP = ("sw_power_cap",)
         (Reading(HELD_MHZ, 1.0, ("idle",)), NONE, Verdict.UNCLEAR),
         (Reading(900, 1.0), NONE, Verdict.OTHER),
         (Reading(TOP_MHZ, 1.0), NONE, Verdict.FREE),  # beside it a lock and none look the same
+        (Reading(TOP_MHZ, 0.0), NONE, Verdict.UNCLEAR),
         (Reading(210, 0.0), NONE, Verdict.UNCLEAR),
     ],
 )
@@ -76,6 +78,12 @@ def test_equal_readings_in_a_row_prove_and_nothing_else(
         if now_s >= evidence.next_s:
             row = [*row, now_s] if evidence.verdict is one else [now_s]
         evidence = evidence.after(one, now_s, APART_S)
-        if evidence.proves(now_s) is not Verdict.UNCLEAR:
+        if evidence.proves is not Verdict.UNCLEAR:
             assert len(row) >= READINGS
-            assert now_s - row[0] >= SURE_S - 1e-6
+            assert now_s - row[0] >= (READINGS - 1) * APART_S - 1e-6
+
+
+def test_no_reading_counts_while_a_write_settles() -> None:
+    settling = none_until_settled(5.0)
+    assert settling.after(Verdict.OTHER, 5.0 + SETTLE_S - 0.01, APART_S) == settling
+    assert settling.after(Verdict.OTHER, 5.0 + SETTLE_S, APART_S).verdict is Verdict.OTHER

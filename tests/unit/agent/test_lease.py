@@ -36,7 +36,7 @@ from joulecut_agent.keeper.requests import (
     Renew,
     Yield,
 )
-from joulecut_agent.keeper.unleased import RETAKES_END
+from joulecut_agent.keeper.unleased import RETAKE_S, RETAKE_S_MAX, RETAKES_END
 
 UUIDS = ("GPU-a", "GPU-b", "GPU-c")
 HIGH = (0, 1410)
@@ -502,6 +502,7 @@ def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck
         assert world.state.gpu("GPU-a").is_stuck == (len(resets_s) > RETAKES_MAX)
     waits_s = [later - now for now, later in pairwise(resets_s)]
     assert waits_s == sorted(waits_s)
+    assert (waits_s[0], waits_s[-1]) == (RETAKE_S, RETAKE_S_MAX)
     assert len(resets_s) == RETAKES_END
     refused = world.tell(apply_of(1, "blue", 2, 5.0, {"GPU-a": (0, 900)}))
     assert "resets have no effect" in refused["GPU-a"]
