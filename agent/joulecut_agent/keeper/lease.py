@@ -55,7 +55,6 @@ CAUSES = (  # of a restore
     "clocks_left",  # readings show another writer's clocks: they were left as they are
     "limit_left",  # a power limit that another writer has lowered was left as it is
 )
-_RESETS_ALL = ("lock_shows", "keeper_start")  # also clocks that were left to another writer
 STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
 WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 
@@ -335,7 +334,7 @@ def end_leases(
             lease=None,
             pending_restore=PendingRestore(cause, failures, due_s, power, again, since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
-            left=cause == "clocks_left" or (gpu.left and cause not in _RESETS_ALL),
+            left=cause == "clocks_left",
             late_until_s=max(gpu.late_until_s, late_until_s),
         )
     return state.updated(ended)

@@ -328,3 +328,27 @@ def test_a_schedule_is_kept_with_its_order_and_costs_no_gpu_where_it_is_torn(
             lines = raw[:cut].splitlines()
         held = {line.split(b" ")[3].decode() for line in lines if b" set " in line}
         assert set(torn.held) == held
+
+
+def test_the_clocks_of_this_boot_are_kept_until_their_gpu_was_seen_free(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(path, BOOT)
+    _intend(journal, 3, {A: (0, 900, 0), B: (0, 900, 0)})
+    journal.intend(3, {A: Lease("blue", 3, 1, ClockLimits(0, 1200), 9.0, (600,))})
+    journal.restored([A, B], left=[B])
+    known = {A: (900, 1200, 600), B: (900,)}
+    for _ in range(2):  # as written, then compacted
+        again = Journal(path, BOOT)
+        assert (again.held, again.clocks_mhz, again.left) == ({}, known, {B})
+        again.intend(again.epoch_seen + 1, {})
+    again.restored((), free=[A])
+    assert not Journal(path, BOOT).clocks_mhz[A]
+    assert not any(Journal(path, "b002-0").clocks_mhz.values()), "another boot's locks are gone"
+    _intend(again, 9, {B: (0, 600, 0)})
+    after = Journal(path, BOOT)
+    assert (after.clocks_mhz[B], after.left) == ((900, 600), set())
+    body = f"yielded {BOOT} {B}".encode()  # as the version before wrote it
+    with path.open("ab") as file:
+        file.write(b"%08x %s\n" % (zlib.crc32(body), body))
+    before = Journal(path, BOOT)
+    assert (before.clocks_mhz[B], before.left) == ((900, 600), {B})

@@ -11,7 +11,7 @@ from lease_machine import LeaseRequest, apply_event
 from msgspec.structs import replace
 
 from joulecut_agent.keeper import unleased
-from joulecut_agent.keeper.evidence import READINGS, Verdict
+from joulecut_agent.keeper.evidence import READINGS, SETTLE_S, Verdict
 from joulecut_agent.keeper.lease import (
     EPOCH_MAX,
     EPOCH_STEP_MAX,
@@ -159,6 +159,19 @@ def test_a_lease_is_never_cut_short_by_time_alone(
         world.tell(None)
         assert uuid not in world.slowed()
         assert world.restored[-1][2] == "lease_expired"
+
+
+@given(histories, gaps_s)
+def test_only_gpus_without_a_lease_and_a_reset_are_read(
+    history: list[tuple[float, LeaseRequest | None]], wait_s: float
+) -> None:
+    world = World(broken={"GPU-a"}).after(history)
+    world.now_s += wait_s
+    world.tell(None)
+    pending = {uuid for uuid, gpu in world.state.gpus.items() if gpu.pending_restore}
+    locked = {uuid for uuid, gpu in world.state.gpus.items() if gpu.may_be_ours}
+    due = {*unleased.due(world.state, world.now_s + SETTLE_S)}
+    assert due == locked - pending - {*world.promised()}
 
 
 @given(histories, applies)
@@ -509,6 +522,14 @@ def test_a_lock_that_shows_again_is_reset_ever_more_seldom_and_then_called_stuck
     world.see("GPU-a", Verdict.FREE, READINGS)
     assert not world.state.gpu("GPU-a").is_stuck
     assert world.tell(apply_of(1, "blue", 3, 5.0, {"GPU-a": (0, 900)})) == {"GPU-a": ""}
+
+
+def test_while_a_command_settles_no_reading_ends_its_lease() -> None:
+    world = World()
+    world.tell(apply_of(1, "blue", 1, 50.0, {"GPU-a": (0, 900)}))
+    for _ in range(4):
+        world.now_s += SETTLE_S / 5
+        assert world.tell(Yield("GPU-a"), seen=Verdict.OTHER)["GPU-a"]
 
 
 @pytest.mark.parametrize("seen", [Verdict.FREE, Verdict.OTHER])
