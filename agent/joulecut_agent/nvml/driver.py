@@ -1,5 +1,6 @@
-"""Common to NVML reader and writer: opening the library, errors, supported clocks."""
+"""Common to NVML reader and writer: opening the library, errors, supported clocks, reasons."""
 
+import ctypes
 from typing import Any
 
 import pynvml
@@ -17,6 +18,10 @@ KINDS: dict[str, type[DeviceError]] = {  # every other error is Transient
     "lib_rm_version_mismatch": Gone,  # upgraded while loaded: only a reload helps
 }
 CLOCK_MHZ_MAX = 10_000  # above every GPU
+EVENT_CALLS = (  # drivers before 535 have the older name only
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons",
+)
 _OPENING = {
     "library_not_found": "libnvidia-ml.so.1 was not found: is the NVIDIA driver installed here?",
     "driver_not_loaded": "the NVIDIA driver is not loaded",
@@ -81,3 +86,14 @@ def uncontrollable(handle: Any, clocks_mhz: tuple[int, ...] = ()) -> str:
     if optional(pynvml.nvmlDeviceGetVirtualizationMode, handle, 0) > alone:
         return "it is shared as virtual GPUs"
     return "" if clocks_mhz or supported_clocks_mhz(handle) else "it lists no supported clocks"
+
+
+def profiles_of(handle: Any) -> Any:
+    """The workload power profiles of a GPU, None without any."""
+    try:
+        found = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+        # By reference: the binding passes its argument unchanged.
+        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(found))
+    except (AttributeError, pynvml.NVMLError):  # the binding or the GPU is older
+        return None
+    return found

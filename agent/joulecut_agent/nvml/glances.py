@@ -12,15 +12,12 @@ from typing import Any
 
 import pynvml
 
+from joulecut_agent.nvml.driver import EVENT_CALLS
 from joulecut_agent.ports.glance import ROW
 from joulecut_wire.messages import GpuSnapshot
 
 SCOPE_GPU = 0  # of a field value: the GPU, without its module (Grace) or memory
 POWER_FIELDS = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
-EVENT_CALLS = (  # drivers before 535 have the older name only
-    "nvmlDeviceGetCurrentClocksEventReasons",
-    "nvmlDeviceGetCurrentClocksThrottleReasons",
-)
 _Call = tuple[Callable[..., int], tuple[Any, ...]]
 
 

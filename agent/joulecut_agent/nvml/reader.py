@@ -20,7 +20,6 @@ from joulecut_agent.nvml.tick import (
     Slow,
     Tick,
     nonsense,
-    profiles_of,
     rates_of,
     slow_of,
     snapshot_of,
@@ -131,7 +130,7 @@ class NvmlReader:
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
-                instant, profiles = usage_is_instant(handle), profiles_of(handle) is not None
+                instant, profiles = usage_is_instant(handle), driver.profiles_of(handle) is not None
                 self._devices[index] = Device(index, uuid, handle, instant, profiles)
             except pynvml.NVMLError as error:
                 raise driver.failure(error.value, "lookup", f"GPU {index}") from None

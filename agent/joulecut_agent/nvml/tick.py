@@ -13,7 +13,8 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
-from joulecut_agent.nvml.glances import EVENT_CALLS, POWER_FIELDS, SCOPE_GPU
+from joulecut_agent.nvml.driver import EVENT_CALLS
+from joulecut_agent.nvml.glances import POWER_FIELDS, SCOPE_GPU
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
 from joulecut_agent.ports.glance import event_words
 from joulecut_wire.messages import GpuSnapshot
@@ -235,17 +236,6 @@ def _event_reasons(tick: Tick) -> tuple[str, ...]:
     if bits is None:
         bits = tick.ask(EVENT_CALLS[1])
     return event_words(bits or 0)
-
-
-def profiles_of(handle: Any) -> Any:
-    """The workload power profiles of a GPU, None without any."""
-    try:
-        found = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
-        # By reference: the binding passes its argument unchanged.
-        pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(handle, ctypes.byref(found))
-    except (AttributeError, pynvml.NVMLError):  # the binding or the GPU is older
-        return None
-    return found
 
 
 def _power_profiles(tick: Tick) -> tuple[str, ...]:

@@ -11,8 +11,6 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
-from joulecut_agent.nvml.glances import EVENT_CALLS
-from joulecut_agent.nvml.tick import profiles_of
 from joulecut_agent.ports.failure import DeviceError, Unsupported
 from joulecut_agent.ports.glance import event_words
 
@@ -91,7 +89,7 @@ class NvmlWriter:
             rates = driver.optional(pynvml.nvmlDeviceGetUtilizationRates, handle)
             reasons = event_words(_event_bits(handle))
             # A power profile changes clocks without an event reason.
-            found = profiles_of(handle)
+            found = driver.profiles_of(handle)
             enforced = found is not None and any(found.enforcedProfilesMask.mask)
             reasons = (*reasons, "power_profile") if enforced else reasons
             return clock_mhz, rates.gpu / 100 if rates else 0.0, reasons
@@ -124,7 +122,7 @@ class NvmlWriter:
 
 
 def _event_bits(handle: Any) -> int:
-    calls = (vars(pynvml).get(name) for name in EVENT_CALLS)
+    calls = (vars(pynvml).get(name) for name in driver.EVENT_CALLS)
     known = (driver.optional(call, handle) for call in calls if call is not None)
     return next((int(bits) for bits in known if bits is not None), 0)
 

@@ -147,6 +147,19 @@ def test_what_is_another_writers_stays_and_the_rest_is_restored(
         assert board.calls == calls, "nothing is left to do"
 
 
+def test_a_kept_limit_that_another_writer_has_replaced_is_not_kept(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, {"GPU-a": 300_000}, keep=True)
+    assert verdicts(keeper.handle(1, order)) == {True}
+    board.limits_mw["GPU-a"] = 350_000
+    assert _yield(keeper, "GPU-a", clock)
+    (slot,) = keeper.handle(2, Status(("GPU-a",))).slots
+    assert (slot.kept_power_mw, board.limits_mw["GPU-a"]) == (0, 350_000)
+
+
 def test_a_lease_ends_with_a_write_where_an_earlier_clock_of_ours_shows(
     tmp_path: Path, clock: HeldClock
 ) -> None:
@@ -204,8 +217,12 @@ def test_a_clock_of_ours_that_a_person_has_locked_is_reset_until_he_says_so(
 
     assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
     keeper.handle(2, Clear(uuids=("GPU-a",)))
+    file.write_text("GPU-a")
     board.shown_mhz["GPU-a"] = 900
     board.calls.clear()
+    pass_s(20)
+    assert not board.calls
+    file.unlink()
     pass_s(3600)
     assert sorted(board.calls) == ["reset GPU-a"] * RETAKES_END + ["reset GPU-b"]
     (slot,) = keeper.handle(3, Status(("GPU-a",))).slots
