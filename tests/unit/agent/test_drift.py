@@ -89,6 +89,11 @@ def test_a_clock_that_was_never_reached_is_not_external() -> None:
     assert drift.NOT_REACHED in drift.CLEARED
 
 
+def test_what_the_keeper_confirms_is_asked_at_the_first_reading() -> None:
+    for clock_mhz, cause in ((1500, drift.EXTERNAL), (TOP_MHZ, drift.RESET)):
+        assert _after([replace(BUSY, clock_sm_mhz=clock_mhz)]) == cause
+
+
 def test_limits_tell_who_set_them() -> None:
     order = Order(TOP_MHZ, power_limit_w=500.0)
     for limit_w, cause in ((500.0, ""), (400.0, drift.LIMIT), (700.0, drift.EXTERNAL)):

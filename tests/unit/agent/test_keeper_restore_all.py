@@ -204,6 +204,42 @@ def test_what_was_left_to_another_writer_is_reset_where_our_clock_shows(
     assert set(board.calls) == {"reset GPU-a"}
 
 
+def test_a_command_that_fails_after_another_writer_was_seen_is_reset(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    """Its write may have replaced what the other writer had set."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board.shown_mhz["GPU-a"] = 1200
+    assert _yield(keeper, "GPU-a", clock)
+    board.fail = lambda call, _: Transient("unknown", "busy") if call == "lock" else None
+    board.calls.clear()
+    assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 2)) == {False}
+    assert board.calls == ["lock GPU-a 0-600", "reset GPU-a"]
+
+
+def test_a_gpu_that_was_read_free_is_nobodys_concern_after_a_restart(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    keeper.handle(2, Clear())
+    for restarts in range(2):
+        assert keeper.state.gpu("GPU-a").may_be_ours == (not restarts)
+        for _ in range(round(LATE_S) + 2 * READINGS):
+            clock.pass_s(1.0)
+            keeper.tick()
+        keeper = open_keeper(tmp_path, board)
+    board.shown_mhz["GPU-a"] = 900
+    board.calls.clear()
+    for _ in range(2 * READINGS):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert not board.calls, "it is a person's lock"
+
+
 def test_a_clock_of_ours_that_a_person_has_locked_is_reset_until_he_says_so(
     tmp_path: Path, clock: HeldClock
 ) -> None:
