@@ -168,7 +168,6 @@ KEEPER = [
     ("Verdict.UNCLEAR if uuid in self._by_hand() else self._verdict", "self._verdict"),
     ("self._journal.restored((), free=[uuid])", "pass"),
     ("left=[uuid] * gpu.left", "left=[]"),
-    ("                left=False,\n", ""),
     ("if held and not held.limits.max_mhz:", "if False:"),
     ("        self._read_unleased()\n", ""),
     ("self._journal.intend(self.state.epoch_seen, {})", "pass"),

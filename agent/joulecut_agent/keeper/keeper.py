@@ -475,7 +475,6 @@ class Keeper:
                 self.state.gpu(write.uuid),
                 written_mhz=self._journal.clocks_mhz.get(write.uuid, ()),
                 written_s=time.monotonic(),
-                left=False,
             )
             self.state = self.state.updated({write.uuid: gpu})
             if not self._is_set_back(write):
