@@ -40,7 +40,7 @@ from joulecut_sim.plant_variants import read  # noqa: E402
 
 SETTLED_S, AFTER_S, CREEP_S, PHASE_S = 300.0, 420.0, 300.0, 60.0
 SCALES = {"a100-sxm": 0.045, "a40": 0.018}  # an iteration of 0.2 s on either
-LONG_ITERATIONS = 150
+LONG_ITERATIONS = 250
 SWEEPS = {"a100-sxm": "gpt3-175b+a100_sxm_bf16.csv", "a40": "gpt3-175b+a40_bf16.csv"}
 KINDS = ("profile", "L2", "L1")
 CHANGES = ("none", "-20", "-10", "-5", "+5", "+10", "+20", "creep-10", "creep+10", "phase")
@@ -97,7 +97,7 @@ def long_iterations(
             controller.run(5)
         store.close()
     spent_s, verdict = time.process_time() - began_s, world.verdict(budget)
-    shares = " ".join(f"{verdict.share(at):6.0%}" for at in (60, 100, LONG_ITERATIONS))
+    shares = " ".join(f"{verdict.share(at):6.0%}" for at in (60, 100, 150, LONG_ITERATIONS))
     return (
         f"{card:9s} {'L2' if detailed else 'L1'} {stages:3d} {seed:4d} {verdict.possible:8.1%} "
         f"{shares} {verdict.reached or 'never':>6} {100 * max(verdict.over):+6.2f} "
@@ -120,7 +120,9 @@ def main() -> None:
     parser.add_argument("--sweeps", type=Path, help="with --long")
     args = parser.parse_args()
     if args.long:
-        print("card    on stages seed possible  at 60    100    150 90 % at   over  row   CPU")
+        print(
+            "card    on stages seed possible  at 60    100    150    250 90 % at   over  row   CPU"
+        )
         for card, kind in itertools.product(args.cards.split(","), args.kinds.split(",")):
             for seed in range(1, args.seeds + 1) if kind != "profile" else ():
                 print(

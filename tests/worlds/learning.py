@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from predicted_work import prior_of
+from predicted_work import predicted_work
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
@@ -22,6 +22,7 @@ from joulecut_controller.learn.measurement_log import (
     MeasurementLog,
     window_iterations,
 )
+from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
@@ -99,9 +100,9 @@ class Course:
             skus[0].blocking_power_w if told_w is None else told_w,
         )
         if self.prior_error is not None:
-            floor, top = self.clock_min_mhz, max(self.default)
-            prior = prior_of(self.plant, floor, top, self.prior_error, self.seed)
-            self.constants = replace(self.constants, prior=prior)
+            told = predicted_work(self.plant, self.clock_min_mhz, self.prior_error, self.seed)
+            work = work_prior(told, max(self.default))
+            self.constants = replace(self.constants, predicted_work=work)
         self.grids = tuple(
             tuple(mhz for mhz in sku.clocks_mhz if self.clock_min_mhz <= mhz <= top)
             for sku, top in zip(skus, self.default, strict=True)

@@ -2,7 +2,6 @@
 
 import random
 
-from joulecut_controller.learn.work_prior import WorkPrior, work_prior
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Profile
 from joulecut_sim.plant import Plant
@@ -29,9 +28,3 @@ def predicted_work(plant: Plant, clock_min_mhz: int, error: float = 0.0, seed: i
                 made.append(ClockOption(mhz, scale * time_s, scale * time_s * power_w))
             options[stage, kind] = tuple(made)
     return Profile(options, "prediction")
-
-
-def prior_of(
-    plant: Plant, clock_min_mhz: int, default_mhz: int, error: float, seed: int
-) -> WorkPrior:
-    return work_prior(predicted_work(plant, clock_min_mhz, error, seed), default_mhz)

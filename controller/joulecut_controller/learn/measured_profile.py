@@ -1,22 +1,21 @@
 """Stage profile and blocking power of a running job, from the windows that probing measured.
 
-A window has joules per iteration and GPU, iteration times and, where the job reports them, the busy
-time of its operations. Power while working and while waiting are separated by the fit, and forward
-and backward of one stage share it. Clocks that no window visited take their times from the fit.
+A window has joules per iteration and GPU, iteration times and the busy time of operations. A rate
+alone does not tell single operations. Power while working and while waiting are separated by the
+fit, and forward and backward of one stage share it. Clocks that no window visited take their times
+from the fit.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from joulecut_controller.learn.explorer import capped_mhz
-from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.clock_curves import Floats
+from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.learn.operation_model import OperationModel
-from joulecut_controller.learn.rate_model import RateModel
-from joulecut_controller.learn.regression import Floats
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Kind, Profile
 
@@ -30,35 +29,36 @@ Clocks = tuple[int, ...]  # MHz
 class MeasuredProfile:
     """A profile with the origin of each clock by stage. Power is that of one GPU.
 
-    `detailed`: operation times at measured clocks were reported; else they are fitted to iteration
-    times. `path_ratio` is the measured iteration time over that of the profile's longest path, both
-    at default clocks.
+    Operation times are as reported at measured clocks, else fitted. `path_ratio` is the measured
+    iteration time over that of the profile's longest path, both at default clocks.
     """
 
     profile: Profile
     origins: tuple[Mapping[int, Origin], ...]
     blocking_power_w: float
     blocking_known: bool
-    detailed: bool
     path_ratio: float
 
 
 def measured_profile(job: ProbedJob) -> MeasuredProfile:
     """The profile at each allowed clock that a GPU of the kind was measured at or above.
 
-    Raises ValueError without measurements, or if the pipeline cannot be laid out.
+    Raises ValueError without measurements, of a job that reports its rate alone, or if the pipeline
+    cannot be laid out.
     """
     if not job.measurements:
         raise ValueError("nothing was measured")
+    if not all(one.busy_s for one in job.measurements):
+        raise ValueError("it reports its rate alone, so times of single operations are not known")
     paths = LongestPaths(job.constants.pipeline)
-    detailed = all(one.busy_s for one in job.measurements)
     visited = [
         {one.clocks_mhz[stage] for one in job.measurements}
         for stage in range(job.constants.pipeline.stages)
     ]
     clocks = tuple(_clocks(job, stage, visited) for stage in range(len(visited)))
-    curves = _from_operations if detailed else _from_rate
-    times_s, power_w, blocking_w = curves(job, clocks, paths)
+    model = OperationModel(job.constants, clocks, job.alike, job.measurements, paths)
+    times_s = [model.mean_s[stage, :, -len(own) :].T for stage, own in enumerate(clocks)]
+    power_w = [model.power_w[stage, -len(own) :] for stage, own in enumerate(clocks)]
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for stage, own in enumerate(clocks):
         each_s = [
@@ -83,36 +83,10 @@ def measured_profile(job: ProbedJob) -> MeasuredProfile:
             {mhz: _origin(mhz, seen) for mhz in own}
             for own, seen in zip(clocks, visited, strict=True)
         ),
-        blocking_power_w=job.constants.blocking_power_w if known else blocking_w,
+        blocking_power_w=job.constants.blocking_power_w if known else model.waiting_w,
         blocking_known=known,
-        detailed=detailed,
         path_ratio=_path_ratio(job, paths, default_s),
     )
-
-
-# By stage seconds of one operation (clocks, kinds), and watts while working (clocks,); and watts
-# while waiting.
-_Curves = tuple[list[Floats], list[Floats], float]
-
-
-def _from_operations(job: ProbedJob, clocks: Sequence[Clocks], paths: LongestPaths) -> _Curves:
-    model = OperationModel(job.constants, tuple(clocks), job.alike, job.measurements, paths)
-    times_s = [model.mean_s[stage, :, -len(own) :].T for stage, own in enumerate(clocks)]
-    power_w = [model.power_w[stage, -len(own) :] for stage, own in enumerate(clocks)]
-    return times_s, power_w, model.waiting_w
-
-
-def _from_rate(job: ProbedJob, clocks: Sequence[Clocks], paths: LongestPaths) -> _Curves:
-    default_mhz = capped_mhz(job.constants.default_mhz, job.measurements, job.alike)
-    constants = replace(job.constants, default_mhz=default_mhz, prior=None)
-    model = RateModel(constants, job.measurements, paths)
-    times_s, power_w = [], []
-    for stage, own in enumerate(clocks):
-        rows = np.tile(np.array(default_mhz, dtype=np.float64), (len(own), 1))
-        rows[:, stage] = own
-        times_s.append(model.operation_times_s(rows)[:, stage])
-        power_w.append(model.working_power_w(rows)[:, stage])
-    return times_s, power_w, model.blocking_power_w
 
 
 def _clocks(job: ProbedJob, stage: int, visited: Sequence[set[int]]) -> Clocks:

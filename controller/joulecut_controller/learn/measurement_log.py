@@ -11,7 +11,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from joulecut_controller.learn.work_prior import WorkPrior
 from joulecut_engine.graph.pipeline import Pipeline
 
 # Iterations of seconds vary with network and storage: a slow one is followed by another. With a
@@ -63,14 +62,15 @@ class JobConstants:
     """Numbers of a job that need no window.
 
     `default_mhz` is the clock each stage runs at without a lock; a power cap holds it below the
-    highest clock. `prior` is what a model of the run predicts, if the policy names one.
+    highest clock. `predicted_work` of stages, relative, is what a model of the run predicts, if the
+    policy names one.
     """
 
     pipeline: Pipeline
     default_mhz: tuple[int, ...]
     clock_max_mhz: int
     blocking_power_w: float  # 0 if unknown
-    prior: WorkPrior | None = None
+    predicted_work: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

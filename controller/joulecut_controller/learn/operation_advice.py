@@ -11,7 +11,7 @@ import numpy as np
 from joulecut_controller.learn.advice import Advice, Verdict
 from joulecut_controller.learn.clock_curves import Floats, Ints
 from joulecut_controller.learn.evidence import OVER_RATIO, ExplorerInput
-from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, Limit, OperationSearch

@@ -5,7 +5,6 @@ one of power, so all stages may change in one window. The graph makes iterations
 Ratios to default clocks are what counts: noise that a whole window has in common cancels out.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,9 +17,10 @@ from joulecut_controller.learn.clock_curves import (
     CurveValues,
     Floats,
     Ints,
+    below_cap,
 )
 from joulecut_controller.learn.evidence import STEP_RATIO, lowest_of
-from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_engine.graph.pipeline import KINDS
 
@@ -40,12 +40,6 @@ MEMORY = 2.0
 SPREAD_UNKNOWN = 0.01  # of an operation, where too few iterations were reported to know
 # Of a longest path over the time of the iteration, at lower clocks over that at default ones.
 PATH_SD = 0.003
-# Clocks that a power cap hides below the default show no effect. How far they reach is searched by
-# parts of the measured range, then by steps (logarithms), and counts where it explains the windows
-# so much better.
-HIDDEN_PARTS = (0.3, 0.6, 1.0)
-HIDDEN_STEPS = (0.02, 0.01, 0.005)
-HIDDEN_WORTH = 1.0
 # Time may stay flat for so much longer than power. Where power falls at once, no cap hides a clock:
 # work that hardly follows its clock is another thing.
 LATE_KNEE = 0.06
@@ -128,7 +122,7 @@ class OperationModel:
         held = float(capped.max())
         locked_sd = np.full(locked.shape[2], LOCKED_SD if held > CAPPED_WIDE else NOTHING_SD)
         common_sd = np.full(fall.shape[1], COMMON_SD)
-        curves = _below_cap(
+        curves = below_cap(
             CurveValues(fall, values, group, common_sd, locked, locked_sd),
             replace(TIME, noise=self._noise),
             held + LATE_KNEE if held > 0.0 else 0.0,
@@ -160,7 +154,7 @@ class OperationModel:
             watts = np.maximum(energy_j / work_s - waiting_w * waits, waiting_w)
             less, doubt = (waiting_w * waits / watts)[:, :, None], np.array([doubt_sd])
             values = CurveValues(fall, np.log(watts), self._cards, common_sd, less, doubt)
-            return _below_cap(values, POWER)
+            return below_cap(values, POWER)
 
         self.waiting_w = constants.blocking_power_w
         if not self.waiting_w:
@@ -190,24 +184,3 @@ class OperationModel:
     def energy_j(self, at: Ints, time_s: float) -> float:
         """Joules of one GPU per stage, waiting and host included."""
         return float(self.cost_j[np.arange(self.stages), at].sum() + self.second_j * time_s)
-
-
-def _below_cap(given: CurveValues, prior: CurvePrior, flat_max: float = np.inf) -> ClockCurves:
-    """Curves that are flat down to a fall, by group, where this explains the values best."""
-    groups, furthest = int(given.group.max()) + 1, min(flat_max, float(given.fall.max()))
-    best = ClockCurves(given, prior, np.zeros(groups))
-    if furthest <= 0.0:
-        return best
-    for part in HIDDEN_PARTS:
-        other = ClockCurves(given, prior, np.full(groups, part * furthest))
-        if other.misfit < best.misfit - HIDDEN_WORTH:
-            best = other
-    for step, one in itertools.product(HIDDEN_STEPS, range(groups)):
-        for edge in (best.flat[one] + step, best.flat[one] - step):
-            flat = best.flat.copy()
-            flat[one] = min(furthest, max(0.0, edge))
-            other = ClockCurves(given, prior, flat)
-            if other.misfit < best.misfit - HIDDEN_WORTH:
-                best = other
-                break
-    return best

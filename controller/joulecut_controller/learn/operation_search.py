@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.learn.clock_curves import Floats, Ints
-from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.longest_paths import LongestPaths
 
 SWEEPS = 4  # over all stages, lowering; the second rarely finds anything
 SURPLUS_ROUNDS = 4  # the effect of jitter depends on the clocks chosen, and converges in two

@@ -16,6 +16,7 @@ from joulecut_controller.learn.measurement_log import LONG_ITERATION_S, Measurem
 
 # Mean power, waiting included, over the clock; a window's counters are good to 0.4 %.
 POWER = CurvePrior(-1.5, 0.5, 0.15, residual_sd=0.01, reach=0.15, noise=0.004)
+CURVED_SD = 2.0  # of the slope, per unit of log clock: GPUs of a kind bend alike
 POWER_COMMON_SD = 0.001  # of all GPUs in one window, beside what a slowdown explains
 UNKNOWN_SD = 0.1  # of a slowdown, before power says anything: more than any budget
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
@@ -43,19 +44,20 @@ def with_power(
     waiting_w = blocking_power_w or BLOCKING_UNKNOWN * float(watts[:, 0].mean())
     follows = np.clip(1.0 - waiting_w / watts[:, 0], FOLLOWS_MIN, 1.0)
     kinds = np.unique(alike, return_inverse=True)[1]
+    waits = -follows[:, None, None] * np.eye(count)[None, :, 1:]
     curves = ClockCurves(
         CurveValues(
             fall,
             np.log(watts),
             kinds,
             common_sd=np.full(count, POWER_COMMON_SD),
-            columns=-follows[:, None, None] * np.eye(count)[None, :, 1:],
-            columns_sd=np.full(count - 1, UNKNOWN_SD),
+            columns=np.concatenate([waits, 0.5 * fall[:, :, None] ** 2], axis=2),
+            columns_sd=np.append(np.full(count - 1, UNKNOWN_SD), CURVED_SD),
         ),
         POWER,
         np.zeros(int(kinds.max()) + 1),
     )
-    by_power = curves.factors
+    by_power, covariance = curves.factors[:-1], curves.factors_covariance[:-1, :-1]
     by_rate = np.log([m.time_s / first.time_s for m in measurements[1:]])
     noise = np.array([m.stderr_ratio for m in measurements]) ** 2
     stray = np.diag(noise[1:]) + noise[0]
@@ -65,7 +67,7 @@ def with_power(
     independent = min(1.0, float(apart.sum()) / (count - 1 + DEPENDENT_WINDOWS))
     age = DRIFT_SD * np.arange(1, count)
     least = STRETCH_PART * fall.max(axis=0)[1:]
-    of_power = np.linalg.inv(curves.factors_covariance + (1.0 - independent) * stray)
+    of_power = np.linalg.inv(covariance + (1.0 - independent) * stray)
     of_rate = np.linalg.inv(stray + np.outer(age, age))
     of_clocks = np.diag((least + STRETCH_SD) ** -2.0)
     covariance = np.linalg.inv(of_power + of_rate + of_clocks)

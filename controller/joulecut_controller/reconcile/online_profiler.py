@@ -294,8 +294,8 @@ class OnlineProfiler:
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         predicted = policy.predicted
-        prior = work_prior(predicted, max(default)) if predicted is not None else None
-        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, prior)
+        work = work_prior(predicted, max(default)) if predicted is not None else ()
+        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, work)
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),

@@ -89,18 +89,17 @@ def _true_job_file(folder: Path) -> str:
     return "true.yaml"
 
 
-@pytest.mark.parametrize("detailed", [True, False])
 @pytest.mark.parametrize("blocking_power_w", [None, 0.0])
 def test_a_plan_on_the_measured_profile_is_near_the_plan_on_the_true_one(
-    tmp_path: Path, detailed: bool, blocking_power_w: float | None
+    tmp_path: Path, blocking_power_w: float | None
 ) -> None:
-    probed = _walked(detailed=detailed, blocking_power_w=blocking_power_w)
+    probed = _walked(detailed=True, blocking_power_w=blocking_power_w)
     with Serving(_board(probed)) as served:
         flags = ("--output", "gpt3.csv", "--json", "--controller", served.url)
         done = commands.run("profile", "gpt3-175b", *flags, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["operation_times"] == ("measured" if detailed else "fitted")
+    assert found["operation_times"] == "measured"
     assert found["blocking_power"] == ("policy" if blocking_power_w is None else "fitted")
     assert abs(found["blocking_power_w"] / SKU.blocking_power_w - 1.0) < 0.2
     seen = {mhz for one in probed.measurements for mhz in one.clocks_mhz[:1]}
@@ -140,4 +139,12 @@ def test_a_job_probed_too_little_says_how_long_it_will_take(tmp_path: Path) -> N
         done = commands.run("profile", "gpt3-175b", "--controller", served.url, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "fewer than 3 clocks of stage 0, 1, 2, 3; about 9 min more" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rate_alone_tells_no_single_operations(tmp_path: Path) -> None:
+    with Serving(_board(_walked(detailed=False))) as served:
+        done = commands.run("profile", "gpt3-175b", "--controller", served.url, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "single operations are not known" in done.stderr
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, CurveValues
 from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, ExplorerInput
 from joulecut_controller.learn.explorer import Explorer
-from joulecut_controller.learn.iteration_form import LongestPaths
+from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import (
     JobConstants,
     Measurement,
