@@ -10,8 +10,8 @@ from worlds import Controller, World
 from joulecut_controller.board import Learnt
 from joulecut_controller.reconcile.learning import KEEP_S, NAME, packed, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.estimator import Prediction, Subject
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import KINDS
 from joulecut_sim.plant import Noise
 
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Iterator[DatabaseStore]:
     made.close()
 
 
-def _asked(world: World, learner: AdaptiveEstimator) -> list[Prediction]:
+def _asked(world: World, learner: OnlineEstimator) -> list[Prediction]:
     found = [
         learner.predict(Subject(world.job, uuid, stage, kind), world.sku.clocks_mhz)
         for stage, uuid in enumerate(world.uuids)
@@ -43,9 +43,9 @@ def _bytes(predictions: list[Prediction]) -> list[bytes]:
     ]
 
 
-def _learning(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveEstimator]:
+def _learning(world: World, store: DatabaseStore) -> tuple[Controller, OnlineEstimator]:
     """A controller in the middle of learning, with the online model in force."""
-    learner = AdaptiveEstimator({})
+    learner = OnlineEstimator({})
     controller = Controller(world, store, world.policy(), learner=learner)
     controller.run(PASSES, until=lambda: learner.learning_stats(world.job).leads)
     assert learner.learning_stats(world.job).leads
@@ -53,14 +53,14 @@ def _learning(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveE
     return controller, learner
 
 
-class Unfitted(AdaptiveEstimator):
+class Unfitted(OnlineEstimator):
     """Asks for no fit of its own: what it answers is what was taken back."""
 
     def due(self) -> bool:
         return False
 
 
-def _anew(world: World, store: DatabaseStore) -> tuple[Controller, AdaptiveEstimator]:
+def _anew(world: World, store: DatabaseStore) -> tuple[Controller, OnlineEstimator]:
     """The next controller, which has taken back what there is, and seen nothing yet."""
     learner = Unfitted({})
     controller = Controller(world, store, world.policy("recommend"), learner=learner)
@@ -135,7 +135,7 @@ def test_damaged_state_is_one_line_and_learning_starts_over(
     assert said in line
     assert "\n" not in line
     assert after.learning_stats(world.job).taken == 0
-    fresh = AdaptiveEstimator({world.job: world.profile()})
+    fresh = OnlineEstimator({world.job: world.profile()})
     assert _bytes(_asked(world, after)) == _bytes(_asked(world, fresh))
 
 
@@ -143,7 +143,7 @@ def test_another_profile_starts_over(store: DatabaseStore) -> None:
     world = World()
     first, _ = _learning(world, store)
     first.stop()
-    learner = AdaptiveEstimator({})
+    learner = OnlineEstimator({})
     policy = world.policy("recommend", profile=world.profile(lowest_mhz=900))
     second = Controller(world, store, policy, learner=learner)
     world.running = False
@@ -151,7 +151,7 @@ def test_another_profile_starts_over(store: DatabaseStore) -> None:
     second.run(1)
     assert learner.learning_stats(world.job).taken == 0
     assert not learner.learning_stats(world.job).leads
-    fresh = AdaptiveEstimator({world.job: world.profile(lowest_mhz=900)})
+    fresh = OnlineEstimator({world.job: world.profile(lowest_mhz=900)})
     assert _bytes(_asked(world, learner)) == _bytes(_asked(world, fresh))
 
 
@@ -159,7 +159,7 @@ def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
     store: DatabaseStore,
 ) -> None:
     world = World()
-    learner = AdaptiveEstimator({})
+    learner = OnlineEstimator({})
     controller = Controller(world, store, world.policy("recommend"), learner=learner)
     controller.run(1)
     assert controller.boards[-1].sentence

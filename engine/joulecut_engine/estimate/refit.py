@@ -54,6 +54,15 @@ class _Point:
     held_mhz: float | None
 
 
+def fit_profile(workload: str, profile: Profile) -> Fitted:
+    """Fit one profile alone: what is predicted of it before any reading."""
+    return fit_work(
+        _evidence(Work(workload, stage, kind), _of_profile(options))
+        for (stage, kind), options in profile.options.items()
+        if options
+    )
+
+
 def refit(snapshot: Snapshot) -> Fitted:
     """Fit a snapshot. Pure, so a thread can do it while the loop goes on."""
     evidence, scatter = evidence_of(snapshot)
