@@ -6,18 +6,18 @@ import msgspec
 
 from joulecut_engine.estimate.sensitivity import ClockShares, Counters, KnownJob
 
-NAME = "fleet prior"  # of the text in the store, which 0.1.0 wrote too
+NAME = "fleet prior"  # of the text in the store; the version before wrote it too
 VERSION = 1
 
 
 class _Known(msgspec.Struct):
     shown: Counters
     shares: ClockShares
-    workload: str = ""  # unknown in 0.1.0
+    workload: str = ""  # unknown in the version before
 
 
 class _Stored(msgspec.Struct):
-    """What else 0.1.0 stored has no meaning any more, and is skipped."""
+    """What else the version before stored has no meaning any more, and is skipped."""
 
     version: int = VERSION
     finished: list[_Known] = []

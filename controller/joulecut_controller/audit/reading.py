@@ -45,13 +45,13 @@ class GpuReading:
     power_w: float | None = None
     clock_mhz: float | None = None
     busy_ratio: float | None = None
-    memory_ratio: float | None = None
     sm_ratio: float | None = None
-    tensor_ratio: float | None = None
-    dram_ratio: float | None = None
     reasons: frozenset[str] | None = None
     power_limit_w: float | None = None
     on_purpose: bool = False
+    memory_ratio: float | None = None
+    tensor_ratio: float | None = None
+    dram_ratio: float | None = None
 
     @property
     def work_ratio(self) -> float | None:

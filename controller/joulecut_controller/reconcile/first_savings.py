@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -181,7 +182,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 def _blended(before: Counters, now: Counters) -> Counters:
     """Running means; a figure that is not reported now stays."""
     old = asdict(before)
-    moved = {
+    moved: dict[str, Any] = {
         name: value if old[name] is None else old[name] + COUNTERS_WEIGHT * (value - old[name])
         for name, value in asdict(now).items()
         if isinstance(value, float)

@@ -72,8 +72,8 @@ class Smooth:
 def smooth(
     clocks_mhz: Floats,
     residual: Floats,
-    *,
     top_mhz: float,
+    *,
     left: float,
     noise: float,
     noises: Floats | None = None,
@@ -129,24 +129,11 @@ class Residuals:
 
     def smooths(self, weight: Floats) -> tuple[Smooth, Smooth]:
         """Time and power, less the forest by its `weight` (2,)."""
-        left = self.left - weight * self.forest
+        time, power = (self.left - weight * self.forest).T
+        known, top_mhz, noises = self.clocks_mhz, self.top_mhz, self.noise
         return (
-            smooth(
-                self.clocks_mhz,
-                left[:, 0],
-                top_mhz=self.top_mhz,
-                left=TIME_LEFT,
-                noise=TIME_NOISE,
-                noises=self.noise,
-            ),
-            smooth(
-                self.clocks_mhz,
-                left[:, 1],
-                top_mhz=self.top_mhz,
-                left=POWER_LEFT,
-                noise=POWER_NOISE,
-                noises=self.noise,
-            ),
+            smooth(known, time, top_mhz, left=TIME_LEFT, noise=TIME_NOISE, noises=noises),
+            smooth(known, power, top_mhz, left=POWER_LEFT, noise=POWER_NOISE, noises=noises),
         )
 
 

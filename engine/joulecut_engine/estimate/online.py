@@ -362,7 +362,7 @@ class OnlineEstimator:
 
 
 def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A state of this version from one of version 1 (0.1.0), which also had a second model.
+    """A state of this version from one of version 1, which also had a second model.
 
     Its biases follow from the readings again; the comparison of the two models has no meaning.
     """

@@ -55,12 +55,16 @@ class _Point:
 
 
 def fit_profile(workload: str, profile: Profile) -> Fitted:
-    """Fit one profile alone: what is predicted of it before any reading."""
-    return fit_work(
-        _evidence(Work(workload, stage, kind), _of_profile(options))
-        for (stage, kind), options in profile.options.items()
-        if options
+    """Fit one profile alone: what is predicted of it before any reading.
+
+    Stages with equal rows share a curve.
+    """
+    works = {Work(workload, *key): rows for key, rows in profile.options.items() if rows}
+    first = {(work.kind, rows): work for work, rows in reversed(works.items())}
+    fitted = fit_work(
+        _evidence(work, _of_profile(rows)) for (_, rows), work in reversed(first.items())
     )
+    return Fitted({work: fitted.curves[first[work.kind, rows]] for work, rows in works.items()})
 
 
 def refit(snapshot: Snapshot) -> Fitted:
