@@ -91,7 +91,7 @@ class FirstSavings:
         gpus = [view.gpus[uuid] for uuid in observation.placement.uuids if uuid in view.gpus]
         now = counters_of(gpus)
         job = self._jobs.get(policy.name)
-        if now is not None:
+        if now is not None and (job is None or job.shape != shape or not job.taught):
             if job is None or job.shape != shape:
                 job = self._jobs[policy.name] = _Job(shape, now)
             job.counters = _blended(job.counters, now)
