@@ -37,6 +37,7 @@ WORLDS = {
     "memory": World(noise_memory=0.9),
     "walk": World(walk_per_day=0.03, trend_per_day=0.03),
     "slow": World(slow_noise=0.005),
+    "ten-minutes": World(slow_noise=0.005, slow_noise_s=600.0),
     "steps": World(steps_per_day=5.0, step=0.03),
     "room": World(room_celsius=15.0),
     "nothing": World(saved=0.0, slowdown=0.0, cooler_celsius=0.0),

@@ -13,6 +13,7 @@ from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.view import JobView, View
 from joulecut_engine.optimize.problem import Goal
@@ -34,10 +35,8 @@ class PlanningInput:
     measured_applied: bool
     stale_s: float
     host_power_w: float = 0.0
-    paused: str = ""  # why this controller may not act for the job now
-    unready: str = ""  # why nothing can be computed yet
+    vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    holdout: str = ""  # sentence of a running hold-out window: default clocks
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
@@ -48,12 +47,12 @@ class PlanningInput:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedPlan:
-    """Clocks that resume: after a hold-out window, or under a new leader. `why` says so."""
+    """Clocks that go on after `ended`: a veto that did not release them, or under a new leader."""
 
     clocks: Clocks
     goal: Goal | None
     since_s: float
-    why: str = "the hold-out window is over, the same clocks again"
+    ended: str = "the veto"
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,13 +55,20 @@ class BaselineLooks:
         for name in [name for name in self._jobs if name not in wanted]:
             del self._jobs[name]
 
-    def step(self, inputs: PlanningInput, observation: JobObservation, *, wanted: bool) -> str:
+    def step(
+        self,
+        inputs: PlanningInput,
+        observation: JobObservation,
+        *,
+        wanted: bool,
+        held_out: bool = False,
+    ) -> str:
         """Once a pass, before planning; the sentence of the open look, or "". `wanted`: a plan
         waits for one.
         """
         name, now_s = inputs.job.policy.name, inputs.view.now_s
         baseline, measured = inputs.job.baseline, observation.measured
-        if baseline is None or inputs.mode != "enforce" or inputs.paused:
+        if baseline is None or inputs.mode != "enforce" or inputs.vetoes:
             if name in self._jobs:
                 self._jobs[name].text, self._jobs[name].gpus = "", 0
             return ""
@@ -80,7 +87,7 @@ class BaselineLooks:
         elif (
             (job.credit_s >= expected_s or _slows(inputs))
             and any(inputs.running.values())
-            and not inputs.holdout
+            and not held_out
         ):
             why = self._why(job, inputs, measured, wanted=wanted)
             job.text = why and f"look at default clocks: {why}"

@@ -14,8 +14,9 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.planner import obstacle
+from joulecut_controller.plan.planner import vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.veto import first
 from joulecut_controller.policy.policy import JobPolicy, Verify
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -293,7 +294,7 @@ def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
         return job.reservation or f"mode is {inputs.mode}"
     if job.policy.profile is None:
         job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
-    hindered = obstacle(replace(inputs, job=job))
-    if hindered:
-        return hindered[1]
+    veto = first(vetoes(replace(inputs, job=job)))
+    if veto is not None:
+        return veto.text
     return "waiting for a straggler" if measured.straggling else learning

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL, Hold, HoldKind
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.verify.breaker import Breaker, IterationTime, limit_of
@@ -68,9 +69,12 @@ class Holds:
         """Holds on this job: its own first, then those on all jobs."""
         return self._own(job).holds + (self._own(ALL).holds if job != ALL else ())
 
-    def word(self, job: str) -> str:
-        """Why nothing is done for the job; empty where nothing holds it."""
-        return next((hold.sentence for hold in self.of(job)), "")
+    def vetoes(self, job: str) -> tuple[Veto, ...]:
+        """Why nothing is done for the job."""
+        return tuple(
+            Veto("breaker" if hold.kind == "breaker" else "command", hold.sentence)
+            for hold in self.of(job)
+        )
 
     def trips(self, job: str) -> int:
         """Trips of the breaker within TRIP_MEMORY_S."""
