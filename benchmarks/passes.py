@@ -35,7 +35,7 @@ from joulecut_controller.reconcile.reconciler import Reconciler  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
 from joulecut_controller.view import GpuView, NodeView  # noqa: E402
 from joulecut_controller.web.publisher import Publisher  # noqa: E402
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator  # noqa: E402
+from joulecut_engine.estimate.online import OnlineEstimator  # noqa: E402
 from joulecut_engine.graph.clock_option import ClockOption  # noqa: E402
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile  # noqa: E402
 from joulecut_engine.optimize.check import check  # noqa: E402
@@ -240,7 +240,7 @@ async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[fl
         store=store,
         source=HeldSource(policy),
         policy=policy,
-        learner=AdaptiveEstimator({}),
+        learner=OnlineEstimator({}),
         solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
         planners=AtOnce(),
         background=AtOnce(),

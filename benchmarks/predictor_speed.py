@@ -15,8 +15,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.estimator import Sample, Subject
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -36,7 +36,7 @@ def main() -> None:
     for workloads in (1, 2, 4):
         samples = _samples(args.samples, args.gpus, workloads)
         profiles = {f"job-{i}": _profile(i) for i in range(workloads)}
-        estimator = AdaptiveEstimator(profiles)
+        estimator = OnlineEstimator(profiles)
         learn_s = _once(lambda: estimator.learn(samples))  # noqa: B023 -- called at once
         taken = estimator.snapshot()
         fitted, refit_s = refit(taken), _best(lambda: refit(taken))  # noqa: B023
@@ -49,7 +49,7 @@ def main() -> None:
         cold_s = _once(lambda: [estimator.predict(one, GRID) for one in subjects])  # noqa: B023
         warm_s = _best(lambda: [estimator.predict(one, GRID) for one in subjects])  # noqa: B023
         text = json.dumps(estimator.state())
-        restored = AdaptiveEstimator(profiles)
+        restored = OnlineEstimator(profiles)
         restore_s = _once(lambda: restored.restore(json.loads(text)))  # noqa: B023
         print(
             f"{workloads} workloads, {len(samples)} samples, {len(fitted.curves)} curves: "

@@ -49,7 +49,7 @@ from joulecut_controller.view import GpuView  # noqa: E402
 from joulecut_controller.web.app import build  # noqa: E402
 from joulecut_controller.web.publisher import Publisher  # noqa: E402
 from joulecut_controller.web.server import Server  # noqa: E402
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator  # noqa: E402
+from joulecut_engine.estimate.online import OnlineEstimator  # noqa: E402
 from joulecut_engine.graph.pipeline import Pipeline  # noqa: E402
 from joulecut_engine.optimize.check import check  # noqa: E402
 from joulecut_engine.optimize.formulation import problem as problem_of  # noqa: E402
@@ -162,7 +162,7 @@ class Serving:
             store=self._store,
             source=StillPolicy(policy),
             policy=policy,
-            learner=AdaptiveEstimator({}),
+            learner=OnlineEstimator({}),
             solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
             planners=ThreadPoolExecutor(1),
             background=ThreadPoolExecutor(1),

@@ -44,16 +44,6 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class PriorErrors:
-    """How well shares of a new job were predicted before it was probed: mean absolute errors over
-    `jobs`, of the time that follows the clock and of the power that does not, by predictor.
-    """
-
-    jobs: int
-    errors: Mapping[str, tuple[float, float]]
-
-
-@dataclass(frozen=True, slots=True)
 class Holdout:
     """Hold-out windows of one job, and what they measured. `text` is one line: what runs, what
     comes next, or why nothing does. `outcomes` counts windows since this controller began, by
@@ -99,7 +89,7 @@ class JobBoard:
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
     probed: ProbedJob | None = None  # its measurements
-    learnt: Learnt = Learnt()  # its predictors; without a profile, the fleet prior
+    learnt: Learnt = Learnt()  # its predictors; without a profile, the first recommendation
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
     advisable: Verdict | None = None  # whether to enforce; None where that is no question
@@ -176,7 +166,6 @@ class Board:
     policy: Policy | None = None  # in force
     steady: bool = False  # nothing was changed, and nothing needs attention
     warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
-    prior_errors: PriorErrors | None = None  # of the fleet prior in shadow
 
 
 def standby_board(

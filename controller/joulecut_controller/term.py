@@ -25,7 +25,7 @@ from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler, profiles_of
 from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.problem import Problem
@@ -55,7 +55,7 @@ class Readiness:
     """
 
     newest: dict[str, ArrivedReport] = field(default_factory=dict)
-    learner: AdaptiveEstimator | None = None
+    learner: OnlineEstimator | None = None
     learnt: str = ""
 
     async def prepare(self, policy: Policy, store: Store) -> None:
@@ -64,8 +64,8 @@ class Readiness:
         """
         self.learner, self.learnt = await asyncio.to_thread(self._newest, policy, store)
 
-    def _newest(self, policy: Policy, store: Store) -> tuple[AdaptiveEstimator, str]:
-        learner, learnt = self.learner or AdaptiveEstimator(profiles_of(policy)), self.learnt
+    def _newest(self, policy: Policy, store: Store) -> tuple[OnlineEstimator, str]:
+        learner, learnt = self.learner or OnlineEstimator(profiles_of(policy)), self.learnt
         with suppress(Unavailable, ValueError):
             kept = store.learnt(PREDICTORS)
             if kept and kept != learnt:
@@ -181,7 +181,7 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
         store=context.store,
         source=context.source,
         policy=context.policy,
-        learner=ready.learner or AdaptiveEstimator({}),
+        learner=ready.learner or OnlineEstimator({}),
         learnt=ready.learnt,
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
         planners=context.planners,

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
-from joulecut_engine.estimate.drift import BIASES_MAX
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.refit import refit
+from joulecut_engine.estimate.sample_window import CELLS_MAX
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -44,25 +43,21 @@ def profile(stages: int = 2, clocks: tuple[int, ...] = CLOCKS) -> Profile:
     )
 
 
-def proven(profiles: Mapping[str, Profile]) -> AdaptiveEstimator:
-    """One whose online model has proved itself on another GPU, and is asked."""
-    estimator = AdaptiveEstimator(profiles)
+def fitted(profiles: Mapping[str, Profile]) -> OnlineEstimator:
+    """One that was fitted to running work of another GPU."""
+    estimator = OnlineEstimator(profiles)
+    for workload, shown in profiles.items():
+        for (stage, kind), options in shown.options.items():
+            subject = Subject(workload, "GPU-before", stage, kind)
+            for option in options:
+                sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
+                assert estimator.learn((sample,)) == ()
     taken = estimator.snapshot()
     estimator.adopt(taken, refit(taken))
-    for workload, shown in profiles.items():
-        for _ in range(2):
-            for (stage, kind), options in shown.options.items():
-                subject = Subject(workload, "GPU-before", stage, kind)
-                for option in options:
-                    sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
-                    assert estimator.learn((sample,)) == ()
-        assert estimator.learning_stats(workload).leads
     return estimator
 
 
-@pytest.fixture(
-    params=[ProfileEstimator, AdaptiveEstimator, proven], ids=lambda made: made.__name__
-)
+@pytest.fixture(params=[OnlineEstimator, fitted], ids=lambda made: made.__name__)
 def make(request: pytest.FixtureRequest) -> Make:
     built: Make = request.param
     return built
@@ -265,7 +260,7 @@ def test_one_bad_sample_does_not_cost_the_good_ones(make: Make) -> None:
 def test_no_stream_of_samples_makes_it_say_nonsense(
     stream: list[tuple[int, float, float | None, float]],
 ) -> None:
-    estimator = ProfileEstimator({"gpt": profile()})
+    estimator = OnlineEstimator({"gpt": profile()})
     estimator.learn(tuple(Sample(SUBJECT, *row) for row in stream))
     predicted = estimator.predict(SUBJECT, CLOCKS)
     assert predicted is not None
@@ -285,22 +280,29 @@ def test_the_same_samples_give_the_same_answer(make: Make) -> None:
     assert (first.time_high_s == second.time_high_s).all()
 
 
-def test_memory_is_bounded_over_a_hundred_thousand_samples_of_ever_new_gpus() -> None:
-    estimator = ProfileEstimator({"gpt": profile()}, biases_max=100)
-    for batch in range(100):
+def test_memory_is_bounded_over_samples_of_ever_new_gpus() -> None:
+    estimator = OnlineEstimator({"gpt": profile()})
+    for batch in range(10):
         samples = tuple(
             Sample(Subject("gpt", f"GPU-{batch}-{i}", 0, "forward"), 1200, 0.056)
             for i in range(1000)
         )
         assert estimator.learn(samples) == ()
-    assert len(estimator.state()["biases"]) == 100
-    assert BIASES_MAX == 16_384
+    assert len(estimator.state()["window"]) == CELLS_MAX
 
 
 def test_a_changed_profile_starts_without_bias_and_an_unchanged_one_keeps_it() -> None:
-    estimator = ProfileEstimator({"gpt": profile(), "other": profile()})
+    estimator = OnlineEstimator({"gpt": profile(), "other": profile()})
+    clean = estimator.predict(SUBJECT, CLOCKS[:1])
     estimator.learn(_samples(1.2, 9))
+    moved = estimator.predict(SUBJECT, CLOCKS[:1])
     estimator.set_profiles({"gpt": profile(), "new": profile()})
-    assert len(estimator.state()["biases"]) == 1
+    kept = estimator.predict(SUBJECT, CLOCKS[:1])
     estimator.set_profiles({"gpt": profile(clocks=CLOCKS[:-1])})
-    assert estimator.state()["biases"] == []
+    dropped = estimator.predict(SUBJECT, CLOCKS[:1])
+    assert clean is not None
+    assert moved is not None
+    assert kept is not None
+    assert dropped is not None
+    assert kept.time_s[0] == moved.time_s[0] > 1.1 * clean.time_s[0]
+    assert dropped.time_s[0] == pytest.approx(clean.time_s[0], rel=0.005)

@@ -14,8 +14,8 @@ import pytest
 
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.fitting import fit
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.physics import Sweep
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -65,7 +65,7 @@ def test_five_clocks_tell_the_others(gpu: str, tmp_path: Path) -> None:
     probed = {
         key: tuple(o for o in options if o.clock_mhz in probes) for key, options in whole.items()
     }
-    estimator = ProfileEstimator({"gpt3": Profile(probed)})
+    estimator = OnlineEstimator({"gpt3": Profile(probed)})
     time, power, inside = [], [], []
     for (stage, kind), options in whole.items():
         held_out = _sweep(tuple(o for o in options if o.clock_mhz not in probes))
@@ -90,7 +90,7 @@ def test_five_clocks_tell_the_others(gpu: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu", PROFILES)
 def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str, tmp_path: Path) -> None:
     whole = _load(gpu, tmp_path)
-    estimator = ProfileEstimator({"gpt3": Profile(whole)})
+    estimator = OnlineEstimator({"gpt3": Profile(whole)})
     errors, kept = [], []
     for (stage, kind), options in whole.items():
         sweep = _sweep(options)
@@ -103,9 +103,9 @@ def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str, tmp_path: Pa
         lucky = list(options)
         o = lucky[middle]
         lucky[middle] = ClockOption(o.clock_mhz, o.time_s * 0.95, o.energy_j * 0.95)
-        other = ProfileEstimator({"gpt3": Profile({(stage, kind): tuple(lucky)})})
+        other = OnlineEstimator({"gpt3": Profile({(stage, kind): tuple(lucky)})})
         bent = other.predict(subject, (o.clock_mhz,))
-        alone = ProfileEstimator({"gpt3": Profile({(stage, kind): options})})
+        alone = OnlineEstimator({"gpt3": Profile({(stage, kind): options})})
         straight = alone.predict(subject, (o.clock_mhz,))
         assert bent is not None
         assert straight is not None

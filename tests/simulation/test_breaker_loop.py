@@ -10,15 +10,15 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.holds import STAND_BACK_S
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.verify.breaker import WINDOWS
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.estimator import Prediction, Subject
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
 PASSES_TO_PLAN = 25
 
 
-class Liar(AdaptiveEstimator):
+class Liar(OnlineEstimator):
     """A predictor for which no clock costs time, and the cheapest is another every 6 s.
 
     Planner and guard believe it, and no plan runs long enough to be found late: neither pace

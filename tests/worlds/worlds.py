@@ -19,12 +19,11 @@ from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Rates, Store
 from joulecut_controller.reconcile.frontiers import Frontier, Keep
-from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import Complete, SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.view import GpuView, NodeView
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 from joulecut_engine.optimize.check import check
@@ -513,7 +512,7 @@ class Controller:
         keep: Keep | None = None,
         complete: Complete = as_made,
         unready: Callable[[], str] = lambda: "",
-        learner: Learner | None = None,
+        learner: OnlineEstimator | None = None,
         learnt: str = "",
         prepare: Prepare = Solver,
         judge: Check = check,
@@ -529,7 +528,7 @@ class Controller:
             store=store,
             source=self.source,
             policy=policy,
-            learner=learner or AdaptiveEstimator({}),
+            learner=learner or OnlineEstimator({}),
             learnt=learnt,
             solver=SolverFunctions(prepare, judge, frontier, keep, complete),
             planners=planners or AtOnce(),

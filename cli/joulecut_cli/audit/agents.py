@@ -178,6 +178,7 @@ def _add(mean: _StepMeans, gpu: GpuView, owner: str) -> None:
     mean.add("power", shown.power_average_w)
     mean.add("clock", None if shown.clock_sm_mhz is None else float(shown.clock_sm_mhz))
     mean.add("busy", shown.utilization_gpu_ratio)
+    mean.add("memory", shown.utilization_memory_ratio)
     mean.reasons.update(shown.event_reasons)
     mean.energy_j = shown.energy_j
     mean.limit_w = shown.power_limit_enforced_w
@@ -193,6 +194,7 @@ def _reading(uuid: str, mean: _StepMeans) -> GpuReading:
         power_w=mean.mean("power"),
         clock_mhz=mean.mean("clock"),
         busy_ratio=mean.mean("busy"),
+        memory_ratio=mean.mean("memory"),
         reasons=frozenset(mean.reasons),
         power_limit_w=mean.limit_w,
         on_purpose=mean.on_purpose,

@@ -28,7 +28,7 @@ PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 def run(given: argparse.Namespace) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
-    facts = job_estimate.read(given.policy)
+    facts = job_estimate.read(given.policy, given.store)
     cost = _cost(given, facts)
     duration_s = seconds(given.duration, "--for", FOR_S_MAX)
     if given.agents:

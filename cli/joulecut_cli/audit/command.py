@@ -30,6 +30,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
+    parser.add_argument(
+        "--store", metavar="URL", help="a controller's store: its probed jobs teach predictions"
+    )
     parser.add_argument("--kwh-price", metavar="PRICE", type=float, help="price of one kWh")
     parser.add_argument("--pue", metavar="RATIO", type=float, help="power usage effectiveness")
     parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")

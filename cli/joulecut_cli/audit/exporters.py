@@ -66,6 +66,8 @@ DCGM = Exporter(
         "engine": Column(("DCGM_FI_PROF_GR_ENGINE_ACTIVE",)),
         "tensor": Column(("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO")),
         "sm": Column(("DCGM_FI_PROF_SM_ACTIVE",)),
+        "dram": Column(("DCGM_FI_PROF_DRAM_ACTIVE",)),
+        "memory": Column(("DCGM_FI_DEV_MEM_COPY_UTIL",), scale=0.01),
         "limit": Column(
             (
                 "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
@@ -92,6 +94,7 @@ OURS = Exporter(
         "power": _ours(metrics.GPU_POWER, 'kind="average"'),
         "clock": _ours(metrics.GPU_CLOCK, 'domain="sm"', 1e-6),
         "busy": _ours(metrics.GPU_UTILIZATION, 'engine="gpu"'),
+        "memory": _ours(metrics.GPU_UTILIZATION, 'engine="memory"'),
         "limit": _ours(metrics.GPU_POWER_LIMIT, 'kind="enforced"', last=True),
         "purpose": _ours(metrics.GPU_CLOCK_LIMIT, 'bound="max"', last=True),
     },

@@ -6,32 +6,45 @@ without one needs no numpy.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from joulecut_controller.audit.auditor import NO_PROFILE, Estimate, OwnerTotals
-from joulecut_controller.audit.finding import Amount
+from joulecut_controller.audit.finding import Amount, PlanSaving
 from joulecut_controller.audit.reading import GpuName
 from joulecut_controller.policy.owner import matches
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy, Slo
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire import document
+from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import Allocation
 
 if TYPE_CHECKING:
     from joulecut_cli.jobfile import JobFile
+    from joulecut_engine.estimate.sensitivity import KnownJob, Sensitivity
     from joulecut_engine.optimize.problem import Problem
 
+BUDGETS = (0.02, 0.05)  # slowdowns of predictions from counters, where no policy has one
 NO_SLOWDOWN = Slo(max_slowdown=0.0, tolerance=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OperatorInput:
     """A policy, a job file, or neither. A job file describes the largest job."""
 
     policy: Policy | None = None
     job: "JobFile | None" = None
+    known: "tuple[KnownJob, ...]" = ()  # probed jobs of a controller's store
+
+    @cached_property
+    def sensitivity(self) -> "Sensitivity":
+        """What counters say, by these jobs."""
+        from joulecut_engine.estimate.sensitivity import Sensitivity
+
+        return Sensitivity(self.known)
 
     @property
     def cost(self) -> Cost:
@@ -72,8 +85,33 @@ class Observed:
     bloat_j: Mapping[str, Mapping[str, float]]
 
 
-def read(path: Path | None) -> OperatorInput:
-    """Raises BadInput as the readers of the two kinds of file do."""
+def read(path: Path | None, store: str | None) -> OperatorInput:
+    """A policy or job file, and the jobs in the store of a controller.
+
+    Raises BadInput as the readers of the two kinds of file do, Unavailable for the store.
+    """
+    return replace(_read(path), known=() if store is None else _known(store))
+
+
+def _known(url: str) -> "tuple[KnownJob, ...]":
+    """Raises BadInput, Unavailable."""
+    from joulecut_controller.audit.known_jobs import NAME, decoded
+    from joulecut_controller.store.database import open_store
+    from joulecut_controller.store.sqlite import PREFIX, file_of
+
+    if url.startswith(PREFIX) and not file_of(url).is_file():
+        raise BadInput("--store", f"no file {file_of(url)}", "the store of a controller")
+    store = open_store(url)
+    try:
+        return tuple(decoded(store.learnt(NAME)))
+    except ValueError as error:
+        what = f"its known jobs cannot be read: {error}"
+        raise BadInput("--store", what, "those of this version") from None
+    finally:
+        store.close()
+
+
+def _read(path: Path | None) -> OperatorInput:
     if path is None:
         return OperatorInput()
     data = document.load(path).data
@@ -90,7 +128,8 @@ def estimate(
     """Predicted bloat and savings of one job."""
     found = _problem(known, facts, seen, largest=largest)
     if isinstance(found, str):
-        return _by_controller(facts, seen, found)
+        estimate = _by_controller(facts, seen, found)
+        return replace(estimate, savings=_from_counters(known, facts, seen))
     from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
     from joulecut_engine.optimize.solver import Solver
 
@@ -109,6 +148,28 @@ def estimate(
         extrinsic = Amount(0.0, "predicted", "one pipeline: no siblings to wait for")
     deadline_s = slo.deadline_s(rate.iteration_s or ground.iteration_s)
     return Estimate(ground.intrinsic(), extrinsic, ground.savings(deadline_s))
+
+
+def _from_counters(
+    known: OperatorInput, facts: OwnerTotals, seen: Observed
+) -> tuple[PlanSaving, ...]:
+    """What one lower clock would save, by counters; empty where they say nothing.
+
+    The engine is of the controller's role; an audit without numpy has no prediction.
+    """
+    names = [seen.gpus[uuid] for uuid in facts.uuids if uuid in seen.gpus]
+    if find_spec("numpy") is None or len({name.model for name in names}) != 1:
+        return ()
+    from joulecut_controller.audit.first_saving import predicted_saving
+
+    top_mhz = max(name.top_mhz for name in names)
+    job = _entry(known.policy, facts, seen) if known.policy else None
+    budget = job.slo.max_slowdown if job is not None else None
+    made = (
+        predicted_saving(facts, names[0].model, top_mhz, ratio, known.sensitivity)
+        for ratio in (BUDGETS if budget is None else (budget,))
+    )
+    return tuple(one for one in made if one is not None)
 
 
 def _by_controller(facts: OwnerTotals, seen: Observed, why: str) -> Estimate:

@@ -12,7 +12,7 @@ from html import escape
 from typing import Any
 
 from joulecut_cli.figures import NONE, percent, table
-from joulecut_controller.audit.finding import Amount, Audit, JobFinding
+from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving
 from joulecut_controller.policy.policy import Cost
 
 J_PER_KWH = 3.6e6
@@ -156,7 +156,7 @@ def _why(audit: Audit) -> list[str]:
 
 def _savings(audit: Audit) -> list[str]:
     rows = [
-        (job.name, one.granularity, percent(one.ratio), kwh(one.joules), one.text)
+        (job.name, one.granularity, _less(one), kwh(one.joules), one.text)
         for job in audit.jobs[:JOBS_SHOWN]
         for one in job.savings
     ]
@@ -164,6 +164,13 @@ def _savings(audit: Audit) -> list[str]:
         return []
     head = ("JOB", "GRANULARITY", "LESS", "KWH", "BASIS")
     return ["Savings with plans (predicted)", *table(head, rows, frozenset({"LESS", "KWH"}))]
+
+
+def _less(one: PlanSaving) -> str:
+    """The share of energy, with its band where it has one."""
+    if one.low is None or one.high is None:
+        return percent(one.ratio)
+    return f"{percent(one.ratio)} ({100.0 * one.low:.0f} to {100.0 * one.high:.0f})"
 
 
 def _slow(audit: Audit) -> list[str]:
@@ -286,6 +293,8 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
             {
                 "granularity": one.granularity,
                 "ratio": one.ratio,
+                "ratio_low": one.low,
+                "ratio_high": one.high,
                 "kwh": _kwh(one.joules),
                 "text": one.text,
             }

@@ -181,8 +181,7 @@ class History:
 def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> GpuReading:
     figures = {name: column[step] for name, column in row.figures.items()}
     busy, engine = figures.get("busy"), figures.get("engine")
-    tensor, sm = figures.get("tensor"), figures.get("sm")
-    busy = next((one for one in (busy, engine, sm) if one is not None), None)
+    busy = next((one for one in (busy, engine, figures.get("sm")) if one is not None), None)
     return GpuReading(
         uuid=uuid,
         owner=owner,
@@ -190,7 +189,10 @@ def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) 
         power_w=figures.get("power"),
         clock_mhz=figures.get("clock"),
         busy_ratio=busy,
-        work_ratio=tensor or sm,
+        memory_ratio=figures.get("memory"),
+        sm_ratio=figures.get("sm"),
+        tensor_ratio=figures.get("tensor"),
+        dram_ratio=figures.get("dram"),
         reasons=frozenset(row.reasons.get(step, ())) if has_reasons else None,
         power_limit_w=figures.get("limit"),
         on_purpose=figures.get("purpose") is not None,

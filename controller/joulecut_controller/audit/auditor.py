@@ -90,6 +90,39 @@ class Estimate:
 NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
 
 
+COUNTERS = (
+    "power_w",
+    "clock_mhz",
+    "power_limit_w",
+    "busy_ratio",
+    "memory_ratio",
+    "sm_ratio",
+    "tensor_ratio",
+    "dram_ratio",
+)
+
+
+@dataclass(slots=True)
+class CounterMeans:
+    """Means over the time at work at clocks that this product does not hold, by field of
+    `GpuReading`.
+    """
+
+    _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, reading: GpuReading, seconds: float) -> None:
+        for name in COUNTERS:
+            value = getattr(reading, name)
+            if value is not None:
+                total, known_s = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = total + value * seconds, known_s + seconds
+
+    def mean(self, name: str) -> float | None:
+        """None where no reading has it."""
+        total, known_s = self._sums.get(name, (0.0, 0.0))
+        return total / known_s if known_s else None
+
+
 @dataclass(slots=True)
 class OwnerTotals:
     """Measured totals of one owner."""
@@ -109,6 +142,7 @@ class OwnerTotals:
     clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
     untold_clocks_s: float = 0.0
     purpose_s: float = 0.0
+    counters: CounterMeans = field(default_factory=CounterMeans)
 
     @property
     def work_j(self) -> float:
@@ -135,6 +169,8 @@ class OwnerTotals:
         if not working(reading):
             return
         self.busy_s += spent.seconds
+        if not reading.on_purpose:
+            self.counters.add(reading, spent.seconds)
         if reading.clock_mhz is None:
             self.untold_clocks_s += spent.seconds
             return

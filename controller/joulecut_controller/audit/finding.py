@@ -33,6 +33,8 @@ class PlanSaving:
     ratio: float | None
     joules: float | None
     text: str
+    low: float | None = None  # band of the ratio, where it is predicted from counters
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,11 @@ class GpuName:
 @dataclass(frozen=True, slots=True)
 class GpuReading:
     """One GPU in one step. `energy_j` is its counter at the end of the step; power, clock and
-    the two ratios are means over the step. `work_ratio` is how much of the card is busy (SM or
-    tensor activity), `busy_ratio` for how much of the time anything runs. `reasons` is None
-    where clock event reasons are not exported. `on_purpose`: this product holds its clock.
+    the ratios are means over the step. `busy_ratio` and `memory_ratio` are NVML's utilisations:
+    for how much of the time a kernel runs, and memory is read or written. `sm_ratio`,
+    `tensor_ratio` and `dram_ratio` are DCGM's activities of SMs, tensor pipes and memory.
+    `reasons` is None where clock event reasons are not exported. `on_purpose`: this product holds
+    its clock.
     """
 
     uuid: str
@@ -43,10 +45,18 @@ class GpuReading:
     power_w: float | None = None
     clock_mhz: float | None = None
     busy_ratio: float | None = None
-    work_ratio: float | None = None
+    sm_ratio: float | None = None
     reasons: frozenset[str] | None = None
     power_limit_w: float | None = None
     on_purpose: bool = False
+    memory_ratio: float | None = None
+    tensor_ratio: float | None = None
+    dram_ratio: float | None = None
+
+    @property
+    def work_ratio(self) -> float | None:
+        """How much of the card is busy."""
+        return self.tensor_ratio or self.sm_ratio
 
 
 @dataclass(frozen=True, slots=True)

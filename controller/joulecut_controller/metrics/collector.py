@@ -70,7 +70,7 @@ class BoardCollector(Collector):
         yield _gauge(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
         limits = board.power_limits if board else None
         yield from _limits(limits if limits and limits.budget_w else None)
-        yield _gauge(m.PRIOR_ERROR, _prior_errors(board))
+        yield _gauge(m.PRIOR_ERROR, [])
         yield _agents(board)
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
@@ -117,13 +117,6 @@ def _limits(limits: PowerLimits | None) -> Iterator[Family]:
         if limits and limits.state != "recommended"
     ]
     yield _gauge(m.POWER_BUDGET_BEST_EFFORT, uncertain)
-
-
-def _prior_errors(board: Board | None) -> Iterator[Row]:
-    prior = board.prior_errors if board else None
-    for predictor, (time, power) in sorted(prior.errors.items()) if prior else ():
-        yield (predictor, "time"), time
-        yield (predictor, "power"), power
 
 
 def _agents(board: Board | None) -> Family:

@@ -16,7 +16,7 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets, Party
-from joulecut_controller.reconcile.fleet_prior_shadow import FleetPriorShadow
+from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
@@ -68,7 +68,7 @@ class JobServices:
     holdouts: Holdouts
     looks: BaselineLooks
     shadows: ShadowEvaluation
-    fleet_prior: FleetPriorShadow
+    first_savings: FirstSavings
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""
@@ -80,7 +80,7 @@ class JobServices:
             self.stragglers,
             self.background,
             self.shadows,
-            self.fleet_prior,
+            self.first_savings,
         ):
             service.keep_only(jobs)
 

@@ -18,10 +18,10 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Fleet
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.learning import Learner
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.view import View
+from joulecut_engine.estimate.online import OnlineEstimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class JobSteps:
     context: ReconcileContext
     services: JobServices
     planning: PlanningStep
-    learner: Learner
+    learner: OnlineEstimator
     jobs: dict[str, JobController]
     policy: Callable[[], Policy]
     ttl_s: Callable[[], float]
@@ -157,5 +157,5 @@ class JobSteps:
             holdout=services.holdouts.shown(name),
             look=services.looks.shown(name),
             advisable=services.shadows.verdict(observation, shown.decision),
-            learnt=learned or services.fleet_prior.learnt(name) or shown.learnt,
+            learnt=learned or Learnt(services.first_savings.sentence(name)),
         )

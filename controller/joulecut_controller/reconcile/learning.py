@@ -13,17 +13,15 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks, StoreWrite
-from joulecut_engine.estimate.adaptive import LearningStats
-from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.estimate.online import LearningStats, OnlineEstimator
 from joulecut_engine.estimate.refit import Snapshot, refit
 from joulecut_engine.estimate.work_fit import Fitted
-from joulecut_engine.graph.pipeline import Profile
 
 KEY = ("learning", "")  # of the fit among the studies
 NAME = "predictors"  # of the text in the store
@@ -35,33 +33,13 @@ ROWS_DEPTH = 4  # of an estimator's state: models, their parts, lists of rows
 LARGE = 500_000  # characters, packed: some hundred GPUs
 
 
-class Learner(Estimator, Protocol):
-    """An estimator trained on the profiles of the policy and on samples of running jobs."""
-
-    def set_profiles(self, profiles: Mapping[str, Profile]) -> None: ...
-
-    def forget_gpu(self, workload: str, uuid: str) -> None: ...
-
-    def due(self) -> bool: ...
-
-    def snapshot(self) -> Snapshot: ...
-
-    def adopt(self, taken: Snapshot, fitted: Fitted) -> None: ...
-
-    def learning_stats(self, workload: str) -> LearningStats: ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: Mapping[str, Any]) -> None: ...
-
-
 @dataclass(slots=True)
 class Learning:
     """Fits, keeps and restores one learner. `restored` is the stored text that it was restored from
     already.
     """
 
-    learner: Learner
+    learner: OnlineEstimator
     store: Store
     audit: AuditLog
     background: BackgroundTasks
@@ -174,20 +152,12 @@ class Learning:
 
 
 def sentence(lesson: LearningStats) -> str:
-    """One line: the model in use, its samples and errors, and samples not used as reported."""
-    if not lesson.taken and not lesson.refused:
-        return "predicted from the profile; nothing learned from the running job yet"
-    model = (
-        "predicted by physics x forest, from the profile and"
-        if lesson.leads
-        else "predicted from the profile; physics x forest learns beside it, from"
-    )
-    line = f"{model} {lesson.taken} samples of the running job"
-    if lesson.error_online is not None and lesson.error_profile is not None:
-        line += (
-            f" (time error {100 * lesson.error_online:.2g} % before learning, "
-            f"the profile's {100 * lesson.error_profile:.2g} %)"
-        )
+    """One line: what predictions rest on, their error, and samples not used as reported."""
+    line = "predicted from the profile; nothing learned from the running job yet"
+    if lesson.taken:
+        line = f"predicted from the profile and {lesson.taken} samples of the running job"
+        if lesson.error is not None:
+            line += f" (time error {100 * lesson.error:.2g} % before learning)"
     if lesson.refused:
         line += "; not learned as reported: " + ", ".join(f"{n} {why}" for why, n in lesson.refused)
     return line

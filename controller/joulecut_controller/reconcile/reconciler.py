@@ -33,13 +33,13 @@ from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
-from joulecut_controller.reconcile.fleet_prior_shadow import FleetPriorShadow
+from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.job_step import JobSteps, Picture
-from joulecut_controller.reconcile.learning import Learner, Learning
+from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases, overtaken
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
@@ -48,6 +48,7 @@ from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWat
 from joulecut_controller.reconcile.power_limits import PowerBudget
 from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.view import View
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
 
@@ -72,7 +73,7 @@ class Reconciler:
         store: Store,
         source: PolicySource,
         policy: Policy,
-        learner: Learner,
+        learner: OnlineEstimator,
         learnt: str = "",
         solver: SolverFunctions,
         planners: Executor,
@@ -280,7 +281,7 @@ class Reconciler:
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
-        for memory in (self._services.learning, self._services.fleet_prior):
+        for memory in (self._services.learning, self._services.first_savings):
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
 
@@ -377,7 +378,7 @@ class Reconciler:
             await self._jobs[name].baseline.keep(observation)
             await self._services.shadows.recall(name)
             self._services.shadows.see(observation, view)
-            self._services.fleet_prior.see(observation, self._jobs[name].profiler, view)
+            self._services.first_savings.see(observation, self._jobs[name].profiler, view)
 
     async def _turn(self) -> None:
         """Waits for a turn of the event loop in which no other job computes: streams, heartbeats
@@ -431,7 +432,7 @@ class Reconciler:
         if not self._context.leases.lost:
             services.learning.step(now_s())
             services.shadows.save()
-            await services.fleet_prior.save()
+            await services.first_savings.save()
             services.holds.refresh()
         for name, observation in observations.items():
             services.refresh_frontiers(self._jobs[name].rollout.state, observation, now_s())
@@ -467,7 +468,6 @@ class Reconciler:
             interval_s=context.interval_s,
             holds=services.holds.all,
             policy=policy,
-            prior_errors=services.fleet_prior.shown,
         )
 
     def _failed_board(self, error: JoulecutError) -> Board:
@@ -584,5 +584,5 @@ def _job_services(
         looks=BaselineLooks(),
         holdouts=Holdouts(store, audit, unix_s, lag_s=lag_s),
         shadows=ShadowEvaluation(store, unix_s),
-        fleet_prior=FleetPriorShadow(store, audit, background),
+        first_savings=FirstSavings(store, audit, background),
     )

@@ -2,8 +2,8 @@
 
 Read in this order: `physics` (the form), `power_cap` and `fitting` (its numbers), `card` and
 `evidence` (what is known and measured), `card_fit` (physics shared by one card's work), `forest`
-(departures from the form), `bands` (smoothing and bands), `work_fit` (all of it for many kinds of
-work). For running jobs: `sample_window` and `admission` (which samples count), `drift` (bias per
-GPU), `grid` (a curve with both), `refit`, then the models `profile_estimator` and `online`, and
-`adaptive`, which chooses between them.
+(departures from the form), `bands` (smoothing, the forest's weight, bands), `work_fit` (all of it
+for many kinds of work). For running jobs: `sample_window` and `admission` (which samples count),
+`drift` (bias per GPU), `grid` (a curve with both), `refit`, and `online`, the controller's
+estimator. `sensitivity` is for jobs of which only counters are known.
 """

@@ -1,4 +1,4 @@
-"""Smoothed residuals between measured clocks, and how wide a band must be.
+"""Smoothed residuals between measured clocks, and errors at clocks left out.
 
 A sweep taken at its word makes the planner pick the clock with the luckiest measurement; residuals
 ignored lose what the form cannot express. A Gaussian process with a Matern 5/2 kernel weighs both:
@@ -6,10 +6,10 @@ it interpolates five clocks, averages a dense noisy sweep, and tends to zero far
 public sweeps with five probed clocks it lowers the time error from 0.43 % to 0.17 % (A100) and
 0.95 % to 0.64 % (A40).
 
-Bands are conformal by workload: bands calibrated on random rows hold 72-85 % of the next workload
-instead of 90 %, because rows of one workload resemble each other. So each workload is judged by
-the left-out errors of the others, and by its own. Clocks left out of a dense sweep have near
-neighbours; a curve with few clocks is judged by the others thinned to as few.
+The errors at clocks left out decide two things: how much of the forest counts, and how wide the
+band is. Bands calibrated on random rows hold 72-85 % of the next workload instead of 90 %, because
+rows of one workload resemble each other. So each workload is judged by the errors of the others,
+and by its own. A curve with few clocks is judged by dense sweeps of others, fitted to as few.
 """
 
 from collections.abc import Iterable, Sequence
@@ -53,9 +53,17 @@ class Smooth:
         known = ((toward @ self.inverse) * toward).sum(axis=1)
         return np.asarray(np.sqrt(np.maximum(self.left**2 - known, 0.0) + self.noise**2))
 
-    def left_out(self) -> Floats:
-        """Leave-one-out error of each measurement, in standard deviations."""
-        return np.asarray(np.abs(self.pull) / np.sqrt(np.diag(self.inverse)))
+    def missed(self, values: Floats, at_mhz: Floats, there: Floats) -> Floats:
+        """Values `there` (m, k) less those interpolated from `values` (n, k) at the clocks."""
+        return np.asarray(there - self._covariance(at_mhz) @ (self.inverse @ values))
+
+    def left_out(self, values: Floats) -> tuple[Floats, Floats]:
+        """Each of `values` (n, k) less the interpolation of the others; standard deviations (n,).
+
+        The same covariance serves all columns, so errors of a sum are sums of errors.
+        """
+        own = np.diag(self.inverse)
+        return np.asarray((self.inverse @ values) / own[:, None]), np.asarray(1.0 / np.sqrt(own))
 
     def _covariance(self, at_mhz: Floats) -> Floats:
         return self.left**2 * _matern(at_mhz[:, None] - self.clocks_mhz, self.reach_mhz)
@@ -64,8 +72,8 @@ class Smooth:
 def smooth(
     clocks_mhz: Floats,
     residual: Floats,
-    *,
     top_mhz: float,
+    *,
     left: float,
     noise: float,
     noises: Floats | None = None,
@@ -105,18 +113,115 @@ def _roughness(clocks_mhz: Floats, residual: Floats, reach_mhz: float) -> float:
     return MAD_TO_SD * float(np.median(np.abs(between))) / SECOND_DIFFERENCE
 
 
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """What the physics leave of one sweep at its clocks (n,), and what the forest says of it.
+
+    `left` and `forest` are logarithms of time and power, (n, 2). `noise` (n,) is that of each
+    time where known.
+    """
+
+    clocks_mhz: Floats
+    top_mhz: float
+    left: Floats
+    forest: Floats
+    noise: Floats | None = None
+
+    def smooths(self, weight: Floats) -> tuple[Smooth, Smooth]:
+        """Time and power, less the forest by its `weight` (2,)."""
+        time, power = (self.left - weight * self.forest).T
+        known, top_mhz, noises = self.clocks_mhz, self.top_mhz, self.noise
+        return (
+            smooth(known, time, top_mhz, left=TIME_LEFT, noise=TIME_NOISE, noises=noises),
+            smooth(known, power, top_mhz, left=POWER_LEFT, noise=POWER_NOISE, noises=noises),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors (logarithms) of time and power at clocks left out, (m, 2).
+
+    `physics` is without the forest, `forest` what all of it would take off; `sd` (m,) is the
+    standard deviation that the smoothing gives the time.
+    """
+
+    physics: Floats
+    forest: Floats
+    sd: Floats
+
+    def time(self, weight: Floats) -> Floats:
+        """Absolute errors of time with so much of the forest."""
+        return np.asarray(np.abs(self.physics[:, 0] - weight[0] * self.forest[:, 0]))
+
+    def scores(self, weight: Floats) -> Floats:
+        """The same in standard deviations."""
+        return self.time(weight) / self.sd
+
+
+NONE_LEFT_OUT = Errors(np.zeros((0, 2)), np.zeros((0, 2)), np.zeros(0))
+NO_FOREST: Floats = np.zeros(2)
+
+
+def left_out(one: Residuals) -> Errors:
+    """Each inner clock against the others, widened for the numbers that the form took from them.
+
+    The outermost clocks do not count: no clock beyond them is chosen.
+    """
+    count = one.clocks_mhz.size
+    if count < CLOCKS_MIN:
+        return NONE_LEFT_OUT
+    time, power = one.smooths(NO_FOREST)
+    (times, sd), (powers, _) = (
+        each.left_out(np.column_stack([one.left[:, i], one.forest[:, i]]))
+        for i, each in enumerate((time, power))
+    )
+    widened = float(np.sqrt(count / (count - FREE_NUMBERS)))
+    both = widened * np.stack([times, powers], axis=2)[1:-1]
+    return Errors(both[:, 0], both[:, 1], sd[1:-1])
+
+
+def missed(few: Residuals, dense: Residuals) -> Errors:
+    """Errors at the clocks of a dense sweep between those of the few that were fitted."""
+    inside = (dense.clocks_mhz > few.clocks_mhz[0]) & (dense.clocks_mhz < few.clocks_mhz[-1])
+    rest = inside & ~np.isin(dense.clocks_mhz, few.clocks_mhz)
+    if not rest.any():
+        return NONE_LEFT_OUT
+    at_mhz = dense.clocks_mhz[rest]
+    smooths = few.smooths(NO_FOREST)
+    both = np.stack(
+        [
+            each.missed(
+                np.column_stack([few.left[:, i], few.forest[:, i]]),
+                at_mhz,
+                np.column_stack([dense.left[rest, i], dense.forest[rest, i]]),
+            )
+            for i, each in enumerate(smooths)
+        ],
+        axis=2,
+    )
+    return Errors(both[:, 0], both[:, 1], smooths[0].sd(at_mhz))
+
+
+def earned(errors: Iterable[Errors]) -> Floats:
+    """Weight of the forest for time and power (2,), in [0, 1]: least squares of these errors.
+
+    0 where the forest was of no help, or nothing was left out.
+    """
+    product, square = np.zeros(2), np.zeros(2)
+    for one in errors:
+        product += (one.physics * one.forest).sum(axis=0)
+        square += (one.forest**2).sum(axis=0)
+    return np.asarray(np.clip(product / np.where(square > 0.0, square, 1.0), 0.0, 1.0))
+
+
 JUDGES_MIN = 8  # workloads whose errors give a quantile
 FEW_JUDGES_RATIO = 1.2  # of the largest error of fewer; stages of one model agree better than that
-SCALES_MIN = 10  # scores for a quantile of their own
+SCORES_MIN = 10  # errors for a quantile of their own
 CLOCKS_MIN = 4  # for leave-one-out errors
 # Half widths with too few clocks for that: 90 % of the public stages stay within them
 # (docs/predictors.md), without and with other work swept on the card.
 FLOORS_ALONE = {1: 0.2, 2: 0.08, 3: 0.05}
-FLOORS_SWEPT = {
-    1: 0.12,
-    2: 0.075,
-    3: 0.04,
-}  # 2: of 21 applications, left out in turn
+FLOORS_SWEPT = {1: 0.12, 2: 0.075, 3: 0.04}  # 2: of 21 applications, left out in turn
 # Between two such clocks at least this share of the logarithm by which time changes from one to
 # the other: probes far apart say less about the middle.
 BETWEEN_SHARE = 0.15
@@ -124,12 +229,8 @@ BETWEEN_SHARE = 0.15
 FREE_NUMBERS = 3
 FLOOR = 0.003  # neighbouring clocks scatter by 0.2 %: no band is narrower than that
 FLOOR_FEW, CLOCKS_FEW = 0.005, 12  # between clocks that stand far apart a little more
-
 # A sweep with this many times the clocks of a curve shows the errors between so few clocks.
 DENSER = 2
-# Its form was fitted to all its clocks: as if one of the few were given.
-GIVEN = 1
-
 # Under the power cap the clock wanders: neighbours on the A40's plateau differ by 0.3-0.7 %.
 FLOOR_CAPPED = 0.01
 
@@ -176,71 +277,18 @@ def few_places(dense_mhz: Floats, few_mhz: Floats) -> NDArray[np.int64]:
     return np.unique(np.abs(dense_mhz[None, :] - places[:, None]).argmin(axis=1))
 
 
-def time_scales(workloads: Sequence[str], left: Sequence[Smooth]) -> list[float]:
-    """Standard deviations that each curve's band needs, in order."""
-    scores = [_scores(one) for one in left]
-    thinned: dict[tuple[int, tuple[float, ...]], Floats] = {}
-    scales = []
-    for name, curve in zip(workloads, left, strict=True):
-        others = [i for i, other in enumerate(workloads) if other != name]
-        own = _pool(s for s, other in zip(scores, workloads, strict=True) if other == name)
-        alike = [_thinned(thinned, i, left[i], curve) for i in others]
-        quantiles = [_quantile(_pool(scores[i] for i in others)), _quantile(own)]
-        scales.append(max(NOMINAL_SDS, *quantiles, _quantile(_pool(alike))))
-    return scales
+def scale(*pools: Sequence[Floats]) -> float:
+    """Standard deviations that hold NOMINAL of each pool of scores; of a normal one at least."""
+    return max(NOMINAL_SDS, *(_quantile(pool) for pool in pools))
 
 
-def _thinned(
-    made: dict[tuple[int, tuple[float, ...]], Floats], at: int, dense: Smooth, few: Smooth
-) -> Floats:
-    """Errors of a dense curve between clocks placed like those of a curve with few.
-
-    In standard deviations; cached in `made` by the curve's number `at`. Empty if not dense.
-    """
-    count = few.clocks_mhz.size
-    if not CLOCKS_MIN <= count < CLOCKS_FEW or dense.clocks_mhz.size < DENSER * count:
-        return np.zeros(0)
-    key = (at, tuple(few.clocks_mhz / few.clocks_mhz[-1]))
-    if key not in made:
-        taken = few_places(dense.clocks_mhz, few.clocks_mhz)
-        rest = np.setdiff1d(np.arange(dense.clocks_mhz.size), taken)
-        residual: Floats = np.linalg.solve(dense.inverse, dense.pull).astype(np.float64)
-        sparse = smooth(
-            dense.clocks_mhz[taken],
-            residual[taken],
-            top_mhz=dense.reach_mhz / REACH_RATIO,
-            left=TIME_LEFT,
-            noise=TIME_NOISE,
-        )
-        missed = residual[rest] - sparse.mean(dense.clocks_mhz[rest])
-        given = float(np.sqrt(taken.size / (taken.size - GIVEN)))
-        made[key] = given * np.abs(missed) / sparse.sd(dense.clocks_mhz[rest])
-    return made[key]
-
-
-def _scores(one: Smooth) -> Floats:
-    """Leave-one-out errors of inner clocks, in standard deviations.
-
-    The outermost clocks do not count: no clock beyond them is chosen.
-    """
-    if one.clocks_mhz.size < CLOCKS_MIN:
-        return np.zeros(0)
-    clocks = one.clocks_mhz.size
-    return one.left_out()[1:-1] * float(np.sqrt(clocks / (clocks - FREE_NUMBERS)))
-
-
-def _pool(parts: Iterable[Floats]) -> Floats:
-    found = list(parts)
-    return np.concatenate(found) if found else np.zeros(0)
-
-
-def _quantile(scores: Floats) -> float:
-    """Conformal quantile NOMINAL of distinct scores; 0 with fewer than SCALES_MIN.
+def _quantile(pool: Sequence[Floats]) -> float:
+    """Conformal quantile NOMINAL of distinct scores; 0 with fewer than SCORES_MIN.
 
     Stages with equal rows have equal scores, which count once.
     """
-    scores = np.unique(scores)
-    if scores.size < SCALES_MIN:
+    scores = np.unique(np.concatenate(pool)) if pool else np.zeros(0)
+    if scores.size < SCORES_MIN:
         return 0.0
     rank = min(scores.size, int(np.ceil(NOMINAL * (scores.size + 1))))
     return float(scores[rank - 1])

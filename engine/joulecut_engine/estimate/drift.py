@@ -9,7 +9,7 @@ readings, and asks for new clocks.
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,16 +48,6 @@ class Bias:
             count=min(self.count + weight, SAMPLE_WEIGHT_MAX),
         )
 
-    @property
-    def valid(self) -> bool:
-        """Whether `after` can produce it; checks what is read from a store."""
-        return (
-            math.isfinite(self.mean)
-            and abs(self.mean) <= LOG_MAX
-            and 0.0 <= self.variance <= LOG_MAX**2 * 4.0
-            and 0.0 <= self.count <= SAMPLE_WEIGHT_MAX
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class GpuBias:
@@ -89,19 +79,6 @@ class Biases:
     def forget(self, workload: str) -> None:
         for key in [key for key in self._kept if key[0] == workload]:
             del self._kept[key]
-
-    def items(self) -> list[tuple[tuple[str, str], GpuBias]]:
-        """Least recently moved first."""
-        return list(self._kept.items())
-
-
-def read(row: Sequence[float]) -> Bias:
-    """A bias from its three numbers. Raises ValueError if they are invalid."""
-    mean, variance, count = (float(number) for number in row)
-    bias = Bias(mean, variance, count)
-    if not bias.valid:
-        raise ValueError(f"{list(row)} is no bias")
-    return bias
 
 
 WATCHED = 20  # comparisons: two in a hundred thousand have ten outside by chance (90 % band)

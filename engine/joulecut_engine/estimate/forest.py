@@ -1,4 +1,4 @@
-"""Random forest on what the physics leave over, fitted to other work.
+"""Random forest, and its features for what the physics leave over, fitted to other work.
 
 A clock that saturates below its cap, or a voltage table with steps, is alike for all work on a
 card and partly on cards of one build. Features are ratios that mean the same everywhere, never
@@ -44,28 +44,30 @@ FEATURES = (
 )
 
 
-class ResidualForest:
-    """Random forest on log(measured / physics) of time and power."""
+class Forest:
+    """Random forest of vectors on rows of features. The same data give the same numbers."""
 
-    def __init__(self, evidence: Sequence[Evidence], curves: Sequence[Physics]) -> None:
-        """With at least ROWS_MIN rows; see `enough`."""
-        asked = [one.sweep.clocks_mhz for one in evidence]
-        rows = features(evidence, curves, asked)
-        targets = np.concatenate(
-            [log_residuals(one, curve) for one, curve in zip(evidence, curves, strict=True)]
-        )
-        weight = np.concatenate([one.sweep.weights for one in evidence])
-        self._trees = _grown(
-            _rounded(rows), _rounded(np.clip(targets, -RESIDUAL_MAX, RESIDUAL_MAX)), weight
-        )
+    def __init__(self, rows: Floats, targets: Floats, weight: Floats) -> None:
+        """`rows` (n, features), `targets` (n, k), `weight` (n,) above 0; n >= 1."""
+        self._trees = _grown(_rounded(rows), _rounded(targets), weight)
 
     def predict(self, rows: Floats) -> Floats:
-        """Logarithms of time and power against the physics, of shape (rows, 2)."""
+        """Means of the trees, of shape (rows, k)."""
         asked = _rounded(rows).astype(np.float32)
-        found = np.zeros((rows.shape[0], 2))
-        for tree in self._trees:
-            found += tree.tree_.predict(asked).reshape(found.shape)
-        return found / TREES
+        found = sum(tree.tree_.predict(asked)[:, :, 0] for tree in self._trees)
+        return np.asarray(found / TREES)
+
+
+def residual_forest(evidence: Sequence[Evidence], curves: Sequence[Physics]) -> Forest:
+    """Forest of log(measured / physics) of time and power; ROWS_MIN rows at least (`enough`)."""
+    targets = np.concatenate(
+        [log_residuals(one, curve) for one, curve in zip(evidence, curves, strict=True)]
+    )
+    return Forest(
+        features(evidence, curves, [one.sweep.clocks_mhz for one in evidence]),
+        np.clip(targets, -RESIDUAL_MAX, RESIDUAL_MAX),
+        np.concatenate([one.sweep.weights for one in evidence]),
+    )
 
 
 def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:

@@ -1,26 +1,43 @@
-"""Model of jobs with a profile that learns from running work.
+"""The controller's estimator: curves of every profile, corrected by the running work.
 
-`take` is cheap and runs in the control loop: judge a sample, file it, move the GPU's bias. A fit
-is expensive and pure, so the caller runs it elsewhere:
+A profile gives curves at once; samples of running work move a bias per GPU, and a fit of profile
+and samples together corrects the curves. `learn` is cheap and runs in the control loop. A fit is
+expensive and pure, so the caller runs it elsewhere:
 
-    if model.due():
-        snapshot = model.snapshot()
+    if estimator.due():
+        snapshot = estimator.snapshot()
         fitted = await asyncio.to_thread(refit, snapshot)
-        model.adopt(snapshot, fitted)
+        estimator.adopt(snapshot, fitted)
 
-Between fits the bias of each GPU carries what changed.
+Without a profile there is no prediction, and a sample that cannot belong to the profile is refused
+with a reason.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
-from joulecut_engine.estimate.admission import Plausibility, Refusal, Separation
-from joulecut_engine.estimate.drift import LOG_MAX, Biases, Drift, DriftDetector, GpuBias
+from joulecut_engine.estimate.admission import (
+    Plausibility,
+    Refusal,
+    Separation,
+    refusal,
+    values_refused,
+)
+from joulecut_engine.estimate.drift import (
+    LOG_MAX,
+    RATIO_MAX,
+    Biases,
+    Drift,
+    DriftDetector,
+    GpuBias,
+)
 from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
-from joulecut_engine.estimate.evidence import Work
+from joulecut_engine.estimate.evidence import Work, fingerprint
 from joulecut_engine.estimate.grid import Grid, Grids
-from joulecut_engine.estimate.refit import WORKS_MAX, Snapshot, refit
+from joulecut_engine.estimate.refit import WORKS_MAX, Snapshot, fit_profile, refit
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.estimate.work_fit import Fitted, WorkCurve
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -29,17 +46,33 @@ STATE_VERSION = 2
 REFIT_EVERY = 25  # accepted samples; as in the public stream experiment
 UNSEEN_GPU = 0.08  # half width for a GPU without samples: cards of one kind differ by 8 %
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
+ERROR_WEIGHT = 0.05  # of the newest error in the mean; about forty count
 
 
-class OnlineModel:
-    """Curves from profiles and running work, times a bias per GPU.
+@dataclass(frozen=True, slots=True)
+class LearningStats:
+    """Learning so far of one workload.
+
+    `error` is the mean absolute relative error of time, before each sample was learnt.
+    """
+
+    taken: int = 0  # samples learnt from
+    error: float | None = None
+    refused: tuple[tuple[str, int], ...] = ()  # by reason; with samples filed elsewhere
+    drifts: tuple[Drift, ...] = ()
+
+
+class OnlineEstimator:
+    """Curves from profiles and running work, times a bias per GPU; see `estimator.Estimator`.
 
     Samples are filed in cells by (GPU, work, clock). A drifting GPU loses its old cells, and its
     band widens until the curves describe it again. All memory is bounded.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, profiles: Mapping[str, Profile]) -> None:
+        """`profiles` by workload. Raises ValueError if one has unusable numbers."""
         self._profiles: dict[str, Profile] = {}
+        self._fingerprints: dict[str, str] = {}
         self._window = Window()
         self._biases = Biases()
         self._detector = DriftDetector()
@@ -48,21 +81,41 @@ class OnlineModel:
         self._number = 0
         self._since_snapshot = 0
         self._new_clock = False
+        self._taken: Counter[str] = Counter()
+        self._errors: dict[str, float] = {}
+        self._refused: dict[str, Counter[str]] = {}
+        self.set_profiles(profiles)
 
     # -- learning ------------------------------------------------------------------------
 
-    def take(self, sample: Sample) -> Refusal | Separation | None:
-        """Learn from a sample of a workload with a profile.
+    def learn(self, samples: tuple[Sample, ...]) -> tuple[str, ...]:
+        """See `estimator.Estimator`; refusals are counted by workload and reason."""
+        return tuple(found.text for one in samples if (found := self._learn(one)))
 
-        None if it was learnt as reported; how it was filed elsewhere; or why it was refused.
-        """
+    def learning_stats(self, workload: str) -> LearningStats:
+        """Counts and errors of one workload."""
+        return LearningStats(
+            taken=self._taken[workload],
+            error=self._errors.get(workload),
+            refused=tuple(sorted(self._refused.get(workload, Counter()).items())),
+            drifts=self._detector.drifts(workload),
+        )
+
+    def _learn(self, sample: Sample) -> Refusal | None:
+        workload = sample.subject.workload
         cell, separated = _filed(sample)
-        judged = self._plausibility.judge(sample, cell, self._window)
+        judged = self._refusal(sample) or self._plausibility.judge(sample, cell, self._window)
         if isinstance(judged, Refusal):
+            if workload in self._profiles:  # bounded: only known workloads are counted
+                self._count(workload, judged.reason)
             return judged
         if judged == "shape-changed":
-            self.forget(cell.workload)
+            self._start_over(workload)
+        filed = judged or separated
+        if filed is not None:
+            self._count(workload, filed)
         self._number += 1
+        self._taken[workload] += 1
         reading = Reading(
             self._number, sample.time_s, sample.power_w, sample.weight, sample.clock_mhz
         )
@@ -75,39 +128,57 @@ class OnlineModel:
             self._window.forget_before(cell.workload, cell.uuid, since)
             self._replay(cell.workload, cell.uuid)
             self._new_clock = True
-        return judged or separated
+        return None
 
-    def seen(self, subject: Subject, clock_mhz: int) -> bool:
-        """Whether the window holds readings of this GPU and work at this clock."""
-        return any(
-            cell.uuid == subject.uuid and abs(cell.clock_mhz - clock_mhz) < STEP_MHZ
-            for cell in self._window.of_work(subject.workload, subject.stage, subject.kind)
-        )
+    def _count(self, workload: str, reason: str) -> None:
+        self._refused.setdefault(workload, Counter())[reason] += 1
 
-    def drifts(self, workload: str) -> tuple[Drift, ...]:
-        """GPUs that no longer follow their curves."""
-        return self._detector.drifts(workload)
+    def _refusal(self, sample: Sample) -> Refusal | None:
+        """Why a sample cannot belong to the profile; None if it can."""
+        subject, clock_mhz = sample.subject, sample.clock_mhz
+        refused = values_refused(sample)
+        if refused is not None:
+            return refused
+        known_mhz = self.known_clocks_mhz(subject)
+        if not known_mhz:
+            return refusal("no-profile", subject, "no profile for it")
+        if not known_mhz[0] <= clock_mhz <= known_mhz[-1]:
+            what = f"is outside the profiled {known_mhz[0]}-{known_mhz[-1]} MHz"
+            return refusal("clock", subject, f"{clock_mhz} MHz {what}")
+        grid = self._current.grid(_work(subject), (clock_mhz,))
+        assert grid is not None
+        ratios = {"time": sample.time_s / float(grid.time_s[0])}
+        if sample.power_w is not None:
+            ratios["power"] = sample.power_w / float(grid.power_w[0])
+        for quantity, ratio in ratios.items():
+            if not 1.0 / RATIO_MAX <= ratio <= RATIO_MAX:
+                what = f"{quantity} is {ratio:.3g} times the profile's; beyond {RATIO_MAX:g} times"
+                return refusal("other-work", subject, f"{what} it is other work, no bias")
+        return None
 
     def _compare(self, cell: Cell, reading: Reading) -> bool:
         """Whether this reading makes the GPU's departure from its curve a drift."""
         grid = self._current.at(cell)
-        if grid is None or not self._current.fitted_to(cell):
-            return False  # the next fit corrects a profile that is off at this clock
         low_s, high_s = grid.band_s(NOMINAL_SDS * self._current.scatter)
         factor = math.exp(self._biases.get(cell.workload, cell.uuid).time.mean)
+        error = math.log(reading.time_s / factor / grid.time_s[0])
+        before = self._errors.get(cell.workload)
+        off = abs(math.expm1(-error))
+        mean = off if before is None else before + ERROR_WEIGHT * (off - before)
+        self._errors[cell.workload] = mean
+        if not self._current.fitted_to(cell):
+            return False  # the next fit corrects a profile that is off at this clock
         return self._detector.observe(
             cell.workload,
             cell.uuid,
-            error=math.log(reading.time_s / factor / grid.time_s[0]),
+            error=error,
             outside=not low_s[0] <= reading.time_s / factor <= high_s[0],
             number=reading.number,
         )
 
     def _move_bias(self, cell: Cell, reading: Reading) -> None:
-        """Move the GPU's bias by one reading; without a curve it stays."""
+        """Move the GPU's bias by one reading."""
         grid = self._current.at(cell)
-        if grid is None:
-            return
         old = self._biases.get(cell.workload, cell.uuid)
         time = old.time.after(_log(reading.time_s / grid.time_s[0]), reading.weight)
         power = old.power
@@ -124,39 +195,36 @@ class OnlineModel:
     # -- workloads -----------------------------------------------------------------------
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
-        """Set the sweeps that are fitted together with running work, by workload.
+        """Replace all profiles. A workload whose profile changed or disappears is forgotten."""
+        prints = {workload: fingerprint(profile) for workload, profile in profiles.items()}
+        made = {
+            workload: fit_profile(workload, profiles[workload])
+            for workload in sorted(prints)
+            if self._fingerprints.get(workload) != prints[workload]
+        }
+        for workload in made.keys() | (self._fingerprints.keys() - prints.keys()):
+            self._forget(workload)
+        for workload, fitted in made.items():
+            self._profiles[workload] = profiles[workload]
+            self._current.put_profile(workload, fitted)
+        self._fingerprints = prints
 
-        A workload whose profile changes or disappears is forgotten.
-        """
-        for workload in sorted(self._profiles.keys() | profiles.keys()):
-            old, new = self._profiles.get(workload), profiles.get(workload)
-            if old is not None and new is not None and old.options == new.options:
-                continue
-            self.forget(workload)
-            self._profiles.pop(workload, None)
-            if new is not None:
-                self._profiles[workload] = new
+    def _forget(self, workload: str) -> None:
+        """Drop everything about a workload."""
+        self._start_over(workload)
+        self._current.drop(workload)
+        self._profiles.pop(workload, None)
+        self._taken.pop(workload, None)
+        self._errors.pop(workload, None)
+        self._refused.pop(workload, None)
 
-    @property
-    def profiles(self) -> Mapping[str, Profile]:
-        return dict(self._profiles)
-
-    def knows(self, workload: str) -> bool:
-        """Whether all work of a workload's profile has a curve."""
-        profile = self._profiles.get(workload)
-        return profile is not None and all(
-            Work(workload, stage, kind) in self._current.curves
-            for (stage, kind), options in profile.options.items()
-            if options
-        )
-
-    def forget(self, workload: str) -> None:
-        """Drop everything learnt of a workload."""
+    def _start_over(self, workload: str) -> None:
+        """Drop what was learnt of a workload beside its profile."""
         self._window.forget(workload)
         self._biases.forget(workload)
         self._detector.forget(workload)
         self._plausibility.forget(workload)
-        self._current.forget(workload)
+        self._current.start_over(workload)
         self._new_clock = True  # curves of other work were fitted together with it
 
     def forget_gpu(self, workload: str, uuid: str) -> None:
@@ -207,13 +275,13 @@ class OnlineModel:
     def adopt(self, snapshot: Snapshot, fitted: Fitted) -> None:
         """Use the curves of a fit from now on, and recompute the biases against them.
 
-        Workloads out of their turn keep their curves; those whose profile came, went or changed
-        since the snapshot have none until the next fit.
+        Workloads out of their turn keep their curves, and so do those whose profile came, went or
+        changed since the snapshot.
         """
         same = {name for name, one in snapshot.profiles.items() if self._profiles.get(name) is one}
         self._current.put(snapshot, fitted, same)
         self._detector.refitted()
-        for workload in snapshot.profiles:
+        for workload in same:
             self._biases.forget(workload)
         for workload, uuid in self._window.gpus():
             if workload in same:
@@ -223,12 +291,15 @@ class OnlineModel:
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
         """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
-        work = Work(subject.workload, subject.stage, subject.kind)
-        grid = self._current.grid(work, clocks_mhz)
+        grid = self._current.grid(_work(subject), clocks_mhz)
         if grid is None:
             return None
         bias = self._biases.get(subject.workload, subject.uuid)
         return grid.predicted(clocks_mhz, bias, self._scatter(subject, bias))
+
+    def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
+        """Clocks of the profile, ascending; empty without one."""
+        return self._current.swept_mhz(_work(subject))
 
     def _scatter(self, subject: Subject, bias: GpuBias) -> float:
         """Half width (a logarithm) that a GPU adds to the band of its work."""
@@ -244,64 +315,139 @@ class OnlineModel:
         """Readings and drifts as JSON-able values; curves and biases follow from them."""
         return {
             "version": STATE_VERSION,
+            "profiles": dict(sorted(self._fingerprints.items())),
             "number": self._number,
             "window": self._window.state(),
             "watch": self._detector.state(),
+            "taken": dict(sorted(self._taken.items())),
+            "errors": dict(sorted(self._errors.items())),
+            "refused": {name: dict(sorted(c.items())) for name, c in sorted(self._refused.items())},
         }
 
-    def restore(self, state: Mapping[str, Any], changed: set[str]) -> None:
-        """Read `state` and fit once, without the workloads whose profiles `changed`.
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Read `state` back completely and fit once, or raise ValueError and change nothing.
 
-        Set profiles before. Raises an error if malformed, and is of no use then.
+        Set profiles before: a workload whose profile is not the one in `state` is forgotten.
         """
+        made = OnlineEstimator({})
+        made._profiles, made._fingerprints = self._profiles, self._fingerprints
+        made._current = self._current.of_profiles()
+        try:
+            made._read(_migrated(state))
+        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            raise ValueError(f"not the state of an estimator: {error}") from None
+        self.__dict__.update(made.__dict__)
+
+    def _read(self, state: Mapping[str, Any]) -> None:
         if state["version"] != STATE_VERSION:
             raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
         self._number = int(state["number"])
         self._window.restore(state["window"])
         self._detector.restore(state["watch"])
-        for workload in sorted(changed):
-            self.forget(workload)
+        self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
+        for name, error in state["errors"].items():
+            if not (math.isfinite(error) and error >= 0.0):
+                raise ValueError(f"{error} is no error")
+            self._errors[str(name)] = float(error)
+        for name, counts in state["refused"].items():
+            self._refused[str(name)] = Counter({str(r): int(n) for r, n in counts.items()})
+        stored = state["profiles"]
+        for name in sorted(stored.keys() | self._fingerprints.keys()):
+            if stored.get(name) != self._fingerprints.get(name):
+                self._start_over(name)
+                for counts in (self._taken, self._errors, self._refused):
+                    counts.pop(name, None)
         snapshot = self.snapshot()
         self.adopt(snapshot, refit(snapshot))
 
 
+def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state of this version from one of version 1, which also had a second model.
+
+    Its biases follow from the readings again; the comparison of the two models has no meaning.
+    """
+    if state["version"] != 1:
+        return state
+    if state["profile"]["version"] != 1 or state["online"]["version"] != 2:
+        raise ValueError("its parts are of other versions")
+    return {
+        **{key: state["online"][key] for key in ("number", "window", "watch")},
+        **{key: state[key] for key in ("taken", "refused")},
+        "version": STATE_VERSION,
+        "profiles": state["profile"]["profiles"],
+        "errors": {},
+    }
+
+
 class CurrentFit:
-    """Curves in use, and which readings they were fitted to."""
+    """Curves in use: of the profile, until a fit to readings replaces them."""
 
     def __init__(self) -> None:
-        self.curves: dict[Work, WorkCurve] = {}
         self.scatter = 0.0  # relative standard deviation of one reading
         self.fitted_at: dict[str, int] = {}  # by workload, the number of its newest snapshot
-        self._cells: set[Cell] = set()
+        self._swept: dict[str, Mapping[Work, WorkCurve]] = {}  # of the profiles alone
+        self._curves: dict[str, Mapping[Work, WorkCurve]] = {}
+        self._cells: set[Cell] = set()  # whose readings the curves were fitted to
         self._grids = Grids()
 
+    def of_profiles(self) -> "CurrentFit":
+        """The curves of the profiles alone."""
+        made = CurrentFit()
+        made._swept, made._curves = dict(self._swept), dict(self._swept)
+        return made
+
+    def put_profile(self, workload: str, fitted: Fitted) -> None:
+        """Use the curves of a profile."""
+        self._swept[workload] = self._curves[workload] = fitted.curves
+        self._grids.clear()
+
     def put(self, snapshot: Snapshot, fitted: Fitted, workloads: set[str]) -> None:
-        """Take the curves of `workloads`; the others in the snapshot lose theirs."""
-        for name in snapshot.profiles:
-            self.forget(name)
-        self.curves |= {w: curve for w, curve in fitted.curves.items() if w.workload in workloads}
+        """Use the curves of `workloads` of a fit; others in it keep theirs."""
+        for name in workloads:
+            own = {work: curve for work, curve in fitted.curves.items() if work.workload == name}
+            self._curves[name] = {**self._curves[name], **own}
+        self._cells = {one for one in self._cells if one.workload not in workloads}
+        self._cells |= {cell for cell, _ in snapshot.cells if cell.workload in workloads}
         self.scatter = fitted.scatter
         self.fitted_at |= dict.fromkeys(workloads, snapshot.number)
-        self._cells |= {cell for cell, _ in snapshot.cells}
+        self._grids.clear()
 
-    def forget(self, workload: str) -> None:
-        self.curves = {w: c for w, c in self.curves.items() if w.workload != workload}
+    def start_over(self, workload: str) -> None:
+        """Return to the curves of the profile."""
+        if workload in self._swept:
+            self._curves[workload] = self._swept[workload]
         self._cells = {cell for cell in self._cells if cell.workload != workload}
         self.fitted_at.pop(workload, None)
         self._grids.clear()
+
+    def drop(self, workload: str) -> None:
+        self._swept.pop(workload, None)
+        self._curves.pop(workload, None)
+
+    def swept_mhz(self, work: Work) -> tuple[int, ...]:
+        """Clocks of the profile, ascending."""
+        curve = self._swept.get(work.workload, {}).get(work)
+        return () if curve is None else tuple(map(int, curve.clocks_mhz))
 
     def fitted_to(self, cell: Cell) -> bool:
         """Whether the fit has used readings of this cell."""
         return cell in self._cells
 
-    def at(self, cell: Cell) -> Grid | None:
-        """The curve at a cell; None without a curve."""
-        work = Work(cell.workload, cell.stage, cast("Kind", cell.kind))
-        return self.grid(work, (cell.clock_mhz,))
+    def at(self, cell: Cell) -> Grid:
+        """The curve at a cell, whose work has a profile."""
+        found = self.grid(
+            Work(cell.workload, cell.stage, cast("Kind", cell.kind)), (cell.clock_mhz,)
+        )
+        assert found is not None
+        return found
 
     def grid(self, work: Work, clocks_mhz: tuple[int, ...]) -> Grid | None:
-        curve = self.curves.get(work)
+        curve = self._curves.get(work.workload, {}).get(work)
         return None if curve is None else self._grids.of(work, curve, clocks_mhz)
+
+
+def _work(subject: Subject) -> Work:
+    return Work(subject.workload, subject.stage, subject.kind)
 
 
 def _filed(sample: Sample) -> tuple[Cell, Separation | None]:

@@ -54,6 +54,19 @@ class _Point:
     held_mhz: float | None
 
 
+def fit_profile(workload: str, profile: Profile) -> Fitted:
+    """Fit one profile alone: what is predicted of it before any reading.
+
+    Stages with equal rows share a curve.
+    """
+    works = {Work(workload, *key): rows for key, rows in profile.options.items() if rows}
+    first = {(work.kind, rows): work for work, rows in reversed(works.items())}
+    fitted = fit_work(
+        _evidence(work, _of_profile(rows)) for (_, rows), work in reversed(first.items())
+    )
+    return Fitted({work: fitted.curves[first[work.kind, rows]] for work, rows in works.items()})
+
+
 def refit(snapshot: Snapshot) -> Fitted:
     """Fit a snapshot. Pure, so a thread can do it while the loop goes on."""
     evidence, scatter = evidence_of(snapshot)

@@ -19,25 +19,27 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from joulecut_engine.estimate.bands import (
+    CLOCKS_FEW,
     CLOCKS_MIN,
     DENSE_MIN,
+    DENSER,
     FLOOR_CAPPED,
-    POWER_LEFT,
-    POWER_NOISE,
-    TIME_LEFT,
-    TIME_NOISE,
+    Errors,
+    Residuals,
     Smooth,
     between,
+    earned,
     few_places,
     floor_by_others,
     floor_of,
-    smooth,
-    time_scales,
+    left_out,
+    missed,
+    scale,
 )
 from joulecut_engine.estimate.card import Card
 from joulecut_engine.estimate.card_fit import fit_beside, fit_cards
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import ResidualForest, enough, features, log_residuals
+from joulecut_engine.estimate.forest import enough, features, log_residuals, residual_forest
 from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 
@@ -121,97 +123,98 @@ def fit_work(evidence: Iterable[Evidence]) -> Fitted:
             raise ValueError(f"{one.work}: clocks must be distinct and ascending")
     if not pieces:
         return Fitted()
-    physics = fit_cards(pieces)
-    tables = _tables(pieces, physics)
-    left = [
-        _left(one, curve, table) for one, curve, table in zip(pieces, physics, tables, strict=True)
-    ]
-    scales = time_scales([one.work.workload for one in pieces], [time for time, _ in left])
-    few = _floors_by_others(pieces, physics, tables)
-    others = _swept_elsewhere(pieces)
-    curves = {
-        one.work: WorkCurve(
-            physics=curve,
-            table_mhz=_table_mhz(curve),
-            table=table,
+    return Fitted(_Judged(pieces).curves())
+
+
+class _Judged:
+    """Physics and forest of all evidence, and the errors of both at clocks left out."""
+
+    def __init__(self, pieces: Sequence[Evidence]) -> None:
+        self._pieces = pieces
+        self._physics = fit_cards(pieces)
+        self._tables = _tables(pieces, self._physics)
+        self._residuals = [
+            _residuals(one, curve, table)
+            for one, curve, table in zip(pieces, self._physics, self._tables, strict=True)
+        ]
+        self._errors = [left_out(one) for one in self._residuals]
+        self._earned = earned(self._errors)
+        self._made: dict[tuple[object, ...], list[tuple[str, Errors]]] = {}
+
+    def curves(self) -> dict[Work, WorkCurve]:
+        swept = _swept_elsewhere(self._pieces)
+        return {one.work: self._curve(i, swept=swept[i]) for i, one in enumerate(self._pieces)}
+
+    def _curve(self, at: int, *, swept: bool) -> WorkCurve:
+        own, count = self._pieces[at].work.workload, self._pieces[at].sweep.clocks_mhz.size
+        alike = [pair for pair in self._thinned(at) if pair[0] != own]
+        weight = earned(errors for _, errors in alike) if alike else self._earned
+        few = count < CLOCKS_MIN
+        floor = floor_of(count, swept=swept)
+        if few and alike:
+            floor = floor_by_others(_by_workload(alike, weight))
+        scores = [errors.scores(weight) for errors in self._errors]
+        ours = [one.work.workload == own for one in self._pieces]
+        time, power = self._residuals[at].smooths(weight)
+        return WorkCurve(
+            physics=self._physics[at],
+            table_mhz=_table_mhz(self._physics[at]),
+            table=self._tables[at] * weight,
             time_left=time,
             power_left=power,
-            scale=scale,
-            judged=by_few is not None or one.sweep.clocks_mhz.size >= CLOCKS_MIN,
-            floor=(floor_of(one.sweep.clocks_mhz.size, swept=swept) if by_few is None else by_few),
+            scale=scale(
+                [score for score, mine in zip(scores, ours, strict=True) if mine],
+                [score for score, mine in zip(scores, ours, strict=True) if not mine],
+                [] if few else [errors.scores(weight) for _, errors in alike],
+            ),
+            judged=not few or bool(alike),
+            floor=floor,
         )
-        for one, curve, table, (time, power), scale, by_few, swept in zip(
-            pieces, physics, tables, left, scales, few, others, strict=True
-        )
-    }
-    return Fitted(curves)
 
+    def _thinned(self, at: int) -> list[tuple[str, Errors]]:
+        """Errors of dense sweeps between clocks placed like the few of this curve, by workload.
 
-def _floors_by_others(
-    pieces: Sequence[Evidence],
-    physics: Sequence[Physics],
-    tables: Sequence[Floats],
-) -> list[float | None]:
-    """For each curve of two or three clocks, the half width that other work's sweeps call for.
-
-    Sweeps of such work in other workloads on its card are fitted again to clocks in the same
-    places. None for other curves, and without such sweeps.
-    """
-    floors: list[float | None] = []
-    made: dict[tuple[object, ...], list[tuple[str, Floats]]] = {}
-    for one in pieces:
-        clocks = one.sweep.clocks_mhz
-        if not 1 < clocks.size < CLOCKS_MIN:
-            floors.append(None)
-            continue
+        Of the same kind of work on the same card, each distinct sweep once, fitted to those clocks
+        alone. Empty for a curve of many clocks or of one.
+        """
+        one, clocks = self._pieces[at], self._pieces[at].sweep.clocks_mhz
+        if not 1 < clocks.size < CLOCKS_FEW:
+            return []
         key = (one.card, one.top_mhz, one.work.kind, tuple(clocks / clocks[-1]))
-        if key not in made:
-            dense = [
-                i
-                for i, other in enumerate(pieces)
-                if (other.card, other.top_mhz) == (one.card, one.top_mhz)
-                and other.work.kind == one.work.kind
-                and other.sweep.clocks_mhz.size >= DENSE_MIN
-            ][:JUDGES_MAX]
-            made[key] = [
-                (pieces[i].work.workload, _missed(pieces, physics, tables[i], i, clocks))
-                for i in dense
+        if key not in self._made:
+            dense = {
+                (other.work.workload, other.sweep.time_s.tobytes()): i
+                for i, other in enumerate(self._pieces)
+                if (other.card, other.top_mhz, other.work.kind) == key[:3]
+                and other.sweep.clocks_mhz.size >= max(DENSE_MIN, DENSER * clocks.size)
+            }
+            self._made[key] = [
+                (self._pieces[i].work.workload, self._refitted(i, clocks))
+                for i in list(dense.values())[:JUDGES_MAX]
             ]
-        by_workload: dict[str, list[Floats]] = {}
-        for workload, errors in made[key]:
-            if workload != one.work.workload and errors.size:
-                by_workload.setdefault(workload, []).append(errors)
-        missed = [np.concatenate(errors) for errors in by_workload.values()]
-        floors.append(floor_by_others(missed) if missed else None)
-    return floors
+        return self._made[key]
+
+    def _refitted(self, at: int, few_mhz: Floats) -> Errors:
+        """Errors of a sweep between a few of its clocks, fitted to those alone."""
+        one, sweep = self._pieces[at], self._pieces[at].sweep
+        taken = few_places(sweep.clocks_mhz, few_mhz)
+        thin = replace(
+            one,
+            sweep=Sweep(sweep.clocks_mhz[taken], sweep.time_s[taken], sweep.power_w[taken]),
+            clock_max_mhz=one.top_mhz,
+            noise=None,
+        )
+        curve = fit_beside(thin, self._pieces, self._physics)
+        few, dense = (_residuals(each, curve, self._tables[at]) for each in (thin, one))
+        return missed(few, dense)
 
 
-def _missed(
-    pieces: Sequence[Evidence],
-    physics: Sequence[Physics],
-    table: Floats,
-    at: int,
-    few_mhz: Floats,
-) -> Floats:
-    """Errors (logarithms) of a sweep's times between a few of its clocks, fitted to those alone."""
-    one = pieces[at]
-    sweep = one.sweep
-    taken = few_places(sweep.clocks_mhz, few_mhz)
-    rest = np.setdiff1d(np.arange(taken[0] + 1, taken[-1]), taken)
-    if taken.size < few_mhz.size or not rest.size:
-        return np.zeros(0)
-    thin = replace(
-        one,
-        sweep=Sweep(sweep.clocks_mhz[taken], sweep.time_s[taken], sweep.power_w[taken]),
-        clock_max_mhz=one.top_mhz,
-        noise=None,
-    )
-    curve = fit_beside(thin, pieces, physics)
-    time, _ = _left(thin, curve, table)
-    clocks = sweep.clocks_mhz[rest]
-    forest = np.interp(clocks, _table_mhz(curve), table[:, 0])
-    missed = np.log(sweep.time_s[rest] / curve.time_s(clocks)) - forest - time.mean(clocks)
-    return np.asarray(np.abs(missed))
+def _by_workload(pairs: Sequence[tuple[str, Errors]], weight: Floats) -> list[Floats]:
+    """Absolute errors of time, one array per workload."""
+    found: dict[str, list[Floats]] = {}
+    for workload, errors in pairs:
+        found.setdefault(workload, []).append(errors.time(weight))
+    return [np.concatenate(errors) for errors in found.values()]
 
 
 def _swept_elsewhere(pieces: Sequence[Evidence]) -> list[bool]:
@@ -244,7 +247,7 @@ def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floa
         training = [pieces[i] for i in outside]
         if not enough(training):
             continue
-        forest = ResidualForest(training, [physics[i] for i in outside])
+        forest = residual_forest(training, [physics[i] for i in outside])
         asked = [_table_mhz(physics[i]) for i in inside]
         rows = features([pieces[i] for i in inside], [physics[i] for i in inside], asked)
         for i, table in zip(inside, np.split(forest.predict(rows), len(inside)), strict=True):
@@ -252,25 +255,13 @@ def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floa
     return tables
 
 
-def _left(one: Evidence, curve: Physics, table: Floats) -> tuple[Smooth, Smooth]:
-    """Smoothed residuals of time and power that physics and forest leave."""
-    clocks_mhz = one.sweep.clocks_mhz
-    left = log_residuals(one, curve)
-    forest = [np.interp(clocks_mhz, _table_mhz(curve), table[:, i]) for i in (0, 1)]
-    time = smooth(
-        clocks_mhz,
-        left[:, 0] - forest[0],
+def _residuals(one: Evidence, curve: Physics, table: Floats) -> Residuals:
+    clocks_mhz, table_mhz = one.sweep.clocks_mhz, _table_mhz(curve)
+    forest = [np.interp(clocks_mhz, table_mhz, table[:, i]) for i in (0, 1)]
+    return Residuals(
+        clocks_mhz=clocks_mhz,
         top_mhz=curve.clock_max_mhz,
-        left=TIME_LEFT,
-        noise=TIME_NOISE,
-        noises=one.noise,
+        left=log_residuals(one, curve),
+        forest=np.column_stack(forest),
+        noise=one.noise,
     )
-    power = smooth(
-        clocks_mhz,
-        left[:, 1] - forest[1],
-        top_mhz=curve.clock_max_mhz,
-        left=POWER_LEFT,
-        noise=POWER_NOISE,
-        noises=one.noise,
-    )
-    return time, power

@@ -16,7 +16,7 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
 from joulecut_controller.view import JobView, View, Window
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_engine.optimize.solver import Solver, frontier
@@ -145,7 +145,7 @@ def costs() -> Costs:
     )
     view = View(world.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus}, (job,))
     inputs = PlanningInput(view, job, "recommend", False, (64, 30), {}, False, 3.0)
-    estimator = ProfileEstimator({world.job: world.profile()})
+    estimator = OnlineEstimator({world.job: world.profile()})
     found = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).state.costs
     assert found is not None
     return found

@@ -20,7 +20,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.messages import Allocation, Lease, TimedStep
@@ -54,7 +54,7 @@ def good() -> tuple[Plan, View, Authority]:
         gpus={gpu.uuid: gpu for gpu in state.gpus},
         jobs=(job,),
     )
-    estimator = ProfileEstimator({world.job: world.profile()})
+    estimator = OnlineEstimator({world.job: world.profile()})
     inputs = PlanningInput(
         view=view,
         job=job,
@@ -317,7 +317,7 @@ def good_timed() -> tuple[Plan, View, Authority]:
     world.history = [(float(n), 1.0, {}) for n in range(4)]
     view = view_of(world, world.now_s)
     job = seen(world, 0.0)
-    estimator = ProfileEstimator({world.job: world.profile()})
+    estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
     choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice
@@ -345,7 +345,7 @@ def good_marked() -> tuple[Plan, View, Authority]:
     view = _timing(view_of(world, world.now_s), marked=True)
     loads = (StageLoad(world.uuids[0], 0, 1410, {"forward": 0.2, "backward": 0.37}, 9, None),)
     job = seen(world, 0.02, loads=loads)
-    estimator = ProfileEstimator({world.job: world.profile()})
+    estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
     choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice

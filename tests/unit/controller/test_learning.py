@@ -14,11 +14,11 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import NAME, Learning, packed, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import Readiness
-from joulecut_engine.estimate.adaptive import AdaptiveEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_wire.errors import Unavailable
 
 
-class Odd(AdaptiveEstimator):
+class Odd(OnlineEstimator):
     """An estimator whose state is whatever a test says."""
 
     def __init__(self) -> None:
@@ -142,13 +142,13 @@ def test_a_standby_has_what_was_learnt_ready_and_follows_it(store: DatabaseStore
     """The first pass of its term then reads nothing, and keeps nothing that is kept already."""
     ready = Readiness()
 
-    def prepare() -> AdaptiveEstimator:
+    def prepare() -> OnlineEstimator:
         asyncio.run(ready.prepare(Policy(), store))
         assert ready.learner is not None
         return ready.learner
 
     empty = prepare()
-    leader = AdaptiveEstimator({})
+    leader = OnlineEstimator({})
     for taken in (3, 5):
         leader._taken["job"] = taken
         store.keep_learnt(NAME, packed(leader.state()))

@@ -15,7 +15,7 @@ from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.estimate.estimator import Sample, Subject
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
@@ -23,7 +23,7 @@ from joulecut_engine.optimize.solver import Solver, prepared
 from joulecut_engine.optimize.straggler import Kept
 
 WORLD = World(stages=3, microbatches=9)
-ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
+ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
 
 
@@ -193,7 +193,7 @@ def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
 
 
 def test_costs_hold_still_against_noise_and_move_with_news() -> None:
-    estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
+    estimator = OnlineEstimator({WORLD.job: WORLD.profile()})
     asked = inputs()
     first = price(asked.job, asked.view.gpus, estimator, 0.0)
     assert isinstance(first, Costs)
@@ -219,7 +219,7 @@ def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
 
 
 def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> None:
-    estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
+    estimator = OnlineEstimator({WORLD.job: WORLD.profile()})
     alone = inputs()
     subject = Subject(WORLD.job, WORLD.uuids[2], 0, "forward")
     clock = WORLD.sku.clock_max_mhz

@@ -9,7 +9,7 @@ from joulecut_controller.plan.evaluation import evaluate
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.plan.solver_cache import SolverCache
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.optimize.solver import Solver
@@ -45,11 +45,11 @@ def test_over_many_plans_what_is_promised_is_what_is_saved(noise: float, every: 
     """Profiles are noisy, so each plan is chosen partly for its luck; the true costs judge it."""
     view = view_of(WORLD, WORLD.now_s)
     job = seen(WORLD, SLOWDOWN)
-    truth = costs_of(job, view, ProfileEstimator({WORLD.job: WORLD.profile()}))
+    truth = costs_of(job, view, OnlineEstimator({WORLD.job: WORLD.profile()}))
     job, base = with_baseline(job, truth), at_default(truth)
     luck, solver, off = np.random.default_rng(5), SolverCache(Solver), []
     for _ in range(PLANS):
-        estimator = ProfileEstimator({WORLD.job: _noisy(WORLD.profile(), noise, every, luck)})
+        estimator = OnlineEstimator({WORLD.job: _noisy(WORLD.profile(), noise, every, luck)})
         choice = decide(case_of(job, view), PlannerState(), estimator, solver).choice
         assert choice is not None
         after = evaluate(truth, choice.clocks)

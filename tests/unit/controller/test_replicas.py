@@ -14,7 +14,7 @@ from joulecut_controller.plan.evaluation import default_clocks, evaluate
 from joulecut_controller.plan.replicas import APART_RATIO, CLASSES_MAX, classes_of, clocks_for
 from joulecut_controller.view import JobView, Stages
 from joulecut_engine.estimate.estimator import Sample, Subject
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph import build
 from joulecut_engine.graph.graph import Graph, side_by_side
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
@@ -27,9 +27,9 @@ VIEW = view_of(WORLD, WORLD.now_s)
 SLOW = {"GPU-0-0-0": 1.0, "GPU-0-1-0": 0.9, "GPU-1-0-0": 0.97, "GPU-1-1-0": 1.0}
 
 
-def taught(ratios: dict[str, float]) -> ProfileEstimator:
+def taught(ratios: dict[str, float]) -> OnlineEstimator:
     """That has seen every GPU work at its own pace."""
-    estimator = ProfileEstimator({WORLD.job: WORLD.profile()})
+    estimator = OnlineEstimator({WORLD.job: WORLD.profile()})
     mhz = WORLD.sku.clock_max_mhz
     for uuid, ratio in ratios.items():
         subject = Subject(WORLD.job, uuid, WORLD.stage_of[uuid], "forward")
@@ -137,7 +137,7 @@ def test_the_slowest_gpu_is_known_from_the_others_before_it_is_learnt() -> None:
     job = replace(seen(world, 0.02), stages=stages, time_ratios=ratios)
     mhz = world.sku.clock_max_mhz
     profile = world.profile()
-    costs = costs_of(job, view_of(world, 0.0), ProfileEstimator({world.job: profile}))
+    costs = costs_of(job, view_of(world, 0.0), OnlineEstimator({world.job: profile}))
     usual_s = next(o.time_s for o in profile.options[0, "forward"] if o.clock_mhz == mhz)
     assert costs.table[0, "forward"][mhz].time_s == pytest.approx(usual_s / 0.95, rel=0.01)
 

@@ -12,12 +12,12 @@ from joulecut_controller.plan.planner import FIT_RATIO, Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import TOLERANCE_RATIO
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=3, microbatches=9)
-ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
+ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
 SENTENCE = "hold-out window 3 of today: default clocks until 14:05 UTC, to measure the saving"
 WINDOW_S = 330.0

@@ -21,14 +21,14 @@ from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.plan.traces import delay_of
 from joulecut_controller.view import PipelineTrace
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.optimize.recorded import iteration_times
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire import reports
 
 WORLD = World(stages=3, microbatches=9)
-ESTIMATOR = ProfileEstimator({WORLD.job: WORLD.profile()})
+ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 VIEW = view_of(WORLD, WORLD.now_s)
 COSTS = costs_of(seen(WORLD, 0.03), VIEW, ESTIMATOR)
 GRAPH = COSTS.problem.graph

@@ -9,7 +9,7 @@ import pytest
 
 from joulecut_controller.sources.run_file import predicted, read
 from joulecut_engine.estimate.estimator import Sample, Subject
-from joulecut_engine.estimate.profile_estimator import ProfileEstimator
+from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem
@@ -45,7 +45,7 @@ def believed(truth: Costs, tmp_path_factory: pytest.TempPathFactory) -> Profile:
     """What the estimator says after some iterations at default clocks."""
     path = tmp_path_factory.mktemp("run") / "run.yaml"
     path.write_text(RUN)
-    estimator = ProfileEstimator({"job": predicted(read(path)).profile})
+    estimator = OnlineEstimator({"job": predicted(read(path)).profile})
     samples = []
     for (stage, kind), options in truth.items():
         now = options[DEFAULT_MHZ]

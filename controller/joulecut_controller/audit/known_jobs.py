@@ -1,0 +1,44 @@
+"""Probed jobs as the controller's store keeps them: what counters said, and what was measured."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from joulecut_engine.estimate.sensitivity import ClockShares, Counters, KnownJob
+
+NAME = "fleet prior"  # of the text in the store; the version before wrote it too
+VERSION = 1
+
+
+class _Known(msgspec.Struct):
+    shown: Counters
+    shares: ClockShares
+    workload: str = ""  # unknown in the version before
+
+
+class _Stored(msgspec.Struct):
+    """What else the version before stored has no meaning any more, and is skipped."""
+
+    version: int = VERSION
+    finished: list[_Known] = []
+
+
+def encoded(jobs: Sequence[KnownJob]) -> str:
+    rows = [_Known(one.counters, one.shares, one.workload) for one in jobs]
+    return msgspec.json.encode(_Stored(finished=rows)).decode()
+
+
+def decoded(text: str) -> list[KnownJob]:
+    """Empty for an empty text. Raises ValueError, with one line, for one that is none of these."""
+    if not text:
+        return []
+    try:
+        stored = msgspec.json.decode(text, type=_Stored)
+    except (ValueError, RecursionError) as error:  # DecodeError is a ValueError
+        raise ValueError(str(error).splitlines()[0]) from None
+    if stored.version != VERSION:
+        raise ValueError(f"version {stored.version}, not {VERSION}")
+    return [
+        KnownJob(one.workload or f"#{i}", one.shown, one.shares)
+        for i, one in enumerate(stored.finished)
+    ]

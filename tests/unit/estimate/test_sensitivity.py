@@ -1,0 +1,148 @@
+"""Shares of a job from its windows, and what counters at default clocks say before any probe."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
+from joulecut_engine.estimate.physics import Physics
+from joulecut_engine.estimate.sensitivity import (
+    LOWEST_RATIO,
+    ClockShares,
+    Counters,
+    KnownJob,
+    Sensitivity,
+    first_saving,
+    measured_shares,
+)
+
+TOP_MHZ = 1410.0
+CLOCKS = tuple(range(210, 1411, 15))
+CARD = "no such card"
+
+
+def curve(time: float, power: float) -> Physics:
+    """Of a card in general; both are 1 at its highest clock."""
+    made = Physics(
+        TOP_MHZ,
+        1.0,
+        time,
+        power_static_w=power,
+        power_w_per_ghz=1.0,
+        voltage_slope_per_ghz=SLOPE_PRIOR_PER_GHZ,
+        clock_knee_mhz=KNEE_PRIOR_RATIO * TOP_MHZ,
+    )
+    moved = float(made.power_w(np.array([TOP_MHZ]))[0]) - power
+    return Physics(
+        TOP_MHZ,
+        1.0,
+        time,
+        power_static_w=power,
+        power_w_per_ghz=(1.0 - power) / moved,
+        voltage_slope_per_ghz=SLOPE_PRIOR_PER_GHZ,
+        clock_knee_mhz=KNEE_PRIOR_RATIO * TOP_MHZ,
+    )
+
+
+def job(memory: float, name: str = "job") -> KnownJob:
+    """More memory traffic: less follows the clock, and less than physics says."""
+    counters = Counters(CARD, 1.0, 0.9 - 0.3 * memory, gpu_ratio=1.0, memory_ratio=memory)
+    return KnownJob(name, counters, ClockShares(0.8 - 0.8 * memory, 0.2 + 0.3 * memory))
+
+
+def fleet(count: int) -> list[KnownJob]:
+    dice = np.random.default_rng(1)
+    return [job(memory, f"job{i}") for i, memory in enumerate(dice.uniform(0.1, 0.8, count))]
+
+
+@given(
+    time=st.floats(0.0, 1.0),
+    power=st.floats(0.0, 0.99),  # at 1 nothing follows the clock, and the swing has no scale
+    ratios=st.lists(st.floats(0.5, 0.94), min_size=1, max_size=8),
+)
+def test_shares_are_those_of_the_curve(time: float, power: float, ratios: list[float]) -> None:
+    clocks, truth = TOP_MHZ * np.array(ratios), curve(time, power)
+    at = np.array(ratios)[:, None]
+    found = measured_shares(at, truth.time_s(clocks), truth.power_w(clocks), CARD, TOP_MHZ)
+    assert found is not None
+    assert found.time == pytest.approx(time, abs=1e-9)
+    assert found.power == pytest.approx(power, abs=1e-9)
+
+
+def test_a_job_that_was_never_lowered_has_no_shares() -> None:
+    ratio, time, power = np.array([[0.99]]), np.array([1.01]), np.array([0.97])
+    assert measured_shares(ratio, time, power, CARD, TOP_MHZ) is None
+
+
+def test_probed_jobs_teach_what_physics_does_not_know() -> None:
+    known = fleet(40)
+    taught, alone = Sensitivity(known), Sensitivity(())
+    mean = np.mean([one.shares.time for one in known])
+    asked = [job(memory) for memory in (0.15, 0.3, 0.45, 0.6, 0.75)]
+    off = [abs(taught.shares(one.counters).time - one.shares.time) for one in asked]
+    physics = [abs(alone.shares(one.counters).time - one.shares.time) for one in asked]
+    assert np.mean(off) < 0.3 * np.mean(physics)
+    assert np.mean(off) < 0.3 * np.mean([abs(mean - one.shares.time) for one in asked])
+
+
+def test_a_forest_that_learns_noise_has_no_weight() -> None:
+    dice = np.random.default_rng(3)
+    noise = []
+    for i in range(30):
+        counters = Counters(CARD, *dice.uniform(0.2, 1.0, 4))
+        time, power = np.clip(counters.physics() + dice.normal(0.0, 0.1, 2), 0.0, 1.0)
+        noise.append(KnownJob(f"job{i}", counters, ClockShares(float(time), float(power))))
+    taught, alone = Sensitivity(noise), Sensitivity(())
+    for asked in noise[:5]:
+        moved = taught.shares(asked.counters).time - alone.shares(asked.counters).time
+        assert abs(moved) < 0.05
+
+
+def test_the_band_narrows_as_jobs_are_probed() -> None:
+    asked = job(0.5).counters
+
+    def width(known: list[KnownJob]) -> float:
+        found = first_saving(Sensitivity(known).possible(asked), CARD, TOP_MHZ, CLOCKS, 0.05)
+        assert found is not None
+        return found.saved.high - found.saved.low
+
+    assert width(fleet(40)) < 0.6 * width([])
+
+
+@settings(max_examples=50)
+@given(
+    known=st.integers(0, 12),
+    counters=st.builds(
+        Counters,
+        card=st.sampled_from([CARD, "NVIDIA A40"]),
+        clock_ratio=st.floats(0.1, 1.0),
+        power_ratio=st.floats(0.0, 2.0),
+        gpu_ratio=st.none() | st.floats(0.0, 1.0),
+        memory_ratio=st.none() | st.floats(0.0, 1.0),
+        sm_ratio=st.none() | st.floats(0.0, 1.0),
+        tensor_ratio=st.none() | st.floats(0.0, 1.0),
+        dram_ratio=st.none() | st.floats(0.0, 1.0),
+    ),
+    default_mhz=st.floats(300.0, 1410.0),
+    budget=st.floats(0.0, 0.3),
+)
+def test_a_recommendation_keeps_its_budget_and_its_order(
+    known: int, counters: Counters, default_mhz: float, budget: float
+) -> None:
+    possible = Sensitivity(fleet(known)).possible(counters)
+    found = first_saving(possible, counters.card, default_mhz, CLOCKS, budget)
+    if found is None:
+        return
+    assert found.clock_mhz in CLOCKS
+    assert LOWEST_RATIO * default_mhz <= found.clock_mhz < default_mhz
+    assert found.saved.low <= found.saved.mean <= found.saved.high < 1.0
+    assert found.saved.mean > 0.0
+    assert found.slowdown.low <= found.slowdown.mean <= found.slowdown.high
+    assert found.slowdown.mean <= budget + 1e-12
+
+
+def test_without_a_lower_clock_there_is_no_recommendation() -> None:
+    possible = Sensitivity(()).possible(job(0.5).counters)
+    assert first_saving(possible, CARD, 210.0, CLOCKS, 0.1) is None
+    assert first_saving(possible, CARD, TOP_MHZ, (1410,), 0.1) is None
