@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds")
 
 from windows import World, measured
 
-from joulecut_controller.verify.saving import saving
+from joulecut_controller.trust.saving import saving
 
 WORLDS = {
     "plain": World(),

@@ -18,9 +18,9 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
-from joulecut_controller.verify.window import Arm
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.shadow import Verdict
+from joulecut_controller.trust.window import Arm
 from joulecut_controller.view import JobView, View
 from joulecut_wire.messages import IterationTiming
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
-from joulecut_controller.verify.receipt import Receipt, changes
-from joulecut_controller.verify.report import NO_TENANT, Known, Report, report
-from joulecut_controller.verify.wall import Prices
-from joulecut_controller.verify.window import TOPIC, MeasuredWindow, from_json
+from joulecut_controller.trust.receipt import Receipt, changes
+from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
+from joulecut_controller.trust.wall import Prices
+from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %

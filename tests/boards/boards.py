@@ -12,9 +12,9 @@ from joulecut_controller.board import Board, FrontierPoint, Holdout, JobBoard, L
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption

@@ -9,7 +9,7 @@ from worlds import Controller, World
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.holds import STAND_BACK_S
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.verify.breaker import WINDOWS
+from joulecut_controller.trust.breaker import WINDOWS
 from joulecut_engine.estimate.adaptive import AdaptiveEstimator
 from joulecut_engine.estimate.estimator import Prediction, Subject
 from joulecut_sim.plant import Noise

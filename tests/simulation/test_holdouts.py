@@ -25,7 +25,7 @@ from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.verify.switchback import WARM_UP_S
+from joulecut_controller.trust.switchback import WARM_UP_S
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 

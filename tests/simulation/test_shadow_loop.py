@@ -12,7 +12,7 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.shadow_evaluation import PROMISES_KEPT
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.verify.shadow import Promise, Score, Verdict, from_json
+from joulecut_controller.trust.shadow import Promise, Score, Verdict, from_json
 from joulecut_controller.web.board_json import board_json
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Profile

@@ -10,7 +10,7 @@ from typing import Literal
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.verify.interval import Interval
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[

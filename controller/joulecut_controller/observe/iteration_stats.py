@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
-from joulecut_controller.observe.holdout_measurement import EndedIteration
+from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
     RECENT,

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from joulecut_controller.observe.holdout_measurement import HoldoutMeasurement, WindowMeans
+from joulecut_controller.trust.measurement import WindowMeasurement, WindowMeans
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.verify.heat_sink import time_constant_s, warm_up_s
-from joulecut_controller.verify.saving import Saving, saving
-from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
+from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
+from joulecut_controller.trust.saving import Saving, saving
+from joulecut_controller.trust.window import TOPIC, Arm, MeasuredWindow, from_json, to_json
 from joulecut_wire.errors import JoulecutError
 
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
@@ -44,7 +44,7 @@ class _OpenWindow:
     shape: str
     since_s: float  # of `IterationStats`: it changes with the clocks
     ends_s: float
-    measurement: HoldoutMeasurement
+    measurement: WindowMeasurement
 
 
 class HoldoutWindows:
@@ -120,7 +120,7 @@ class HoldoutWindows:
             shape=observation.shape,
             since_s=measured.since_s,
             ends_s=ends_s,
-            measurement=HoldoutMeasurement(
+            measurement=WindowMeasurement(
                 opens_s, measured.locks, lag_s=self._lag_s, changed_s=measured.since_s
             ),
         )

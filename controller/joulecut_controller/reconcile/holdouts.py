@@ -1,6 +1,6 @@
 """Hold-out windows: which job runs at default clocks now, so that its saving can be measured.
 
-`verify.switchback` schedules them; here it is decided whether one may begin. The planner suspends
+`trust.switchback` schedules them; here it is decided whether one may begin. The planner suspends
 its plan meanwhile, and `holdout_windows` measures. A restarted controller does not catch up on
 hold-outs that it missed.
 """
@@ -21,8 +21,8 @@ from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdout_windows import REASONS, HoldoutWindows
 from joulecut_controller.reconcile.online_profiler import NO_PROFILE
-from joulecut_controller.verify.saving import HOLDOUTS_MIN
-from joulecut_controller.verify.switchback import (
+from joulecut_controller.trust.saving import HOLDOUTS_MIN
+from joulecut_controller.trust.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
     SwitchbackSchedule,
@@ -30,7 +30,7 @@ from joulecut_controller.verify.switchback import (
     most_at_once,
     slot_s,
 )
-from joulecut_controller.verify.window import Arm
+from joulecut_controller.trust.window import Arm
 from joulecut_wire.errors import JoulecutError
 
 SETTLING_S = 30.0  # after it clocks of all GPUs have changed: temperatures are followed

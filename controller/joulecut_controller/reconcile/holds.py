@@ -16,7 +16,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.verify.breaker import Breaker, IterationTime, limit_of
+from joulecut_controller.trust.breaker import Breaker, IterationTime, limit_of
 
 TOPIC = "hold"
 RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held

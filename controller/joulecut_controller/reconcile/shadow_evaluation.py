@@ -21,7 +21,7 @@ from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.background_tasks import StoreWrite
-from joulecut_controller.verify.shadow import (
+from joulecut_controller.trust.shadow import (
     TOPIC,
     Observed,
     Promise,

@@ -15,9 +15,9 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import JobPolicy, Mode
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.shadow import Verdict
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_controller.web.responses import Json, number
 from joulecut_wire.messages import IterationTiming

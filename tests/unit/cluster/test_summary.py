@@ -10,7 +10,7 @@ from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.orders import Hold
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.shadow import Verdict
 from joulecut_controller.view import NOT_REPORTED
 
 

@@ -12,9 +12,9 @@ from windows import windows
 
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import spread
-from joulecut_controller.verify.record import POINTS_MAX, job_json, report_json, thinned
-from joulecut_controller.verify.report import Known, report
-from joulecut_controller.verify.wall import Prices
+from joulecut_controller.trust.record import POINTS_MAX, job_json, report_json, thinned
+from joulecut_controller.trust.report import Known, report
+from joulecut_controller.trust.wall import Prices
 
 
 def test_pictures_are_bounded_and_keep_every_hold_out_they_can() -> None:

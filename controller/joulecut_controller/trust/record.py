@@ -6,13 +6,13 @@ Units are in the keys; an interval is three numbers; an unknown value is null.
 from collections.abc import Sequence
 from typing import Any
 
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.receipt import Change, Receipt
-from joulecut_controller.verify.report import JobReport, Report, Sum
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.spent import Spent
-from joulecut_controller.verify.wall import JOULES_PER_KWH, Prices, Wall
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.receipt import Change, Receipt
+from joulecut_controller.trust.report import JobReport, Report, Sum
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.spent import Spent
+from joulecut_controller.trust.wall import JOULES_PER_KWH, Prices, Wall
+from joulecut_controller.trust.window import MeasuredWindow
 
 Json = dict[str, Any]
 

@@ -7,7 +7,7 @@ busy longer. So a saving is carried to the wall with the time it cost.
 from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.verify.interval import Interval
+from joulecut_controller.trust.interval import Interval
 
 JOULES_PER_KWH = 3.6e6  # by definition
 SECONDS_PER_HOUR = 3600.0

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from windows import World, measured, windows
 
-from joulecut_controller.verify.saving import Saving, by_shape, saving
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.saving import Saving, by_shape, saving
+from joulecut_controller.trust.window import MeasuredWindow
 
 HARD = World(
     noise_memory=0.9, slow_noise=0.004, walk_per_day=0.02, steps_per_day=3.0, room_celsius=10.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from joulecut_controller.verify.switchback import WARM_UP_S
+from joulecut_controller.trust.switchback import WARM_UP_S
 
 # 5 % of the change is left then: with 5 K and 0.15 %/K of leakage, and a quarter of a window's
 # length as time constant, a hundredth of a point on the saving.

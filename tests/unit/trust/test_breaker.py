@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import JobPolicy, Slo
-from joulecut_controller.verify.breaker import WINDOWS, Breaker, IterationTime, Limit, limit_of
+from joulecut_controller.trust.breaker import WINDOWS, Breaker, IterationTime, Limit, limit_of
 from joulecut_controller.view import Window
 
 BASE_S = 2.0

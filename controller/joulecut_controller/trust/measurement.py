@@ -51,7 +51,7 @@ class EndedIteration:
 
 @dataclass(frozen=True, slots=True)
 class WindowMeans:
-    """Means of a window, as in `verify.window`; `begun_s` and `ended_s` are monotonic."""
+    """Means of a window, as in `trust.window`; `begun_s` and `ended_s` are monotonic."""
 
     begun_s: float
     ended_s: float
@@ -111,7 +111,7 @@ class _Counter:
         return joules / seconds if seconds >= COVERED_RATIO_MIN * whole_s > 0.0 else None
 
 
-class HoldoutMeasurement:
+class WindowMeasurement:
     """Everything observed since `opened_s` of these GPUs; before it, from the change of clocks at
     `changed_s` on, temperatures alone. `lag_s`: longest delay of a report.
     """

@@ -8,12 +8,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.paired_difference import usable_windows
-from joulecut_controller.verify.saving import Saving, by_shape
-from joulecut_controller.verify.spent import PlanTime, longer_s, plan_time, saved_j, total
-from joulecut_controller.verify.wall import Prices, Wall, at_the_wall, break_even_slowdown
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.paired_difference import usable_windows
+from joulecut_controller.trust.saving import Saving, by_shape
+from joulecut_controller.trust.spent import PlanTime, longer_s, plan_time, saved_j, total
+from joulecut_controller.trust.wall import Prices, Wall, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.window import MeasuredWindow
 
 NO_TENANT = "-"
 SWITCH = "verify: {holdout: 5%}"

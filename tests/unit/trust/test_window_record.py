@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from joulecut_controller.verify.window import MeasuredWindow, from_json, to_json
+from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
 
 WINDOW = MeasuredWindow(
     job="gpt3",

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.paired_difference import usable_windows
-from joulecut_controller.verify.report import Known, report
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.spent import Spent, longer_s, plan_time, saved_j, total
-from joulecut_controller.verify.wall import Prices, at_the_wall, break_even_slowdown
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.paired_difference import usable_windows
+from joulecut_controller.trust.report import Known, report
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.spent import Spent, longer_s, plan_time, saved_j, total
+from joulecut_controller.trust.wall import Prices, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.window import MeasuredWindow
 
 HOUR_S = 3600.0
 

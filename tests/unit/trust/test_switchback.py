@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.verify.switchback import (
+from joulecut_controller.trust.switchback import (
     ITERATIONS_WANTED,
     NEIGHBOURS,
     WARM_UP_S,

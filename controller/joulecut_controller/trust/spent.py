@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.window import MeasuredWindow
 
 # Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan
 # applied again gets a new generation, so an equal generation proves the time between; a day bounds

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World
 
-from joulecut_controller.observe.holdout_measurement import EndedIteration
+from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.placement import Placement
@@ -20,8 +20,8 @@ from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.holdouts import Holdouts
-from joulecut_controller.verify.switchback import WARM_UP_S, SwitchbackSchedule
-from joulecut_controller.verify.window import MeasuredWindow, from_json, to_json
+from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule
+from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_wire.errors import Unavailable
 

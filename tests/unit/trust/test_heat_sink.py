@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.verify.heat_sink import time_constant_s, warm_up_s
-from joulecut_controller.verify.switchback import WARM_UP_S
+from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
+from joulecut_controller.trust.switchback import WARM_UP_S
 
 GPUS = 8
 

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.window import MeasuredWindow
 
 NEIGHBOURS = 2  # on each side: more would lower the variance by a tenth, and reach further
 REACH_S = 3600.0  # windows further away do not compare with a hold-out of minutes;

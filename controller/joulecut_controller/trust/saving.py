@@ -18,19 +18,19 @@ from itertools import pairwise
 
 import numpy as np
 
-from joulecut_controller.verify.interval import (
+from joulecut_controller.trust.interval import (
     Interval,
     count_for,
     mean_interval,
     period_shares,
 )
-from joulecut_controller.verify.paired_difference import (
+from joulecut_controller.trust.paired_difference import (
     NEIGHBOURS,
     PairedDifference,
     paired_differences,
     usable_windows,
 )
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.window import MeasuredWindow
 
 HOLDOUTS_MIN = 3  # two differ by chance as little as they like, and Student's factor is 12.7
 LOG_HALF_WIDTH_MAX = 0.35  # beyond minus thirty to plus forty per cent nothing was measured

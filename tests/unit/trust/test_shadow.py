@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.verify.shadow import (
+from joulecut_controller.trust.shadow import (
     AGE_S_MAX,
     TIME_ERROR_MAX,
     Observed,

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.holdout_measurement import (
+from joulecut_controller.trust.measurement import (
     ITERATIONS_MAX,
     SAMPLES_KEPT,
     EndedIteration,
-    HoldoutMeasurement,
+    WindowMeasurement,
     WindowMeans,
 )
 from joulecut_controller.view import GpuView
@@ -33,13 +33,13 @@ class Job:
     seed: int = 7
     energy_j: list[float] = field(default_factory=lambda: [5000.0, 8000.0])
     number: int = 0
-    measurement: HoldoutMeasurement = field(init=False)
+    measurement: WindowMeasurement = field(init=False)
     _next_s: float = field(init=False)
     _arrived: list[EndedIteration] = field(default_factory=list)
     _chance: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
-        self.measurement = HoldoutMeasurement(self.now_s, ("GPU-0", "GPU-1"), lag_s=LAG_S)
+        self.measurement = WindowMeasurement(self.now_s, ("GPU-0", "GPU-1"), lag_s=LAG_S)
         self._next_s = self.now_s
         self._chance = random.Random(self.seed)
 
@@ -212,7 +212,7 @@ def test_few_iterations_are_none() -> None:
 
 def test_without_the_counter_of_one_gpu_there_is_no_sum() -> None:
     job = Job()
-    measurement = HoldoutMeasurement(job.now_s, ("GPU-0", "GPU-1", "GPU-2"), lag_s=LAG_S)
+    measurement = WindowMeasurement(job.now_s, ("GPU-0", "GPU-1", "GPU-2"), lag_s=LAG_S)
     job.measurement = measurement
     for _ in range(40):
         job.iterate(4.0)
@@ -221,7 +221,7 @@ def test_without_the_counter_of_one_gpu_there_is_no_sum() -> None:
 
 def test_a_missing_temperature_is_none_and_not_zero() -> None:
     job = Job()
-    measurement = HoldoutMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
+    measurement = WindowMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
     for step in range(100):
         measurement.take([EndedIteration(step, 4.0 * step + 5.0, 4.0)])
         job.energy_j[0] += 4.0 * BUSY_W[0]
@@ -233,7 +233,7 @@ def test_a_missing_temperature_is_none_and_not_zero() -> None:
 
 
 def test_memory_is_bounded_however_long_and_fast() -> None:
-    measurement = HoldoutMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
+    measurement = WindowMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)
     job = Job()
     for step in range(30_000):
         measurement.take([EndedIteration(step, 1.0 + 0.5 * step, 0.5)])
