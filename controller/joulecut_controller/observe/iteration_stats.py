@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
-from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
     RECENT,
@@ -30,6 +29,7 @@ from joulecut_controller.observe.operation_traces import (
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
     BaselineDrift,
     GpuShift,
@@ -88,6 +88,7 @@ class Measured:
     newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
     gpu_shift: GpuShift | None = None  # found in this pass
+    phase: str = ""
 
 
 @dataclass(slots=True)

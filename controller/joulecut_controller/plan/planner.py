@@ -29,7 +29,6 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
-from joulecut_controller.plan.look import anchored
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
@@ -114,10 +113,11 @@ def decide(
         if inputs.job.policy.profile is None:
             state = replace(state, costs=None)  # of a profile that was taken away
         return _give_back(state, *hindered)
-    if inputs.holdout:
-        return Decision("default", "holdout", inputs.holdout, suspend(state, inputs.view.now_s))
+    if inputs.default_window:
+        suspended = suspend(state, inputs.view.now_s)
+        return Decision("default", "holdout", inputs.default_window, suspended)
     if state.suspended is not None and (wait_s := rest_s(state.suspended, inputs)) > 0.0:
-        words = f"a hold-out window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
+        words = f"a default window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
         return Decision("default", "holdout", words, state)
     priced: Costs | str | None = state.costs if inputs.priced else None
     if priced is None:
@@ -329,7 +329,7 @@ def _compare(
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
-    unanchored = lowers and not anchored(inputs, state.changed_s)
+    unanchored = lowers and not inputs.anchored(state.changed_s)
     if lowers and (waits_s > 0 or unanchored):
         if fits:
             wait = f"clocks are not lowered for {waits_s:.0f} s yet"

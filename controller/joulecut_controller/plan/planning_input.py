@@ -14,6 +14,8 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.policy.policy import GranularityAsked, Mode
+from joulecut_controller.trust import short_window
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobView, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -37,7 +39,8 @@ class PlanningInput:
     paused: str = ""  # why this controller may not act for the job now
     unready: str = ""  # why nothing can be computed yet
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    holdout: str = ""  # sentence of a running hold-out window: default clocks
+    default_window: str = ""  # sentence of a running one: default clocks are measured
+    slowdown: Interval | None = None  # of the clocks in force, against adjacent default windows
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
@@ -45,15 +48,22 @@ class PlanningInput:
     examined: bool = True
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
+    def anchored(self, lowered_s: float) -> bool:
+        """Whether default clocks were measured recently enough to lower clocks, which were lowered
+        last at `lowered_s`.
+        """
+        budgeted, now_s = self.allotted_s is not None, self.view.now_s
+        return short_window.anchored(self.job, now_s=now_s, lowered_s=lowered_s, budgeted=budgeted)
+
 
 @dataclass(frozen=True, slots=True)
 class SuspendedPlan:
-    """Clocks that resume: after a hold-out window, or under a new leader. `why` says so."""
+    """Clocks that resume: after a default window, or under a new leader. `why` says so."""
 
     clocks: Clocks
     goal: Goal | None
     since_s: float
-    why: str = "the hold-out window is over, the same clocks again"
+    why: str = "default clocks are measured, the same clocks again"
 
 
 @dataclass(frozen=True, slots=True)

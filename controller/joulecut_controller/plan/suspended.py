@@ -1,4 +1,4 @@
-"""A plan suspended for a hold-out window, and resumed after it.
+"""A plan suspended for a default window, and resumed after it.
 
 A window at default clocks is a measurement: the plan's learned pace stays, and the same clocks
 resume unless a clearly better plan is known by then. Pure.

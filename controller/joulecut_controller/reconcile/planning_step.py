@@ -306,7 +306,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         job.stages,
         inputs.mode,
         inputs.running,
-        inputs.holdout,
+        inputs.default_window,
         inputs.allotted_s,
         inputs.host_power_w,
         job.baseline is None,

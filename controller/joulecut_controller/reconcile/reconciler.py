@@ -31,13 +31,11 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.fleet_prior_shadow import FleetPriorShadow
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
-from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.learning import Learner, Learning
@@ -47,8 +45,9 @@ from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
 from joulecut_controller.reconcile.power_limits import PowerBudget
-from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
 from joulecut_controller.reconcile.training_samples import teach
+from joulecut_controller.reconcile.trust_inputs import StoredBook, advice_to_enforce, job_seen
+from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import View
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import JoulecutError
@@ -231,7 +230,6 @@ class Reconciler:
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
-        await self._services.shadows.stop()
         with suppress(JoulecutError):  # a store that fails now has failed and been reported before
             await self._services.learning.stop()
 
@@ -374,8 +372,6 @@ class Reconciler:
                 await self._turn()
             await self._plan_and_apply(name)
             await self._jobs[name].baseline.keep(observation)
-            await self._services.shadows.recall(name)
-            self._services.shadows.see(observation, view)
             self._services.fleet_prior.see(observation, self._jobs[name].profiler, view)
 
     async def _turn(self) -> None:
@@ -452,10 +448,17 @@ class Reconciler:
             allotted_s=services.budgets.deadline_s(name),
             examined=self._examined(name),
         )
-        holdout = services.holdouts.step(inputs, observation, job.applied, job.learning)
-        inputs = replace(inputs, holdout=holdout)
-        look = services.looks.step(inputs, observation, wanted=job.rollout.state.look_wanted)
-        return replace(inputs, holdout=holdout or look)
+        seen = job_seen(
+            inputs,
+            observation,
+            unix_s=self._context.unix_s(),
+            applied=job.applied,
+            learning=job.learning,
+            wanted=job.rollout.state.look_wanted,
+            suspected=services.breakers.suspected(name),
+        )
+        inputs = replace(inputs, default_window=services.default_windows.step(seen))
+        return replace(inputs, slowdown=services.default_windows.account(name).slowdown)
 
     async def _plan_and_apply(self, name: str) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
@@ -466,8 +469,7 @@ class Reconciler:
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
-        await self._services.shadows.recall(name)
-        self._note_prediction(job, picture.observation)
+        self._complete_prediction(job)
 
     async def _keep_power_budget(self, observations: Observations, view: View) -> None:
         """The next step towards the power limits that keep the budget."""
@@ -505,10 +507,9 @@ class Reconciler:
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
-    def _note_prediction(self, job: JobController, observation: JobObservation) -> None:
-        """Records what a new plan promises; its slower figures are computed beside the passes."""
+    def _complete_prediction(self, job: JobController) -> None:
+        """The slower figures of a new plan are computed beside the passes."""
         rollout, services = job.rollout, self._services
-        services.shadows.note(observation, rollout.incomplete)
         if rollout.incomplete is not None:
             (generation, choice), rollout.incomplete = rollout.incomplete, None
             work, done = self._planning.completion(choice), partial(rollout.complete, generation)
@@ -519,7 +520,6 @@ class Reconciler:
         services, now_s = self._services, self._context.now_s
         if not self._context.leases.lost:
             services.learning.step(now_s())
-            services.shadows.save()
             await services.fleet_prior.save()
             services.holds.refresh()
         for name, observation in observations.items():
@@ -587,15 +587,20 @@ class Reconciler:
         job, services = self._jobs[name], self._services
         frontier = services.frontier(job.rollout.state, observation)
         shown = job.board(observation, frontier, view.gpus)
-        return replace(
+        windows, account = services.default_windows, services.default_windows.account(name)
+        shown = replace(
             shown,
             holds=services.holds.of(name),
             trips=services.holds.trips(name),
-            holdout=services.holdouts.shown(name),
-            look=services.looks.shown(name),
-            advisable=services.shadows.verdict(observation, shown.decision),
+            holdout=windows.holdouts(name, self._context.unix_s()),
+            default_time=windows.time(name),
+            saved_predicted_j=account.predicted_j,
+            saved_measured_j=account.measured_j,
+            saved_known_ratio=account.known_ratio,
+            slowdown=account.slowdown,
             learnt=learned or services.fleet_prior.learnt(name) or shown.learnt,
         )
+        return replace(shown, advisable=advice_to_enforce(shown))
 
     def _actions(self) -> str:
         """What this pass did, or what needs attention; empty where neither."""
@@ -686,8 +691,6 @@ def _job_services(
         power_budget=PowerBudget(store, context.leases, audit, now_s=context.now_s, unix_s=unix_s),
         holds=holds,
         breakers=Breakers(holds, audit, lag_s),
-        looks=BaselineLooks(),
-        holdouts=Holdouts(store, audit, unix_s, lag_s=lag_s),
-        shadows=ShadowEvaluation(store, unix_s),
+        default_windows=DefaultWindows(StoredBook(store, audit), lag_s=lag_s),
         fleet_prior=FleetPriorShadow(store, audit, background),
     )

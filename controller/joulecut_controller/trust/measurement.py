@@ -1,4 +1,4 @@
-"""Measurement of one hold-out window: iteration times, and the energy of training steps alone.
+"""Measurement of one window: iteration times, counted work, and the energy of training steps alone.
 
 A checkpoint or an evaluation falls into a window by chance, so it is left out with its energy:
 mean power is taken over the time between counter samples in which only training ran. Lost reports
@@ -18,7 +18,6 @@ from joulecut_controller.view import GpuView
 
 ITERATIONS_MIN = 8  # fewer give no standard deviation
 ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
-TRACE_KEPT = 512  # temperatures: eight minutes of a pass a second
 SAMPLES_KEPT = 256  # of a GPU's counter: a minute of a pass a second, and thinned from there
 # Six standard deviations, and a tenth of an iteration at least: iterations with their usual
 # noise stay in, since leaving out their slow half would flatter both arms differently.
@@ -37,21 +36,36 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class EndedIteration:
-    """An iteration that ran wholly under the clocks in force; times on our monotonic clock."""
+    """An iteration that ran wholly under the clocks in force; times on our monotonic clock.
+
+    `work` is its counted work: tokens, samples, microbatches or operations, which no clock changes.
+    """
 
     number: int
     arrived_s: float
     duration_s: float
     span_s: float = 0.0  # of a mean over many iterations
+    work: float = 1.0
+    phase: str = ""
 
     @property
     def began_s(self) -> float:
         return self.arrived_s - max(self.duration_s, self.span_s)
 
+    @property
+    def pace_s(self) -> float:
+        """Seconds per counted work."""
+        return self.duration_s / self.work
+
 
 @dataclass(frozen=True, slots=True)
 class WindowMeans:
-    """Means of a window, as in `trust.window`; `begun_s` and `ended_s` are monotonic."""
+    """Means of a window per iteration, as in `trust.window`; `begun_s` and `ended_s` are monotonic.
+
+    `energy_j` is None where the counters cover too little. `work` is the counted work of an
+    iteration, `work_done` that of all that ran, whole or not within the window. `fault` says why
+    the window is no measurement of one steady job; its sums are right all the same.
+    """
 
     begun_s: float
     ended_s: float
@@ -59,9 +73,11 @@ class WindowMeans:
     left_out: int
     time_mean_s: float
     time_sd_s: float
-    energy_j: float
+    work: float
+    work_done: float
+    energy_j: float | None
     temperature_celsius: float | None
-    trace: tuple[tuple[float, float], ...] = ()  # seconds since the clocks changed, mean degrees
+    fault: Unmeasured | Literal[""] = ""
 
 
 @dataclass(slots=True)
@@ -112,18 +128,13 @@ class _Counter:
 
 
 class WindowMeasurement:
-    """Everything observed since `opened_s` of these GPUs; before it, from the change of clocks at
-    `changed_s` on, temperatures alone. `lag_s`: longest delay of a report.
-    """
+    """Everything observed since `opened_s` of these GPUs. `lag_s`: longest delay of a report."""
 
-    def __init__(
-        self, opened_s: float, uuids: Iterable[str], *, lag_s: float, changed_s: float | None = None
-    ) -> None:
+    def __init__(self, opened_s: float, uuids: Iterable[str], *, lag_s: float) -> None:
         self.opened_s = opened_s
-        self._changed_s = opened_s if changed_s is None else changed_s
         self._lag_s = lag_s
-        self._trace: list[tuple[float, float]] = []
         self._ended: list[EndedIteration] = []
+        self._cut_work = 0.0  # of iterations that began before it
         self._counters = {uuid: _Counter() for uuid in uuids}
 
     @property
@@ -136,14 +147,17 @@ class WindowMeasurement:
         return len(self._ended) >= ITERATIONS_MAX
 
     def take(self, ended: Iterable[EndedIteration]) -> None:
-        """Adds iterations that began within the window."""
+        """Adds iterations; those that began before the window count for their work alone."""
         for one in ended:
-            began_s = one.began_s - self._lag_s
-            if began_s >= self.opened_s and not self.full:
+            if one.began_s - self._lag_s < self.opened_s:
+                self._cut_work += one.work
+            elif not self.full:
                 self._ended.append(one)
 
-    def see(self, gpus: Mapping[str, GpuView], now_s: float) -> None:
-        """Notes energy counters and temperatures of this pass."""
+    def see(self, gpus: Mapping[str, GpuView], now_s: float) -> float | None:
+        """Notes energy counters and temperatures of this pass. Returns the mean temperature, None
+        where a GPU shows none.
+        """
         shown_celsius = []
         for uuid, counter in self._counters.items():
             gpu = gpus.get(uuid)
@@ -154,47 +168,51 @@ class WindowMeasurement:
                 counter.see(now_s - gpu.age_s, shown.energy_j)
             if shown.temperature_celsius is not None:
                 shown_celsius.append(shown.temperature_celsius)
-                if now_s >= self.opened_s:
-                    counter.celsius_sum += shown.temperature_celsius
-                    counter.celsius_count += 1
-        if len(shown_celsius) == len(self._counters) > 0 and len(self._trace) < TRACE_KEPT:
-            self._trace.append((now_s - self._changed_s, statistics.fmean(shown_celsius)))
+                counter.celsius_sum += shown.temperature_celsius
+                counter.celsius_count += 1
+        complete = len(shown_celsius) == len(self._counters) > 0
+        return statistics.fmean(shown_celsius) if complete else None
 
     def figures(self) -> WindowMeans | Unmeasured:
         """The means, or one word for why there are none."""
         if len(self._ended) < ITERATIONS_MIN:
             return "short"
         ended = sorted(self._ended, key=lambda one: one.arrived_s)
-        usual_s = statistics.median(one.duration_s for one in ended)
-        off_s = statistics.median(abs(one.duration_s - usual_s) for one in ended)
+        usual_s = statistics.median(one.pace_s for one in ended)
+        off_s = statistics.median(abs(one.pace_s - usual_s) for one in ended)
         far_s = max(FAR_DEVIATIONS * DEVIATION_OF_MEDIAN * off_s, FAR_RATIO_MIN * usual_s)
-        kept = [one.duration_s for one in ended if abs(one.duration_s - usual_s) <= far_s]
-        pauses = self._pauses(ended, usual_s, far_s)
-        odd = [
-            (one.began_s - self._lag_s, one.arrived_s + self._lag_s)
-            for one in ended
-            if abs(one.duration_s - usual_s) > far_s
-        ]
-        left_out = len(odd) + len(pauses)
-        if left_out > LEFT_OUT_RATIO_MAX * len(ended) or len(kept) < ITERATIONS_MIN:
+        kept = [one for one in ended if abs(one.pace_s - usual_s) <= far_s]
+        if len(kept) < ITERATIONS_MIN:
             return "irregular"
-        if _changes_pace(kept):
-            return "pace"
-        begun_s, ended_s = ended[0].began_s, ended[-1].arrived_s
-        power_w = self._power_w(begun_s, ended, sorted(odd + pauses))
-        if power_w is None:
-            return "counter"
-        mean_s = statistics.fmean(kept)
+        odd = [one for one in ended if abs(one.pace_s - usual_s) > far_s]
+        mean_s = statistics.fmean(one.duration_s for one in kept)
+        work = statistics.fmean(one.work for one in kept)
+        pauses = self._pauses(ended, mean_s, far_s * work)
+        left_out = len(odd) + len(pauses)
+        holes = [(one.began_s - self._lag_s, one.arrived_s + self._lag_s) for one in odd] + pauses
+        power_w = self._power_w(ended[0].began_s, ended, sorted(holes))
+        paces = [one.pace_s for one in kept]
+        fault: Unmeasured | Literal[""] = ""
+        if left_out > LEFT_OUT_RATIO_MAX * len(ended):
+            fault = "irregular"
+        elif _changes_pace(paces):
+            fault = "pace"
+        elif power_w is None:
+            fault = "counter"
+        # An iteration with a checkpoint in it did its work; one cut short did a part of it.
+        odd_work = sum(one.work * min(1.0, one.pace_s / usual_s) for one in odd)
         return WindowMeans(
-            begun_s=begun_s,
-            ended_s=ended_s,
+            begun_s=ended[0].began_s,
+            ended_s=ended[-1].arrived_s,
             iterations=len(kept),
             left_out=left_out,
             time_mean_s=mean_s,
-            time_sd_s=statistics.stdev(kept),
-            energy_j=power_w * mean_s,
+            time_sd_s=work * statistics.stdev(paces),
+            work=work,
+            work_done=sum(one.work for one in kept) + odd_work + self._cut_work,
+            energy_j=None if power_w is None else power_w * mean_s,
             temperature_celsius=self._celsius(),
-            trace=tuple(self._trace),
+            fault=fault,
         )
 
     def _pauses(

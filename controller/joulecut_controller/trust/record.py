@@ -99,6 +99,7 @@ def _evenly(windows: list[MeasuredWindow], most: int) -> list[MeasuredWindow]:
 def _saving(saving: Saving) -> Json:
     return {
         "shape": saving.shape,
+        "phase": saving.phase or None,
         "gpus": saving.gpus,
         "reason": saving.reason or None,
         "measured": {

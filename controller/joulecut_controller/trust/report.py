@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
-from joulecut_controller.trust.spent import PlanTime, longer_s, plan_time, saved_j, total
+from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
 from joulecut_controller.trust.wall import Prices, Wall, at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
 
@@ -125,20 +125,19 @@ def _job(
 ) -> JobReport:
     shapes = by_shape(windows) or (_unmeasured(job, about, until_unix_s),)
     usable = usable_windows(windows)
-    times = {
-        one.shape: plan_time([window for window in usable if window.shape == one.shape])
-        for one in shapes
-    }
+    times = {(one.shape, one.phase): PlanTime() for one in shapes} | plan_times(usable)
     known = [one for one in shapes if one.saved_ratio is not None]
     newest = max(shapes, key=lambda one: one.ended_unix_s)
     saved = _total(known, times)
     longer = [
         Interval(*(one.gpus * s for s in (seconds.mid, seconds.low, seconds.high)))
         for one in known
-        if (seconds := longer_s(one, times[one.shape].all)) is not None
+        if (seconds := longer_s(one, times[one.shape, one.phase].all)) is not None
     ]
     longer_gpu_s = total(longer) if longer else None
-    unknown = [times[one.shape].all.energy_j for one in shapes if one.saved_ratio is None]
+    unknown = [
+        times[one.shape, one.phase].all.energy_j for one in shapes if one.saved_ratio is None
+    ]
     spent = list(times.values())
     return JobReport(
         job=job,
@@ -173,11 +172,14 @@ def _together(times: Sequence[PlanTime]) -> PlanTime:
 
 
 def _total(
-    known: Sequence[Saving], times: Mapping[str, PlanTime], *, measured_only: bool = False
+    known: Sequence[Saving],
+    times: Mapping[tuple[str, str], PlanTime],
+    *,
+    measured_only: bool = False,
 ) -> Interval | None:
     parts = []
     for one in known:
-        time = times[one.shape]
+        time = times[one.shape, one.phase]
         part = saved_j(one, time.measured if measured_only else time.all)
         if part is not None:
             parts.append(part)

@@ -1,6 +1,6 @@
 """The measured saving: hold-out windows compared with the plan's windows around them.
 
-A job's energy per iteration drifts, so each hold-out gives one paired difference with the plan's
+A job's energy per counted work drifts, so each hold-out gives one paired difference with the plan's
 windows around it; their mean is the effect: a switchback experiment
 with randomised order (Bojinov, Simchi-Levi, Zhao, "Design and Analysis of Switchback
 Experiments", Management Science 69, 2023). Carry-over is removed by the windows themselves:
@@ -43,7 +43,8 @@ COUNTER_STEP_SD_S = 0.1 / math.sqrt(6.0)
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Saving of one job in one shape. Ratios are fractions of the figures at default clocks.
+    """Saving of one job in one shape and phase. Ratios are fractions of the figures at default
+    clocks.
 
     `saved_ratio` and `slowdown_ratio` are None where they cannot be estimated; `reason` then says
     why. Energies and times are per iteration, of all the job's GPUs: with intervals those of the
@@ -74,6 +75,7 @@ class Saving:
     cooler_celsius: float | None = None  # by how much the GPUs are, under the plan
     point_in_s: float | None = None
     reason: str = ""
+    phase: str = ""
 
     @property
     def days(self) -> float:
@@ -90,11 +92,12 @@ def saving(windows: Iterable[MeasuredWindow]) -> Saving | None:
 
 
 def by_shape(windows: Iterable[MeasuredWindow]) -> tuple[Saving, ...]:
-    """One job's saving in each of its shapes, oldest first; windows of two are never compared."""
-    given = tuple(windows)
-    shapes: dict[str, list[MeasuredWindow]] = {}
-    for window in given:
-        shapes.setdefault(window.shape, []).append(window)
+    """One job's saving in each of its shapes and phases, oldest first; windows of two are never
+    compared.
+    """
+    shapes: dict[tuple[str, str], list[MeasuredWindow]] = {}
+    for window in windows:
+        shapes.setdefault((window.shape, window.phase), []).append(window)
     found = []
     for of_shape in shapes.values():
         usable = usable_windows(of_shape)
@@ -108,6 +111,7 @@ def _of_shape(windows: Sequence[MeasuredWindow]) -> Saving:
     bare = Saving(
         job=windows[-1].job,
         shape=windows[-1].shape,
+        phase=windows[-1].phase,
         gpus=windows[-1].gpus,
         begun_unix_s=min(window.begun_unix_s for window in windows),
         ended_unix_s=max(window.ended_unix_s for window in windows),

@@ -39,39 +39,49 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class PlanTime:
-    """What was spent under plans of one shape: `measured` in windows, `between` beside them."""
+    """What was spent under plans of one shape and phase: `measured` in windows, `between` beside
+    them.
+    """
 
-    measured: Spent
-    between: Spent
+    measured: Spent = Spent()
+    between: Spent = Spent()
 
     @property
     def all(self) -> Spent:
         return self.measured.plus(self.between)
 
 
-def plan_time(windows: Sequence[MeasuredWindow]) -> PlanTime:
-    """Of one shape's windows, as `saving.usable_windows` gives them.
+def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], PlanTime]:
+    """By shape and phase, of windows as `usable_windows` gives them.
 
-    A window that begins before the one before it has ended (a clock was set back) counts for
-    the part that is left.
+    Time between two windows of one plan counts where no window of another phase lies in it. A
+    window that begins before the one before it has ended (a clock was set back) counts for the part
+    that is left.
     """
-    measured = between = Spent()
+    times: dict[tuple[str, str], PlanTime] = {}
     reached_s = -math.inf
     last: MeasuredWindow | None = None
     for window in windows:
+        key = (window.shape, window.phase)
+        measured = between = Spent()
         span_s = window.ended_unix_s - window.begun_unix_s
         fresh = min(1.0, max(0.0, (window.ended_unix_s - reached_s) / span_s))
         if window.arm == "plan":
-            measured = measured.plus(_spent(window, fresh * span_s))
-            if last is not None and last.generation == window.generation:
-                gap_s = window.begun_unix_s - reached_s
-                if 0.0 < gap_s <= BETWEEN_S_MAX:
-                    between = between.plus(_spent(last, gap_s / 2.0))
-                    between = between.plus(_spent(window, gap_s / 2.0))
+            measured = _spent(window, fresh * span_s)
+            gap_s = window.begun_unix_s - reached_s
+            if last and _same(last, window) and 0.0 < gap_s <= BETWEEN_S_MAX:
+                between = _spent(last, gap_s / 2.0).plus(_spent(window, gap_s / 2.0))
+        known = times.get(key, PlanTime())
+        times[key] = PlanTime(known.measured.plus(measured), known.between.plus(between))
         if fresh > 0.0:
             reached_s = max(reached_s, window.ended_unix_s)
             last = window if window.arm == "plan" else None
-    return PlanTime(measured, between)
+    return times
+
+
+def _same(one: MeasuredWindow, other: MeasuredWindow) -> bool:
+    """Whether both are of one plan, shape and phase."""
+    return (one.generation, one.shape, one.phase) == (other.generation, other.shape, other.phase)
 
 
 def _spent(window: MeasuredWindow, span_s: float) -> Spent:

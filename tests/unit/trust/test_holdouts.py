@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import World
 
-from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.placement import Placement
@@ -19,7 +18,9 @@ from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.holdouts import Holdouts
+from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen
+from joulecut_controller.trust.default_windows import DefaultWindows, HoldoutsShown
+from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule
 from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
 from joulecut_controller.view import GpuView, JobView, View, Window
@@ -79,7 +80,7 @@ class Bench:
     energy_j: float = 0.0
     heat_sink_s: float = 0.0
     celsius: float = 60.0
-    holdouts: Holdouts = field(init=False)
+    windows: DefaultWindows = field(init=False)
 
     def __post_init__(self) -> None:
         self.begin_anew()
@@ -88,10 +89,10 @@ class Bench:
         """Another controller on the same store."""
         store: object = self.memory
         audit = AuditLog(store, lambda: self.unix_s)  # type: ignore[arg-type]
-        self.holdouts = Holdouts(store, audit, lambda: self.unix_s, lag_s=0.4)  # type: ignore[arg-type]
+        self.windows = DefaultWindows(StoredBook(store, audit), lag_s=0.4)  # type: ignore[arg-type]
         policy = WORLD.policy(verify=Verify(self.share, SLOT_S - WARM_UP_S)).jobs[0]
         self._policy = replace(policy, name=self.job)
-        self.holdouts.keep_only({self.job: self._policy})
+        self.windows.keep_only({self.job: self._policy})
         self._switch(held=False)
 
     @property
@@ -101,6 +102,9 @@ class Bench:
     @property
     def rotation(self) -> SwitchbackSchedule:
         return SwitchbackSchedule(self.job, self.share, SLOT_S)
+
+    def shown(self) -> HoldoutsShown | None:
+        return self.windows.holdouts(self.job, self.unix_s)
 
     def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> None:
         ends_s = self.now_s + seconds
@@ -116,7 +120,16 @@ class Bench:
         self.energy_j += PASS_S * (320.0 if self.held else 280.0) * leaks
         inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
-        word = self.holdouts.step(inputs, observation, applied, "")
+        seen = job_seen(
+            inputs,
+            observation,
+            unix_s=self.unix_s,
+            applied=applied,
+            learning="",
+            wanted=False,
+            suspected="",
+        )
+        word = self.windows.step(seen)
         if bool(word) != self.held:
             self._switch(held=bool(word))
         return word
@@ -234,12 +247,12 @@ def test_windows_wait_for_slow_heat_sinks() -> None:
 def test_the_board_says_when_a_first_interval_is_there() -> None:
     bench = Bench()
     bench.run(4 * SLOT_S)
-    shown = bench.holdouts.shown("demo")
+    shown = bench.shown()
     assert shown is not None
     assert "a first interval within about 1 h" in shown.text  # three cycles of ten minutes
     bench.run(60 * SLOT_S)
     bench.run(SLOT_S, until=lambda: not bench.held)
-    shown = bench.holdouts.shown("demo")
+    shown = bench.shown()
     assert shown is not None
     assert shown.saving is not None
     assert shown.saving.saved_ratio is not None

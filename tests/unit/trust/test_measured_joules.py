@@ -10,7 +10,7 @@ from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.report import Known, report
 from joulecut_controller.trust.saving import Saving
-from joulecut_controller.trust.spent import Spent, longer_s, plan_time, saved_j, total
+from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
 from joulecut_controller.trust.wall import Prices, at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
 
@@ -36,8 +36,12 @@ def window(
     )
 
 
+def plan_time(windows: list[MeasuredWindow]) -> PlanTime:
+    return plan_times(usable_windows(windows)).get(("a", ""), PlanTime())
+
+
 def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
-    time = plan_time(usable_windows([window(0.0), window(1200.0, iterations=30)]))
+    time = plan_time([window(0.0), window(1200.0, iterations=30)])
     assert time.measured.energy_j == pytest.approx(90_000.0)
     assert time.measured.time_s == pytest.approx(600.0)
     # 900 s between: half at 0.2 iterations a second, half at 0.1
@@ -52,20 +56,21 @@ def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
         window(1200.0, generation=8),  # another plan: who knows what was between
         window(1200.0, arm="default"),
         window(90_000.0),  # more than a day
+        replace(window(1200.0), phase="evaluate"),
     ],
 )
 def test_time_that_nobody_vouches_for_is_not_counted(later: MeasuredWindow) -> None:
-    assert plan_time(usable_windows([window(0.0), later])).between == Spent()
+    assert plan_time([window(0.0), later]).between == Spent()
 
 
 def test_a_hold_out_between_two_windows_is_no_time_under_a_plan() -> None:
-    time = plan_time(usable_windows([window(0.0), window(400.0, arm="default"), window(800.0)]))
+    time = plan_time([window(0.0), window(400.0, arm="default"), window(800.0)])
     assert time.between == Spent()
     assert time.measured.time_s == pytest.approx(600.0)
 
 
 def test_no_second_is_counted_twice_where_a_clock_was_set_back() -> None:
-    time = plan_time(usable_windows([window(0.0), window(100.0), window(200.0)]))
+    time = plan_time([window(0.0), window(100.0), window(200.0)])
     assert time.measured.time_s == pytest.approx(500.0)
     assert time.between == Spent()
 
@@ -75,7 +80,7 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
     drawn: list[tuple[float, bool, int]],
 ) -> None:
     made = [window(at, arm="plan" if plan else "default", generation=g) for at, plan, g in drawn]
-    time = plan_time(usable_windows(made))
+    time = plan_time(made)
     if made:
         span_s = max(w.ended_unix_s for w in made) - min(w.begun_unix_s for w in made)
         assert -1e-6 <= time.all.time_s <= span_s + 1e-6

@@ -11,8 +11,8 @@ from joulecut_controller.trust.measurement import (
     ITERATIONS_MAX,
     SAMPLES_KEPT,
     EndedIteration,
-    WindowMeasurement,
     WindowMeans,
+    WindowMeasurement,
 )
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
@@ -193,14 +193,14 @@ def test_a_job_that_changes_its_steps_has_no_mean() -> None:
     job = Job()
     for n in range(80):
         job.iterate(4.0 if n < 40 else 4.3)
-    assert job.measurement.figures() == "pace"
+    assert job.figures().fault == "pace"
 
 
 def test_a_job_that_is_often_something_else_has_none_either() -> None:
     job = Job()
     for n in range(80):
         job.iterate(4.0 if n % 3 else 9.0)
-    assert job.measurement.figures() == "irregular"
+    assert job.figures().fault == "irregular"
 
 
 def test_few_iterations_are_none() -> None:
@@ -216,7 +216,8 @@ def test_without_the_counter_of_one_gpu_there_is_no_sum() -> None:
     job.measurement = measurement
     for _ in range(40):
         job.iterate(4.0)
-    assert measurement.figures() == "counter"
+    assert job.figures().fault == "counter"
+    assert job.figures().energy_j is None
 
 
 def test_a_missing_temperature_is_none_and_not_zero() -> None:
