@@ -8,10 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import JobPolicy, Slo
-from joulecut_controller.trust.breaker import WINDOWS, Breaker, IterationTime, Limit, limit_of
+from joulecut_controller.trust.breaker import (
+    REFERENCE_MIN,
+    WINDOWS,
+    Breaker,
+    IterationTime,
+    Limit,
+    limit_of,
+)
 from joulecut_controller.view import Window
 
 BASE_S = 2.0
+P = ("shape", "")
 
 
 def policy(slo: Slo) -> JobPolicy:
@@ -192,3 +200,92 @@ def test_a_power_budget_may_ask_for_more_time() -> None:
     within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(), allotted_s=2.4)
     assert run(Breaker(), [2.39] * 400, within) == 0
     assert run(Breaker(), [2.5] * 400, within) > 0
+
+
+def at_default(breaker: Breaker, time_s: float, count: int, phase: tuple[str, str] = P) -> None:
+    breaker.see_default([IterationTime(time_s, phase=phase)] * count)
+
+
+def test_its_reference_is_what_it_saw_itself_at_default_clocks_of_that_phase() -> None:
+    breaker, other = Breaker(), ("shape", "evaluate")
+    assert breaker.reference(P) is None
+    at_default(breaker, BASE_S, REFERENCE_MIN - 1)
+    assert breaker.reference(P) is None
+    at_default(breaker, BASE_S, 1)
+    at_default(breaker, BASE_S / 4.0, REFERENCE_MIN, other)
+    breaker.see_default([IterationTime(BASE_S * 2.0, BASE_S * 2.0, P)] * 50)  # it waits
+    first, second = breaker.reference(P), breaker.reference(other)
+    assert first is not None
+    assert second is not None
+    assert (first.time_mean_s, second.time_mean_s) == (BASE_S, BASE_S / 4.0)
+
+
+@given(st.lists(st.floats(1.02, 3.0), min_size=1, max_size=6), st.integers(0, 99))
+def test_default_windows_that_agree_join_and_others_take_their_place(
+    paces: list[float], seed: int
+) -> None:
+    chance, breaker, time_s = random.Random(seed), Breaker(), BASE_S
+    for _ in range(4):
+        at_default(breaker, BASE_S * chance.gauss(1.0, 0.0005), 12)
+        breaker.controlled([], limit(), peers_ours=False)
+    joined = breaker.reference(P)
+    assert joined is not None
+    assert joined.iterations == 48
+    for pace in paces:
+        time_s *= pace
+        at_default(breaker, time_s, 12)
+        breaker.controlled([], limit(), peers_ours=False)
+        moved = breaker.reference(P)
+        assert moved is not None
+        assert moved.time_mean_s == pytest.approx(time_s)
+
+
+def test_a_first_window_above_asks_for_default_clocks() -> None:
+    breaker = Breaker()
+    assert run(breaker, [BASE_S * 1.1] * WINDOWS[0], limit()) == 0
+    assert "s an iteration" in breaker.suspected
+    at_default(breaker, BASE_S, 12)
+    assert run(breaker, [BASE_S * 1.1] * WINDOWS[0], limit()) == WINDOWS[0], "it was us"
+
+
+def test_a_window_above_that_was_the_jobs_own_doing_does_not_count() -> None:
+    """Default clocks between two windows show a slower job: within the limit as it is now."""
+    breaker = Breaker()
+    at_default(breaker, BASE_S, 30)
+    assert run(breaker, [BASE_S * 1.1] * WINDOWS[0], limit()) == 0
+    at_default(breaker, BASE_S * 1.09, 12)
+    slower = breaker.reference(P)
+    assert slower is not None
+    now = limit_of(policy(Slo(max_slowdown=0.02)), slower)
+    assert run(breaker, [BASE_S * 1.1] * WINDOWS[-1] * 3, now) == 0
+    assert not breaker.suspected
+
+
+@given(st.integers(1, 20), st.integers(2, 5), st.floats(1.05, 1.5))
+def test_a_job_that_flaps_between_phases_fills_its_windows_all_the_same(
+    stay: int, phases: int, late: float
+) -> None:
+    """Each phase is judged against its own reference, and all of them together."""
+    breaker, names = Breaker(), [("shape", f"{n}") for n in range(phases)]
+    seen: dict[tuple[str, str], Limit] = {}
+    for number, name in enumerate(names, 1):
+        at_default(breaker, BASE_S * number, 30, name)
+        known = breaker.reference(name)
+        assert known is not None
+        seen[name] = limit_of(policy(Slo(max_slowdown=0.02)), known)
+    for turn in range(600):
+        name = names[turn // stay % phases]
+        one = IterationTime(late * seen[name].baseline_s, phase=name)
+        if breaker.controlled([one], seen[name], peers_ours=False) == "trip":
+            return
+        assert turn < 4 * WINDOWS[0] + stay * phases, "it never trips"
+
+
+@given(st.integers(1, 20), st.integers(2, 5))
+def test_phases_within_their_budgets_never_trip_together(stay: int, phases: int) -> None:
+    breaker, names = Breaker(), [("shape", f"{n}") for n in range(phases)]
+    for turn in range(600):
+        number = turn // stay % phases
+        within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(mean_s=BASE_S * (number + 1)))
+        one = IterationTime(1.015 * within.baseline_s, phase=names[number])
+        assert not breaker.controlled([one], within, peers_ours=False)
