@@ -120,6 +120,22 @@ def _difference(
     def at_holdout(first: Sequence[float], second: Sequence[float]) -> float:
         return (1.0 - share) * statistics.fmean(first) + share * statistics.fmean(second)
 
+    def level(first: Sequence[float], second: Sequence[float]) -> float:
+        """Of the plan's logarithms, without their drift: the logarithm of a mean, as a hold-out's
+        own is, since a mean of logarithms is lower by half of their variance.
+        """
+        per_s = (statistics.fmean(second) - statistics.fmean(first)) / (later_s - earlier_s)
+        sides = [
+            statistics.fmean(
+                [
+                    math.exp(v - per_s * (_mid_s(w) - middle_s))
+                    for v, w in zip(logs, of, strict=True)
+                ]
+            )
+            for logs, of in ((first, before), (second, after))
+        ]
+        return math.log((1.0 - share) * sides[0] + share * sides[1])
+
     energies, times = (
         [[math.log(getattr(one, name)) for one in side] for side in (before, after, held)]
         for name in ("energy_per_work_j", "time_per_work_s")
@@ -133,8 +149,8 @@ def _difference(
         at_unix_s=middle_s,
         neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
         span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),
-        energy_log=at_holdout(energies[0], energies[1]) - level_energy,
-        time_log=at_holdout(times[0], times[1]) - level_time,
+        energy_log=level(energies[0], energies[1]) - level_energy,
+        time_log=level(times[0], times[1]) - level_time,
         level_energy_log=level_energy,
         level_time_log=level_time,
         step_energy_log=statistics.fmean(energies[1]) - statistics.fmean(energies[0]),

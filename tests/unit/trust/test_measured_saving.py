@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from windows import World, measured, windows
+from windows import ITERATION_S, World, measured, windows
 
 from joulecut_controller.trust.saving import Saving, by_shape, saving
 from joulecut_controller.trust.window import MeasuredWindow
@@ -110,6 +110,26 @@ def test_heat_sinks_days_curricula_and_scatter_are_covered(name: str) -> None:
     energy, time, _ = covered(FOUR[name], 1.0, 100, seed=4000)
     assert energy >= 0.88
     assert time >= 0.88
+
+
+def test_noise_that_lasts_ten_minutes_is_covered_over_a_week() -> None:
+    """Hold-outs half an hour apart share some of it."""
+    lasting = World(noise=0.06, noise_memory=math.exp(-ITERATION_S / 600.0), holdout=0.2)
+    energy, time, _ = covered(lasting, 7.0, 40, seed=6000)
+    assert energy >= 0.85
+    assert time >= 0.85
+
+
+def test_noise_in_either_arm_leaves_no_bias() -> None:
+    """A mean of logarithms is lower by half of their variance."""
+    lasting = World(noise=0.1, noise_memory=math.exp(-ITERATION_S / 600.0), holdout=0.2)
+    off = [
+        saved.mid - truth.saved
+        for made_windows, truth in (measured(seed, 7.0, lasting) for seed in range(12))
+        if (saved := known(saving(made_windows)).saved_ratio) is not None
+    ]
+    # Twelve weeks: 0.1 points of standard error of their mean.
+    assert abs(sum(off) / len(off)) < 0.003
 
 
 def test_a_heat_sink_leaves_no_bias() -> None:
