@@ -58,7 +58,7 @@ def read_report(
     job: str = "",
 ) -> Report:
     """Of all jobs, or one. Raises Unavailable where the store cannot be read."""
-    windows, truncated = _windows(store, job, since_unix_s)
+    windows, truncated = read_windows(store, job, since_unix_s)
     return report(
         windows,
         since_unix_s=since_unix_s,
@@ -100,13 +100,15 @@ def read_receipt(
     )
 
 
-def _windows(store: Store, job: str, since_unix_s: float) -> tuple[list[MeasuredWindow], bool]:
-    """The newest ones, and whether older ones of the period were left."""
-    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=WINDOWS_MAX)
+def read_windows(
+    store: Store, job: str, since_unix_s: float, most: int = WINDOWS_MAX
+) -> tuple[list[MeasuredWindow], bool]:
+    """The newest ones, and whether older ones of the period were left. Raises Unavailable."""
+    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=most)
     windows = []
     for record in records:
         try:
             windows.append(from_json(record.content))
-        except ValueError:  # of a version that has another idea of a window
+        except ValueError:  # of a version that has another idea of a window, or damaged
             continue
-    return windows, len(records) == WINDOWS_MAX
+    return windows, len(records) == most

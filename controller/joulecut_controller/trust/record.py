@@ -4,6 +4,7 @@ Units are in the keys; an interval is three numbers; an unknown value is null.
 """
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from joulecut_controller.trust.interval import Interval
@@ -11,7 +12,7 @@ from joulecut_controller.trust.receipt import Change, Receipt
 from joulecut_controller.trust.report import JobReport, Report, Sum
 from joulecut_controller.trust.saving import Saving
 from joulecut_controller.trust.spent import Spent
-from joulecut_controller.trust.wall import JOULES_PER_KWH, Prices, Wall
+from joulecut_controller.trust.wall import JOULES_PER_KWH
 from joulecut_controller.trust.window import MeasuredWindow
 
 Json = dict[str, Any]
@@ -28,7 +29,7 @@ def report_json(report: Report, *, points: bool = False) -> Json:
         "since_unix_s": report.since_unix_s,
         "until_unix_s": report.until_unix_s,
         "truncated": report.truncated,
-        "factors": _factors(report.prices),
+        "factors": asdict(report.prices),
         "jobs": [job_json(job, points=each if points else 0) for job in report.jobs],
         "tenants": [_sum(tenant) for tenant in report.tenants],
         "total": _sum(report.total),
@@ -62,7 +63,7 @@ def job_json(job: JobReport, *, points: int = 0) -> Json:
             "j": interval_json(job.saved_j),
             "kwh": interval_json(job.saved_j, 1.0 / JOULES_PER_KWH),
         },
-        "wall": _wall(job.wall),
+        "wall": job.wall and asdict(job.wall),
         "break_even_slowdown_ratio": job.break_even_slowdown,
         "shapes": [_saving(one) for one in job.shapes],
     }
@@ -133,36 +134,13 @@ def _spent(spent: Spent) -> Json:
     return {"energy_j": spent.energy_j, "time_s": spent.time_s, "iterations": spent.iterations}
 
 
-def _wall(wall: Wall | None) -> Json | None:
-    if wall is None:
-        return None
-    return {
-        "saved_kwh": interval_json(wall.saved_kwh),
-        "gpu_hours_longer": interval_json(wall.gpu_hours_longer),
-        "energy_money": interval_json(wall.energy_money),
-        "time_money": interval_json(wall.time_money),
-        "net_money": interval_json(wall.net),
-        "co2_kg": interval_json(wall.co2_kg),
-    }
-
-
 def _sum(one: Sum) -> Json:
     return {
         "name": one.name,
         "jobs": one.jobs,
         "jobs_unknown": one.unknown,
         "saved_kwh": interval_json(one.saved_j, 1.0 / JOULES_PER_KWH),
-        "wall": _wall(one.wall),
-    }
-
-
-def _factors(prices: Prices) -> Json:
-    return {
-        "gpu_hour": prices.gpu_hour,
-        "kwh": prices.kwh,
-        "host_power_w": prices.host_power_w,
-        "pue": prices.pue,
-        "co2_g_per_kwh": prices.co2_g_per_kwh,
+        "wall": one.wall and asdict(one.wall),
     }
 
 

@@ -9,8 +9,8 @@ it. Pure.
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.level import Level, Point
@@ -34,45 +34,11 @@ Key = tuple[str, str]  # shape and phase
 class _Credit:
     """A window under a plan."""
 
+    key: Key
     at_s: float
     span_s: float
     work: float
     energy_per_work_j: float
-
-
-@dataclass(slots=True)
-class _Phase:
-    """Default windows and windows under plans, in one shape and phase. `settled_*` are of windows
-    so old that no default window to come changes them.
-    """
-
-    references: deque[Point] = field(default_factory=lambda: deque(maxlen=REFERENCES_KEPT))
-    credits: deque[_Credit] = field(default_factory=deque)
-    settled_j: float = 0.0
-    settled_s: float = 0.0
-
-    def take(self, one: _Credit) -> None:
-        self.credits.append(one)
-        if len(self.credits) > CREDITS_KEPT:
-            oldest = (self.credits.popleft(),)
-            if self.references:
-                self.settled_j += self._saved_j(oldest)
-                self.settled_s += oldest[0].span_s
-
-    def totals(self, opened: _Credit | None = None) -> tuple[float, float] | None:
-        """Joules saved, and the seconds they were saved in; None where nothing is paired."""
-        paired = [*self.credits, *([opened] if opened else [])]
-        if not self.references or not (paired or self.settled_s):
-            return None
-        known_s = math.fsum(one.span_s for one in paired)
-        return self.settled_j + self._saved_j(paired), self.settled_s + known_s
-
-    def _saved_j(self, paired: Iterable[_Credit]) -> float:
-        level = Level(self.references)
-        return math.fsum(
-            one.work * (math.exp(level.at(one.at_s).value) - one.energy_per_work_j)
-            for one in paired
-        )
 
 
 class SavedEnergy:
@@ -82,8 +48,9 @@ class SavedEnergy:
 
     def __init__(self) -> None:
         self.predicted_j = self.controlled_s = 0.0
-        self._phases: OrderedDict[Key, _Phase] = OrderedDict()  # the newest last
-        self._left: list[tuple[float, float]] = []  # totals of phases that are forgotten
+        self._references: OrderedDict[Key, deque[Point]] = OrderedDict()  # the newest last
+        self._credits: deque[_Credit] = deque()
+        self._settled = (0.0, 0.0)  # joules and seconds that no default window to come changes
 
     def promise(self, plan: PlanInForce, iterations: int) -> None:
         """What a plan's forecast says of iterations under it."""
@@ -92,48 +59,57 @@ class SavedEnergy:
 
     def see(self, window: TimedWindow) -> None:
         """A window that ended."""
-        if window.means.energy_j is None:
-            return
-        phase = self._phases.setdefault(_key(window), _Phase())
-        self._phases.move_to_end(_key(window))
-        if window.mark.arm == "default":
-            phase.references.append(energy_point(window))
-        else:
-            phase.take(_credit(window))
-        if len(self._phases) > PHASES_KEPT:
-            totals = self._phases.popitem(last=False)[1].totals()
-            self._left = [_sum([*self._left, totals])] if totals else self._left
+        key = _key(window)
+        if window.mark.arm == "plan":
+            self._credits.extend(_credits(window))
+            if len(self._credits) > CREDITS_KEPT:
+                self._settle([self._credits.popleft()])
+        elif window.means.energy_j is not None:
+            points = self._references.setdefault(key, deque(maxlen=REFERENCES_KEPT))
+            points.append(energy_point(window))
+            self._references.move_to_end(key)
+            if len(self._references) > PHASES_KEPT:
+                oldest = next(iter(self._references))
+                self._settle([one for one in self._credits if one.key == oldest])
+                self._credits = deque(one for one in self._credits if one.key != oldest)
+                del self._references[oldest]
 
     def measured(self, opened: TimedWindow | None = None) -> tuple[float, float] | None:
         """Joules saved, signed, and the share of the time under plans for which they are measured;
         None where nothing was paired. `opened` is the window that is open.
         """
-        if opened and (opened.mark.arm == "default" or opened.means.energy_j is None):
-            opened = None
-        found = list(self._left)
-        for key, phase in self._phases.items():
-            totals = phase.totals(_credit(opened) if opened and _key(opened) == key else None)
-            found += [totals] if totals else []
-        if not found:
+        begun = _credits(opened) if opened and opened.mark.arm == "plan" else []
+        saved_j, known_s = self._totals([*self._credits, *begun])
+        saved_j, known_s = saved_j + self._settled[0], known_s + self._settled[1]
+        if not known_s:
             return None
-        saved_j, known_s = _sum(found)
         return saved_j, min(1.0, known_s / self.controlled_s) if self.controlled_s > 0.0 else 0.0
+
+    def _settle(self, old: Sequence[_Credit]) -> None:
+        saved_j, known_s = self._totals(old)
+        self._settled = (self._settled[0] + saved_j, self._settled[1] + known_s)
+
+    def _totals(self, given: Sequence[_Credit]) -> tuple[float, float]:
+        """Of the windows whose phase has a default window."""
+        levels = {key: Level(points) for key, points in self._references.items()}
+        paired = [(one, levels[one.key].at(one.at_s)) for one in given if one.key in levels]
+        saved_j = math.fsum(
+            one.work * (math.exp(default.value) - one.energy_per_work_j) for one, default in paired
+        )
+        return saved_j, math.fsum(one.span_s for one, _ in paired)
 
 
 def _key(window: TimedWindow) -> Key:
     return window.mark.shape, window.mark.phase
 
 
-def _sum(totals: Iterable[tuple[float, float]]) -> tuple[float, float]:
-    saved, known = zip(*totals, strict=True)
-    return math.fsum(saved), math.fsum(known)
-
-
-def _credit(window: TimedWindow) -> _Credit:
+def _credits(window: TimedWindow) -> list[_Credit]:
+    """The window's, or none without its energy."""
     means = window.means
-    assert means.energy_j is not None
-    span_s = means.ended_s - means.begun_s
-    return _Credit(window.middle_s, span_s, means.work_done, means.energy_j / means.work)
+    if means.energy_j is None:
+        return []
+    span_s, each_j = means.ended_s - means.begun_s, means.energy_j / means.work
+    return [_Credit(_key(window), window.middle_s, span_s, means.work_done, each_j)]
 
 
 def energy_point(window: TimedWindow) -> Point:

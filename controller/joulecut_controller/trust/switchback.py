@@ -9,7 +9,6 @@ Pure.
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 # Three time constants of an air-cooled heat sink, some 30 s: 5 % of the change of temperature is
@@ -20,7 +19,6 @@ LATE_RATIO_MAX = 0.1  # of a slot: one that begins later would measure too littl
 NEIGHBOURS = 3  # slots measured under the plan on either side: two are compared, one may fail
 ALONE_MIN = 3  # in cycles of fewer slots two at default clocks may follow each other
 MILLION = 1_000_000  # shares are counted in parts of it: whole numbers do not drift over years
-CROWD_RATIO = 1.5  # hold-outs at once, over their mean number
 DAY_S = 86_400
 BETWEEN_S = 6 * 3600.0  # however rare hold-outs are, the plan is looked at four times a day
 
@@ -101,15 +99,6 @@ def slot_s(
     wanted_s = max(warm_up_s + ITERATIONS_WANTED * iteration_s, dwell_s)
     doublings = math.ceil(math.log2(wanted_s / length_s)) if wanted_s > length_s else 0
     return float(length_s * 2**doublings)
-
-
-def most_at_once(shares: Sequence[float]) -> int:
-    """How many jobs may hold out at the same time, of jobs with these shares.
-
-    Their mean number and half as many more, never all of several: each draws more power.
-    """
-    wanted = math.ceil(CROWD_RATIO * math.fsum(shares))
-    return min(max(1, wanted), max(1, len(shares) - 1))
 
 
 def clock_text(unix_s: float) -> str:

@@ -31,7 +31,7 @@ class Wall:
     """A period's saving at the wall. Bounds hold both measurements at their worst at once, so
     they are no narrower than 95 %.
 
-    `net` is `energy_money` less `time_money`: what was saved on energy, less the price of the
+    `net_money` is `energy_money` less `time_money`: what was saved on energy, less the price of the
     GPU hours that the same work took longer.
     """
 
@@ -39,7 +39,7 @@ class Wall:
     gpu_hours_longer: Interval
     energy_money: Interval | None
     time_money: Interval | None
-    net: Interval | None
+    net_money: Interval | None
     co2_kg: Interval | None
 
 
@@ -80,7 +80,7 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wal
         gpu_hours_longer=hours,
         energy_money=energy_money,
         time_money=time_money,
-        net=net,
+        net_money=net,
         co2_kg=None if grams is None else _times(energy, grams / 1000.0),
     )
 

@@ -118,8 +118,8 @@ def test_the_wall_by_hand() -> None:
     assert wall.gpu_hours_longer.mid == pytest.approx(1.0)
     assert wall.energy_money is not None
     assert wall.energy_money.mid == pytest.approx(0.435)
-    assert wall.net is not None
-    assert wall.net.mid == pytest.approx(0.435 - 2.0)
+    assert wall.net_money is not None
+    assert wall.net_money.mid == pytest.approx(0.435 - 2.0)
     assert wall.co2_kg is not None
     assert wall.co2_kg.mid == pytest.approx(4.35 * 0.4)
 
@@ -127,7 +127,7 @@ def test_the_wall_by_hand() -> None:
 def test_what_has_no_price_is_unknown_and_never_free() -> None:
     wall = at_the_wall(Interval(1e6, 0.0, 2e6), Interval(60.0, 0.0, 90.0), Prices(kwh=0.1))
     assert wall.energy_money is not None
-    assert wall.time_money is wall.net is wall.co2_kg is None
+    assert wall.time_money is wall.net_money is wall.co2_kg is None
     assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(kwh=0.1)) is None
     assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(gpu_hour=0.0, kwh=0.0)) is None
 
@@ -148,17 +148,17 @@ def test_at_the_break_even_nothing_is_won_or_lost(
     won = default_j - plan_j
     longer = gpus * default_s * slowdown
     wall = at_the_wall(Interval(won, won, won), Interval(longer, longer, longer), given_prices)
-    assert wall.net is not None
-    assert wall.net.mid == pytest.approx(0.0, abs=1e-12)
+    assert wall.net_money is not None
+    assert wall.net_money.mid == pytest.approx(0.0, abs=1e-12)
 
 
 def test_bounds_hold_both_measurements_at_their_worst() -> None:
     wall = at_the_wall(Interval(5e6, 4e6, 6e6), Interval(900.0, 600.0, 1200.0), PRICES)
-    assert wall.net is not None
-    worst = at_the_wall(Interval(4e6, 4e6, 4e6), Interval(1200.0, 1200.0, 1200.0), PRICES).net
+    assert wall.net_money is not None
+    worst = at_the_wall(Interval(4e6, 4e6, 4e6), Interval(1200.0, 1200.0, 1200.0), PRICES).net_money
     assert worst is not None
-    assert wall.net.low == pytest.approx(worst.mid)
-    assert wall.net.low < wall.net.mid < wall.net.high
+    assert wall.net_money.low == pytest.approx(worst.mid)
+    assert wall.net_money.low < wall.net_money.mid < wall.net_money.high
 
 
 def test_a_report_sums_jobs_by_tenant_and_names_what_is_not_known() -> None:

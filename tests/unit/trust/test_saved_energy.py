@@ -137,7 +137,7 @@ def test_phases_are_bounded_and_their_joules_stay() -> None:
     found = made.measured()
     assert found is not None
     assert found[0] == pytest.approx(100 * each, rel=1e-3)
-    assert len(made._phases) <= 16
+    assert len(made._references) <= 16
 
 
 def test_the_slowdown_is_that_against_the_default_window_beside_the_plan() -> None:

@@ -12,7 +12,6 @@ from joulecut_controller.trust.switchback import (
     WARM_UP_S,
     SwitchbackSchedule,
     clock_text,
-    most_at_once,
     slot_s,
 )
 
@@ -108,15 +107,6 @@ def test_jobs_draw_independently_so_that_they_seldom_meet() -> None:
     ]
     assert 3.0 < statistics.fmean(at_once) < 5.0  # four on average
     assert max(at_once) < 14
-
-
-@given(st.lists(shares, min_size=1, max_size=60))
-def test_never_all_of_several_hold_out_and_the_share_still_fits(given_shares: list[float]) -> None:
-    most = most_at_once(given_shares)
-    assert most >= 1
-    if len(given_shares) > 1:
-        assert most < len(given_shares)
-        assert most >= min(sum(given_shares), len(given_shares) - 1)
 
 
 @given(st.floats(60.0, 21_600.0), st.floats(0.01, 600.0), st.floats(0.0, 600.0))
