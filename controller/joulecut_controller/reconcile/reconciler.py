@@ -458,7 +458,7 @@ class Reconciler:
             suspected=services.breakers.suspected(name),
         )
         inputs = replace(inputs, default_window=services.default_windows.step(seen))
-        return replace(inputs, slowdown=services.default_windows.account(name).slowdown)
+        return replace(inputs, slowdown=services.default_windows.slowdown(name))
 
     async def _plan_and_apply(self, name: str) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""

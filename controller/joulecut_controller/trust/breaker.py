@@ -206,6 +206,8 @@ class Breaker:
                 if lane.slow:
                     self._describe(full, allowed_s)
                     self.suspected = self.evidence
+                elif not any(one.slow for lanes in self._lanes.values() for one in lanes):
+                    self.suspected = ""
                 if lane.slow >= WINDOWS_TO_TRIP:
                     self._tripped_s = full[0] * allowed_s
                     self._baseline_s = limit.baseline_s

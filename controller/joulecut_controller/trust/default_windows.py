@@ -138,6 +138,8 @@ class _Job:
     text: str = ""
     slowdown: Interval | None = None
     judged: TimedWindow | None = None  # the open window that `slowdown` is of
+    reckoned: TimedWindow | None = None  # the same of `paired`: joules, and share of the time
+    paired: tuple[float, float] | None = None
 
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
@@ -238,10 +240,16 @@ class DefaultWindows:
         job = self._jobs.get(name)
         if job is None:
             return Account()
-        paired = self._asked.get(name, 0.0) > 0.0
-        found = job.saved.measured(job.windows.peek(job.seen_s)) if paired else None
-        measured_j, known_ratio = found or (None, None)
+        opened = job.windows.peek(job.seen_s)
+        if opened is None or opened is not job.reckoned:
+            job.reckoned, job.paired = opened, job.saved.measured(opened)
+        shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
+        measured_j, known_ratio = shown or (None, None)
         return Account(job.saved.predicted_j, measured_j, known_ratio, job.slowdown)
+
+    def slowdown(self, name: str) -> Interval | None:
+        """Of the newest plan's clocks, against the default windows beside them."""
+        return self._jobs[name].slowdown if name in self._jobs else None
 
     # -- turns -----------------------------------------------------------------------------
 

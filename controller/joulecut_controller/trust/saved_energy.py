@@ -21,7 +21,9 @@ from joulecut_controller.trust.seen import PlanInForce
 # 0.15 %/K of leakage, half of it in the mean of a window.
 COLD_SD = 0.004
 COUNTER_STEP_S = 0.1  # energy counters move in such steps
-CREDITS_KEPT = 512  # after that a default window to come changes nothing any more
+CREDITS_KEPT = (
+    128  # half a day of windows; after that a default window to come changes nothing any more
+)
 REFERENCES_KEPT = 64
 PHASES_KEPT = 16
 REACH_S = 3600.0  # a window under a plan so far from a default window is no neighbour of it
