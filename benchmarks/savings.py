@@ -38,6 +38,7 @@ WORLDS = {
     "memory": World(noise_memory=0.9),
     "walk": World(walk_per_day=0.03, trend_per_day=0.03),
     "slow": World(slow_noise=0.005),
+    "ten-minutes": World(slow_noise=0.005, slow_noise_s=600.0),
     "steps": World(steps_per_day=5.0, step=0.03),
     "room": World(room_celsius=15.0),
     "minutes": World(noise=0.06, noise_memory=TEN_MINUTES, holdout=0.2),

@@ -7,6 +7,7 @@ ages, from one monotonic clock. Pure.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,14 +99,52 @@ class GpuView:
         return ""
 
 
+PhaseKind = Literal["train", "evaluate", "other", "pause"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Iterations of one shape: `shape` counts the operations of one GPU by kind. Where a job
+    reports none, `length` numbers phases that differ by the length of iterations (the first: 0).
+
+    `train` and `evaluate` are told apart by backwards; `other` is an unknown kind of work; in a
+    `pause` no iteration ends.
+    """
+
+    kind: PhaseKind = "train"
+    shape: str = ""
+    length: int = 0
+
+    @property
+    def key(self) -> str:
+        """Names it among the phases of its job; empty for the first of a job without shapes."""
+        return self.shape or (f"length {self.length}" if self.length else "")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowWork:
+    """Inferred work of a window's iterations (`observe.work`), where operations are reported.
+
+    `mean_s` and `sd_s` are of iteration times adjusted to the mean work of the first iterations,
+    `sd_ratio` is the relative standard deviation of the work, `operations_s` has the mean seconds
+    of one operation by GPU and kind over these first iterations.
+    """
+
+    mean_s: float
+    sd_s: float
+    sd_ratio: float
+    operations_s: Mapping[str, Mapping[str, float]]
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Measured iterations of a job under one set of clocks (one plan generation, or default).
+    """Measured iterations of a job in one phase, under one set of clocks (one plan generation, or
+    default).
 
     Times in seconds, energy in joules of all the job's GPUs per iteration, from their
-    energy counters. `energy_j` is None while too few counter steps were seen. The last two
-    are relative standard deviations: of a single operation, and of all that one GPU does in an
-    iteration; None where no operations were reported, or it was not kept.
+    energy counters. `energy_j` is None while too few counter steps were seen. `operation_sd_ratio`
+    and `gpu_sd_ratio` are relative standard deviations: of a single operation, and of all that one
+    GPU does in an iteration; None where no operations were reported, or it was not kept.
     """
 
     iterations: int
@@ -115,6 +154,29 @@ class Window:
     power_w: float | None
     operation_sd_ratio: float | None = None
     gpu_sd_ratio: float | None = None
+    work: WindowWork | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def adjusted_mean_s(self) -> float:
+        """Mean iteration time at equal work; as measured where the work is not known."""
+        return self.work.mean_s if self.work else self.time_mean_s
+
+    @property
+    def adjusted_sd_s(self) -> float:
+        return self.work.sd_s if self.work else self.time_sd_s
+
+    @property
+    def work_sd_ratio(self) -> float:
+        return self.work.sd_ratio if self.work else 0.0
+
+    @property
+    def operations_s(self) -> Mapping[str, Mapping[str, float]]:
+        return self.work.operations_s if self.work else {}
+
+    @property
+    def stderr_ratio(self) -> float:
+        """Relative standard error of `adjusted_mean_s`."""
+        return self.adjusted_sd_s / self.adjusted_mean_s / math.sqrt(max(1, self.iterations))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +283,8 @@ class JobView:
     newest_at_default: tuple[PipelineTrace, ...] = ()
     rate_source: str = ""  # of its newest report; empty: its own datagrams, or none
     drift: BaselineDrift = field(default_factory=BaselineDrift)
+    phase: Phase = field(default_factory=Phase)  # all that was measured is of it
+    phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
     world = slow_world(seed, card)
     controller = lied_to(world, store, Slo(max_slowdown=budget))
     before = len(world.history)
-    controller.run(200, until=lambda: controller.job.trips == 1)
+    controller.run(300, until=lambda: controller.job.trips == 1)
     assert world.at_default()
     assert lowered(world, before) <= 2 * WINDOWS[0] + 8
 

@@ -35,7 +35,8 @@ class World:
     saved_swing: float = 0.0  # over the day, both ways
     noise: float = 0.02  # of one iteration
     noise_memory: float = 0.7  # correlation of one iteration with the next
-    slow_noise: float = 0.002  # lasts for half an hour
+    slow_noise: float = 0.002
+    slow_noise_s: float = 1800.0  # how long it lasts
     room_celsius: float = 6.0  # swing over the day
     walk_per_day: float = 0.01  # of the job's own drift, both energy and time
     trend_per_day: float = 0.01
@@ -99,7 +100,9 @@ def measured(
     )
     for _ in range(chance.poisson(world.steps_per_day * days)):
         drift[chance.integers(count) :] += chance.normal(0.0, world.step)
-    drift += _memory(chance.normal(size=count), math.exp(-ITERATION_S / 1800.0), world.slow_noise)
+    drift += _memory(
+        chance.normal(size=count), math.exp(-ITERATION_S / world.slow_noise_s), world.slow_noise
+    )
 
     pace = math.exp(-ITERATION_S / world.heat_sink_s)
     cooler = world.cooler_celsius * (1.0 - lfilter([1.0 - pace], [1.0, -pace], 1.0 - plan))

@@ -9,13 +9,17 @@ import math
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
+from joulecut_controller.observe.work import work_over
 from joulecut_controller.trust import short_window
-from joulecut_controller.view import BaselineDrift, GpuShift, Window
+from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
+# Of iterations that vary more, so many times as many: from then on windows at default clocks bring
+# the rest, and a plan within a ratio of the baseline does not depend on its level.
+BASELINE_NOISY_TIMES = 2
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
@@ -42,6 +46,8 @@ class Baseline:
         self._first = recalled.first if recalled else None
         self._before: Window | None = None  # when the window since `_since_s` began
         self._since_s = math.nan
+        self._part: Window | None = None  # of earlier windows, too few iterations for a baseline
+        self._seen: Window | None = None  # the newest of the window since `_since_s`
         measured_s = now_s - recalled.age_s if recalled else -math.inf
         self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
 
@@ -57,7 +63,12 @@ class Baseline:
         """
         if self._since_s != since_s:
             self._before, self._since_s = self.window, since_s
+            if self.window is None and self._seen is not None:
+                self._part = _together(self._part, self._seen)
+        self._seen = seen
         before = self._before
+        if before is None and not mature(seen):  # a job of short runs adds them up
+            seen = _together(self._part, seen)
         moved = before is not None and differs(seen, before)
         # Ratios of GPUs are part of a baseline.
         again = self.drift.gpu_shift is not None and seen.iterations >= short_window.ITERATIONS
@@ -107,8 +118,8 @@ def mature(window: Window) -> bool:
     if window.iterations < BASELINE_ITERATIONS_MIN:
         return False
     return (
-        stderr_s(window) <= BASELINE_STDERR_RATIO_MAX * window.time_mean_s
-        or window.iterations >= ITERATIONS_KEPT  # a noisier job will not get any better
+        window.stderr_ratio <= BASELINE_STDERR_RATIO_MAX
+        or window.iterations >= BASELINE_NOISY_TIMES * BASELINE_ITERATIONS_MIN
     )
 
 
@@ -145,7 +156,32 @@ def blended(known: Window, seen: Window, wanted: int) -> Window:
         power_w=_between(known.power_w, seen.power_w, share),
         operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
         gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
+        work=_blended_work(known, seen, share),
     )
+
+
+def _blended_work(known: Window, seen: Window, share: float) -> WindowWork | None:
+    """Adjusted times at the work of `seen`. Both ran at default clocks, so that the operations of
+    both show by how much the work differs.
+    """
+    if seen.work is None or known.work is None:
+        return seen.work
+    longer = work_over(seen.work.operations_s, known.work.operations_s) or 1.0
+    mean_s = longer * known.work.mean_s
+    variance = (1.0 - share) * (longer * known.work.sd_s) ** 2 + share * seen.work.sd_s**2
+    return WindowWork(
+        mean_s=mean_s + share * (seen.work.mean_s - mean_s),
+        sd_s=math.sqrt(variance),
+        sd_ratio=max(known.work.sd_ratio, seen.work.sd_ratio),
+        operations_s=seen.work.operations_s,
+    )
+
+
+def _together(part: Window | None, seen: Window) -> Window:
+    """Both windows as one; the newer one where they differ."""
+    if part is None or differs(seen, part):
+        return seen
+    return blended(part, seen, part.iterations + seen.iterations)
 
 
 def _wanted(window: Window) -> int:

@@ -27,6 +27,7 @@ from joulecut_controller.observe.operation_traces import (
     traces_of,
 )
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
+from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.trust.measurement import EndedIteration
@@ -34,6 +35,7 @@ from joulecut_controller.view import (
     BaselineDrift,
     GpuShift,
     GpuView,
+    Phase,
     PipelineTrace,
     StageLoad,
     Window,
@@ -88,7 +90,8 @@ class Measured:
     newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
     gpu_shift: GpuShift | None = None  # found in this pass
-    phase: str = ""
+    phase: Phase = field(default_factory=Phase)  # all of the above is of it
+    phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
 
 
 @dataclass(slots=True)
@@ -98,7 +101,8 @@ class _Track:
     stage_of: Mapping[str, int]
     shape: str
     window: MeasurementWindow
-    baseline: Baseline
+    phase: Phase
+    baselines: dict[str, Baseline] = field(default_factory=dict)  # by phase
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
@@ -106,6 +110,7 @@ class _Track:
     unloaded_of: MeasurementWindow | None = None
     unloaded_passes: int = 0
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
+    runs: int = 0
     marked_s: float = -math.inf
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
@@ -121,6 +126,11 @@ class _Track:
     at_default: bool = False  # and settled
     peers_s: deque[float] = field(default_factory=lambda: deque(maxlen=PEERS_KEPT))
 
+    @property
+    def baseline(self) -> Baseline:
+        """Of the present phase."""
+        return self.baselines[self.phase.key]
+
 
 class IterationStats:
     """Folds reports and snapshots into windows, per job. `lag_s` is the longest time
@@ -130,12 +140,19 @@ class IterationStats:
     def __init__(self, *, lag_s: float) -> None:
         self._lag_s = lag_s
         self._tracks: dict[str, _Track] = {}
+        self._phases: dict[str, Phases] = {}
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""
         wanted = set(jobs)
-        for job in [job for job in self._tracks if job not in wanted]:
-            del self._tracks[job]
+        for job in [job for job in self._phases if job not in wanted]:
+            self._tracks.pop(job, None)
+            del self._phases[job]
+
+    def phase(self, job: str) -> Phase:
+        """The phase of a job as of the last pass."""
+        phases = self._phases.get(job)
+        return phases.now if phases else Phase()
 
     def changed(
         self,
@@ -179,14 +196,16 @@ class IterationStats:
         `loads` those of single GPUs, half of the work, stay as they are until a later pass.
         """
         stage_of = {uuid: stage for stage, uuids in enumerate(stages) for uuid in uuids}
-        track = self._tracks.get(job)
+        track, phases = self._tracks.get(job), self._phases.setdefault(job, Phases())
         if track is None or track.stage_of != stage_of or track.shape != shape:
             window = MeasurementWindow(now_s, stage_of)
-            track = _Track(stage_of, shape, window, Baseline(recall(shape), now_s))
-            self._tracks[job] = track
+            track = self._tracks[job] = _Track(stage_of, shape, window, phases.now)
+            self._enter(track, phases.now, recall, now_s)
         seen_s = self._see_locks(track, gpus, now_s)
         self._see_external_locks(track, gpus, now_s)
-        self._collect(track, track.sequence.taken(reports, track.stage_of))
+        self._collect(track, track.sequence.taken(reports, track.stage_of), phases)
+        if phases.now != track.phase:
+            self._enter(track, phases.now, recall, now_s)
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
         fresh = [one for one in confirmed if track.window.take(one)]
@@ -237,7 +256,24 @@ class IterationStats:
             newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,
             gpu_shift=shifted,
+            phase=track.phase,
+            phases_s=phases.spent_s,
         )
+
+    def _enter(
+        self,
+        track: _Track,
+        phase: Phase,
+        recall: Callable[[str], Recalled | None],
+        now_s: float,
+    ) -> None:
+        """Another phase has windows and a baseline of its own."""
+        track.phase, track.window = phase, MeasurementWindow(now_s, track.stage_of)
+        if phase.key not in track.baselines:
+            while len(track.baselines) >= PHASES_MAX:
+                del track.baselines[next(iter(track.baselines))]
+            recalled = recall(shape_in(track.shape, phase))
+            track.baselines[phase.key] = Baseline(recalled, now_s)
 
     def _unloaded(
         self, track: _Track, fresh: list[Iteration], *, loads: bool
@@ -321,11 +357,15 @@ class IterationStats:
         if not track.window.see(seen):
             track.window = MeasurementWindow(now_s, track.stage_of)
 
-    def _collect(self, track: _Track, reports: Iterable[ArrivedReport]) -> None:
+    def _collect(self, track: _Track, reports: Iterable[ArrivedReport], phases: Phases) -> None:
         """Joins the reports of one iteration; complete ones, and old ones, are closed."""
         track.reported.clear()
         for arrived in reports:
             report = arrived.report
+            if track.sequence.runs != track.runs:  # its numbers mean other iterations now
+                track.runs = track.sequence.runs
+                track.open.clear()
+                track.done.clear()
             track.operations_reported = bool(track.operations_reported or report.operations)
             one = track.open.get(report.iteration)
             if one is None:
@@ -345,17 +385,18 @@ class IterationStats:
             if report.peer_iteration_time_s is not None:
                 one.peers_s[report.uuid] = report.peer_iteration_time_s
             if one.complete:
-                self._close(track, one)
+                self._close(track, one, phases)
             # Ranks whose sources send in batches are as many iterations apart.
             apart = int(2.0 * report.age_s / max(report.duration_s, SHORTEST_S))
             while len(track.open) > min(OPEN_MAX + apart, PENDING_MAX):
-                self._close(track, track.open[min(track.open)])
+                self._close(track, track.open[min(track.open)], phases)
 
-    def _close(self, track: _Track, one: Iteration) -> None:
+    def _close(self, track: _Track, one: Iteration, phases: Phases) -> None:
         del track.open[one.number]
         track.done.append(one.number)
         if not one.complete and track.sequence.apart(one.number, one.durations_s):
             return
+        one.phase = phases.now if phases.take(one.operations, one.duration_s) else None
         track.reported.append(one)
         track.pending.append(one)
         if not one.peers_s:
@@ -379,6 +420,12 @@ class IterationStats:
         while track.pending and track.pending[0].arrived_s <= seen_s:
             one = track.pending.popleft()
             began_s = one.began_s - self._lag_s
-            if began_s >= track.window.since_s and bool(one.peers_s) == track.straggling:
+            same = one.phase == track.phase and bool(one.peers_s) == track.straggling
+            if began_s >= track.window.since_s and same:
                 confirmed.append(one)
         return confirmed
+
+
+def shape_in(shape: str, phase: Phase) -> str:
+    """Names what a baseline is of. Training's shape has its microbatches in it."""
+    return shape if phase.kind == "train" else f"{shape} {phase.key}"

@@ -14,13 +14,16 @@ from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.pace_shift import PaceShift
 from joulecut_controller.observe.variance import OperationVariance, ratios
-from joulecut_controller.view import GpuShift, StageLoad, Window
+from joulecut_controller.observe.work import InferredWork
+from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
 SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
+# Sequence lengths may vary by more than that: as many robust deviations as a normal iteration never is.
+OUTLIER_DEVIATIONS, DEVIATION_OF_MEDIAN = 6.0, 1.4826
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
 # Heat holds a GPU that much below its lock; clocks under a power cap vary by less.
 HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
@@ -32,6 +35,9 @@ CLOCKS_KEPT = 32
 HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
 REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
 KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
+WORK_ITERATIONS = (
+    64  # whose mean work times are adjusted to: the clocks' effect shows next to a change
+)
 LOAD_SAMPLES_MAX = 4096.0  # beyond it old samples fade, so that slow changes still show
 
 Busy = dict[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
@@ -49,6 +55,7 @@ class Iteration:
     timed: dict[str, Timed] = field(default_factory=dict)
     peers_s: dict[str, float] = field(default_factory=dict)  # by GPU: one may report twice
     span_s: float = 0.0  # of a mean over many iterations
+    phase: Phase | None = None  # None where it is no usual iteration of any phase
 
     @property
     def began_s(self) -> float:
@@ -83,6 +90,7 @@ class _Gpu:
     """One GPU: busy time, observed clocks, energy counter by time."""
 
     busy: Busy = field(default_factory=dict)
+    first: Busy = field(default_factory=dict)  # of the first WORK_ITERATIONS alone
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
     latest: tuple[float, float] | None = None
@@ -94,12 +102,14 @@ class _Gpu:
     def clock_mhz(self) -> int:
         return int(statistics.median_high(self.clocks_mhz)) if self.clocks_mhz else 0
 
-    def add(self, busy: Busy) -> None:
+    def add(self, busy: Busy, work: float) -> None:
+        """`work` is what the iteration's work is over that of the others."""
+        alike = {kind: (busy_s / work, count) for kind, (busy_s, count) in busy.items()}
         if len(busy) == 2:  # backwards and forwards, or what stands for them
             first, second = sorted(busy)
-            self.variance.add(busy[first], busy[second])
+            self.variance.add(alike[first], alike[second])
         elif "forward" in busy and "input" in busy:
-            self.variance.add(busy["forward"], busy["input"])
+            self.variance.add(alike["forward"], alike["input"])
         _add(self.busy, busy)
 
     def as_before(self, snapshot: GpuSnapshot) -> bool:
@@ -174,7 +184,10 @@ class MeasurementWindow:
         self.passes = 0
         self._settling = SETTLE_ITERATIONS
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
-        self._outliers_s: list[float] = []
+        self._works: deque[float] = deque(maxlen=ITERATIONS_KEPT)  # of the same iterations
+        self._work = InferredWork()
+        self._first_works: list[float] = []
+        self._outliers_s: list[tuple[float, float]] = []  # durations, and the work in them
         self._first: list[Iteration] = []  # outliers among them show only after some more
         self.shift_ratio = 1.0  # newest pace over the first under these clocks
         self._pace = PaceShift()
@@ -201,31 +214,49 @@ class MeasurementWindow:
             self._settling -= 1
             return False
         self._forget_figures()
-        if not self._usual(one.duration_s):
-            self._outliers_s.append(one.duration_s)
+        factor = self._work.factor(one.operations)
+        work = factor if factor is not None else self._usual_work()
+        adjusted_s = one.duration_s / work
+        if not self._usual(one.duration_s, adjusted_s):
+            self._outliers_s.append((one.duration_s, work))
             self._reported.leave_out(one)
             if len(self._outliers_s) < OUTLIERS_IN_ROW:
                 return False
             if self._durations_s:
                 before_s = statistics.fmean(self._durations_s)
-                self.shift_ratio = statistics.fmean(self._outliers_s) / before_s
-            self._durations_s = deque(self._outliers_s[:-1], maxlen=ITERATIONS_KEPT)
+                self.shift_ratio = statistics.fmean(s for s, _ in self._outliers_s) / before_s
+            self._durations_s = deque((s for s, _ in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
+            self._works = deque((w for _, w in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
-            self._loads = None
+            self._first_works, self._loads = [], None
             self._reported.holes.clear()
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
+        self._works.append(work)
         if self.shift_ratio == 1.0:
-            self.shift_ratio = self._pace.take(one.duration_s)
+            self.shift_ratio = self._pace.take(adjusted_s)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.until_s = max(self._reported.until_s, one.arrived_s)
         if len(self._first) < OUTLIERS_IN_ROW:
             self._first.append(replace(one, operations={}))  # the largest part of it
             self._look_back()
+        first = len(self._first_works) < WORK_ITERATIONS
+        if first:
+            self._first_works.append(work)
         for uuid, busy in one.operations.items():
-            self._gpus[uuid].add(busy)
+            self._gpus[uuid].add(busy, work)
+            if first:
+                _add(self._gpus[uuid].first, busy)
         return True
+
+    def _usual_work(self) -> float:
+        """Of iterations whose operations are not known: the mean of the others."""
+        return statistics.fmean(self._works) if self._works else 1.0
+
+    def _adjusted_s(self) -> list[float]:
+        """Iteration times at a work of 1."""
+        return [s / work for s, work in zip(self._durations_s, self._works, strict=True)]
 
     def see(self, snapshots: Iterable[tuple[str, GpuSnapshot, float]]) -> bool:
         """Adds observed clocks and energy counters, each with its time; False where a new window
@@ -282,6 +313,25 @@ class MeasurementWindow:
             power_w=power_w,
             operation_sd_ratio=operation,
             gpu_sd_ratio=gpu,
+            work=self._work_of(newest),
+        )
+
+    def _work_of(self, newest: int) -> WindowWork | None:
+        """None where no operations are reported."""
+        operations_s = {
+            uuid: {kind: busy_s / count for kind, (busy_s, count) in one.first.items() if count}
+            for uuid, one in self._gpus.items()
+            if one.first
+        }
+        if not operations_s:
+            return None
+        works, first_work = list(self._works)[-newest:], statistics.fmean(self._first_works)
+        adjusted_s = [first_work * s for s in self._adjusted_s()[-newest:]]
+        return WindowWork(
+            mean_s=statistics.fmean(adjusted_s),
+            sd_s=statistics.stdev(adjusted_s),
+            sd_ratio=statistics.stdev(works) / statistics.fmean(works),
+            operations_s=operations_s,
         )
 
     def loads(self, *, newest: bool = True) -> tuple[StageLoad, ...]:
@@ -320,16 +370,24 @@ class MeasurementWindow:
         for one in tuple(self._first):
             if not usual_s / OUTLIER_RATIO <= one.duration_s <= usual_s * OUTLIER_RATIO:
                 self._first.remove(one)
-                self._durations_s.remove(one.duration_s)
+                at = self._durations_s.index(one.duration_s)
+                del self._durations_s[at], self._works[at]
                 self._reported.leave_out(one)
 
-    def _usual(self, duration_s: float) -> bool:
+    def _usual(self, duration_s: float, adjusted_s: float) -> bool:
+        """Whether an iteration is like the others, as it was and at equal work."""
         if len(self._durations_s) < OUTLIERS_IN_ROW:
             return True
-        usual_s = statistics.median(list(self._durations_s)[-RECENT:])
-        return usual_s / OUTLIER_RATIO <= duration_s <= usual_s * OUTLIER_RATIO
+        newest_s = list(self._durations_s)[-RECENT:]
+        usual_s = statistics.median(newest_s)
+        off_s = statistics.median(abs(one - usual_s) for one in newest_s)
+        most = max(OUTLIER_RATIO, 1.0 + OUTLIER_DEVIATIONS * DEVIATION_OF_MEDIAN * off_s / usual_s)
+        if not usual_s / most <= duration_s <= usual_s * most:
+            return False
+        usual_s = statistics.median(self._adjusted_s()[-RECENT:])
+        return usual_s / OUTLIER_RATIO <= adjusted_s <= usual_s * OUTLIER_RATIO
 
 
 def stderr_s(window: Window) -> float:
-    """Standard error of the mean iteration time, in seconds."""
+    """Standard error of the mean iteration time as measured, in seconds."""
     return window.time_sd_s / math.sqrt(window.iterations)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from joulecut_controller.observe.baseline import Recalled
-from joulecut_controller.observe.iteration_stats import IterationStats, Measured
+from joulecut_controller.observe.iteration_stats import IterationStats, Measured, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
+from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placement, Placements
 from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import ReportedShapes
@@ -33,8 +34,8 @@ Recall = Callable[[str, str], Recalled | None]  # (job, shape) -> a baseline mea
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """One job in one pass. `shape` names pipeline, GPUs and profile: a baseline measured in one
-    shape does not hold in another.
+    """One job in one pass. `shape` names pipeline, GPUs, profile and phase: a baseline measured in
+    one shape does not hold in another.
     """
 
     view: JobView
@@ -160,6 +161,9 @@ class Observer:
             reporting = self._placements.reporting(policy.name)
             policy = replace(policy, pipeline=self._reported.pipeline(policy.name, reporting))
             unknown = self._reported.missing(policy.name, reporting)
+        if policy.pipeline is not None:
+            phase = self._stats.phase(policy.name)
+            policy = replace(policy, pipeline=as_run(policy.pipeline, phase))
         placement = self._placements.placement(policy, gpus, now_s, match)
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
@@ -209,8 +213,10 @@ class Observer:
             newest=measured.newest,
             newest_at_default=measured.newest_at_default,
             drift=measured.drift,
+            phase=measured.phase,
+            phases_s=measured.phases_s,
         )
-        return JobObservation(view, placement, measured, shape)
+        return JobObservation(view, placement, measured, shape_in(shape, measured.phase))
 
     def _shape(self, policy: JobPolicy, placement: Placement) -> str:
         known = self._shapes.get(policy.name)

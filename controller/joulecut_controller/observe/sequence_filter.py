@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from joulecut_controller.ports import ArrivedReport
 
 RESTART_IN_ROW = 3  # reports that count on from a lower number: a restarted job, not an echo
+PAUSE_S = 5.0  # an echo is late by seconds, a job that starts again by more ...
+PAUSE_ITERATIONS = 4.0  # ... and by some iterations
 NEAR = 64  # iterations: a GPU this close has lost reports, or reports soon
 
 
@@ -21,6 +23,7 @@ class _Place:
 
     last: int
     heard: int  # reports of the job until then
+    ended_s: float
     behind: int = 0
     behind_last: int = -1
 
@@ -30,8 +33,10 @@ class SequenceFilter:
     """The numbers that each GPU of one job has come to. `refused` counts by reason."""
 
     refused: Counter[str] = field(default_factory=Counter)
+    runs: int = 0  # how often the numbers began again
     _places: dict[str, _Place] = field(default_factory=dict)
     _heard: int = 0
+    _run_last: int = -1  # the highest number of this run
 
     def taken(
         self, reports: Iterable[ArrivedReport], uuids: Collection[str]
@@ -42,12 +47,16 @@ class SequenceFilter:
             if uuid not in uuids:
                 continue
             self._heard += 1
-            reason = self._refusal(uuid, number)
+            reason = self._refusal(uuid, arrived)
             if reason:
                 self.refused[reason] += 1
-            else:
-                self._places[uuid] = _Place(number, self._heard)
-                yield arrived
+                continue
+            place = self._places.get(uuid)
+            if place is not None and number <= place.last and number <= self._run_last:
+                self.runs, self._run_last = self.runs + 1, -1
+            self._run_last = max(self._run_last, number)
+            self._places[uuid] = _Place(number, self._heard, arrived.ended_s)
+            yield arrived
 
     def apart(self, number: int, reported: Collection[str]) -> bool:
         """Whether more GPUs are elsewhere than `reported` this incomplete iteration.
@@ -66,9 +75,12 @@ class SequenceFilter:
         self.refused["apart"] += len(reported)
         return True
 
-    def _refusal(self, uuid: str, number: int) -> str:
-        place = self._places.get(uuid)
+    def _refusal(self, uuid: str, arrived: ArrivedReport) -> str:
+        place, number = self._places.get(uuid), arrived.report.iteration
         if place is None or number > place.last:
+            return ""
+        pause_s = max(PAUSE_S, PAUSE_ITERATIONS * arrived.report.duration_s)
+        if arrived.ended_s - arrived.report.duration_s - place.ended_s > pause_s:
             return ""
         if number == place.last:
             return "duplicate"

@@ -5,6 +5,7 @@ outside the site's range enters a problem, so no solver can choose it.
 """
 
 import hashlib
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -273,11 +274,17 @@ def _same(old: Costs, new: _Priced) -> bool:
     after = (new.allowed_mhz, new.default_mhz, new.width, new.inputs, new.classes, new.gpus)
     if before != after or not _ratios_hold(old, new.ratios):
         return False
-    return all(
-        abs(option.time_s - before.time_s) <= TIME_TOLERANCE * before.time_s
-        and abs(option.energy_j - before.energy_j) <= ENERGY_TOLERANCE * before.energy_j
+    pairs = [
+        (option, before)
         for key, by_clock in new.uniform.items()
         for option, before in zip(by_clock.values(), old.uniform[key].values(), strict=True)
+    ]
+    # What all operations have in common is work, and clocks are chosen alike for any.
+    work = statistics.median(option.time_s / before.time_s for option, before in pairs)
+    return all(
+        abs(option.time_s / work - before.time_s) <= TIME_TOLERANCE * before.time_s
+        and abs(option.energy_j / work - before.energy_j) <= ENERGY_TOLERANCE * before.energy_j
+        for option, before in pairs
     )
 
 

@@ -142,6 +142,7 @@ class Comparison:
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES  # where clocks change within an iteration
     constant_s: float = 0.0
+    work: float = 1.0  # of the baseline's iterations, over that of the costs
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
@@ -183,6 +184,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         gap_ratio=answer.gap,
         saved_by_granularity=((answer.granularity, own_saved),),
         constant_s=comparison.constant_s,
+        work=comparison.work,
     )
 
 

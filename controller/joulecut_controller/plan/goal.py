@@ -9,10 +9,11 @@ from dataclasses import replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate, with_jitter
-from joulecut_controller.plan.pace import learn
+from joulecut_controller.plan.pace import doubt_ratio, learn
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.replicas import clocks_for
 from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.work import work_between, work_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal this much tighter than it need be stands; it is never held when it became too loose.
@@ -38,9 +39,15 @@ def learn_pace(
     running = evaluate(costs, state.clocks)
     if running is None:
         return state, False
+    baseline = inputs.job.baseline
+    assert baseline is not None
+    measured_s = measured.adjusted_mean_s
+    seen, known = work_of(measured, costs, running), work_of(baseline, costs, at_default(costs))
+    if seen is not None and known is not None:
+        measured_s /= work_between(seen, known, (measured, baseline))
     running = with_jitter(running, costs, state.jitter, solver)
     # Pace is learnt from means, whichever statistic the deadline is for.
-    deadline_s -= inputs.job.policy.slo.beyond_mean_s(measured.time_sd_s)
+    deadline_s -= inputs.job.policy.slo.beyond_mean_s(measured.adjusted_sd_s)
     limit_s, peer_s = deadline_s, inputs.job.peer_iteration_time_s
     if peer_s is not None:
         limit_s = max(deadline_s, peer_s * (1.0 + PEER_LATE_RATIO))
@@ -48,7 +55,9 @@ def learn_pace(
             return state, False  # the time measured is the straggler's, not ours
     pace, late = learn(
         state.pace,
-        measured=measured,
+        measured_s=measured_s,
+        iterations=measured.iterations,
+        doubt=doubt_ratio(measured, baseline),
         modelled_s=running.mean_s + state.constant_s,
         limit_s=limit_s,
         at_default=measured_ratio,

@@ -25,6 +25,7 @@ Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
 GAP_RATIO_MAX = 0.5
 # Deadlines agree to 1e-9 and more; this only absorbs the change from model to real seconds.
 DEADLINE_ROUNDING = 1e-6
+WORK_MIN = 1.0 / 16.0  # sequences of one job differ by a few powers of two
 GENERATION_MAX = 2**63 - 1  # what every store and language can carry
 
 
@@ -303,7 +304,9 @@ def _beside(forecast: Forecast, solution: Solution, moved: float) -> str:
     constant_s = forecast.constant_s
     if not 0.0 <= constant_s <= CONSTANT_RATIO_MAX * forecast.baseline_time_s:  # not a number too
         return f"{constant_s:.4g} s beside the pipeline are absurd"
-    least_s = moved * solution.iteration_time_s + constant_s
+    if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
+        return f"work of {forecast.work:.3g} times what was predicted is absurd"
+    least_s = forecast.work * (moved * solution.iteration_time_s + constant_s)
     if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
         return (
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "

@@ -17,6 +17,8 @@ from joulecut_engine.optimize.recorded import Recorded
 OPERATION_MIN = 0.0005
 # A job with more has something else than jitter, and its graph would not explain it.
 OPERATION_MAX = 0.2
+# Where operations are not reported: with more, whole iterations vary instead (sequence lengths).
+OPERATION_UNKNOWN_MAX = 0.05
 GPU_MIN = 0.0005
 # Variances are held while new ones are within this: from 30 iterations a standard deviation is
 # known to an eighth, and every change means another solve.
@@ -65,7 +67,7 @@ def jitter_of(
 
 
 def _iteration(window: Window) -> float:
-    return window.time_sd_s / window.time_mean_s
+    return window.adjusted_sd_s / window.adjusted_mean_s
 
 
 def _operation(window: Window, pipeline: Pipeline) -> float:
@@ -76,9 +78,10 @@ def _operation(window: Window, pipeline: Pipeline) -> float:
     is where the job reports no operations.
     """
     along = 2.0 * (pipeline.microbatches * pipeline.chunks + pipeline.stages - 1)
-    most = min(OPERATION_MAX, _iteration(window) * math.sqrt(along))
     known = window.operation_sd_ratio
-    return most if known is None else min(known, OPERATION_MAX)
+    if known is None:
+        return min(OPERATION_UNKNOWN_MAX, _iteration(window) * math.sqrt(along))
+    return min(known, OPERATION_MAX)
 
 
 def _near(held: Jitter, seen: Jitter) -> bool:

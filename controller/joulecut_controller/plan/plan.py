@@ -57,6 +57,7 @@ class Forecast:
     extrinsic_bloat_w: float | None = None
     variability_bloat_w: float | None = None  # ... or unless the times of all GPUs are measured
     constant_s: float = 0.0  # of the iteration: communication and optimizer, whatever the clocks
+    work: float = 1.0  # inferred work of an iteration over that of the predicted costs
 
     @property
     def bounded(self) -> bool:

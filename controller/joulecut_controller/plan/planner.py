@@ -32,6 +32,7 @@ from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
+    DOUBT_STDERRS,
     EXPLAINED_RATIO,
     Pace,
     constant_s,
@@ -44,6 +45,8 @@ from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
+from joulecut_controller.plan.veto import Kind, Veto, first, releases
+from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobView
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
@@ -108,17 +111,16 @@ def decide(
     if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
-    hindered = obstacle(inputs)
-    if hindered:
-        if inputs.job.policy.profile is None:
+    against = vetoes(inputs)
+    if (veto := first(against)) is not None:
+        if any(one.kind == "profile" for one in against):
             state = replace(state, costs=None)  # of a profile that was taken away
-        return _give_back(state, *hindered)
-    if inputs.default_window:
-        suspended = suspend(state, inputs.view.now_s)
-        return Decision("default", "holdout", inputs.default_window, suspended)
+        if releases(against):
+            return _give_back(state, veto.kind, veto.text)
+        return Decision("default", veto.kind, veto.text, suspend(state, veto, inputs.view.now_s))
     if state.suspended is not None and (wait_s := rest_s(state.suspended, inputs)) > 0.0:
-        words = f"a default window was cut short; clocks are not lowered for {wait_s:.0f} s yet"
-        return Decision("default", "holdout", words, state)
+        words = f"{state.suspended.ended} is over; clocks are not lowered for {wait_s:.0f} s yet"
+        return Decision("default", "dwell", words, state)
     priced: Costs | str | None = state.costs if inputs.priced else None
     if priced is None:
         gpus, held = inputs.view.gpus, state.costs
@@ -148,7 +150,7 @@ def _resume(
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
     again = replace(
         state,
-        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, f"{named} goes on"),
+        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, "an earlier term"),
         pace=Pace(earlier.iteration_time_s / made.mean_s),
         rung=Rung(earlier.granularity, earlier.resumption.limits),
     )
@@ -160,9 +162,9 @@ def _resume(
     return _give_back(state, "earlier", f"{named} does not go on: {why}")
 
 
-def given_up(state: PlannerState, reason: str) -> Decision:
+def given_up(state: PlannerState, veto: Veto) -> Decision:
     """Default clocks for a job that could not be planned."""
-    return _give_back(state, "fault", reason)
+    return _give_back(state, veto.kind, veto.text)
 
 
 def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
@@ -170,15 +172,14 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
     return Decision("default", topic, reason, state)
 
 
-def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
-    """(topic, reason) that forbids any plan before anything is computed; the first counts."""
+def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
+    """Everything that forbids a plan before anything is computed."""
     job, policy = inputs.job, inputs.job.policy
     counted, needed = inputs.baseline_progress
     progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
-    stale = _stale(inputs)
-    reasons: tuple[tuple[bool, str, str], ...] = (
+    stale, phase = _stale(inputs), job.phase
+    found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
-        (bool(inputs.paused), "paused", inputs.paused),
         (
             policy.pipeline is None,
             "pipeline",
@@ -197,13 +198,18 @@ def obstacle(inputs: PlanningInput) -> tuple[str, str] | None:
         ),
         (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
+            phase.kind not in ("train", "other"),
+            "phase",
+            f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
+        ),
+        (
             job.baseline is None,
             "baseline",
             f"measuring the baseline ({job.external_lock or progress})",
         ),
-        (bool(inputs.unready), "unready", inputs.unready),
     )
-    return next(((topic, reason) for found, topic, reason in reasons if found), None)
+    own = (Veto(kind, text) for applies, kind, text in found if applies)
+    return (*inputs.vetoes, *own)
 
 
 def _stale(inputs: PlanningInput) -> str:
@@ -224,18 +230,19 @@ def _within_reach(
     default = at_default(costs)
     measured = measured_graph(job, costs.graph, state.measured)
     state = replace(state, measured=measured)
-    unexplained = _unexplained(job, moved_ratio(job) * default.iteration_time_s, measured)
+    work, base_s = work_of(baseline, costs, default) or 1.0, baseline.adjusted_mean_s
+    unexplained = _unexplained(job, work * moved_ratio(job) * default.iteration_time_s, measured)
     if unexplained:
         return _give_back(state, "explained", unexplained)
     slo = job.policy.slo
-    beyond_s = slo.beyond_mean_s(baseline.time_sd_s)
-    deadline_s = slo.deadline_s(baseline.time_mean_s + beyond_s)
-    if surely_above(baseline, deadline_s - beyond_s):
+    beyond_s = slo.beyond_mean_s(baseline.adjusted_sd_s)
+    deadline_s = slo.deadline_s(base_s + beyond_s)
+    if surely_above(base_s, baseline.stderr_ratio, deadline_s - beyond_s):
         return _give_back(
             state,
             "unreachable",
             f"target unreachable: {slo.given_as} asks for {deadline_s:.4g} s an "
-            f"iteration, default clocks give {baseline.time_mean_s + beyond_s:.4g} s: no change",
+            f"iteration, default clocks give {base_s + beyond_s:.4g} s: no change",
         )
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
@@ -248,8 +255,9 @@ def _within_reach(
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
-    state = replace(state, constant_s=constant_s(job, default.mean_s, state.constant_s))
-    measured_ratio = baseline.time_mean_s / (default.mean_s + state.constant_s)
+    beside_s = constant_s(job, base_s / work, default.mean_s, state.constant_s)
+    state = replace(state, constant_s=beside_s)
+    measured_ratio = base_s / (default.mean_s + state.constant_s)
     pace_ratio = job.drift.pace_ratio
     if pace_ratio != state.pace_ratio:
         shifted = state.pace.shifted(pace_ratio / state.pace_ratio)
@@ -270,13 +278,14 @@ def _within_reach(
         costs,
         goal,
         default,
-        baseline.time_mean_s,
+        base_s,
         ratio,
         promised_s,
         jitter,
         rung.granularity,
         rung.limits,
         constant_s=state.constant_s,
+        work=work,
     )
     if suspended is not None:
         comparison, answer = as_before(
@@ -429,17 +438,18 @@ def _unexplained(job: JobView, modelled_s: float, measured: MeasuredGraph | None
     Iterations whose operations differ are explained by their own operations, not by means.
     """
     assert job.baseline is not None
-    measured_s = job.baseline.time_mean_s
+    measured_s, doubt = job.baseline.adjusted_mean_s, DOUBT_STDERRS * job.baseline.stderr_ratio
     if measured is not None:
         if measured.complaint:
             return f"{measured.complaint}: no change"
         modelled_s = measured_s / measured.ratio
-    most = CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO
-    if modelled_s * (1.0 - EXPLAINED_RATIO) <= measured_s <= modelled_s * (1.0 + most):
+    least = EXPLAINED_RATIO + doubt
+    most = max(CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO, least)
+    if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""
     return (
         f"the pipeline graph predicts {modelled_s:.4g} s an iteration, but {measured_s:.4g} s were "
-        f"measured (allowed {EXPLAINED_RATIO:.0%} less, {most:.0%} more): no change"
+        f"measured (allowed {least:.0%} less, {most:.0%} more): no change"
     )
 
 

@@ -13,6 +13,7 @@ from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.trust import short_window
 from joulecut_controller.trust.interval import Interval
@@ -36,10 +37,8 @@ class PlanningInput:
     measured_applied: bool
     stale_s: float
     host_power_w: float = 0.0
-    paused: str = ""  # why this controller may not act for the job now
-    unready: str = ""  # why nothing can be computed yet
+    vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    default_window: str = ""  # sentence of a running one: default clocks are measured
     slowdown: Interval | None = None  # of the clocks in force, against adjacent default windows
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
@@ -58,12 +57,12 @@ class PlanningInput:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedPlan:
-    """Clocks that resume: after a default window, or under a new leader. `why` says so."""
+    """Clocks that go on after `ended`: a veto that did not release them, or under a new leader."""
 
     clocks: Clocks
     goal: Goal | None
     since_s: float
-    why: str = "default clocks are measured, the same clocks again"
+    ended: str = "the veto"
 
 
 @dataclass(frozen=True, slots=True)

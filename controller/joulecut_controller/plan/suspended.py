@@ -1,7 +1,7 @@
-"""A plan suspended for a default window, and resumed after it.
+"""A plan suspended by a veto, and resumed after it.
 
-A window at default clocks is a measurement: the plan's learned pace stays, and the same clocks
-resume unless a clearly better plan is known by then. Pure.
+What was learnt of the job stays, and the same clocks resume unless a clearly better plan is known
+by then. Pure.
 """
 
 from dataclasses import replace
@@ -17,14 +17,23 @@ from joulecut_controller.plan.goal import ROUNDING, dwell_s
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
 from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.veto import Veto
 from joulecut_engine.optimize.problem import Solution
 
+SHORT: dict[str, str] = {
+    "default-window": "the window at default clocks",
+    "silent": "the silence",
+    "stale": "the silence of an agent",
+    "layout": "the search for the job's GPUs",
+    "phase": "the other phase",
+}
 
-def suspend(state: PlannerState, now_s: float) -> PlannerState:
+
+def suspend(state: PlannerState, veto: Veto, now_s: float) -> PlannerState:
     """Default clocks; the clocks before are kept to be resumed."""
     suspended = state.suspended
     if suspended is None and state.clocks is not None:
-        suspended = SuspendedPlan(state.clocks, state.goal, now_s)
+        suspended = SuspendedPlan(state.clocks, state.goal, now_s, SHORT[veto.kind])
     return replace(state, clocks=None, goal=None, suspended=suspended)
 
 
@@ -70,7 +79,7 @@ def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Foreca
     if choice_clocks != suspended.clocks:
         return ""
     return (
-        f"{suspended.why}: predicted "
+        f"{suspended.ended} is over, the same clocks again: predicted "
         f"{forecast.iteration_time_s:.4g} s an iteration ({forecast.slowdown_ratio:+.2%}), "
         f"{forecast.saved_ratio:.1%} less energy"
     )

@@ -9,14 +9,16 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any, get_args
 
 from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL, Hold, HoldKind
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.trust.breaker import Breaker, IterationTime, limit_of
+from joulecut_controller.trust.breaker import Breaker, Finding, IterationTime, limit_of
 
 TOPIC = "hold"
 RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
@@ -68,9 +70,12 @@ class Holds:
         """Holds on this job: its own first, then those on all jobs."""
         return self._own(job).holds + (self._own(ALL).holds if job != ALL else ())
 
-    def word(self, job: str) -> str:
-        """Why nothing is done for the job; empty where nothing holds it."""
-        return next((hold.sentence for hold in self.of(job)), "")
+    def vetoes(self, job: str) -> tuple[Veto, ...]:
+        """Why nothing is done for the job."""
+        return tuple(
+            Veto("breaker" if hold.kind == "breaker" else "command", hold.sentence)
+            for hold in self.of(job)
+        )
 
     def trips(self, job: str) -> int:
         """Trips of the breaker within TRIP_MEMORY_S."""
@@ -221,27 +226,39 @@ class Breakers:
         """
         job, measured = observation.view.policy.name, observation.measured
         watched = self._watched.setdefault(job, _Watched())
-        breaker, phase = watched.breaker, (observation.shape, measured.phase)
+        breaker, shape, now = watched.breaker, observation.shape, measured.phase
         watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
         default = measured.at_default and not held
         watched.default_since_s = min(watched.default_since_s, now_s) if default else math.inf
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
-            IterationTime(one.duration_s, max(one.peers_s.values(), default=None), phase)
+            IterationTime(
+                one.duration_s,
+                max(one.peers_s.values(), default=None),
+                (shape, (one.phase or now).key),
+            )
             for one in measured.reported
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
         if default:
             breaker.see_default(ended)
-        # What an earlier controller measured counts until this one has seen default clocks.
-        reference = breaker.reference(phase) or measured.baseline
-        if reference is None:
-            return
-        limit = limit_of(observation.view.policy, reference, allotted_s)
-        if held:
-            finding = breaker.controlled(ended, limit, peers_ours=_peers_ours(observation))
-        else:
-            finding = breaker.at_default(ended, limit)
+        for phase, alike in groupby(ended, key=lambda one: one.phase):
+            # What an earlier controller measured counts until this one has seen default clocks.
+            known = measured.baseline if phase == (shape, now.key) else None
+            reference = breaker.reference(phase) or known
+            if reference is None:
+                continue
+            limit = limit_of(observation.view.policy, reference, allotted_s)
+            if held:
+                finding = breaker.controlled(alike, limit, peers_ours=_peers_ours(observation))
+            else:
+                finding = breaker.at_default(alike, limit)
+            self._found(job, breaker, finding)
+            if finding:
+                break
+
+    def _found(self, job: str, breaker: Breaker, finding: Finding) -> None:
+        """A trip is held and logged, or one that default clocks explain is withdrawn."""
         if finding == "trip":
             hold = self._holds.trip(job, f"{breaker.evidence}, twice in a row")
             self._audit.note("hold", job, hold.sentence, by=hold.by, trips=self._holds.trips(job))

@@ -16,6 +16,7 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.ports import StoredBaseline
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
@@ -95,11 +96,12 @@ class BaselineRecord:
             return
         made = StoredBaseline(baseline, self._measured_unix_s(drift))
         kept = self._kept
-        if kept and kept[0] == observation.shape and not _differs(made, kept[1]):
+        shape = observation.shape
+        if kept and kept[0] == shape and not _differs(made, kept[1]):
             return
         first = replace(baseline, time_mean_s=baseline.time_mean_s / drift.moved_ratio)
-        await in_thread(self._write, observation.shape, made, StoredBaseline(first))
-        self._kept = (observation.shape, made)
+        await in_thread(self._write, shape, made, StoredBaseline(first))
+        self._kept = (shape, made)
 
     def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
         """None where the job has changed since, so that a new leader looks soon."""
@@ -170,33 +172,37 @@ class JobController:
             self._asked_before = asked_before(self._context.store.last_plan_json(self.policy.name))
         return self._asked_before
 
-    async def verify(self, observation: JobObservation, view: View, hold: str = "") -> str:
-        """Checks what is applied against what is observed and releases what must not stay. `hold`
-        says why the job must not be controlled.
+    async def verify(
+        self, observation: JobObservation, view: View, holds: tuple[Veto, ...] = ()
+    ) -> tuple[Veto, ...]:
+        """Checks what is applied against what is observed and releases what must not stay. `holds`
+        say why the job must not be controlled.
 
-        Returns why the job cannot be planned now; empty where it can.
+        Returns the vetoes of this controller: commands, the breaker, failures, leases.
         """
         self._orphaned, self._earlier = {}, None
         rollout, lost = self.rollout, self._context.leases.lost
         self.policy = observation.view.policy  # its mode as far as it is possible now
         if lost:
             self._applied_plan.forget()
-            return lost
+            return (Veto("term", lost),)
         if self.policy.mode != "enforce":
             await self._leave_enforce(observation)
-            return ""
+            return holds
         if self._applied_plan.holding:
             await self._verify_clocks(observation, view)
         if self._applied_plan.holding is None:  # default clocks run, whatever was decided
             rollout.state = replace(rollout.state, clocks=None)
-        waits = hold or self._backoff.wait(self._context.now_s())
+        waits = self._backoff.wait(self._context.now_s())
+        found = (*holds, *((Veto("back-off", waits),) if waits else ()))
         self._orphaned = self._applied_plan.orphaned_leases(observation, view)
-        if self._orphaned and not waits:
+        if self._orphaned and not found:
             self._earlier = self._earlier_plan(observation, view)
         if self._orphaned and self._earlier is None:
             await self._clear_orphaned()
-            return "clearing orphaned leases of an earlier term or attempt: default clocks"
-        return waits
+            words = "clearing orphaned leases of an earlier term or attempt: default clocks"
+            return (*found, Veto("orphaned", words))
+        return found
 
     def _earlier_plan(self, observation: JobObservation, view: View) -> EarlierPlan | None:
         """The stored plan of an earlier term that all orphaned leases are of, if it was made for
@@ -257,7 +263,11 @@ class JobController:
             store.keep_notebook(name, text)
 
     def planning_input(
-        self, observation: JobObservation, view: View, host_power_w: float, paused: str
+        self,
+        observation: JobObservation,
+        view: View,
+        host_power_w: float,
+        vetoes: tuple[Veto, ...],
     ) -> PlanningInput:
         holding = self._applied_plan.holding
         locks, asked = observation.measured.locks, holding.locks if holding else {}
@@ -278,7 +288,7 @@ class JobController:
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._context.stale_s,
             host_power_w=host_power_w,
-            paused=paused,
+            vetoes=vetoes,
             granularity=self.granularity,
             prices=prices,
             earlier=self._earlier,

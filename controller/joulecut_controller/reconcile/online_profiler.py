@@ -27,9 +27,10 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.own_clocks import pace_setters
-from joulecut_controller.plan.planner import Decision, obstacle
+from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
+from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_engine.graph.pipeline import KINDS, Profile
@@ -56,7 +57,7 @@ class OnlineProfiler:
         self._powered_s: deque[float] = deque(maxlen=POWERED_ITERATIONS)
         self._since_s = math.nan
         self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
-        self._added_s = math.nan  # since when the clocks of the newest window in the log ran
+        self._tried: Advice | None = None  # whose clocks were set last
         self._said = ""
         self.advice: Advice | None = None
         self.probed: ProbedJob | None = None  # as of the last decision
@@ -68,7 +69,8 @@ class OnlineProfiler:
     def learn(self, observation: JobObservation, view: Mapping[str, GpuView], kept: str) -> str:
         """Add a window that has ended; returns the log to store, empty if nothing is new."""
         measured, job = observation.measured, observation.view
-        if job.policy.profile is not None or job.policy.pipeline is None:
+        other = job.phase.kind == "evaluate" or job.policy.pipeline is None
+        if job.policy.profile is not None or other:
             return ""
         if self._log.shape != observation.shape:
             self.probed = None
@@ -100,7 +102,6 @@ class OnlineProfiler:
             return ""
         self._log, self._said = self._log.add(measurement)
         self._durations_s.clear()
-        self._added_s = self._since_s
         return self._log.state()
 
     def _forget(self) -> str:
@@ -184,18 +185,20 @@ class OnlineProfiler:
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
-        hindered = obstacle(replace(inputs, job=job, unready=""))
-        if hindered is None and inputs.job.policy.slo.statistic != "mean":
-            hindered = ("profile", "a p95 target needs a profile: no change")
-        if hindered is not None:
-            self.advice = None
-            return Decision("default", hindered[0], hindered[1], replace(state, clocks=None))
-        suspension = inputs.default_window or _slower(inputs)
-        if suspension:
+        against = [
+            veto for veto in vetoes(replace(inputs, job=job)) if veto.kind != "unready"
+        ]  # learning needs no solver
+        if inputs.job.policy.slo.statistic != "mean":
+            against.append(Veto("profile", "a p95 target needs a profile: no change"))
+        if slower := _slower(inputs):
+            against.append(Veto("default-window", slower))
+        if (veto := first(against)) is not None:
             known = self.advice is not None and self._log.measurements
-            if known and any(inputs.running.values()):
+            if releases(against):
+                self.advice, self._suspended_mhz = None, ()
+            elif known and any(inputs.running.values()):
                 self._suspended_mhz = self._now_mhz(inputs)
-            return Decision("default", "holdout", suspension, replace(state, clocks=None))
+            return Decision("default", veto.kind, veto.text, replace(state, clocks=None))
         if not self._log.measurements and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
             return Decision("default", "probing", words, replace(state, clocks=None))
@@ -225,7 +228,10 @@ class OnlineProfiler:
             return advise(facts, self._log)
         advice = advise(replace(facts, now_mhz=suspended_mhz), self._log)
         if advice.time_s is None:  # the clocks before were not measured yet
-            return advise(facts, self._log)
+            tried = self._tried
+            if tried is None or tried.clocks_mhz != suspended_mhz:
+                return advise(facts, self._log)
+            return tried
         if advice.changes:
             return advice
         reason = f"default clocks are measured, the same clocks again; {advice.reason}"
@@ -244,9 +250,6 @@ class OnlineProfiler:
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
             return Decision("keep", "probing", words, state, advice=advice)
-        if lowers and not any(inputs.running.values()) and self._added_s != self._since_s:
-            words = f"{reason}; default clocks are measured first"
-            return Decision("keep", "probing", words, state, advice=advice)
         counted, wanted = inputs.baseline_progress[0], facts.window_iterations
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
@@ -255,7 +258,7 @@ class OnlineProfiler:
             words = f"{reason}; default clocks are measured first"
             state = replace(state, look_wanted=True)
             return Decision("keep", "probing", words, state, advice=advice)
-        state = replace(state, changed_s=inputs.view.now_s)
+        state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
             "change",
             "probing",

@@ -20,9 +20,9 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.pace import surely_above
+from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, obstacle
+from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
@@ -31,6 +31,7 @@ from joulecut_controller.plan.solver_cache import (
     Unanswered,
     kept_answer,
 )
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
 from joulecut_controller.reconcile.job_controller import JobController
@@ -234,7 +235,7 @@ class PlanningStep:
         name = inputs.job.policy.name
         planning = self._planning(name)
         planning.holds = job.applied is not None
-        hindered, rests_on = obstacle(inputs) is not None, _rests_on(inputs)
+        hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
         if stands and _on_time(inputs, job.applied):
             return Decision("keep", "steady", "plan unchanged", job.rollout.state)
@@ -285,15 +286,17 @@ class PlanningStep:
         except Unanswered:
             return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:
-            return given_up(state, f"cannot be planned: {error}: no change")
+            return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
 
 
 def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
     """Whether the iterations under the applied plan keep its deadline, as far as can be said."""
-    current, slo = inputs.job.current, inputs.job.policy.slo
-    if current is None or applied is None or applied.deadline_s is None:
+    job, slo = inputs.job, inputs.job.policy.slo
+    current, baseline = job.current, job.baseline
+    if current is None or baseline is None or applied is None or applied.deadline_s is None:
         return True
-    return not surely_above(current, applied.deadline_s - slo.beyond_mean_s(current.time_sd_s))
+    limit_s = applied.deadline_s - slo.beyond_mean_s(current.adjusted_sd_s)
+    return not surely_above(current.adjusted_mean_s, doubt_ratio(current, baseline), limit_s)
 
 
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
@@ -306,7 +309,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         job.stages,
         inputs.mode,
         inputs.running,
-        inputs.default_window,
+        any(veto.kind == "default-window" for veto in inputs.vetoes),
         inputs.allotted_s,
         inputs.host_power_w,
         job.baseline is None,

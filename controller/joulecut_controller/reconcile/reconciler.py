@@ -15,17 +15,15 @@ import math
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from joulecut_controller.board import Board, JobBoard, Learnt
+from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.orders import ALL
-from joulecut_controller.plan.planner import SOLVING, Decision, given_up
-from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.plan.power_limits import needed_w, without_limits
+from joulecut_controller.plan.power_limits import needed_w
 from joulecut_controller.policy.opt_in import with_opted_in
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
@@ -38,6 +36,7 @@ from joulecut_controller.reconcile.fleet_prior_shadow import FleetPriorShadow
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.job_step import JobSteps, Picture
 from joulecut_controller.reconcile.learning import Learner, Learning
 from joulecut_controller.reconcile.leases import Leases, overtaken
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
@@ -45,8 +44,7 @@ from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
 from joulecut_controller.reconcile.power_limits import PowerBudget
-from joulecut_controller.reconcile.training_samples import teach
-from joulecut_controller.reconcile.trust_inputs import StoredBook, advice_to_enforce, job_seen
+from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import View
 from joulecut_engine.graph.pipeline import Profile
@@ -61,15 +59,6 @@ SLICES_PER_STEP = 3  # of computation: verify, learn, plan
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 
 Observations = Mapping[str, JobObservation]  # by job
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One job as the last pass saw it: what its next decision is made of."""
-
-    inputs: PlanningInput
-    observation: JobObservation
-    view: View
 
 
 class Reconciler:
@@ -100,13 +89,12 @@ class Reconciler:
         text that `learner` was restored from, if it was. Raises Unavailable.
         """
         self._reports = tuple(reports)
-        self._fleet, self._learner, self._pacing, self._unready = fleet, learner, pacing, unready
+        self._fleet, self._learner, self._pacing = fleet, learner, pacing
         self._rates = rates
         self._pass_number = 0
         self._last_success_s = now_s()
         self._unrenewed: set[str] = set()
         self._ttl_max_s = 0.0  # what every agent allows; 0: not known yet
-        self._pictures: dict[str, Picture] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._computing = asyncio.Lock()  # one job's slice a turn of the event loop
         self._turns_due = 0  # jobs that wait for theirs
@@ -142,6 +130,18 @@ class Reconciler:
             arrived=self._answered,
             metrics=self.metrics,
             now_s=now_s,
+        )
+        self._job_steps = JobSteps(
+            fleet=fleet,
+            context=self._context,
+            services=self._services,
+            planning=self._planning,
+            learner=learner,
+            jobs=self._jobs,
+            policy=lambda: self._policy,
+            ttl_s=self.ttl_s,
+            unready=unready,
+            examined=self._examined,
         )
         self.commands = Commands(
             fleet=fleet,
@@ -267,7 +267,7 @@ class Reconciler:
         policies = {policy.name: policy for policy in self.policy.jobs}
         for name in [name for name in self._jobs if name not in policies]:
             async with self.commands.acting(name):
-                self._pictures.pop(name, None)
+                self._job_steps.pictures.pop(name, None)
                 await self._jobs.pop(name).release_all("the job left the policy")
         self._turns = {name: turn for turn, name in enumerate(policies)}
         for name, policy in policies.items():
@@ -362,15 +362,16 @@ class Reconciler:
             if name not in self._jobs:
                 return
             await self._turn()
-            paused = await self._verify(name, observation, view)
+            steps = self._job_steps
+            vetoes = await steps.verify(name, observation, view)
             if self._examined(name):
                 await self._turn()
-            self._estimate(name, observation, view)
-            inputs = self._planning_input(name, observation, view, paused)
-            self._pictures[name] = Picture(inputs, observation, view)
+            steps.estimate(name, observation, view)
+            inputs = steps.planning_input(name, observation, view, vetoes)
+            steps.pictures[name] = Picture(inputs, observation, view)
             if self._examined(name):
                 await self._turn()
-            await self._plan_and_apply(name)
+            await steps.plan_and_apply(name)
             await self._jobs[name].baseline.keep(observation)
             self._services.fleet_prior.see(observation, self._jobs[name].profiler, view)
 
@@ -393,83 +394,14 @@ class Reconciler:
 
     def _resume(self, name: str) -> None:
         """The job's plan goes on; a step under way finds the answer itself, or the next does."""
-        if name in self._pictures and name not in self._steps and self.leads:
+        if name in self._job_steps.pictures and name not in self._steps and self.leads:
             self._begin(name, self._resumed(name))
 
     async def _resumed(self, name: str) -> None:
         async with self.commands.acting(name):
             await self._turn()
-            if name in self._pictures:
-                await self._plan_and_apply(name)
-
-    async def _verify(self, name: str, observation: JobObservation, view: View) -> str:
-        """Breaker, drift and orphaned leases. Returns why the job may not be planned now."""
-        services, job, leases = self._services, self._jobs[name], self._context.leases
-        held, allotted_s = leases.of(name) is not None, services.budgets.deadline_s(name)
-        services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
-        services.breakers.rearm(observation)
-        hold = services.holds.word(name)
-        paused = await job.verify(observation, view, hold)
-        if leases.lost or not hold:
-            return paused
-        await job.release_all(hold)
-        return hold
-
-    def _estimate(self, name: str, observation: JobObservation, view: View) -> None:
-        """Predictions are compared with measurements first, then learn from them."""
-        job = self._jobs[name]
-        shifted = observation.measured.gpu_shift
-        for uuid in shifted.uuids if shifted else ():
-            self._learner.forget_gpu(name, uuid)
-        if self._examined(name):
-            job.taught += 1
-            job.errors = teach(
-                observation.view,
-                observation.measured,
-                self._learner,
-                gpus=view.gpus,
-                before=job.errors,
-                turn=job.taught,
-            )
-        job.profile_online(observation, view)
-
-    def _planning_input(
-        self, name: str, observation: JobObservation, view: View, paused: str
-    ) -> PlanningInput:
-        job, services = self._jobs[name], self._services
-        host_power_w = self.policy.cost.host_power_w
-        inputs = job.planning_input(observation, view, host_power_w, paused)
-        # A plan of an earlier term needs no solver to go on.
-        resumes = inputs.earlier is not None or job.rollout.state.clocks is not None
-        inputs = replace(
-            inputs,
-            job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
-            unready="" if resumes else self._unready(),
-            allotted_s=services.budgets.deadline_s(name),
-            examined=self._examined(name),
-        )
-        seen = job_seen(
-            inputs,
-            observation,
-            unix_s=self._context.unix_s(),
-            applied=job.applied,
-            learning=job.learning,
-            wanted=job.rollout.state.look_wanted,
-            suspected=services.breakers.suspected(name),
-        )
-        inputs = replace(inputs, default_window=services.default_windows.step(seen))
-        return replace(inputs, slowdown=services.default_windows.slowdown(name))
-
-    async def _plan_and_apply(self, name: str) -> None:
-        """A decision, guarded against the cluster as it is now, and its commands."""
-        job, picture = self._jobs[name], self._pictures[name]
-        decision = self._unless_held(name, self._planning.decide(picture.inputs, job))
-        if decision.topic == SOLVING:
-            job.rollout.wait(decision, picture.observation.view.policy)
-            return
-        fresh = self._refreshed(picture) if decision.commands else picture.view
-        await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
-        self._complete_prediction(job)
+            if name in self._job_steps.pictures:
+                await self._job_steps.plan_and_apply(name)
 
     async def _keep_power_budget(self, observations: Observations, view: View) -> None:
         """The next step towards the power limits that keep the budget."""
@@ -488,32 +420,6 @@ class Reconciler:
             await services.power_budget.step(
                 self.policy, view, needs_w, services.holds.all, self.ttl_s()
             )
-
-    def _unless_held(self, name: str, decision: Decision) -> Decision:
-        """Default clocks where an operator's command arrived since the pass looked."""
-        hold = self._services.holds.word(name)
-        return replace(given_up(decision.state, hold), topic="paused") if hold else decision
-
-    def _refreshed(self, picture: Picture) -> View:
-        """The picture's view with the job's own agents and GPUs as of now."""
-        view, now_s = picture.view, self._context.now_s()
-        uuids = picture.observation.placement.uuids
-        state = self._fleet.observe(
-            now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
-        )
-        nodes = {node.address: node for node in (*view.nodes, *state.nodes)}
-        waited_s = now_s - view.now_s
-        jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
-        gpus = {gpu.uuid: gpu for gpu in state.gpus}
-        return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
-
-    def _complete_prediction(self, job: JobController) -> None:
-        """The slower figures of a new plan are computed beside the passes."""
-        rollout, services = job.rollout, self._services
-        if rollout.incomplete is not None:
-            (generation, choice), rollout.incomplete = rollout.incomplete, None
-            work, done = self._planning.completion(choice), partial(rollout.complete, generation)
-            services.background.want(("completion", job.policy.name), work, done)
 
     async def _start_background_work(self, observations: Observations) -> None:
         """Fits and frontiers, which take seconds."""
@@ -535,7 +441,7 @@ class Reconciler:
         )
         boards = []
         for name, observation in observations.items():
-            boards.append(self._job_board(name, observation, view, learned.get(name)))
+            boards.append(self._job_steps.board(name, observation, view, learned.get(name)))
             await asyncio.sleep(0)
         actions = self._actions()
         return Board(
@@ -580,27 +486,6 @@ class Reconciler:
             steady=False,
             warnings=(f"the last pass failed: {error}",),
         )
-
-    def _job_board(
-        self, name: str, observation: JobObservation, view: View, learned: Learnt | None
-    ) -> JobBoard:
-        job, services = self._jobs[name], self._services
-        frontier = services.frontier(job.rollout.state, observation)
-        shown = job.board(observation, frontier, view.gpus)
-        windows, account = services.default_windows, services.default_windows.account(name)
-        shown = replace(
-            shown,
-            holds=services.holds.of(name),
-            trips=services.holds.trips(name),
-            holdout=windows.holdouts(name, self._context.unix_s()),
-            default_time=windows.time(name),
-            saved_predicted_j=account.predicted_j,
-            saved_measured_j=account.measured_j,
-            saved_known_ratio=account.known_ratio,
-            slowdown=account.slowdown,
-            learnt=learned or services.fleet_prior.learnt(name) or shown.learnt,
-        )
-        return replace(shown, advisable=advice_to_enforce(shown))
 
     def _actions(self) -> str:
         """What this pass did, or what needs attention; empty where neither."""

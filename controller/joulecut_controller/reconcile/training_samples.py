@@ -5,9 +5,10 @@ counter, less the waiting power: nothing measures the power of single operations
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Measured
@@ -24,6 +25,8 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
 HALVES = ("input", "weight")  # of a backward
+WORK_STDERRS = 4.0  # how far the mean work of some iterations may be off by chance
+VARIATION_ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
 
 Work = Mapping[tuple[int, Kind], int]
 
@@ -59,11 +62,18 @@ def teach(
     time_errors: list[float] = []
     power_errors: list[float] = []
     weight = min(float(measured.fresh_loaded), SAMPLE_WEIGHT_MAX)
+    known_of = {load.uuid: _predicted(job, load, work_of[load.stage], estimator) for load in fresh}
+    ratios_of = {
+        load.uuid: _time_ratios(load, work_of[load.stage], known_of[load.uuid], pipeline)
+        for load in fresh
+    }
+    common = _common_work(job, measured, ratios_of)
     for load in fresh:
-        work = work_of[load.stage]
-        known = _predicted(job, load, work, estimator)
-        slower = _time_ratios(load, work, known, pipeline)
-        hot = _power_ratio(job, work, power_w.get(load.uuid), known, slower)
+        work, known = work_of[load.stage], known_of[load.uuid]
+        slower = {key: ratio / common for key, ratio in ratios_of[load.uuid].items()}
+        shown = job.current.operations_s.get(load.uuid) if job.current else None
+        usual = _time_ratios(replace(load, busy_s=shown or load.busy_s), work, known, pipeline)
+        hot = _power_ratio(job, work, power_w.get(load.uuid), known, usual)
         if hot is not None:
             power_errors.append(abs(1.0 / hot - 1.0))
         time_errors += [abs(1.0 / ratio - 1.0) for ratio in slower.values()]
@@ -76,6 +86,22 @@ def teach(
             samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
+
+
+def _common_work(
+    job: JobView,
+    measured: Measured,
+    ratios_of: Mapping[str, Mapping[tuple[int, Kind], float]],
+) -> float:
+    """What all operations of these iterations have in common, as far as their work varies: their
+    mean work is that of other iterations, and no GPU's own.
+    """
+    ratios = [ratio for ratios in ratios_of.values() for ratio in ratios.values()]
+    common = statistics.median(ratios) if ratios else 1.0
+    if job.current is None or job.current.iterations < VARIATION_ITERATIONS_MIN:
+        return common  # it is not known by how much it varies
+    most = WORK_STDERRS * job.current.work_sd_ratio / math.sqrt(max(1, measured.fresh_loaded))
+    return math.exp(min(most, max(-most, math.log(common))))
 
 
 @lru_cache(maxsize=64)  # shapes of jobs; some tens of milliseconds each
@@ -160,7 +186,9 @@ def _power_ratio(
     known: Mapping[tuple[int, Kind], Prediction],
     slower: Mapping[tuple[int, Kind], float],
 ) -> float | None:
-    """Measured over predicted power of a GPU while it works, waiting taken off."""
+    """Measured over predicted power of a GPU while it works, waiting taken off. `slower` are the
+    ratios of operation times in the same iterations as the job's adjusted time.
+    """
     current = job.current
     if power_w is None or current is None or slower.keys() != work.keys():
         return None
@@ -169,8 +197,8 @@ def _power_ratio(
         worked_s = work[key] * ratio * float(known[key].time_s[0])
         busy_s += worked_s
         working_j += worked_s * float(known[key].power_w[0])
-    waiting_s = max(0.0, current.time_mean_s - busy_s)
-    drawn_j = power_w * current.time_mean_s - job.policy.blocking_power_w * waiting_s
+    waiting_s = max(0.0, current.adjusted_mean_s - busy_s)
+    drawn_j = power_w * current.adjusted_mean_s - job.policy.blocking_power_w * waiting_s
     return drawn_j / working_j if drawn_j > 0 and working_j > 0 else None
 
 

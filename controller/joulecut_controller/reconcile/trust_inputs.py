@@ -8,8 +8,9 @@ from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.planner import obstacle
+from joulecut_controller.plan.planner import vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.veto import first
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -49,7 +50,7 @@ def job_seen(
         unix_s=unix_s,
         verify=inputs.job.policy.verify,
         shape=observation.shape,
-        phase=measured.phase,
+        phase=measured.phase.key,
         gpus=inputs.view.gpus,
         locks=measured.locks,
         ended=measured.ended,
@@ -65,7 +66,7 @@ def job_seen(
         at_default=measured.at_default,
         settled=measured.settled,
         straggling=measured.straggling,
-        enforced=inputs.mode == "enforce" and not inputs.paused,
+        enforced=inputs.mode == "enforce" and not inputs.vetoes,
         hindrance=_hindrance(inputs, measured, learning),
         steered=bool(measured.external_lock) or inputs.allotted_s is not None,
         wanted=wanted,
@@ -93,9 +94,9 @@ def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
         return job.reservation or f"mode is {inputs.mode}"
     if job.policy.profile is None:
         job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
-    hindered = obstacle(replace(inputs, job=job))
-    if hindered:
-        return hindered[1]
+    veto = first(vetoes(replace(inputs, job=job)))
+    if veto is not None:
+        return veto.text
     return "waiting for a straggler" if measured.straggling else learning
 
 

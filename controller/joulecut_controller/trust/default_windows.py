@@ -401,7 +401,8 @@ class DefaultWindows:
             return "breaker", seen.suspected
         if seen.wanted:
             return "plan", "clocks could be lowered, but the baseline is old"
-        if seen.phase and (seen.shape, seen.phase) not in job.phases:
+        # A default window that these clocks ended is noted with this step or the next.
+        if seen.phase and seen.settled and (seen.shape, seen.phase) not in job.phases:
             return "phase", f"phase {seen.phase} has no measurement yet"
         age_s = seen.now_s - job.measured_s
         if age_s < every_s(seen.job) or seen.now_s - job.since_s < FIRST_S:

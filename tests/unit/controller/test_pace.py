@@ -21,7 +21,9 @@ def window(mean_s: float, iterations: int = 64, sd_s: float = 0.0) -> Window:
 def after(pace: Pace, seen: Window, limit_s: float, now_s: float = 0.0) -> tuple[Pace, bool]:
     return learn(
         pace,
-        measured=seen,
+        measured_s=seen.adjusted_mean_s,
+        iterations=seen.iterations,
+        doubt=seen.stderr_ratio,
         modelled_s=1.0,
         limit_s=limit_s,
         at_default=1.0,
@@ -38,7 +40,7 @@ def test_a_late_plan_tightens_at_once() -> None:
 
 def test_chance_is_no_lateness() -> None:
     noisy = window(1.03, iterations=9, sd_s=0.06)
-    assert not surely_above(noisy, 1.02)
+    assert not surely_above(noisy.adjusted_mean_s, noisy.stderr_ratio, 1.02)
     assert after(Pace(), noisy, limit_s=1.02) == (Pace(), False)
 
 

@@ -44,7 +44,7 @@ def running() -> PlannerState:
 
 
 def held_out(state: PlannerState, later_s: float = 0.0) -> Decision:
-    return decided(replace(inputs(later_s), default_window=SENTENCE), state)
+    return decided(replace(inputs(later_s), holdout=SENTENCE), state)
 
 
 def released(state: PlannerState) -> PlannerState:
@@ -71,7 +71,7 @@ def test_the_same_clocks_come_back_whatever_noise_the_baseline_has(ratio: float)
     assert made.state.clocks == before.clocks
     assert made.state.suspended is None
     assert made.state.pace == before.pace
-    assert "default clocks are measured, the same clocks again" in made.reason
+    assert "the hold-out window is over, the same clocks again" in made.reason
     choice = made.choice
     assert choice is not None
     # The guard's own view of it: the plan keeps the promise it carries.
@@ -116,7 +116,7 @@ def test_whatever_forbids_a_plan_forbids_a_hold_out_and_forgets_what_ran(
     hindered: dict[str, object],
 ) -> None:
     resting = released(held_out(running()).state)
-    asked = replace(inputs(30.0), default_window=SENTENCE, **hindered)  # type: ignore[arg-type]
+    asked = replace(inputs(30.0), holdout=SENTENCE, **hindered)  # type: ignore[arg-type]
     made = decided(asked, resting)
     assert made.state.suspended is None or made.topic == "holdout"
     if "mode" not in hindered:

@@ -15,6 +15,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.placement import Placement
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
@@ -184,7 +185,7 @@ class Bench:
             running=locks,
             measured_applied=True,
             stale_s=15.0,
-            paused=self.paused,
+            vetoes=(Veto("command", self.paused),) if self.paused else (),
         )
         return inputs, JobObservation(job, Placement(job.stages, 0.0, 5.0), measured, "shape")
 

@@ -1,0 +1,161 @@
+"""Phases of a job: stretches of iterations of one shape.
+
+The shape of an iteration is how many operations of each kind a GPU runs: a training step, an
+evaluation (forwards alone) and a step of more microbatches differ in it. A job that reports no
+operations shows another phase by iterations of another length. A phase begins once IN_ROW
+iterations in a row are of its shape, so that a single odd iteration (a checkpoint) is none. The
+same stream gives the same phases. Pure and bounded.
+"""
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from joulecut_controller.observe.work import Busy
+from joulecut_controller.view import Phase
+from joulecut_engine.graph.pipeline import Pipeline
+
+IN_ROW = 3  # one odd iteration is a pause, two may be a checkpoint and its upload
+LENGTHS = 32  # iterations whose lengths make the usual one
+# No clock that a budget allows makes an iteration this much longer or shorter, and usual noise of
+# single iterations stays within SPREADS deviations.
+LENGTH_RATIO, SPREADS = 1.25, 4.0
+LENGTHS_IN_ROW = 5  # lengths scatter, shapes do not
+ALIKE_RATIO = 1.15  # a known phase of about this length is the same one
+PHASES_MAX = 8  # of one job; the one not seen for longest is forgotten
+DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
+ONE_PART = ("1f1b", "gpipe")  # schedules with one part of the model per GPU
+TRAINING = frozenset(("backward", "input", "weight"))  # an evaluation runs none of them
+
+
+def shape_of(operations: Mapping[str, Busy]) -> str:
+    """The most operations of each kind that a GPU ran, as text: `24 backward, 24 forward`; empty
+    where no GPU reports operations.
+    """
+    most: dict[str, float] = {}
+    for busy in operations.values():
+        for kind, (_, count) in busy.items():
+            most[kind] = max(most.get(kind, 0.0), count)
+    return ", ".join(f"{count:g} {kind}" for kind, count in sorted(most.items()) if count > 0.0)
+
+
+@dataclass(slots=True)
+class _Known:
+    """One phase: its usual iterations, and the time spent in it."""
+
+    phase: Phase
+    lengths_s: deque[float] = field(default_factory=lambda: deque(maxlen=LENGTHS))
+    spent_s: float = 0.0
+
+    def fits(self, length_s: float, ratio: float) -> bool:
+        """Whether an iteration of this length is a usual one."""
+        if len(self.lengths_s) < LENGTHS_IN_ROW:
+            return True
+        usual_s = statistics.median(self.lengths_s)
+        off_s = statistics.median(abs(one - usual_s) for one in self.lengths_s)
+        most = max(math.log(ratio), SPREADS * DEVIATION_OF_MEDIAN * off_s / usual_s)
+        return abs(math.log(length_s / usual_s)) <= most
+
+
+class Phases:
+    """The phases of one job, newest last."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Known] = {}
+        self._now: _Known | None = None
+        self._odd: list[tuple[str, float]] = []  # shape and length of the newest, where not usual
+        self._lengths = 0  # phases told apart by length so far
+
+    @property
+    def now(self) -> Phase:
+        return self._now.phase if self._now else Phase()
+
+    @property
+    def spent_s(self) -> tuple[tuple[str, float], ...]:
+        """Seconds of iterations by kind of phase."""
+        spent: dict[str, float] = {}
+        for known in self._known.values():
+            spent[known.phase.kind] = spent.get(known.phase.kind, 0.0) + known.spent_s
+        return tuple(sorted(spent.items()))
+
+    def take(self, operations: Mapping[str, Busy], length_s: float) -> bool:
+        """Adds an iteration; whether it is one of the present phase."""
+        shape = shape_of(operations)
+        if self._now is None:
+            self._enter(shape, [length_s])
+        now = self._now
+        assert now is not None
+        usual = shape == now.phase.shape if shape else now.fits(length_s, LENGTH_RATIO)
+        if usual or (not shape and now.phase.shape):  # an iteration whose operations were lost
+            self._odd.clear()
+            now.lengths_s.append(length_s)
+            now.spent_s += length_s
+            return usual
+        self._odd.append((shape, length_s))
+        needed = IN_ROW if shape else LENGTHS_IN_ROW
+        newest = self._odd[-needed:]
+        self._odd = newest
+        if len(newest) < needed or any(one != shape for one, _ in newest):
+            return False
+        lengths_s = [one for _, one in newest]
+        if not shape and max(lengths_s) > ALIKE_RATIO**2 * min(lengths_s):
+            return False  # they are not of one length either
+        self._enter(shape, lengths_s)
+        return True
+
+    def _enter(self, shape: str, lengths_s: list[float]) -> None:
+        found = self._of_shape(shape) if shape else self._of_length(statistics.median(lengths_s))
+        if found is None:
+            self._lengths += not shape
+            found = _Known(self._phase(shape))
+        key = found.phase.key
+        self._known.pop(key, None)
+        self._known[key] = found  # newest last
+        while len(self._known) > PHASES_MAX:
+            del self._known[next(iter(self._known))]
+        found.lengths_s.extend(lengths_s)
+        self._now, self._odd = found, []
+
+    def _of_shape(self, shape: str) -> _Known | None:
+        return next((one for one in self._known.values() if one.phase.shape == shape), None)
+
+    def _of_length(self, length_s: float) -> _Known | None:
+        near = [
+            (abs(math.log(length_s / statistics.median(one.lengths_s))), one)
+            for one in self._known.values()
+            if not one.phase.shape and one.lengths_s
+        ]
+        apart, found = min(near, key=lambda pair: pair[0], default=(math.inf, None))
+        return found if apart <= math.log(ALIKE_RATIO) else None
+
+    def _phase(self, shape: str) -> Phase:
+        """Forwards alone are an evaluation where the job has trained, else what it is there for."""
+        if not shape:
+            return Phase("train") if self._lengths == 1 else Phase("other", length=self._lengths)
+        trained = any(_trains(known.phase.shape) for known in self._known.values())
+        return Phase("evaluate" if trained and not _trains(shape) else "train", shape)
+
+
+def _trains(shape: str) -> bool:
+    return any(part.rpartition(" ")[2] in TRAINING for part in shape.split(", "))
+
+
+def as_run(pipeline: Pipeline, phase: Phase) -> Pipeline:
+    """The pipeline with as many microbatches as the phase has forwards; as it is where a GPU has
+    several parts of the model, or the phase is no training.
+    """
+    count = forwards(phase.shape)
+    if phase.kind != "train" or pipeline.schedule not in ONE_PART or not count:
+        return pipeline
+    return replace(pipeline, microbatches=count)
+
+
+def forwards(shape: str) -> int:
+    """Forwards of one GPU; 0 where the shape has none."""
+    for part in filter(None, shape.split(", ")):
+        count, kind = part.split(" ", 1)
+        if kind == "forward":
+            return round(float(count))
+    return 0

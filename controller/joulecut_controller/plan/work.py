@@ -1,0 +1,72 @@
+"""Inferred work of measured windows, by the predicted times of their operations.
+
+Operations under a plan take longer because of its clocks, and longer or less because of their work
+(sequence lengths). Beside the prediction for these clocks the second is left, and what the
+prediction misses. As far as work varies from iteration to iteration the difference between two
+windows counts as work; what is beyond that counts as the clocks' effect. Pure.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.evaluation import Evaluation
+from joulecut_controller.view import Window
+
+HALVES = ("input", "weight")  # of a backward
+# How far the mean work of two windows may be apart by chance. It is asked again with each iteration,
+# so that two standard errors would be exceeded every few minutes.
+VARIES_STDERRS = 4.0
+WORK_ITERATIONS = 64  # a window's operations are means over so many iterations at most
+
+
+def work_of(window: Window, costs: Costs, ran: Evaluation) -> float | None:
+    """Time of the window's operations over the prediction at the clocks that `ran` has: the median
+    over stages, each by its slowest GPU. None where not every stage reports operations.
+    """
+    if not window.operations_s:
+        return None
+    ratios = []
+    for stage, uuids in enumerate(costs.gpus):
+        shown = [window.operations_s[uuid] for uuid in uuids if uuid in window.operations_s]
+        found = [_ratio(one, _predicted_s(costs, ran, stage)) for one in shown]
+        known = [ratio for ratio in found if ratio is not None]
+        if not known:
+            return None
+        ratios.append(max(known))
+    return statistics.median(ratios)
+
+
+def work_between(seen: float, known: float, windows: Iterable[Window]) -> float:
+    """How much of the difference between two windows (works by `work_of`) is work, as a ratio."""
+    doubt = math.hypot(
+        *(one.work_sd_ratio / math.sqrt(min(one.iterations, WORK_ITERATIONS)) for one in windows)
+    )
+    most = VARIES_STDERRS * doubt
+    return math.exp(min(most, max(-most, math.log(seen / known))))
+
+
+def _predicted_s(costs: Costs, ran: Evaluation, stage: int) -> dict[str, tuple[float, int]]:
+    """By kind: seconds of all operations of a stage, and how many they are."""
+    operations = costs.problem.graph.operations
+    sums: dict[str, tuple[float, int]] = {}
+    for i in costs.problem.graph.order[stage]:
+        seconds, count = sums.get(operations[i].kind, (0.0, 0))
+        sums[operations[i].kind] = (seconds + ran.options[i].time_s, count + 1)
+    return sums
+
+
+def _ratio(shown: Mapping[str, float], predicted: Mapping[str, tuple[float, int]]) -> float | None:
+    measured_s = modelled_s = 0.0
+    for kind, mean_s in shown.items():
+        # A job that does not tell the halves of a backward apart reports them as one.
+        parts = (
+            (kind, *HALVES) if kind == "backward" and not shown.keys() & set(HALVES) else (kind,)
+        )
+        known = [predicted[part] for part in parts if part in predicted]
+        if known:
+            count = max(count for _, count in known)
+            measured_s += count * mean_s
+            modelled_s += sum(seconds for seconds, _ in known)
+    return measured_s / modelled_s if modelled_s > 0.0 else None
