@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds")
 from life import Knows, Verdict, live, lives
 from windows import World, measured
 
-from joulecut_controller.verify.saving import saving
+from joulecut_controller.trust.saving import saving
 
 Met = Callable[[Verdict], bool]
 TEN_MINUTES = World(slow_noise=0.005, slow_noise_s=600.0)

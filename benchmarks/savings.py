@@ -16,10 +16,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
 
-from windows import World, measured
+from windows import ITERATION_S, World, measured
 
-from joulecut_controller.verify.saving import saving
+from joulecut_controller.trust.saving import saving
 
+TEN_MINUTES = math.exp(-ITERATION_S / 600.0)  # how long noise hangs together, as a correlation
 WORLDS = {
     "plain": World(),
     "heat-sink": World(heat_sink_s=90.0, cooler_celsius=8.0),
@@ -40,6 +41,8 @@ WORLDS = {
     "ten-minutes": World(slow_noise=0.005, slow_noise_s=600.0),
     "steps": World(steps_per_day=5.0, step=0.03),
     "room": World(room_celsius=15.0),
+    "minutes": World(noise=0.06, noise_memory=TEN_MINUTES, holdout=0.2),
+    "minutes-5": World(noise=0.02, noise_memory=TEN_MINUTES),
     "nothing": World(saved=0.0, slowdown=0.0, cooler_celsius=0.0),
     "holdout1": World(holdout=0.01),
     "holdout20": World(holdout=0.2),

@@ -233,7 +233,7 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     saved = job["measured"]["saved_j"], job["predicted"]["saved_j"]
     yield labelled("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
     for title, text in (
-        ("Looks", look_text(job.get("baseline_look"))),
+        ("Default", look_text(job.get("baseline_look"))),
         ("Saving", saving_text(job.get("saving"))),
         ("Hold-outs", holdout_text(job.get("holdout"))),
     ):

@@ -57,7 +57,7 @@ def look_text(look: Json | None) -> str:
     if not look or look["age_s"] is None:
         return ""
     text = f"default clocks measured {ago(look['age_s'])} ago"
-    text += f"; looks take {percent(look['share_ratio'])} of the time"
+    text += f"; short default windows take {percent(look['share_ratio'])} of the time"
     return f"{text}; {look['text']}" if look["text"] else text
 
 

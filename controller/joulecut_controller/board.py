@@ -18,9 +18,9 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
-from joulecut_controller.verify.window import Arm
+from joulecut_controller.trust.advisable import Verdict
+from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobView, View
 from joulecut_wire.messages import IterationTiming
 
@@ -44,37 +44,12 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-class Holdout:
-    """Hold-out windows of one job, and what they measured. `text` is one line: what runs, what
-    comes next, or why nothing does. `outcomes` counts windows since this controller began, by
-    arm and by what became of them.
-    """
-
-    share: float
-    window_s: float | None
-    text: str
-    held_out: bool  # default clocks run for a window now
-    measuring: Arm | Literal[""] = ""
-    next_unix_s: float | None = None
-    outcomes: tuple[tuple[Arm, str, int], ...] = ()
-    saving: Saving | None = None  # measured, of the last week's windows
-
-
-@dataclass(frozen=True, slots=True)
-class BaselineLook:
-    """Looks of one job at default clocks: their share of its time, how many seconds ago default
-    clocks were measured (None where they have not been yet), and the open look's sentence.
-    """
-
-    share: float
-    age_s: float | None
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
-    held under leases now (None at default). Savings are since this controller began.
+    held under leases now (None at default). Savings are since this controller began; measured ones
+    are None where nothing was paired, and are known for `saved_known_ratio` of the time under
+    plans. `slowdown` is that of the newest plan's clocks against adjacent default windows.
     """
 
     view: JobView
@@ -84,7 +59,9 @@ class JobBoard:
     applied: Plan | None = None
     frontier: tuple[FrontierPoint, ...] = ()
     saved_predicted_j: float = 0.0
-    saved_measured_j: float = 0.0
+    saved_measured_j: float | None = None
+    saved_known_ratio: float | None = None
+    slowdown: Interval | None = None
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
@@ -93,12 +70,24 @@ class JobBoard:
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day
     advisable: Verdict | None = None  # whether to enforce; None where that is no question
-    holdout: Holdout | None = None
-    look: BaselineLook | None = None  # of an enforced job
+    holdout: HoldoutsShown | None = None
+    default_time: DefaultTime | None = None  # of an enforced job
     granularity_asked: str = ""  # the finest that is allowed
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the part of the job that its iterations wait for
+
+    @property
+    def slowdown_ratio(self) -> float | None:
+        """Measured, of the clocks in force: against the default windows beside them, and until they
+        are compared against the baseline. None until there is one.
+        """
+        baseline, current = self.view.baseline, self.view.current
+        if self.slowdown is not None and self.applied is not None:
+            return self.slowdown.mid
+        if baseline is None or current is None or baseline.time_mean_s <= 0.0:
+            return None
+        return current.time_mean_s / baseline.time_mean_s - 1.0
 
     @property
     def refused(self) -> tuple[tuple[str, int], ...]:

@@ -100,7 +100,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class Record:
     """One thing worth keeping that has no table of its own: `topic` says what (`window`,
-    `shadow`, `hold`), `content` is its JSON text, read only by the module that writes the topic.
+    `hold`), `content` is its JSON text, read only by the module that writes the topic.
     """
 
     at_unix_s: float

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
-from joulecut_controller.verify.receipt import Receipt, changes
-from joulecut_controller.verify.report import NO_TENANT, Known, Report, report
-from joulecut_controller.verify.wall import Prices
-from joulecut_controller.verify.window import TOPIC, MeasuredWindow, from_json
+from joulecut_controller.trust.receipt import Receipt, changes
+from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
+from joulecut_controller.trust.wall import Prices
+from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
@@ -58,7 +58,7 @@ def read_report(
     job: str = "",
 ) -> Report:
     """Of all jobs, or one. Raises Unavailable where the store cannot be read."""
-    windows, truncated = _windows(store, job, since_unix_s)
+    windows, truncated = read_windows(store, job, since_unix_s)
     return report(
         windows,
         since_unix_s=since_unix_s,
@@ -100,13 +100,15 @@ def read_receipt(
     )
 
 
-def _windows(store: Store, job: str, since_unix_s: float) -> tuple[list[MeasuredWindow], bool]:
-    """The newest ones, and whether older ones of the period were left."""
-    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=WINDOWS_MAX)
+def read_windows(
+    store: Store, job: str, since_unix_s: float, most: int = WINDOWS_MAX
+) -> tuple[list[MeasuredWindow], bool]:
+    """The newest ones, and whether older ones of the period were left. Raises Unavailable."""
+    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=most)
     windows = []
     for record in records:
         try:
             windows.append(from_json(record.content))
-        except ValueError:  # of a version that has another idea of a window
+        except ValueError:  # of a version that has another idea of a window, or damaged
             continue
-    return windows, len(records) == WINDOWS_MAX
+    return windows, len(records) == most

@@ -96,22 +96,23 @@ BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this 
 JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("workload", "kind"), "Iteration time: kind measured, predicted or baseline.")
 JOB_POWER = _gauge("job_power_watts", ("workload", "kind"), "Power of all GPUs of a job: kind measured, predicted or baseline.")
 JOB_ENERGY_BLOAT = _gauge("job_energy_bloat_watts", ("workload", "kind"), "Power above the frontier at the clocks that run, by kind: intrinsic, extrinsic, or variability (of GPUs faster than the slowest of their stage). What a plan removed counts as saved. Predicted, not measured.")
-JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("workload", "basis"), "Energy saved against default clocks: basis predicted or measured.")
+JOB_ENERGY_SAVED = _counter("job_energy_saved_joules_total", ("workload", "basis"), "Energy saved against default clocks: basis predicted, or measured against the default windows beside the plan; measured is absent without hold-outs.")
 JOB_ENERGY_SAVED_RATIO = _gauge("job_energy_saved_ratio", ("workload", "bound"), "Share of energy saved against default clocks, measured in hold-out windows of the last week. Bound mid, or low and high of its 95 % interval. Absent until enough windows were measured.")
 JOB_DELAY = _gauge("job_delay_ratio", ("workload", "part", "cause"), "Share of the iteration time that a slow pipeline, stage or GPU costs, against its peers: cause compute, data, network or throttle. Absent where none costs 5 %.")
-JOB_BASELINE_AGE = _gauge("job_baseline_age_seconds", ("workload",), "Time since default clocks of an enforced job were measured: before its plan, in a hold-out window or in a look.")
-JOB_BASELINE_LOOK = _gauge("job_baseline_look_ratio", ("workload",), "Share of time that looks at default clocks took of an enforced job, since the controller leads.")
+JOB_BASELINE_AGE = _gauge("job_baseline_age_seconds", ("workload",), "Time since default clocks of an enforced job were measured: before its plan or in a default window.")
+JOB_BASELINE_LOOK = _gauge("job_baseline_look_ratio", ("workload",), "Share of time that short default windows took of an enforced job, since the controller leads.")
+JOB_DEFAULT_RATIO = _gauge("job_default_ratio", ("workload", "asked_by"), "Share of time that default windows took of an enforced job, since the controller leads, by who asked: holdout, shift, breaker, plan, phase or age.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("workload",), "1 while a job runs at default clocks for a hold-out window.")
 JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("workload", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
-JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over baseline, minus 1.")
+JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over that in the default windows beside it, minus 1; over the baseline until they are compared.")
 JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("workload",), "Slack before the deadline, as a share of it: of the mean iteration time, or of its P95 with slo.statistic: p95. Negative when missed.")
 PLAN_GENERATION = _gauge("plan_generation", ("workload",), "Number of the job's current plan.")
 PLAN_GAP = _gauge("plan_gap_ratio", ("workload",), "Energy of the plan over its lower bound, minus 1.")
 PLAN_CLOCK = _gauge("plan_clock_hertz", ("workload", "uuid"), "Clock of a GPU in the plan; recommended or applied, see controller_mode.")
 PLAN_SECONDS = Metric("plan_seconds", "histogram", (), "Time to make one plan.")
 PREDICT_ERROR = _gauge("predict_error_ratio", ("workload", "target"), "Mean absolute relative error of predictions: target time or power.")
-SHADOW_ERROR = _gauge("shadow_error_ratio", ("workload", "target"), "Error of recommendations at clocks that later occurred, P95: target time or energy.")
-JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("workload",), "1 if recommendations were accurate enough to enforce them; joulecut status has the reason if not.")
+SHADOW_ERROR = _gauge("shadow_error_ratio", ("workload", "target"), "Error of a recommendation's predictions at the clocks that run: target time or energy (of power).")
+JOB_ADVISABLE = _gauge("job_enforcement_advisable", ("workload",), "1 if nothing that is measured speaks against enforcing the recommendation; joulecut status has the reason if not.")
 PRIOR_ERROR = _gauge("fleet_prior_error_ratio", ("predictor", "quantity"), "Deprecated, without series, removed in 0.3.0. Errors of predictions before jobs were probed.")
 PREDICT_REFUSED = _counter("predict_refused_total", ("workload", "reason"), "Samples refused, or learnt under another label, by reason.")
 PREDICT_DRIFT = _gauge("predict_drift_gpus", ("workload",), "GPUs of a job whose model is no longer valid.")
@@ -144,7 +145,7 @@ AGENT: tuple[Metric, ...] = (
 
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
-    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
+    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_DEFAULT_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PRIOR_ERROR, PREDICT_REFUSED,
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,

@@ -8,13 +8,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecut_controller.board import Board, FrontierPoint, Holdout, JobBoard, Learnt
+from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
+from joulecut_controller.trust.default_windows import HoldoutsShown
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.saving import Saving
 from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
@@ -217,7 +218,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         applied=decision if enforced else None,
         frontier=frontier(fastest),
         saved_predicted_j=1_498_200.0 if enforced else 0.0,
-        saved_measured_j=1_423_700.0 if enforced else 0.0,
+        saved_measured_j=1_423_700.0 if enforced else None,
         predict_error_time_ratio=0.0031,
         predict_error_power_ratio=0.0088,
         learnt=Learnt(
@@ -229,24 +230,18 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         holdout=holdout() if enforced else None,
         advisable=None
         if enforced
-        else Verdict(
-            yes=False,
-            text=(
-                "not yet: predictions checked at 0 of 7 clocks; time error P95 0.8 %; energy P95 "
-                "1.1 %; iteration time prediction error 0.3 %; baseline steady; SLO slack 0.4 %; "
-                "ranks reported by the job"
-            ),
-            scores=8,
-            time_error=0.008,
-            energy_error=0.011,
+        else verdict(
+            Recommendation(
+                planned=True, slack=0.004, baseline=True, time_error=0.031, power_error=0.011
+            )
         ),
     )
 
 
-def holdout() -> Holdout:
+def holdout() -> HoldoutsShown:
     """Three days of windows, a few of them interrupted."""
     name, begun = "gpt3-175b", NOON_UNIX_S - 3.0 * 86_400.0
-    return Holdout(
+    return HoldoutsShown(
         share=0.05,
         window_s=300.0,
         text="next hold-out window at 12:41 UTC",

@@ -19,7 +19,7 @@ from serving import Serving
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_S, History
 from joulecut_controller.store.database import open_store
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.web.links import Links
 
 pytestmark = pytest.mark.browser

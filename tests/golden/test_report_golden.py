@@ -10,10 +10,10 @@ from golden_text import same_as_golden
 from joulecut_cli.report.page import receipt_html, report_html, windows_figure
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
-from joulecut_controller.verify.receipt import Receipt, changes
-from joulecut_controller.verify.record import receipt_json, report_json
-from joulecut_controller.verify.report import Known, Report, report
-from joulecut_controller.verify.wall import Prices
+from joulecut_controller.trust.receipt import Receipt, changes
+from joulecut_controller.trust.record import receipt_json, report_json
+from joulecut_controller.trust.report import Known, Report, report
+from joulecut_controller.trust.wall import Prices
 
 KEPT = Path(__file__).parent / "report"
 URL = "http://127.0.0.1:9440"

@@ -25,7 +25,7 @@ from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import DatabaseStore, open_store
-from joulecut_controller.verify.switchback import WARM_UP_S
+from joulecut_controller.trust.switchback import WARM_UP_S
 from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
@@ -90,6 +90,29 @@ def test_the_saving_is_that_of_the_plant(
     default, plan = world.truly(True, since_s=1060.0), world.truly(False, since_s=1060.0)
     assert saved.mid == pytest.approx(1.0 - plan[1] / default[1], abs=0.005)
     assert saved.half_width < 0.02
+
+
+def test_the_saved_joules_are_those_of_the_plant(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, controller, _ = long_run
+    default_j = world.truly(True, since_s=1060.0)[1]
+    under_plan = [one for one in world.truth if not one.default]
+    true_j = len(under_plan) * (default_j - world.truly(False, since_s=1060.0)[1])
+    job = controller.job
+    assert job.saved_known_ratio is not None
+    assert job.saved_known_ratio >= 0.8
+    assert job.saved_measured_j == pytest.approx(true_j, rel=0.07)  # some of them still run
+
+
+def test_the_slowdown_shown_is_that_of_the_plant(
+    long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
+) -> None:
+    world, controller, _ = long_run
+    shown = controller.job.slowdown
+    assert shown is not None
+    default_s, plan_s = (world.truly(one, since_s=1060.0)[0] for one in (True, False))
+    assert shown.mid == pytest.approx(plan_s / default_s - 1.0, abs=0.003)
 
 
 def test_windows_never_cross_a_change_of_clocks(
@@ -323,6 +346,8 @@ def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
     controller = controlled(world, store, world.policy())
     controller.run(round(5 * SLOT_S / INTERVAL_S))  # with a share there is one in four
     assert controller.job.holdout is None
+    assert controller.job.saved_measured_j is None, "nothing was paired"
+    assert controller.job.saved_predicted_j > 0.0
     assert not windows(store)
     assert not world.at_default()
     assert len(world.sent("apply")) == 2  # one a node

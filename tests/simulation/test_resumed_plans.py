@@ -118,9 +118,9 @@ def test_a_new_leader_looks_at_default_clocks_when_the_one_before_would_have(
 ) -> None:
     second = successor(killed.world, killed.store)
     second.run(1)
-    first = second.boards[-1].jobs[0].look
+    first = second.boards[-1].jobs[0].default_time
     second.run(20)
-    later = second.boards[-1].jobs[0].look
+    later = second.boards[-1].jobs[0].default_time
     assert first is not None
     assert first.age_s is not None
     assert later is not None

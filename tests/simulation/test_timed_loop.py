@@ -13,7 +13,7 @@ from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Policy, Slo, Verify
 from joulecut_controller.ports import Store
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.verify.breaker import WINDOWS
+from joulecut_controller.trust.breaker import WINDOWS
 from joulecut_sim.plant import Noise
 
 PASSES = 120  # a baseline of 30 iterations of two seconds, confirmed by several looks

@@ -15,8 +15,8 @@ from worlds import Controller, World
 from joulecut_controller.policy.policy import Policy, Verify
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.store.database import DatabaseStore
-from joulecut_controller.verify.switchback import WARM_UP_S
-from joulecut_controller.verify.window import TOPIC, Arm, MeasuredWindow, from_json
+from joulecut_controller.trust.switchback import WARM_UP_S
+from joulecut_controller.trust.window import TOPIC, Arm, MeasuredWindow, from_json
 from joulecut_sim.plant import Noise
 from joulecut_wire.messages import Command, GpuSnapshot, Result
 

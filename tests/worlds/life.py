@@ -9,7 +9,6 @@ import functools
 import itertools
 import math
 import random
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,6 @@ from pyarrow import parquet
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
 
-from joulecut_controller.board import JobBoard
 from joulecut_controller.policy.policy import (
     TOLERANCE_RATIO,
     Policy,
@@ -549,12 +547,6 @@ def at_default_ratio(lived: Sequence[Lived]) -> float:
     return sum(one.duration_s for one in ran[begun:] if one.at_default) / whole_s
 
 
-def measured_known(job: JobBoard) -> bool:
-    """Whether the board has a measured saving of this job now, as in its JSON."""
-    baseline, current = job.view.baseline, job.view.current
-    return bool(baseline and current and baseline.energy_j and current.energy_j is not None)
-
-
 def live(world: LifeWorld, minutes: float) -> Verdict:
     """The world under a controller for so long."""
     began_s = time.process_time()
@@ -573,6 +565,7 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
     held = [job for job in jobs if job.applied is not None]
     truly_j = sum(one.default_j - one.energy_j for one in lived)
     worth = abs(truly_j) > 0.005 * sum(one.default_j for one in lived)
+    measured_j = jobs[-1].saved_measured_j if jobs else None
     last, names = since(lived, 0.75), {one.name for one in lived if one.kind != "pause"}
     return Verdict(
         oracle(world.sku.name, world.stages, world.pipeline.microbatches, budget),
@@ -587,8 +580,8 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
         at_default_ratio(lived),
         max((job.trips for job in jobs), default=0),
         len(controller.plans()),
-        jobs[-1].saved_measured_j / truly_j if worth and jobs else None,
-        statistics.fmean([measured_known(job) for job in held]) if held else 0.0,
+        measured_j / truly_j if worth and measured_j is not None else None,
+        (held[-1].saved_known_ratio or 0.0) if held else 0.0,
         cpu_s,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from windows import NOON_UNIX_S, World, windows
 
 from joulecut_controller.ports import Event, Record, Store
-from joulecut_controller.verify.window import TOPIC, MeasuredWindow, to_json
+from joulecut_controller.trust.window import TOPIC, MeasuredWindow, to_json
 
 DAY_S = 86_400.0
 UNTIL_UNIX_S = NOON_UNIX_S + 7.0 * DAY_S

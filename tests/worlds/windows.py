@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.signal import lfilter
 
-from joulecut_controller.verify.heat_sink import time_constant_s, warm_up_s
-from joulecut_controller.verify.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
-from joulecut_controller.verify.window import MeasuredWindow
+from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
+from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule, slot_s
+from joulecut_controller.trust.window import MeasuredWindow
 
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
 DAY_S = 86_400.0

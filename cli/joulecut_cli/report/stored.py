@@ -10,9 +10,9 @@ from joulecut_controller.savings import read_receipt, read_report, tenant_of
 from joulecut_controller.sources.policy_file import load
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.sqlite import PREFIX, file_of
-from joulecut_controller.verify.record import receipt_json, report_json
-from joulecut_controller.verify.report import Known
-from joulecut_controller.verify.wall import Prices, prices
+from joulecut_controller.trust.record import receipt_json, report_json
+from joulecut_controller.trust.report import Known
+from joulecut_controller.trust.wall import Prices, prices
 from joulecut_wire.errors import BadInput
 
 

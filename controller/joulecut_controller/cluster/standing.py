@@ -10,7 +10,7 @@ from typing import Literal
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.verify.interval import Interval
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
@@ -40,7 +40,7 @@ class Standing:
     predicted_saved_ratio: float | None
     saved_now_ratio: float | None
     saved_ratio: Interval | None
-    saved_measured_j: float
+    saved_measured_j: float | None
     saved_predicted_j: float
     straggler: bool  # a slower sibling pipeline decides the iteration time
 
@@ -49,15 +49,13 @@ def standing(job: JobBoard) -> Standing:
     """The standing of one job of a board."""
     view = job.view
     baseline, current, state = view.baseline, view.current, state_of(job)
-    slowdown = saved = budget = None
+    saved = budget = None
     if baseline is not None and baseline.time_mean_s > 0.0:
         deadline_s = view.policy.slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
         if math.isfinite(deadline_s):
             budget = max(0.0, deadline_s / baseline.time_mean_s - 1.0)
-        if current is not None:
-            slowdown = current.time_mean_s / baseline.time_mean_s - 1.0
-            if baseline.energy_j and current.energy_j is not None:
-                saved = 1.0 - current.energy_j / baseline.energy_j
+        if current is not None and baseline.energy_j and current.energy_j is not None:
+            saved = 1.0 - current.energy_j / baseline.energy_j
     return Standing(
         name=view.policy.name,
         state=state,
@@ -66,7 +64,7 @@ def standing(job: JobBoard) -> Standing:
         granularity=job.rung.name,
         gpus=sum(map(len, view.stages)),
         power_w=current.power_w if current else None,
-        slowdown_ratio=slowdown,
+        slowdown_ratio=job.slowdown_ratio,
         budget_ratio=budget,
         predicted_saved_ratio=predicted_saved_ratio(job),
         saved_now_ratio=saved,

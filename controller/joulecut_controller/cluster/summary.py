@@ -59,7 +59,7 @@ class Cluster:
     nodes_lost: int
     states: Mapping[State, int]
     standings: tuple[Standing, ...]
-    saved_measured_j: float  # since this controller began
+    saved_measured_j: float | None  # since this controller began, of jobs where it is known
     saved_predicted_j: float
 
     def count(self, severity: str) -> int:
@@ -73,6 +73,7 @@ def cluster_of(board: Board) -> Cluster:
     found = needs(board, standings)
     counted = Counter(one.state for one in standings)
     lost = sum(not node.connected for node in board.view.nodes)
+    measured_j = [job.saved_measured_j for job in board.jobs if job.saved_measured_j is not None]
     return Cluster(
         headline=headline(board, found, standings),
         needs=found,
@@ -82,7 +83,7 @@ def cluster_of(board: Board) -> Cluster:
         nodes_lost=lost,
         states={state: counted[state] for state in STATES if counted[state]},
         standings=standings,
-        saved_measured_j=sum(job.saved_measured_j for job in board.jobs),
+        saved_measured_j=sum(measured_j) if measured_j else None,
         saved_predicted_j=sum(job.saved_predicted_j for job in board.jobs),
     )
 

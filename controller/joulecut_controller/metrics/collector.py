@@ -83,6 +83,8 @@ class BoardCollector(Collector):
                 ("predicted", job.saved_predicted_j),
                 ("measured", job.saved_measured_j),
             ):
+                if saved_j is None:
+                    continue
                 key = (job.view.policy.name, basis)
                 most[key] = max(self._saved_most.get(key, 0.0), saved_j)
         self._saved_most = most

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
+from joulecut_controller.trust.default_windows import ASKERS
 from joulecut_wire import metrics as m
 
 HERTZ_PER_MHZ = 1e6
@@ -43,9 +44,8 @@ def _bloat(job: JobBoard) -> Iterator[Row]:
 
 
 def _slowdown(job: JobBoard) -> Iterator[Row]:
-    current, baseline = job.view.current, job.view.baseline
-    if current and baseline:
-        yield (job.view.policy.name,), current.time_mean_s / baseline.time_mean_s - 1.0
+    if job.slowdown_ratio is not None:
+        yield (job.view.policy.name,), job.slowdown_ratio
 
 
 def _margin(job: JobBoard) -> Iterator[Row]:
@@ -108,13 +108,19 @@ def _windows(job: JobBoard) -> Iterator[Row]:
 
 
 def _baseline_age_s(job: JobBoard) -> Iterator[Row]:
-    if job.look and job.look.age_s is not None:
-        yield (job.view.policy.name,), job.look.age_s
+    if job.default_time and job.default_time.age_s is not None:
+        yield (job.view.policy.name,), job.default_time.age_s
 
 
-def _look_ratio(job: JobBoard) -> Iterator[Row]:
-    if job.look:
-        yield (job.view.policy.name,), job.look.share
+def _short_ratio(job: JobBoard) -> Iterator[Row]:
+    if job.default_time:
+        yield (job.view.policy.name,), job.default_time.short_share
+
+
+def _default_ratio(job: JobBoard) -> Iterator[Row]:
+    for asker in ASKERS if job.default_time else ():
+        shares = job.default_time.shares if job.default_time else {}
+        yield (job.view.policy.name, asker), shares.get(asker, 0.0)
 
 
 def _held_out(job: JobBoard) -> Iterator[Row]:
@@ -171,7 +177,8 @@ GAUGES: tuple[tuple[m.Metric, Rows], ...] = (
     (m.PREDICT_DRIFT, _drift),
     (m.JOB_DELAY, _delay),
     (m.JOB_BASELINE_AGE, _baseline_age_s),
-    (m.JOB_BASELINE_LOOK, _look_ratio),
+    (m.JOB_BASELINE_LOOK, _short_ratio),
+    (m.JOB_DEFAULT_RATIO, _default_ratio),
     (m.JOB_HOLDOUT_ACTIVE, _held_out),
     (m.JOB_ENERGY_SAVED_RATIO, _saved_ratio),
     (m.CONTROLLER_MODE, _mode),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
 from joulecut_controller.observe.work import work_over
-from joulecut_controller.plan import look
+from joulecut_controller.trust import short_window
 from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
@@ -71,13 +71,13 @@ class Baseline:
             seen = _together(self._part, seen)
         moved = before is not None and differs(seen, before)
         # Ratios of GPUs are part of a baseline.
-        again = self.drift.gpu_shift is not None and seen.iterations >= look.ITERATIONS
+        again = self.drift.gpu_shift is not None and seen.iterations >= short_window.ITERATIONS
         replaces = mature(seen) or moved or again
         if replaces:
             self.window = seen if before is None else _with_power(seen, before)
         elif before is not None:
             self.window = blended(before, seen, _wanted(seen))
-        if self.window is not None and (seen.iterations >= look.ITERATIONS or mature(seen)):
+        if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
             self._first = self._first or self.window
             pace_ratio = self.drift.pace_ratio
             if self.drift.gpu_shift is not None and before is not None:

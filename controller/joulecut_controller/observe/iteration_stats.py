@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
-from joulecut_controller.observe.holdout_measurement import EndedIteration
 from joulecut_controller.observe.measurement_window import (
     ITERATIONS_KEPT,
     RECENT,
@@ -31,6 +30,7 @@ from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
     BaselineDrift,
     GpuShift,

@@ -22,7 +22,7 @@ ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
 SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
-# Sequence lengths may vary by more than that: as many robust deviations as a normal iteration never is.
+# Sequence lengths may vary by more: robust deviations that no normal iteration has.
 OUTLIER_DEVIATIONS, DEVIATION_OF_MEDIAN = 6.0, 1.4826
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
 # Heat holds a GPU that much below its lock; clocks under a power cap vary by less.

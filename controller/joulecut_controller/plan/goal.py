@@ -132,8 +132,9 @@ def dwell_s(inputs: PlanningInput) -> float:
         inputs.view.gpus[uuid].description.min_dwell_s
         for stage in inputs.job.stages
         for uuid in stage
+        if uuid in inputs.view.gpus
     )
-    return max(inputs.job.policy.clocks.min_dwell_s, *sites)
+    return max((inputs.job.policy.clocks.min_dwell_s, *sites))
 
 
 def rescaled(state: PlannerState, costs: Costs) -> PlannerState:

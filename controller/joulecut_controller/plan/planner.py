@@ -29,7 +29,6 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
-from joulecut_controller.plan.look import anchored
 from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
@@ -339,7 +338,7 @@ def _compare(
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
-    unanchored = lowers and not anchored(inputs, state.changed_s)
+    unanchored = lowers and not inputs.anchored(state.changed_s)
     if lowers and (waits_s > 0 or unanchored):
         if fits:
             wait = f"clocks are not lowered for {waits_s:.0f} s yet"

@@ -15,6 +15,8 @@ from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, Mode
+from joulecut_controller.trust import short_window
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobView, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -37,12 +39,20 @@ class PlanningInput:
     host_power_w: float = 0.0
     vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
+    slowdown: Interval | None = None  # of the clocks in force, against adjacent default windows
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
     examined: bool = True
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
+
+    def anchored(self, lowered_s: float) -> bool:
+        """Whether default clocks were measured recently enough to lower clocks, which were lowered
+        last at `lowered_s`.
+        """
+        budgeted, now_s = self.allotted_s is not None, self.view.now_s
+        return short_window.anchored(self.job, now_s=now_s, lowered_s=lowered_s, budgeted=budgeted)
 
 
 @dataclass(frozen=True, slots=True)

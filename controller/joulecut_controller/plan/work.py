@@ -15,8 +15,8 @@ from joulecut_controller.plan.evaluation import Evaluation
 from joulecut_controller.view import Window
 
 HALVES = ("input", "weight")  # of a backward
-# How far the mean work of two windows may be apart by chance. It is asked again with each iteration,
-# so that two standard errors would be exceeded every few minutes.
+# How far the mean work of two windows may be apart by chance. It is asked again with each
+# iteration, so that two standard errors would be exceeded every few minutes.
 VARIES_STDERRS = 4.0
 WORK_ITERATIONS = 64  # a window's operations are means over so many iterations at most
 

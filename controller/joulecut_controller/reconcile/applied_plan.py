@@ -5,9 +5,7 @@ the controller still knows what it holds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
@@ -21,40 +19,8 @@ LEASE_SHOWN_S = 1.0
 CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
 
 
-@dataclass(frozen=True, slots=True)
-class SavedEnergy:
-    """Joules saved since this controller began, counted while a plan's clocks were held.
-
-    `predicted_j` comes from the plan, `measured_j` from the energy counters against the measured
-    baseline; neither is derived from the other. A plan that costs energy lowers them. `unmeasured`
-    iterations wait until the counters have spanned enough time; they are never credited where the
-    clocks change before that.
-    """
-
-    predicted_j: float = 0.0
-    measured_j: float = 0.0
-    unmeasured: int = 0
-
-    def after(self, measured: Measured, applied: Plan) -> "SavedEnergy":
-        """With the iterations that this pass added under `applied`."""
-        count, forecast = measured.fresh_iterations, applied.forecast
-        predicted_j = measured_j = 0.0
-        if forecast is not None:
-            predicted_j = count * (forecast.baseline_energy_j - forecast.energy_j)
-        window_restarted = measured.current_iterations <= count
-        waiting = count if window_restarted else self.unmeasured + count
-        # While a straggler is waited for, no baseline was measured to compare with.
-        baseline = None if measured.straggling else measured.baseline
-        before_j = baseline.energy_j if baseline else None
-        now_j = measured.current.energy_j if measured.current else None
-        if before_j is not None and now_j is not None:
-            measured_j = waiting * (before_j - now_j)
-            waiting = 0
-        return SavedEnergy(self.predicted_j + predicted_j, self.measured_j + measured_j, waiting)
-
-
 class AppliedPlan:
-    """The plan held under leases for one job, since when, and what it saved."""
+    """The plan held under leases for one job, and since when."""
 
     def __init__(self, context: ReconcileContext, job: str) -> None:
         self._context = context
@@ -62,7 +28,6 @@ class AppliedPlan:
         self._acted_s = float("-inf")
         self._plan: Plan | None = None
         self._generation_last = 0
-        self._saved = SavedEnergy()
 
     @property
     def plan(self) -> Plan | None:
@@ -78,10 +43,6 @@ class AppliedPlan:
     def generation_last(self) -> int:
         """The newest generation used for this job in this term."""
         return self._generation_last
-
-    @property
-    def saved(self) -> SavedEnergy:
-        return self._saved
 
     @property
     def holding(self) -> Holding | None:
@@ -103,12 +64,6 @@ class AppliedPlan:
     def passed(self, generation: int) -> None:
         """Marks a generation as used by a plan without clocks."""
         self._generation_last = generation
-
-    def credit(self, observation: JobObservation) -> None:
-        """Counts the iterations of this pass where they ran under the plan's clocks."""
-        holding = self.holding
-        if self._plan and holding and as_asked(holding, observation):
-            self._saved = self._saved.after(observation.measured, self._plan)
 
     async def apply(self, plan: Plan, view: View, ttl_s: float) -> tuple[Outcome, str]:
         """Applies a plan's clocks, or puts all of them back; returns the counts in words."""

@@ -14,16 +14,14 @@ from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
-from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.power_limits import PowerBudget
-from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
+from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import GpuView
 
 P = ParamSpec("P")
@@ -65,21 +63,17 @@ class JobServices:
     power_budget: PowerBudget
     holds: Holds
     breakers: Breakers
-    holdouts: Holdouts
-    looks: BaselineLooks
-    shadows: ShadowEvaluation
+    default_windows: DefaultWindows
     first_savings: FirstSavings
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""
         for service in (
             self.breakers,
-            self.holdouts,
-            self.looks,
+            self.default_windows,
             self.frontiers,
             self.stragglers,
             self.background,
-            self.shadows,
             self.first_savings,
         ):
             service.keep_only(jobs)

@@ -9,6 +9,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from typing import Any, get_args
 
 from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
@@ -17,7 +18,7 @@ from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.verify.breaker import Breaker, IterationTime, limit_of
+from joulecut_controller.trust.breaker import Breaker, Finding, IterationTime, limit_of
 
 TOPIC = "hold"
 RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
@@ -197,7 +198,6 @@ class _Watched:
     breaker: Breaker = field(default_factory=Breaker)
     controlled_since_s: float = math.inf
     default_since_s: float = math.inf
-    shape: str = ""
 
 
 class Breakers:
@@ -213,6 +213,10 @@ class Breakers:
         for job in [job for job in self._watched if job not in wanted]:
             del self._watched[job]
 
+    def suspected(self, job: str) -> str:
+        """The evidence of a first window that was too slow; empty without one."""
+        return self._watched[job].breaker.suspected if job in self._watched else ""
+
     def look(
         self, observation: JobObservation, *, held: bool, now_s: float, allotted_s: float | None
     ) -> None:
@@ -222,32 +226,45 @@ class Breakers:
         """
         job, measured = observation.view.policy.name, observation.measured
         watched = self._watched.setdefault(job, _Watched())
-        if watched.shape != observation.shape:  # other GPUs, another pipeline: another job
-            watched.breaker.forget()
-            watched.shape = observation.shape
+        breaker, shape, now = watched.breaker, observation.shape, measured.phase
         watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
         default = measured.at_default and not held
         watched.default_since_s = min(watched.default_since_s, now_s) if default else math.inf
-        baseline = measured.baseline
-        if baseline is None:
-            return
-        limit = limit_of(observation.view.policy, baseline, allotted_s)
         since_s = watched.controlled_since_s if held else watched.default_since_s
         ended = tuple(
-            IterationTime(one.duration_s, max(one.peers_s.values()) if one.peers_s else None)
+            IterationTime(
+                one.duration_s,
+                max(one.peers_s.values(), default=None),
+                (shape, (one.phase or now).key),
+            )
             for one in measured.reported
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
-        if held:
-            finding = watched.breaker.controlled(ended, limit, peers_ours=_peers_ours(observation))
-        else:
-            finding = watched.breaker.at_default(ended, limit)
+        if default:
+            breaker.see_default(ended)
+        for phase, alike in groupby(ended, key=lambda one: one.phase):
+            # What an earlier controller measured counts until this one has seen default clocks.
+            known = measured.baseline if phase == (shape, now.key) else None
+            reference = breaker.reference(phase) or known
+            if reference is None:
+                continue
+            limit = limit_of(observation.view.policy, reference, allotted_s)
+            if held:
+                finding = breaker.controlled(alike, limit, peers_ours=_peers_ours(observation))
+            else:
+                finding = breaker.at_default(alike, limit)
+            self._found(job, breaker, finding)
+            if finding:
+                break
+
+    def _found(self, job: str, breaker: Breaker, finding: Finding) -> None:
+        """A trip is held and logged, or one that default clocks explain is withdrawn."""
         if finding == "trip":
-            hold = self._holds.trip(job, f"{watched.breaker.evidence}, twice in a row")
+            hold = self._holds.trip(job, f"{breaker.evidence}, twice in a row")
             self._audit.note("hold", job, hold.sentence, by=hold.by, trips=self._holds.trips(job))
         elif finding == "not-ours":
             self._holds.acquit(job)
-            text = f"the trip does not count: at default clocks {watched.breaker.evidence}"
+            text = f"the trip does not count: at default clocks {breaker.evidence}"
             self._audit.note("hold", job, text)
 
     def rearm(self, observation: JobObservation) -> Hold | None:

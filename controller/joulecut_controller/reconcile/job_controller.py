@@ -240,10 +240,9 @@ class JobController:
         await self.release_all(reservation or f"mode is now {self.policy.mode}")
 
     async def _verify_clocks(self, observation: JobObservation, view: View) -> None:
-        """Credits what was saved, and releases all GPUs where one drifted."""
+        """Releases all GPUs where one drifted."""
         holding = self._applied_plan.holding
         assert holding is not None
-        self._applied_plan.credit(observation)
         drift = self._applied_plan.drift(observation, view)
         if drift:
             self._backoff.fail(drift, self._context.now_s())
@@ -321,11 +320,7 @@ class JobController:
         frontier: tuple[FrontierPoint, ...],
         gpus: Mapping[str, GpuView],
     ) -> JobBoard:
-        saved, view, holding = (
-            self._applied_plan.saved,
-            observation.view,
-            self._applied_plan.holding,
-        )
+        view, holding = observation.view, self._applied_plan.holding
         if holding and as_asked(holding, observation):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, gpus)
@@ -339,8 +334,6 @@ class JobController:
             decision=self.rollout.decision,
             applied=self.applied,
             frontier=frontier,
-            saved_predicted_j=saved.predicted_j,
-            saved_measured_j=saved.measured_j,
             predict_error_time_ratio=self.errors.time_ratio,
             predict_error_power_ratio=self.errors.power_ratio,
             probing=self.profiler.advice if self.policy.profile is None else None,

@@ -20,6 +20,7 @@ from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.training_samples import teach
+from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import View
 from joulecut_engine.estimate.online import OnlineEstimator
 
@@ -97,10 +98,17 @@ class JobSteps:
             allotted_s=services.budgets.deadline_s(name),
             examined=self.examined(name),
         )
-        wanted = job.rollout.state.look_wanted
-        words = services.holdouts.step(inputs, observation, job.applied, job.learning)
-        look = services.looks.step(inputs, observation, wanted=wanted, held_out=bool(words))
-        words = words or look
+        seen = job_seen(
+            inputs,
+            observation,
+            unix_s=self.context.unix_s(),
+            applied=job.applied,
+            learning=job.learning,
+            wanted=job.rollout.state.look_wanted,
+            suspected=services.breakers.suspected(name),
+        )
+        words = services.default_windows.step(seen)
+        inputs = replace(inputs, slowdown=services.default_windows.slowdown(name))
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
@@ -114,8 +122,7 @@ class JobSteps:
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
-        await self.services.shadows.recall(name)
-        self._note_prediction(job, picture.observation)
+        self._complete_prediction(job)
 
     def _unless_held(self, name: str, decision: Decision) -> Decision:
         """Default clocks where an operator's command arrived since the pass looked."""
@@ -135,10 +142,9 @@ class JobSteps:
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
-    def _note_prediction(self, job: JobController, observation: JobObservation) -> None:
-        """Records what a new plan promises; its slower figures are computed beside the passes."""
+    def _complete_prediction(self, job: JobController) -> None:
+        """The slower figures of a new plan are computed beside the passes."""
         rollout, services = job.rollout, self.services
-        services.shadows.note(observation, rollout.incomplete)
         if rollout.incomplete is not None:
             (generation, choice), rollout.incomplete = rollout.incomplete, None
             work, done = self.planning.completion(choice), partial(rollout.complete, generation)
@@ -150,12 +156,17 @@ class JobSteps:
         job, services = self.jobs[name], self.services
         frontier = services.frontier(job.rollout.state, observation)
         shown = job.board(observation, frontier, view.gpus)
-        return replace(
+        windows, account = services.default_windows, services.default_windows.account(name)
+        shown = replace(
             shown,
             holds=services.holds.of(name),
             trips=services.holds.trips(name),
-            holdout=services.holdouts.shown(name),
-            look=services.looks.shown(name),
-            advisable=services.shadows.verdict(observation, shown.decision),
+            holdout=windows.holdouts(name, self.context.unix_s()),
+            default_time=windows.time(name),
+            saved_predicted_j=account.predicted_j,
+            saved_measured_j=account.measured_j,
+            saved_known_ratio=account.known_ratio,
+            slowdown=account.slowdown,
             learnt=learned or Learnt(services.first_savings.sentence(name)),
         )
+        return replace(shown, advisable=advice_to_enforce(shown))

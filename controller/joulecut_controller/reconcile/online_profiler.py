@@ -24,7 +24,6 @@ from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, OUTLIER_RATIO
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan import look
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.own_clocks import pace_setters
@@ -32,6 +31,7 @@ from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
+from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobView, StageLoad
 from joulecut_engine.graph.pipeline import KINDS, Profile
 
@@ -89,7 +89,7 @@ class OnlineProfiler:
         detailed = all(set(KINDS) <= load.busy_s.keys() for load in measured.loads)
         wanted = window_iterations(current.time_mean_s, detailed=detailed)
         if self._log.measurements and measured.at_default:
-            wanted = min(wanted, look.ITERATIONS)
+            wanted = min(wanted, short_window.ITERATIONS)
         baseline_first = not self._log.measurements and not measured.at_default
         shifted = measured.drift.shift_ratio != 1.0  # default clocks are measured next
         if len(self._durations_s) < wanted or baseline_first or shifted:
@@ -254,7 +254,7 @@ class OnlineProfiler:
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
             return Decision("keep", "probing", words, state, advice=advice)
-        if lowers and not look.anchored(inputs, state.changed_s):
+        if lowers and not inputs.anchored(state.changed_s):
             words = f"{reason}; default clocks are measured first"
             state = replace(state, look_wanted=True)
             return Decision("keep", "probing", words, state, advice=advice)

@@ -29,13 +29,11 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.baseline_looks import BaselineLooks
 from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
-from joulecut_controller.reconcile.holdouts import Holdouts
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.job_step import JobSteps, Picture
@@ -46,7 +44,8 @@ from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
 from joulecut_controller.reconcile.power_limits import PowerBudget
-from joulecut_controller.reconcile.shadow_evaluation import ShadowEvaluation
+from joulecut_controller.reconcile.trust_inputs import StoredBook
+from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import View
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
@@ -232,7 +231,6 @@ class Reconciler:
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
-        await self._services.shadows.stop()
         with suppress(JoulecutError):  # a store that fails now has failed and been reported before
             await self._services.learning.stop()
 
@@ -376,8 +374,6 @@ class Reconciler:
                 await self._turn()
             await steps.plan_and_apply(name)
             await self._jobs[name].baseline.keep(observation)
-            await self._services.shadows.recall(name)
-            self._services.shadows.see(observation, view)
             self._services.first_savings.see(observation, self._jobs[name].profiler, view)
 
     async def _turn(self) -> None:
@@ -431,7 +427,6 @@ class Reconciler:
         services, now_s = self._services, self._context.now_s
         if not self._context.leases.lost:
             services.learning.step(now_s())
-            services.shadows.save()
             await services.first_savings.save()
             services.holds.refresh()
         for name, observation in observations.items():
@@ -581,8 +576,6 @@ def _job_services(
         power_budget=PowerBudget(store, context.leases, audit, now_s=context.now_s, unix_s=unix_s),
         holds=holds,
         breakers=Breakers(holds, audit, lag_s),
-        looks=BaselineLooks(),
-        holdouts=Holdouts(store, audit, unix_s, lag_s=lag_s),
-        shadows=ShadowEvaluation(store, unix_s),
+        default_windows=DefaultWindows(StoredBook(store, audit), lag_s=lag_s),
         first_savings=FirstSavings(store, audit, background),
     )

@@ -6,7 +6,7 @@ predicted, and every ratio sits under the word that says which it is.
 
 from collections.abc import Iterable
 
-from joulecut_controller.board import BaselineLook, FrontierPoint, Holdout, JobBoard
+from joulecut_controller.board import FrontierPoint, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import JobFault, job_faults
 from joulecut_controller.cluster.standing import standing
@@ -15,9 +15,10 @@ from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import JobPolicy, Mode
-from joulecut_controller.verify.interval import Interval
-from joulecut_controller.verify.saving import Saving
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.advisable import Verdict
+from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.saving import Saving
 from joulecut_controller.view import GpuView, JobView, View, Window
 from joulecut_controller.web.responses import Json, number
 from joulecut_wire.messages import IterationTiming
@@ -78,7 +79,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "probing": job.probing and _probing_json(job.probing),
         "advisable": job.advisable and _advisable_json(job.advisable),
         "holdout": holdout_json(job.holdout),
-        "baseline_look": job.look and _look_json(job.look),
+        "baseline_look": job.default_time and _default_time_json(job.default_time),
         "saving": saving_json(job.holdout.saving if job.holdout else None),
         "gpus": _clocks_json(job, view) if gpus else [],
         **state_json(job),
@@ -151,7 +152,7 @@ def _probing_json(advice: Advice) -> Json:
 
 
 def _advisable_json(verdict: Verdict) -> Json:
-    """Whether recommendations were accurate enough to enforce; errors are P95 of scores."""
+    """Whether enforcing is advisable; errors are of predictions at the clocks that run."""
     return {
         "yes": verdict.yes,
         "text": verdict.text,
@@ -215,17 +216,16 @@ def _window_json(window: Window | None) -> Json | None:
 
 
 def _measured_json(job: JobBoard) -> Json:
-    """Now against baseline, both measured; null until both are."""
-    baseline, current = job.view.baseline, job.view.current
-    slowdown = saved = None
-    if baseline and current and baseline.time_mean_s:
-        slowdown = current.time_mean_s / baseline.time_mean_s - 1.0
-        if baseline.energy_j and current.energy_j is not None:
-            saved = 1.0 - current.energy_j / baseline.energy_j
+    """Savings where they were paired, and now against default clocks; null until measured."""
+    baseline, current, saved = job.view.baseline, job.view.current, None
+    if baseline and current and baseline.energy_j and current.energy_j is not None:
+        saved = 1.0 - current.energy_j / baseline.energy_j
     return {
         "saved_j": number(job.saved_measured_j),
+        "saved_known_ratio": number(job.saved_known_ratio),  # of the time under plans
         "saved_ratio": number(saved),
-        "slowdown_ratio": number(slowdown),
+        "slowdown_ratio": number(job.slowdown_ratio),
+        "slowdown": interval_json(job.slowdown),  # against adjacent default windows
     }
 
 
@@ -276,12 +276,19 @@ def _device_json(gpu: GpuView | None) -> Json:
     }
 
 
-def _look_json(look: BaselineLook) -> Json:
-    """Looks at default clocks: share of time, age of the baseline, the open look."""
-    return {"share_ratio": number(look.share), "age_s": number(look.age_s), "text": look.text}
+def _default_time_json(spent: DefaultTime) -> Json:
+    """Short default windows: share of time, age of the baseline, the open one; and the share of all
+    default windows by who asked for them.
+    """
+    return {
+        "share_ratio": number(spent.short_share),
+        "age_s": number(spent.age_s),
+        "text": spent.text,
+        "share_ratio_by_asker": {asker: number(share) for asker, share in spent.shares.items()},
+    }
 
 
-def holdout_json(holdout: Holdout | None) -> Json | None:
+def holdout_json(holdout: HoldoutsShown | None) -> Json | None:
     """The current window, the next one, and the outcomes so far."""
     if holdout is None:
         return None

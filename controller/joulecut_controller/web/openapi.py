@@ -165,9 +165,17 @@ _JOB = obj(
     peer_iteration_time_s=NUMBER,
     generation_running=COUNT,
     baseline=maybe(ref("Window")),
-    baseline_look=maybe(obj(share_ratio=NUMBER, age_s=NUMBER, text=TEXT)),
+    baseline_look=maybe(
+        obj(share_ratio=NUMBER, age_s=NUMBER, text=TEXT, share_ratio_by_asker=_NUMBERS)
+    ),
     current=maybe(ref("Window")),
-    measured=obj(saved_j=NUMBER, saved_ratio=NUMBER, slowdown_ratio=NUMBER),
+    measured=obj(
+        saved_j=NUMBER,
+        saved_known_ratio=NUMBER,
+        saved_ratio=NUMBER,
+        slowdown_ratio=NUMBER,
+        slowdown=maybe(ref("Interval")),
+    ),
     predicted=obj(saved_j=NUMBER, error_time_ratio=NUMBER, error_power_ratio=NUMBER),
     bloat_w=_NUMBERS,
     frontier=listed(obj(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),

@@ -19,8 +19,8 @@ from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_receipt, read_report
-from joulecut_controller.verify.record import receipt_json, report_json
-from joulecut_controller.verify.wall import prices
+from joulecut_controller.trust.record import receipt_json, report_json
+from joulecut_controller.trust.wall import prices
 from joulecut_controller.web.responses import Json, encode, json_bytes
 from joulecut_wire.errors import Unavailable
 

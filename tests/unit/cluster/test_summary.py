@@ -10,7 +10,7 @@ from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.orders import Hold
-from joulecut_controller.verify.shadow import Verdict
+from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.view import NOT_REPORTED
 
 
@@ -88,7 +88,7 @@ def test_a_straggler_that_has_just_recovered_is_no_fault_of_the_job() -> None:
 
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     job = boards.job("recommend")
-    assert standing(job).next_step.startswith("not yet: predictions checked at 0 of 7 clocks")
+    assert standing(job).next_step.startswith("not yet: time error 3.1 % at the clocks that run")
     ready = replace(job, advisable=Verdict(True, "checked"))
     assert standing(ready).next_step == "ready: set `mode: enforce` in the policy"
     [young] = boards.measuring().jobs

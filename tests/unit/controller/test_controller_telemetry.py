@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from joulecut_controller.board import BaselineLook, Board, PowerLimits
+from joulecut_controller.board import Board, PowerLimits
 from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.budget import Shares
@@ -15,6 +15,7 @@ from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
+from joulecut_controller.trust.default_windows import DefaultTime
 from joulecut_engine.optimize.slow_part import SlowPart
 from joulecut_wire import metrics
 
@@ -56,7 +57,9 @@ def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
     hold = Hold(board.jobs[0].view.policy.name, "pause", "reset", "alice", 1.8e9)
     slow = SlowPart(0, 1, "compute", 0.1, 1.2)
     delay = Delay(7, slow, ("n1/0",), "compute")
-    held = replace(board.jobs[0], holds=(hold,), delay=delay, look=BaselineLook(0.01, 60.0, ""))
+    held = replace(
+        board.jobs[0], holds=(hold,), delay=delay, default_time=DefaultTime({"age": 0.01}, 60.0, "")
+    )
     [advised] = boards.board("recommend").jobs  # of a job that is enforced nobody asks whether
     shown = Shown(
         replace(

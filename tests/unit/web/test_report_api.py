@@ -10,7 +10,7 @@ from serving import Serving
 
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import open_store
-from joulecut_controller.verify.window import TOPIC
+from joulecut_controller.trust.window import TOPIC
 
 
 def test_a_report_has_every_job_of_policy_and_store(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ export class Home {
 
   drawSaved({ savings, savings_week: week, prices }) {
     const measured = week?.saved_kwh;
-    const kwh = measured ? measured.mid : savings.measured_j / JOULES_PER_KWH;
+    const kwh = measured ? measured.mid : (savings.measured_j ?? NaN) / JOULES_PER_KWH;
     const predicted = measured ? week.predicted_kwh : savings.predicted_j / JOULES_PER_KWH;
     setText(this.saved.root.querySelector(".since"), measured ? "last 7 days, measured in hold-outs" : "since the controller began, measured");
     this.saved.update(energyText(kwh), measured ? `${energyText(measured.low)} to ${energyText(measured.high)}` : "", "plain");
@@ -192,7 +192,7 @@ function jobsTable() {
       { label: "Slowdown of budget", sort: "slowdown_ratio", number: true, term: "slowdown", make: () => [h("span"), meter()], fill: slowdown },
       { label: "Predicted", sort: "predicted_saved_ratio", number: true, term: "predicted saving", fill: (cell, row) => setText(cell, percent(row.predicted_saved_ratio)) },
       { label: "Measured", sort: "saved_ratio", number: true, term: "measured saving", make: () => [h("span"), h("small")], fill: measured },
-      { label: "Saved", sort: "saved_measured_j", number: true, low: true, fill: (cell, row) => setText(cell, energyText(row.saved_measured_j / JOULES_PER_KWH)) },
+      { label: "Saved", sort: "saved_measured_j", number: true, low: true, fill: (cell, row) => setText(cell, energyText((row.saved_measured_j ?? NaN) / JOULES_PER_KWH)) },
       { label: "Next step", term: "next step", wide: true, fill: (cell, row) => { const step = row.next_step.replaceAll("`", ""); setText(cell, step || "none"); cell.title = step; } },
     ],
   });

@@ -1,0 +1,155 @@
+"""What trust sees of a job, and the book it writes to: the store and the audit log."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from joulecut_controller.board import JobBoard
+from joulecut_controller.observe.iteration_stats import Measured
+from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan.goal import dwell_s
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.planner import vetoes
+from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.veto import first
+from joulecut_controller.policy.policy import Ranks
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.online_profiler import NO_PROFILE
+from joulecut_controller.savings import read_windows
+from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
+from joulecut_controller.trust.seen import JobSeen, PlanInForce
+from joulecut_controller.trust.window import TOPIC, MeasuredWindow, to_json
+from joulecut_wire.errors import JoulecutError
+
+WINDOWS_MAX = 5_000  # of one job and week
+ROUNDING = 1e-9  # of a deadline
+
+_RANKS: Mapping[Ranks, str] = {
+    "hook": "reported by the job",
+    "list": "as listed",
+    "completion-index": "as counted",
+}
+
+
+def job_seen(
+    inputs: PlanningInput,
+    observation: JobObservation,
+    *,
+    unix_s: float,
+    applied: Plan | None,
+    learning: str,
+    wanted: bool,
+    suspected: str,
+) -> JobSeen:
+    """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
+    measured, baseline, current = observation.measured, inputs.job.baseline, inputs.job.current
+    unpowered = baseline is not None and baseline.power_w is None
+    return JobSeen(
+        job=inputs.job.policy.name,
+        now_s=inputs.view.now_s,
+        unix_s=unix_s,
+        verify=inputs.job.policy.verify,
+        shape=observation.shape,
+        phase=measured.phase.key,
+        gpus=inputs.view.gpus,
+        locks=measured.locks,
+        ended=measured.ended,
+        since_s=measured.since_s,
+        iterations=measured.current_iterations,
+        iteration_s=baseline.time_mean_s if baseline else None,
+        powered=unpowered or (current is not None and current.power_w is not None),
+        drift=measured.drift,
+        dwell_s=dwell_s(inputs),
+        plan=_in_force(applied) if applied else None,
+        lowered=any(inputs.running.values()),
+        as_asked=inputs.measured_applied,
+        at_default=measured.at_default,
+        settled=measured.settled,
+        straggling=measured.straggling,
+        enforced=inputs.mode == "enforce" and not inputs.vetoes,
+        hindrance=_hindrance(inputs, measured, learning),
+        steered=bool(measured.external_lock) or inputs.allotted_s is not None,
+        wanted=wanted,
+        suspected=suspected,
+    )
+
+
+def _in_force(plan: Plan) -> PlanInForce:
+    made = plan.forecast
+    if made is None:
+        return PlanInForce(plan.generation)
+    return PlanInForce(
+        plan.generation,
+        time_s=made.iteration_time_s,
+        energy_j=made.energy_j,
+        default_time_s=made.baseline_time_s,
+        default_energy_j=made.baseline_energy_j,
+    )
+
+
+def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
+    """Why no hold-out may begin and a running one ends; empty where there is no reason."""
+    job = inputs.job
+    if inputs.mode != "enforce":
+        return job.reservation or f"mode is {inputs.mode}"
+    if job.policy.profile is None:
+        job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
+    veto = first(vetoes(replace(inputs, job=job)))
+    if veto is not None:
+        return veto.text
+    return "waiting for a straggler" if measured.straggling else learning
+
+
+def advice_to_enforce(shown: JobBoard) -> Verdict | None:
+    """None where the question does not arise: in another mode, under a reservation, and without a
+    profile (such a job is explored within its target).
+    """
+    job, plan, saving = shown.view, shown.decision, shown.holdout and shown.holdout.saving
+    policy = job.policy
+    if policy.profile is None or policy.mode != "recommend" or job.reservation:
+        return None
+    slack = None
+    if plan and plan.forecast and plan.deadline_s:
+        slack = 1.0 - plan.forecast.iteration_time_s / plan.deadline_s
+        slack = max(0.0, slack) if slack > -ROUNDING else slack
+    return verdict(
+        Recommendation(
+            planned=plan is not None and not plan.changes_nothing,
+            slack=slack,
+            baseline=job.baseline is not None,
+            time_error=shown.predict_error_time_ratio,
+            power_error=shown.predict_error_power_ratio,
+            saved=saving.saved_ratio if saving else None,
+            holdouts=saving.holdouts if saving else 0,
+            doubt=job.complaint or job.hindrance or job.external_lock,
+            ranks=_RANKS[policy.ranks],
+        )
+    )
+
+
+class StoredBook:
+    """Implements `trust.measured_windows.Book`. A failing store costs a window, not a pass."""
+
+    def __init__(self, store: Store, audit: AuditLog) -> None:
+        self._store, self._audit = store, audit
+
+    def keep(self, window: MeasuredWindow) -> bool:
+        try:
+            made = Record(window.ended_unix_s, TOPIC, window.job, to_json(window))
+            self._store.keep_record(made)
+        except (JoulecutError, ValueError):
+            return False
+        return True
+
+    def note(self, job: str, text: str, generation: int) -> bool:
+        try:
+            self._audit.note("verify", job, text, generation=generation)
+        except JoulecutError:
+            return False
+        return True
+
+    def windows(self, job: str, since_unix_s: float) -> Sequence[MeasuredWindow] | None:
+        try:
+            return read_windows(self._store, job, since_unix_s, WINDOWS_MAX)[0]
+        except JoulecutError:
+            return None

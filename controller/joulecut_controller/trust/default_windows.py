@@ -1,0 +1,490 @@
+"""Default windows: when a job runs at default clocks so that they are measured, and for whom.
+
+Long ones (hold-outs) measure time and energy after a warm-up: `switchback` draws them by lot, for
+the share of time that the policy gives. Short ones are a dozen iterations, for their time alone:
+where the job's pace moved by itself, before clocks are lowered against an old measurement, for the
+reference of a new phase, where the breaker suspects a plan, and now and then. They take at most
+`SHARE_MAX` of a job's time in the long run. The planner suspends its plan meanwhile.
+
+Default clocks draw more power, so jobs take turns. A restarted controller does not catch up on
+hold-outs that it missed.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from joulecut_controller.policy.policy import JobPolicy, Verify
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.measured_windows import (
+    REASONS,
+    SETTLING_S,
+    Book,
+    Mark,
+    MeasuredWindows,
+    TimedWindow,
+)
+from joulecut_controller.trust.saved_energy import SavedEnergy, paired_slowdown
+from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
+from joulecut_controller.trust.seen import JobSeen
+from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, every_s, length_s
+from joulecut_controller.trust.switchback import (
+    LATE_RATIO_MAX,
+    NEIGHBOURS,
+    SwitchbackSchedule,
+    clock_text,
+    slot_s,
+)
+from joulecut_controller.trust.window import Arm
+from joulecut_controller.view import BaselineDrift, GpuView
+
+Asker = Literal["holdout", "shift", "breaker", "plan", "phase", "age"]
+ASKERS: tuple[Asker, ...] = get_args(Asker)
+AT_ONCE: frozenset[Asker] = frozenset(("shift", "breaker"))  # these wait for no turn
+
+SHRINK_RATIO = 1.25  # iterations must fit with this much room before slots become shorter
+SHORT_SAVED = 2.0  # a phase of other work, as an evaluation, is measured when it begins and ends
+# Of the GPUs of all enforced jobs: twice what default windows take in the long run, so that all
+# have a turn.
+CROWD_RATIO = 2.0
+LATE_RATIO = 2.0  # of its expected time: a window that lasts longer takes no turn from others
+FIRST_S = 60.0  # a new leader's plans and leases come first
+CHUNK_S = 300.0  # of a window without a schedule
+PHASES_KEPT = 64  # default windows whose shape and phase are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultWindow:
+    """A running one. `ends_s` is monotonic, infinite for a short one, which ends by iterations."""
+
+    asker: Asker
+    sentence: str
+    shape: str
+    phase: str
+    ends_s: float
+    late_s: float
+    generation: int
+    number: int = 0  # of a hold-out: of today
+    slot: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HoldoutsShown:
+    """Hold-outs of one job. `text` is one line: what runs, what comes next, or why nothing does.
+    `outcomes` counts windows since this controller began, by arm and by what became of them.
+    """
+
+    share: float
+    window_s: float | None
+    text: str
+    held_out: bool  # default clocks run for a window now
+    measuring: Arm | Literal[""] = ""
+    next_unix_s: float | None = None
+    outcomes: tuple[tuple[Arm, str, int], ...] = ()
+    saving: Saving | None = None  # measured, of the last week's windows
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultTime:
+    """Default windows of one enforced job: their share of its time by who asked for them, how many
+    seconds ago default clocks were measured (None where they have not been yet), and the sentence
+    of a short one that runs.
+    """
+
+    shares: Mapping[Asker, float]
+    age_s: float | None
+    text: str
+
+    @property
+    def short_share(self) -> float:
+        return math.fsum(self.shares.values()) - self.shares.get("holdout", 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What default windows show of a job: joules saved since this controller began, the share of
+    the time under plans for which they are measured, and the slowdown of the clocks in force.
+    """
+
+    predicted_j: float = 0.0
+    measured_j: float | None = None
+    known_ratio: float | None = None
+    slowdown: Interval | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job: its windows, its schedule, and its credit of time for short windows, in seconds."""
+
+    windows: MeasuredWindows
+    saved: SavedEnergy
+    since_s: float
+    seen_s: float
+    running: DefaultWindow | None = None
+    verify: Verify = field(default_factory=Verify)
+    schedule: SwitchbackSchedule | None = None
+    scheduled_s: float = math.inf  # monotonic: earlier hold-outs are not caught up
+    done: int | None = None  # the cycle whose hold-out was begun
+    held: int = -NEIGHBOURS - 1  # the slot of the newest hold-out
+    lowered_s: float = -math.inf  # clocks were ours last
+    credit_s: float | None = None
+    spent_s: dict[Asker, float] = field(default_factory=dict)
+    measured_s: float = -math.inf  # default clocks, last
+    phases: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=PHASES_KEPT))
+    enforced: bool = False
+    gpus: int = 0
+    text: str = ""
+    slowdown: Interval | None = None
+    judged: TimedWindow | None = None  # the open window that `slowdown` is of
+    reckoned: TimedWindow | None = None  # the same of `paired`: joules, and share of the time
+    paired: tuple[float, float] | None = None
+
+    def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
+        """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
+        later one of the cycle; never one that an earlier controller may have begun.
+        """
+        slot = schedule.slot(unix_s)
+        cycle = schedule.cycle(slot)
+        drawn = schedule.drawn(cycle)
+        late = unix_s - schedule.begins_unix_s(slot) > LATE_RATIO_MAX * schedule.slot_s
+        missed = schedule.begins_unix_s(drawn) - unix_s + now_s < self.scheduled_s
+        return slot >= drawn and self.done != cycle and not late and not missed
+
+
+class DefaultWindows:
+    """Default windows of every job."""
+
+    def __init__(self, book: Book, *, lag_s: float) -> None:
+        self._book, self._lag_s = book, lag_s
+        self._jobs: dict[str, _Job] = {}
+        self._asked: dict[str, float] = {}  # the share of time for hold-outs, by job
+        self._reckoned_s = -math.inf
+
+    def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
+        """Forgets jobs that left the policy, and updates the shares of the others."""
+        for name in [name for name in self._jobs if name not in jobs]:
+            del self._jobs[name]
+        self._asked = {name: job.verify.holdout for name, job in jobs.items()}
+
+    def step(self, seen: JobSeen) -> str:
+        """Once a step, before planning. Returns the sentence of the running window, or ""."""
+        job = self._job(seen)
+        self._charge(job, seen)
+        hindrance = seen.hindrance or ("" if seen.verify.holdout else "the policy asks for none")
+        before, resumed = job.running, None
+        early = self._ends(job, seen, hindrance)
+        if before is not None and job.running is None and not early:
+            resumed = before.generation  # another hold-out may follow at once
+        job.text = hindrance
+        if not hindrance:
+            self._arrange(job, seen)
+            if job.running is None:
+                job.text = self._begin_long(job, seen, resumed=resumed)
+        if job.running is None and resumed is None:
+            self._begin_short(job, seen)
+        self._measure(job, seen, hindrance, before, early)
+        if before is not None and before.asker == "holdout" and job.running is not before:
+            self._log_end(job, seen, before, early)
+        # One job a step of the clock, since it takes a while.
+        if job.windows.stale and self._reckoned_s != seen.now_s:
+            self._reckoned_s = seen.now_s
+            job.windows.reckon(seen.unix_s)
+        return job.running.sentence if job.running else ""
+
+    # -- shown -----------------------------------------------------------------------------
+
+    def holdouts(self, name: str, unix_s: float) -> HoldoutsShown | None:
+        """None for a job without hold-outs that was never measured."""
+        job, share = self._jobs.get(name), self._asked.get(name, 0.0)
+        if job is None or (share == 0.0 and job.windows.saving is None):
+            return None
+        schedule, saving, running = job.schedule, job.windows.saving, job.running
+        held_out = running is not None and running.asker == "holdout"
+        ahead = schedule.next_unix_s(unix_s) if schedule and not job.text else None
+        coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
+        missing = HOLDOUTS_MIN - (saving.holdouts if saving else 0)
+        if ahead and schedule and missing > 0:
+            hours = math.ceil(missing * schedule.slot_s / schedule.share / 3600.0)
+            coming += f", a first interval within about {hours} h"
+        text = f"no hold-out now: {job.text}" if job.text else coming
+        return HoldoutsShown(
+            share=share,
+            window_s=schedule.slot_s - job.windows.warm_up_s if schedule else None,
+            text=running.sentence if running and held_out else text,
+            held_out=held_out,
+            measuring="default" if held_out else job.windows.measuring,
+            next_unix_s=ahead,
+            outcomes=job.windows.outcomes,
+            saving=saving,
+        )
+
+    def time(self, name: str) -> DefaultTime | None:
+        """None for a job that was never enforced."""
+        job = self._jobs.get(name)
+        if job is None or job.credit_s is None:
+            return None
+        passed_s, age_s = job.seen_s - job.since_s, job.seen_s - job.measured_s
+        running = job.running
+        return DefaultTime(
+            {asker: s / passed_s for asker, s in job.spent_s.items()} if passed_s > 0.0 else {},
+            age_s if math.isfinite(age_s) else None,
+            running.sentence if running and running.asker != "holdout" else "",
+        )
+
+    def account(self, name: str) -> Account:
+        """Zeros and None for a job that was not seen yet. Joules are measured where hold-outs are
+        on; elsewhere they are not paired often enough to be told.
+        """
+        job = self._jobs.get(name)
+        if job is None:
+            return Account()
+        opened = job.windows.peek(job.seen_s)
+        if opened is None or opened is not job.reckoned:
+            job.reckoned, job.paired = opened, job.saved.measured(opened)
+        shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
+        measured_j, known_ratio = shown or (None, None)
+        return Account(job.saved.predicted_j, measured_j, known_ratio, job.slowdown)
+
+    def slowdown(self, name: str) -> Interval | None:
+        """Of the newest plan's clocks, against the default windows beside them."""
+        return self._jobs[name].slowdown if name in self._jobs else None
+
+    # -- turns -----------------------------------------------------------------------------
+
+    def _job(self, seen: JobSeen) -> _Job:
+        if seen.job not in self._jobs:
+            windows = MeasuredWindows(self._book, seen.job, lag_s=self._lag_s)
+            self._jobs[seen.job] = _Job(windows, SavedEnergy(), seen.now_s, seen.now_s)
+        return self._jobs[seen.job]
+
+    def _charge(self, job: _Job, seen: JobSeen) -> None:
+        """Time passed: on the account of the running window, and as credit for short ones."""
+        passed_s, job.seen_s = seen.now_s - job.seen_s, seen.now_s
+        job.measured_s = seen.drift.measured_s
+        job.enforced, job.gpus = seen.enforced and seen.iteration_s is not None, len(seen.locks)
+        if seen.lowered:
+            job.lowered_s = seen.now_s
+            job.saved.controlled_s += passed_s
+        if not job.enforced or seen.iteration_s is None:
+            return
+        most_s = SHORT_SAVED * self._expected_s(seen)
+        credit_s = most_s if job.credit_s is None else job.credit_s + SHARE_MAX * passed_s
+        if job.running is not None:
+            asker = job.running.asker
+            job.spent_s[asker] = job.spent_s.get(asker, 0.0) + passed_s
+            credit_s -= passed_s if asker != "holdout" else 0.0
+        job.credit_s = min(credit_s, most_s)
+
+    def _expected_s(self, seen: JobSeen) -> float:
+        """Of a short window. Clocks are not lowered again before the dwell, so it costs no less."""
+        return max(length_s(seen.iteration_s or 0.0), seen.dwell_s)
+
+    def _ends(self, job: _Job, seen: JobSeen, hindrance: str) -> str:
+        """Ends the running window where it is over, or has to end. Returns why it ended early."""
+        running = job.running
+        if running is None:
+            return ""
+        early = ""
+        if running.shape != seen.shape:
+            early = REASONS["shape"]
+        elif running.phase != seen.phase:
+            early = REASONS["phase"]
+        elif running.asker != "holdout":
+            early = "" if job.enforced else "the job is not enforced now"
+        elif hindrance or seen.verify != job.verify:
+            early = hindrance or "the policy changed"
+        else:
+            early = job.windows.dropped
+        if running.asker == "holdout":
+            over = seen.now_s >= running.ends_s
+        else:
+            settled = seen.at_default and seen.settled
+            over = settled and seen.iterations >= ITERATIONS and seen.powered
+        if early or over:
+            job.running = None
+        return early
+
+    def _log_end(self, job: _Job, seen: JobSeen, ended: DefaultWindow, early: str) -> None:
+        """Logs what a hold-out measured."""
+        if early:
+            said = f"ended early, nothing is counted: {early}"
+        elif job.windows.said:
+            said = f"ended: {job.windows.said}"
+        else:
+            said = f"ended: nothing is counted: {job.windows.dropped or REASONS['short']}"
+        self._book.note(
+            seen.job, f"hold-out window {ended.number} of today {said}", ended.generation
+        )
+
+    def _arrange(self, job: _Job, seen: JobSeen) -> None:
+        """The schedule for this policy and iteration time; changed as seldom as possible."""
+        held_out = job.running is not None and job.running.asker == "holdout"
+        if held_out or seen.iteration_s is None:
+            return
+        verify, iteration_s, warm_up_s = seen.verify, seen.iteration_s, job.windows.warm_up_s
+        wanted_s = slot_s(verify.window_s, iteration_s, seen.dwell_s, warm_up_s)
+        slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, seen.dwell_s, warm_up_s)
+        same = job.schedule is not None and verify == job.verify
+        if same and job.schedule and wanted_s <= job.schedule.slot_s <= slim_s:
+            return
+        if not same or job.schedule is None or wanted_s != job.schedule.slot_s:
+            job.verify = verify
+            job.schedule = SwitchbackSchedule(seen.job, verify.holdout, wanted_s)
+            job.scheduled_s, job.done = seen.now_s, None
+            job.held = -NEIGHBOURS - 1
+
+    def _begin_long(self, job: _Job, seen: JobSeen, *, resumed: int | None) -> str:
+        """Begins a hold-out where one is due. Returns what a due one waits for, else "".
+
+        `resumed` is the plan that was suspended for a hold-out that ends in this step.
+        """
+        schedule, unix_s = job.schedule, seen.unix_s
+        generation = resumed
+        if generation is None and seen.plan is not None and seen.lowered:
+            generation = seen.plan.generation
+        if schedule is None or generation is None:
+            return "no plan is in force that could be measured"
+        if not job.due(schedule, unix_s, seen.now_s):
+            return ""
+        why = "" if resumed is not None else _unsettled(seen)
+        why = why or ("" if self._has_turn(job, seen.now_s) else "other jobs run at default clocks")
+        if why:
+            return why
+        slot = schedule.slot(unix_s)
+        until_unix_s = schedule.begins_unix_s(slot + 1)
+        number = schedule.number_of_day(slot)
+        sentence = (
+            f"hold-out window {number} of today: default clocks until "
+            f"{clock_text(until_unix_s)}, to measure the saving"
+        )
+        if not self._book.note(seen.job, f"{sentence}; it begins", generation):
+            return "the store did not take the record of it"
+        ends_s = seen.now_s + until_unix_s - unix_s
+        job.running = DefaultWindow(
+            "holdout", sentence, seen.shape, seen.phase, ends_s,
+            late_s=seen.now_s + LATE_RATIO * schedule.slot_s,
+            generation=generation, number=number, slot=slot,
+        )  # fmt: skip
+        job.done = schedule.cycle(slot)
+        job.held, job.windows.said, job.windows.dropped = slot, "", ""
+        return ""
+
+    def _begin_short(self, job: _Job, seen: JobSeen) -> None:
+        """Begins a short window where somebody asks for one, the account allows it, and it would
+        show something: where a straggler, a power budget or another writer's lock changes the
+        iteration time, default clocks tell nothing.
+        """
+        if not job.enforced or not seen.lowered or seen.straggling or seen.steered:
+            return
+        expected_s = self._expected_s(seen)
+        shift = seen.drift.gpu_shift
+        slows = shift is not None and shift.ratio < 1.0  # our clocks slow the others now
+        if (job.credit_s or 0.0) < expected_s and not slows:
+            return
+        asker, why = self._asks(job, seen)
+        if asker is None or (asker not in AT_ONCE and not self._has_turn(job, seen.now_s)):
+            return
+        generation = seen.plan.generation if seen.plan else 0
+        job.running = DefaultWindow(
+            asker, f"default clocks for {ITERATIONS} iterations: {why}", seen.shape, seen.phase,
+            math.inf, seen.now_s + LATE_RATIO * expected_s, generation,
+        )  # fmt: skip
+
+    def _asks(self, job: _Job, seen: JobSeen) -> tuple[Asker | None, str]:
+        """Who asks for a short window, the strongest reason first."""
+        shifted = _shifted(seen.drift, seen.gpus)
+        if shifted:
+            return "shift", shifted
+        if seen.suspected:
+            return "breaker", seen.suspected
+        if seen.wanted:
+            return "plan", "clocks could be lowered, but the baseline is old"
+        # A default window that these clocks ended is noted with this step or the next.
+        if seen.phase and seen.settled and (seen.shape, seen.phase) not in job.phases:
+            return "phase", f"phase {seen.phase} has no measurement yet"
+        age_s = seen.now_s - job.measured_s
+        if age_s < every_s(seen.job) or seen.now_s - job.since_s < FIRST_S:
+            return None, ""
+        old = f"{age_s / 60.0:.0f} min old" if math.isfinite(age_s) else "of an earlier controller"
+        return "age", f"the baseline is {old}"
+
+    def _has_turn(self, job: _Job, now_s: float) -> bool:
+        """Whether a window may begin beside those of other jobs: never of all jobs at once."""
+        enforced = {name: one for name, one in self._jobs.items() if one.enforced}
+        others = [one for one in enforced.values() if one is not job]
+        held = [one for one in others if one.running and now_s < one.running.late_s]
+        if len(held) == len(others) > 0:
+            return False
+        entitled = sum(
+            (SHARE_MAX + self._asked.get(name, 0.0)) * one.gpus for name, one in enforced.items()
+        )
+        return sum(one.gpus for one in held) < CROWD_RATIO * entitled
+
+    # -- windows ---------------------------------------------------------------------------
+
+    def _measure(
+        self, job: _Job, seen: JobSeen, hindrance: str, held: DefaultWindow | None, early: str
+    ) -> None:
+        """Adds this step to the job's windows; `held` ran before it, and ended `early`."""
+        mark = self._mark(job, seen, hindrance)
+        interrupted = bool(early) and held is not None and held.asker == "holdout"
+        ended = job.windows.see(seen, mark, interrupted=interrupted)
+        if mark is not None and mark.arm == "plan" and seen.plan is not None:
+            job.saved.promise(seen.plan, len(seen.ended))
+        if ended is not None:
+            job.saved.see(ended)
+            if ended.mark.arm == "default":
+                job.phases.append((ended.mark.shape, ended.mark.phase))
+        opened = job.windows.peek(seen.now_s)
+        if opened is not None and opened.mark.arm == "plan" and opened is not job.judged:
+            job.judged, job.slowdown = opened, paired_slowdown(job.windows.recent, opened)
+
+    def _mark(self, job: _Job, seen: JobSeen, hindrance: str) -> Mark | None:
+        """What this step's window belongs to; None where clocks are changing or not known."""
+        held_s = seen.now_s - seen.since_s
+        arm: Arm
+        if seen.plan is not None and seen.lowered and seen.as_asked and not seen.at_default:
+            arm, generation = "plan", seen.plan.generation
+        elif seen.at_default and not seen.lowered:
+            arm, generation = "default", 0
+        else:
+            return None
+        if seen.straggling:
+            return None
+        schedule, running, warm_up_s = job.schedule, job.running, job.windows.warm_up_s
+        rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.since_s)
+        settled, ends_s, complete = seen.settled and held_s >= SETTLING_S, 0.0, False
+        if arm == "default" and running is not None and running.asker == "holdout":
+            part = (running.slot, rested_s >= warm_up_s)
+            complete, ends_s = settled and part[1], running.ends_s
+        elif arm == "plan" and schedule is not None and not hindrance:
+            slot = schedule.slot(seen.unix_s)
+            into_s = seen.unix_s - schedule.begins_unix_s(slot)
+            part = (slot, min(into_s, rested_s) >= warm_up_s)
+            near = abs(slot - job.held) <= NEIGHBOURS or schedule.is_measured(slot)
+            on_time = into_s - warm_up_s <= LATE_RATIO_MAX * schedule.slot_s
+            begun = job.windows.is_open(arm, part)
+            complete = near and settled and part[1] and (begun or on_time)
+            ends_s = seen.now_s + schedule.slot_s - into_s
+        else:
+            part = (math.floor(held_s / CHUNK_S), rested_s >= warm_up_s)
+        return Mark(arm, seen.shape, seen.phase, seen.since_s, generation, part, complete, ends_s)
+
+
+def _unsettled(seen: JobSeen) -> str:
+    if not (seen.settled and seen.as_asked):
+        return "the plan's clocks have not settled yet"
+    young = seen.now_s - seen.since_s < seen.dwell_s
+    return "the plan is younger than its dwell" if young else ""
+
+
+def _shifted(drift: BaselineDrift, gpus: Mapping[str, GpuView]) -> str:
+    """How the job's pace has changed by itself since default clocks were measured; empty if not."""
+    if drift.gpu_shift is not None:
+        places = [gpus[uuid].place if uuid in gpus else uuid for uuid in drift.gpu_shift.uuids]
+        return drift.gpu_shift.text(places)
+    if drift.shift_ratio != 1.0:
+        return f"iterations at the same clocks changed by {drift.shift_ratio - 1.0:+.1%}"
+    return ""

@@ -1,0 +1,207 @@
+"""Savings of a period, by job and tenant: measured, with what is unknown.
+
+Made from records alone, so that a running controller and a command that reads the store of a
+stopped one give the same result.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.paired_difference import usable_windows
+from joulecut_controller.trust.saving import Saving, by_shape
+from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
+from joulecut_controller.trust.wall import Prices, Wall, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.window import MeasuredWindow
+
+NO_TENANT = "-"
+SWITCH = "verify: {holdout: 5%}"
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A job as policy and agents know it; `holdout` is None without a policy."""
+
+    tenant: str = NO_TENANT
+    holdout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job. `saving` is that of its newest shape; the sums are over all its shapes, as far
+    as a ratio is known for them, and None where it is known for none.
+
+    `saved_in_windows_j` is the ratio on energy that was measured; `saved_j` also counts the time
+    between windows of one plan. `saved_ratio` and `slowdown_ratio` are those of the sums.
+    """
+
+    job: str
+    tenant: str
+    saving: Saving
+    shapes: tuple[Saving, ...]
+    spent: PlanTime
+    uncounted_j: float  # spent under plans in shapes whose ratio is not known
+    saved_in_windows_j: Interval | None
+    saved_j: Interval | None
+    longer_gpu_s: Interval | None
+    wall: Wall | None
+    break_even_slowdown: float | None
+    windows: tuple[MeasuredWindow, ...]
+
+    @property
+    def saved_ratio(self) -> Interval | None:
+        return self.saving.saved_ratio
+
+    @property
+    def reason(self) -> str:
+        return self.saving.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """Several jobs together. None where nothing is known of any; `unknown` counts such jobs."""
+
+    name: str
+    jobs: int
+    unknown: int
+    saved_j: Interval | None
+    wall: Wall | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A period from `since` to `until`. `truncated` where more was kept than was read."""
+
+    since_unix_s: float
+    until_unix_s: float
+    prices: Prices
+    jobs: tuple[JobReport, ...]
+    tenants: tuple[Sum, ...]
+    total: Sum
+    truncated: bool = False
+
+
+def report(
+    windows: Sequence[MeasuredWindow],
+    *,
+    since_unix_s: float,
+    until_unix_s: float,
+    prices: Prices,
+    known: Mapping[str, Known],
+    truncated: bool = False,
+) -> Report:
+    """Of the windows that ended in the period. `known` are the jobs of a policy: those without
+    a window are in the report too, with what would have to be done.
+    """
+    by_job: dict[str, list[MeasuredWindow]] = {job: [] for job in known}
+    for window in windows:
+        if since_unix_s <= window.ended_unix_s <= until_unix_s:
+            by_job.setdefault(window.job, []).append(window)
+    jobs = tuple(
+        _job(job, of_job, known.get(job, Known()), prices, until_unix_s)
+        for job, of_job in sorted(by_job.items())
+    )
+    names = sorted({one.tenant for one in jobs})
+    return Report(
+        since_unix_s=since_unix_s,
+        until_unix_s=until_unix_s,
+        prices=prices,
+        jobs=jobs,
+        tenants=tuple(
+            _sum(name, [one for one in jobs if one.tenant == name], prices) for name in names
+        ),
+        total=_sum("all", jobs, prices),
+        truncated=truncated,
+    )
+
+
+def _job(
+    job: str,
+    windows: Sequence[MeasuredWindow],
+    about: Known,
+    prices: Prices,
+    until_unix_s: float,
+) -> JobReport:
+    shapes = by_shape(windows) or (_unmeasured(job, about, until_unix_s),)
+    usable = usable_windows(windows)
+    times = {(one.shape, one.phase): PlanTime() for one in shapes} | plan_times(usable)
+    known = [one for one in shapes if one.saved_ratio is not None]
+    newest = max(shapes, key=lambda one: one.ended_unix_s)
+    saved = _total(known, times)
+    longer = [
+        Interval(*(one.gpus * s for s in (seconds.mid, seconds.low, seconds.high)))
+        for one in known
+        if (seconds := longer_s(one, times[one.shape, one.phase].all)) is not None
+    ]
+    longer_gpu_s = total(longer) if longer else None
+    unknown = [
+        times[one.shape, one.phase].all.energy_j for one in shapes if one.saved_ratio is None
+    ]
+    spent = list(times.values())
+    return JobReport(
+        job=job,
+        tenant=about.tenant,
+        saving=newest,
+        shapes=shapes,
+        spent=_together(spent),
+        uncounted_j=math.fsum(unknown),
+        saved_in_windows_j=_total(known, times, measured_only=True),
+        saved_j=saved,
+        longer_gpu_s=longer_gpu_s,
+        wall=at_the_wall(saved, longer_gpu_s, prices) if saved and longer_gpu_s else None,
+        break_even_slowdown=_break_even(newest, prices),
+        windows=usable,
+    )
+
+
+def _unmeasured(job: str, about: Known, until_unix_s: float) -> Saving:
+    if about.holdout:
+        share = f"{100.0 * about.holdout:.3g} %"
+        reason = f"nothing measured yet: hold-outs are on, {share} of its time"
+    else:
+        reason = f"nothing measured: `{SWITCH}` in its policy switches hold-outs on"
+    return Saving(job, "", 0, until_unix_s, until_unix_s, 0, 0, reason=reason)
+
+
+def _together(times: Sequence[PlanTime]) -> PlanTime:
+    whole = times[0]
+    for one in times[1:]:
+        whole = PlanTime(whole.measured.plus(one.measured), whole.between.plus(one.between))
+    return whole
+
+
+def _total(
+    known: Sequence[Saving],
+    times: Mapping[tuple[str, str], PlanTime],
+    *,
+    measured_only: bool = False,
+) -> Interval | None:
+    parts = []
+    for one in known:
+        time = times[one.shape, one.phase]
+        part = saved_j(one, time.measured if measured_only else time.all)
+        if part is not None:
+            parts.append(part)
+    return total(parts) if parts else None
+
+
+def _break_even(saving: Saving, prices: Prices) -> float | None:
+    measured = saving.default_energy_j, saving.plan_energy_j, saving.default_time_s
+    if saving.saved_ratio is None or any(value is None for value in measured):
+        return None
+    default_j, plan_j, default_s = (value or 0.0 for value in measured)
+    return break_even_slowdown(default_j, plan_j, default_s, saving.gpus, prices)
+
+
+def _sum(name: str, jobs: Sequence[JobReport], prices: Prices) -> Sum:
+    saved = [one.saved_j for one in jobs if one.saved_j is not None]
+    longer = [one.longer_gpu_s for one in jobs if one.saved_j and one.longer_gpu_s is not None]
+    whole = total(saved) if saved else None
+    return Sum(
+        name=name,
+        jobs=len(jobs),
+        unknown=len(jobs) - len(saved),
+        saved_j=whole,
+        wall=at_the_wall(whole, total(longer), prices) if whole and longer else None,
+    )

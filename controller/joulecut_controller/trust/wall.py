@@ -1,0 +1,107 @@
+"""What a saving at the GPUs is worth where the bill is written: at the wall, in money, in CO2.
+
+A GPU's counter sees neither its host nor the cooling, and a job that takes longer keeps both
+busy longer. So a saving is carried to the wall with the time it cost.
+"""
+
+from dataclasses import dataclass
+
+from joulecut_controller.policy.policy import Cost
+from joulecut_controller.trust.interval import Interval
+
+JOULES_PER_KWH = 3.6e6  # by definition
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Factors as given; None where there is none. `co2_g_per_kwh` is the grid's emission:
+    location-based scope 2 of the GHG Protocol.
+    """
+
+    gpu_hour: float | None = None
+    kwh: float | None = None
+    host_power_w: float = 0.0  # per GPU
+    pue: float = 1.0  # of the building over its computers, ISO/IEC 30134-2
+    co2_g_per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """A period's saving at the wall. Bounds hold both measurements at their worst at once, so
+    they are no narrower than 95 %.
+
+    `net_money` is `energy_money` less `time_money`: what was saved on energy, less the price of the
+    GPU hours that the same work took longer.
+    """
+
+    saved_kwh: Interval
+    gpu_hours_longer: Interval
+    energy_money: Interval | None
+    time_money: Interval | None
+    net_money: Interval | None
+    co2_kg: Interval | None
+
+
+def prices(cost: Cost, co2_g_per_kwh: float | None = None) -> Prices:
+    """The factors of a policy, but for grams that are given beside it."""
+    grams = cost.co2_g_per_kwh if co2_g_per_kwh is None else co2_g_per_kwh
+    return Prices(cost.gpu_hour, cost.kwh, cost.host_power_w, cost.pue, grams)
+
+
+def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wall:
+    """Carries joules saved at the GPUs, and GPU seconds that were needed more, to the wall.
+
+    W = PUE * (saved - host_power * longer), money = W * price - longer * price of a GPU.
+    """
+    host_w, pue = given.host_power_w, given.pue
+
+    def kwh(joules: float, gpu_s: float) -> float:
+        return pue * (joules - host_w * gpu_s) / JOULES_PER_KWH
+
+    energy = Interval(
+        kwh(saved_j.mid, longer_gpu_s.mid),
+        kwh(saved_j.low, longer_gpu_s.high),
+        kwh(saved_j.high, longer_gpu_s.low),
+    )
+    hours = _times(longer_gpu_s, 1.0 / SECONDS_PER_HOUR)
+    energy_money = None if given.kwh is None else _times(energy, given.kwh)
+    time_money = None if given.gpu_hour is None else _times(hours, given.gpu_hour)
+    net = None
+    if energy_money is not None and time_money is not None:
+        net = Interval(
+            energy_money.mid - time_money.mid,
+            energy_money.low - time_money.high,
+            energy_money.high - time_money.low,
+        )
+    grams = given.co2_g_per_kwh
+    return Wall(
+        saved_kwh=energy,
+        gpu_hours_longer=hours,
+        energy_money=energy_money,
+        time_money=time_money,
+        net_money=net,
+        co2_kg=None if grams is None else _times(energy, grams / 1000.0),
+    )
+
+
+def break_even_slowdown(
+    default_energy_j: float, plan_energy_j: float, default_time_s: float, gpus: int, given: Prices
+) -> float | None:
+    """The slowdown (a fraction) at which lost GPU time eats all money saved on energy.
+
+    Of one iteration: with s the slowdown, T the time at default clocks and N GPUs, the energy
+    saved is worth PUE * (E_default - E_plan - host_power * N * T * s) * price, the time
+    N * T * s * price of a GPU; both are equal at the s returned. Negative where the plan takes
+    more energy. None where a price is missing, or both are zero.
+    """
+    if given.kwh is None or given.gpu_hour is None:
+        return None
+    per_joule = given.pue * given.kwh / JOULES_PER_KWH
+    per_gpu_s = given.gpu_hour / SECONDS_PER_HOUR + given.host_power_w * per_joule
+    lost = gpus * default_time_s * per_gpu_s
+    return (default_energy_j - plan_energy_j) * per_joule / lost if lost > 0.0 else None
+
+
+def _times(interval: Interval, factor: float) -> Interval:
+    return Interval(interval.mid * factor, interval.low * factor, interval.high * factor)

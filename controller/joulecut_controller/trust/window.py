@@ -1,0 +1,72 @@
+"""One measured window of a job, at default clocks or under one plan.
+
+A window is minutes long and holds only iterations that ran wholly under its clocks, after
+the warm-up. It is kept as a record of the topic `window`, so that a report can be made long
+after the controller that measured it is gone.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
+
+import msgspec
+
+Arm = Literal["default", "plan"]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what every float holds exactly
+TOPIC = "window"
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredWindow:
+    """Means over one window. Times in seconds, energy in joules of all the job's GPUs per
+    iteration, from their energy counters.
+
+    `shape` names pipeline, GPUs and profile; windows of two shapes, or of two phases of a job, are
+    never compared. `work` is the counted work of an iteration (tokens, samples, microbatches or
+    operations): what is compared is time and energy per work.
+    `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the mean over the
+    job's GPUs. `left_out` counts iterations inside the window that belong to no step of
+    training (checkpoint, evaluation). The predicted figures are those of the plan in force for
+    this arm, None where there was none. `heat_sink_s` is the time constant of the temperature
+    after the change to default clocks, None where it did not show.
+    """
+
+    job: str
+    shape: str
+    arm: Arm
+    generation: Count
+    begun_unix_s: float
+    ended_unix_s: float
+    gpus: Count
+    iterations: Count
+    time_mean_s: float
+    time_sd_s: float
+    energy_j: float
+    left_out: Count = 0
+    temperature_celsius: float | None = None
+    predicted_time_s: float | None = None
+    predicted_energy_j: float | None = None
+    heat_sink_s: float | None = None
+    phase: str = ""
+    work: float = 1.0
+
+    @property
+    def energy_per_work_j(self) -> float:
+        return self.energy_j / self.work
+
+    @property
+    def time_per_work_s(self) -> float:
+        return self.time_mean_s / self.work
+
+
+def to_json(window: MeasuredWindow) -> str:
+    """Raises ValueError where a number is not finite."""
+    return json.dumps(asdict(window), allow_nan=False, separators=(",", ":"), sort_keys=True)
+
+
+def from_json(text: str) -> MeasuredWindow:
+    """Takes keys it does not know for those of a newer version. Raises ValueError otherwise."""
+    try:
+        return msgspec.json.decode(text, type=MeasuredWindow)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(f"a window holds what is no measurement: {error}") from None

@@ -1,0 +1,202 @@
+"""Energy under plans, what it makes of a ratio, and what that is worth at the wall."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.paired_difference import usable_windows
+from joulecut_controller.trust.report import Known, report
+from joulecut_controller.trust.saving import Saving
+from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
+from joulecut_controller.trust.wall import Prices, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.window import MeasuredWindow
+
+HOUR_S = 3600.0
+
+
+def window(
+    begun_s: float, *, arm: str = "plan", generation: int = 7, iterations: int = 60
+) -> MeasuredWindow:
+    """300 s; 60 iterations of 5 s and 1000 J each unless said otherwise."""
+    return MeasuredWindow(
+        job="j",
+        shape="a",
+        arm="plan" if arm == "plan" else "default",
+        generation=generation if arm == "plan" else 0,
+        begun_unix_s=begun_s,
+        ended_unix_s=begun_s + 300.0,
+        gpus=2,
+        iterations=iterations,
+        time_mean_s=5.0,
+        time_sd_s=0.1,
+        energy_j=1000.0,
+    )
+
+
+def plan_time(windows: list[MeasuredWindow]) -> PlanTime:
+    return plan_times(usable_windows(windows)).get(("a", ""), PlanTime())
+
+
+def test_windows_are_measured_and_the_time_between_them_is_like_them() -> None:
+    time = plan_time([window(0.0), window(1200.0, iterations=30)])
+    assert time.measured.energy_j == pytest.approx(90_000.0)
+    assert time.measured.time_s == pytest.approx(600.0)
+    # 900 s between: half at 0.2 iterations a second, half at 0.1
+    assert time.between.iterations == pytest.approx(450.0 * 0.2 + 450.0 * 0.1)
+    assert time.between.energy_j == pytest.approx(135_000.0)
+    assert time.all.time_s == pytest.approx(1500.0)
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        window(1200.0, generation=8),  # another plan: who knows what was between
+        window(1200.0, arm="default"),
+        window(90_000.0),  # more than a day
+        replace(window(1200.0), phase="evaluate"),
+    ],
+)
+def test_time_that_nobody_vouches_for_is_not_counted(later: MeasuredWindow) -> None:
+    assert plan_time([window(0.0), later]).between == Spent()
+
+
+def test_a_hold_out_between_two_windows_is_no_time_under_a_plan() -> None:
+    time = plan_time([window(0.0), window(400.0, arm="default"), window(800.0)])
+    assert time.between == Spent()
+    assert time.measured.time_s == pytest.approx(600.0)
+
+
+def test_no_second_is_counted_twice_where_a_clock_was_set_back() -> None:
+    time = plan_time([window(0.0), window(100.0), window(200.0)])
+    assert time.measured.time_s == pytest.approx(500.0)
+    assert time.between == Spent()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e5), st.booleans(), st.integers(1, 3)), max_size=30))
+def test_time_under_plans_never_exceeds_the_time_there_was(
+    drawn: list[tuple[float, bool, int]],
+) -> None:
+    made = [window(at, arm="plan" if plan else "default", generation=g) for at, plan, g in drawn]
+    time = plan_time(made)
+    if made:
+        span_s = max(w.ended_unix_s for w in made) - min(w.begun_unix_s for w in made)
+        assert -1e-6 <= time.all.time_s <= span_s + 1e-6
+        assert time.all.energy_j == pytest.approx(time.all.iterations * 1000.0)
+
+
+def known(ratio: Interval | None, slowdown: Interval | None = None) -> Saving:
+    return Saving("j", "a", 2, 0.0, 1.0, 1, 1, saved_ratio=ratio, slowdown_ratio=slowdown)
+
+
+def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
+    spent = Spent(energy_j=800.0, iterating_s=102.0)
+    ratio, slower = Interval(0.2, 0.1, 0.5), Interval(0.02, 0.0, 0.02)
+    saved, longer = saved_j(known(ratio), spent), longer_s(known(ratio, slower), spent)
+    assert saved == Interval(pytest.approx(200.0), pytest.approx(800.0 / 9.0), 800.0)
+    assert longer == Interval(pytest.approx(2.0), 0.0, pytest.approx(2.0))
+    assert saved_j(known(None), spent) is None
+    assert longer_s(known(None), spent) is None
+
+
+def test_independent_jobs_add_in_squares() -> None:
+    whole = total([Interval(10.0, 7.0, 13.0), Interval(20.0, 16.0, 24.0)])
+    assert whole == Interval(30.0, pytest.approx(25.0), pytest.approx(35.0))
+
+
+PRICES = Prices(gpu_hour=2.0, kwh=0.10, host_power_w=100.0, pue=1.5, co2_g_per_kwh=400.0)
+
+
+def test_the_wall_by_hand() -> None:
+    """3 kWh at two GPUs that took half an hour longer each: 1.5 * (3 - 0.1) kWh."""
+    exact = Interval(3.0 * 3.6e6, 3.0 * 3.6e6, 3.0 * 3.6e6)
+    longer = Interval(HOUR_S, HOUR_S, HOUR_S)
+    wall = at_the_wall(exact, longer, PRICES)
+    assert wall.saved_kwh.mid == pytest.approx(4.35)
+    assert wall.gpu_hours_longer.mid == pytest.approx(1.0)
+    assert wall.energy_money is not None
+    assert wall.energy_money.mid == pytest.approx(0.435)
+    assert wall.net_money is not None
+    assert wall.net_money.mid == pytest.approx(0.435 - 2.0)
+    assert wall.co2_kg is not None
+    assert wall.co2_kg.mid == pytest.approx(4.35 * 0.4)
+
+
+def test_what_has_no_price_is_unknown_and_never_free() -> None:
+    wall = at_the_wall(Interval(1e6, 0.0, 2e6), Interval(60.0, 0.0, 90.0), Prices(kwh=0.1))
+    assert wall.energy_money is not None
+    assert wall.time_money is wall.net_money is wall.co2_kg is None
+    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(kwh=0.1)) is None
+    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(gpu_hour=0.0, kwh=0.0)) is None
+
+
+@given(
+    saved=st.floats(-0.5, 0.9),
+    pue=st.floats(1.0, 2.0),
+    host_w=st.floats(0.0, 500.0),
+    hour=st.floats(0.01, 10.0),
+)
+def test_at_the_break_even_nothing_is_won_or_lost(
+    saved: float, pue: float, host_w: float, hour: float
+) -> None:
+    given_prices = Prices(gpu_hour=hour, kwh=0.2, host_power_w=host_w, pue=pue)
+    default_j, plan_j, default_s, gpus = 5000.0, 5000.0 * (1.0 - saved), 3.0, 4
+    slowdown = break_even_slowdown(default_j, plan_j, default_s, gpus, given_prices)
+    assert slowdown is not None
+    won = default_j - plan_j
+    longer = gpus * default_s * slowdown
+    wall = at_the_wall(Interval(won, won, won), Interval(longer, longer, longer), given_prices)
+    assert wall.net_money is not None
+    assert wall.net_money.mid == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bounds_hold_both_measurements_at_their_worst() -> None:
+    wall = at_the_wall(Interval(5e6, 4e6, 6e6), Interval(900.0, 600.0, 1200.0), PRICES)
+    assert wall.net_money is not None
+    worst = at_the_wall(Interval(4e6, 4e6, 4e6), Interval(1200.0, 1200.0, 1200.0), PRICES).net_money
+    assert worst is not None
+    assert wall.net_money.low == pytest.approx(worst.mid)
+    assert wall.net_money.low < wall.net_money.mid < wall.net_money.high
+
+
+def test_a_report_sums_jobs_by_tenant_and_names_what_is_not_known() -> None:
+    made = []
+    for job, saved in (("a", 0.2), ("b", 0.1), ("c", 0.3)):
+        for number in range(5 if job != "c" else 2):
+            for place, arm in enumerate(("plan", "default", "plan")):
+                one = window(7200.0 * number + 400.0 * place, arm=arm)
+                energy_j = 1000.0 * (1.0 - saved) if arm == "plan" else 1000.0
+                made.append(replace(one, job=job, energy_j=energy_j))
+    found = report(
+        made,
+        since_unix_s=0.0,
+        until_unix_s=1e6,
+        prices=PRICES,
+        known={"a": Known("x", 0.05), "b": Known("x", 0.05), "d": Known("y", 0.0)},
+    )
+    by_name = {job.job: job for job in found.jobs}
+    assert list(by_name) == ["a", "b", "c", "d"]
+    a, b, d = by_name["a"], by_name["b"], by_name["d"]
+    assert a.saved_j is not None
+    assert b.saved_j is not None
+    # twelve minutes of windows and the time between the last of one group and the next
+    assert a.saved_j.mid == pytest.approx(a.spent.all.energy_j * 0.25)
+    assert a.saved_in_windows_j is not None
+    assert a.saved_in_windows_j.mid == pytest.approx(10 * 60 * 800.0 * 0.25)
+    x, y = (next(one for one in found.tenants if one.name == name) for name in "xy")
+    assert x.saved_j is not None
+    assert x.saved_j.mid == pytest.approx(a.saved_j.mid + b.saved_j.mid)
+    assert y.saved_j is None
+    assert (y.jobs, y.unknown) == (1, 1)
+    assert by_name["c"].saved_j is None
+    assert by_name["c"].uncounted_j > 0.0
+    assert "holdout: 5%" in d.reason
+    assert found.total.unknown == 2
+
+
+def test_a_period_has_only_its_own_windows() -> None:
+    made = [window(0.0), window(10_000.0)]
+    found = report(made, since_unix_s=5000.0, until_unix_s=20_000.0, prices=Prices(), known={})
+    assert found.jobs[0].saving.windows_plan == 1

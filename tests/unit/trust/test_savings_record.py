@@ -1,0 +1,62 @@
+"""Reports as plain values: bounded, finite, and safe to open in a spreadsheet."""
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from windows import windows
+
+from joulecut_cli.report.spreadsheet import report_csv
+from joulecut_cli.report.table import spread
+from joulecut_controller.trust.record import POINTS_MAX, job_json, report_json, thinned
+from joulecut_controller.trust.report import Known, report
+from joulecut_controller.trust.wall import Prices
+
+
+def test_pictures_are_bounded_and_keep_every_hold_out_they_can() -> None:
+    made = windows(1, 20.0)
+    held = [window for window in made if window.arm == "default"]
+    shown = thinned(made, POINTS_MAX)
+    assert len(made) > POINTS_MAX == len(shown)
+    assert [window for window in shown if window.arm == "default"] == held
+    assert shown == sorted(shown, key=lambda window: window.begun_unix_s)
+    assert len(thinned(made, 40)) == 40
+    assert thinned(made[:10], 40) == made[:10]
+
+
+def test_many_jobs_share_the_points_of_a_page() -> None:
+    one = windows(1, 8.0)
+    made = [replace(window, job=f"j{number}") for number in range(60) for window in one]
+    assert len(one) > 500
+    found = report(made, since_unix_s=0.0, until_unix_s=1e12, prices=Prices(), known={})
+    shown = report_json(found, points=True)
+    assert sum(len(job["points"]) for job in shown["jobs"]) <= 30_000
+    json.dumps(shown, allow_nan=False)
+    assert "points" not in job_json(found.jobs[0])
+
+
+def test_no_name_is_a_formula() -> None:
+    names = ["=cmd()", "+1", "-1+1", "@x", "\tx", 'a,b"c\nd', "plain"]
+    known = {name: Known(tenant="-", holdout=0.0) for name in names}
+    found = report([], since_unix_s=0.0, until_unix_s=1.0, prices=Prices(), known=known)
+    rows = list(csv.DictReader(io.StringIO(report_csv(report_json(found)), newline="")))
+    told = [row["name"] for row in rows if row["kind"] == "job"]
+    assert sorted(name.lstrip("'") for name in told) == sorted(names)
+    assert not any(name[0] in "=+-@\t" for name in told)
+    assert {row["tenant"] for row in rows if row["kind"] == "job"} == {"-"}
+
+
+@given(
+    mid=st.floats(-1e9, 1e9), half=st.floats(0.0, 1e9), factor=st.sampled_from([1.0, -1.0, 100.0])
+)
+def test_a_printed_interval_says_what_it_holds(mid: float, half: float, factor: float) -> None:
+    text = spread({"mid": mid, "low": mid - half, "high": mid + half}, factor)
+    middle, _, around = text.partition(" ± ")
+    width = (mid + half - (mid - half)) / 2.0 * abs(factor)
+    assert not middle.startswith("-0") or float(middle) != 0.0
+    assert math.isclose(float(around), width, rel_tol=0.17, abs_tol=1e-6)
+    assert abs(float(middle) - mid * factor) <= max(0.51 * width, abs(mid * factor) * 1e-3, 1e-6)
