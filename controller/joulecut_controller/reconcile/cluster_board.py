@@ -19,15 +19,19 @@ class BoardMaker:
     cluster: Cluster
     steps: JobSteps
 
-    async def make(self, number: int, troubles: Mapping[str, str]) -> Board:
-        """`troubles` has the error of each key whose last step failed. Jobs stand as their last
-        step left them; one that was never seen has no entry.
+    async def make(
+        self, number: int, done: Mapping[str, str], troubles: Mapping[str, str]
+    ) -> Board:
+        """`done` is what was done since the last board, by job; `troubles` has the error of each
+        key whose last step failed. Jobs stand as their last step left them; one that was never seen
+        has no entry.
         """
         context, services, policy = self.context, self.services, self.cluster.policy
         said = {key: trouble_text(key, error) for key, error in troubles.items()}
         boards = await self._jobs(said)
         warnings = self._warnings(said)
-        actions = "; ".join(filter(None, (self._acted(), *warnings)))
+        acted = () if context.leases.lost else (f"{name}: {what}" for name, what in done.items())
+        actions = "; ".join((*acted, *warnings))
         return Board(
             at_unix_s=context.unix_s(),
             pass_number=number,
@@ -59,13 +63,6 @@ class BoardMaker:
                 boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
                 await asyncio.sleep(0)
         return tuple(boards)
-
-    def _acted(self) -> str:
-        """What was done since the last board; empty where the term is over, or nothing was."""
-        if self.context.leases.lost:
-            return ""
-        actions = ((name, job.rollout.action) for name, job in self.steps.jobs.items())
-        return "; ".join(f"{name}: {action}" for name, action in actions if action)
 
     def _warnings(self, said: Mapping[str, str]) -> tuple[str, ...]:
         """What is wrong with the controller itself, whatever was done."""

@@ -84,7 +84,8 @@ class Cluster:
         await self._follow_policy()
         await self._restore_estimates()
         await self._observe()
-        self._share_power_budget(observations)
+        if observations or not self.policies:  # before any job was seen nothing is known to share
+            self._share_power_budget(observations)
 
     def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
         """Reports that belong to no entry of the policy."""
@@ -192,8 +193,8 @@ class Cluster:
         """Fits and stores what was learnt. Raises Unavailable."""
         services = self._services
         if not self._context.leases.lost:
-            services.learning.step(self._context.now_s())
-            services.shadows.save()
+            await services.learning.step(self._context.now_s())
+            await services.shadows.save()
             await services.fleet_prior.save()
             services.holds.refresh()
 

@@ -62,6 +62,7 @@ class Loop:
         self._records: dict[str, _Record] = {}
         self._steps: dict[str, asyncio.Task[None]] = {}
         self._answers: deque[str] = deque()
+        self.failed_steps = 0
         self._woken = asyncio.Event()
         self._running: asyncio.AbstractEventLoop | None = None
 
@@ -129,8 +130,7 @@ class Loop:
         try:
             wait_s = await self._step(key)
         except Exception as error:
-            wait_s = self._retry_s(record)
-            self._note(key, record, _text(error))
+            wait_s = self._note(key, record, _text(error))
         else:
             record.succeeded_s, record.failures, record.error = self._now_s(), 0, ""
             if record.steps < HURRIED_STEPS and math.isfinite(wait_s):
@@ -143,16 +143,15 @@ class Loop:
             if math.isinf(wait_s) and not record.error:
                 self._records.pop(key, None)
 
-    def _retry_s(self, record: _Record) -> float:
-        doublings = 2.0 ** min(record.failures, DOUBLINGS_MAX)
-        record.failures += 1
-        return self._interval_s * min(doublings, RETRY_INTERVALS_MAX)
-
-    def _note(self, key: str, record: _Record, error: str) -> None:
-        """Shown as long as it lasts, and reported once."""
+    def _note(self, key: str, record: _Record, error: str) -> float:
+        """Shows the error as long as it lasts, and reports it once. Returns the time to wait."""
+        self.failed_steps += 1
         said, record.error = record.error, error
         if error != said:
             self._failed(key, error)
+        doublings = 2.0 ** min(record.failures, DOUBLINGS_MAX)
+        record.failures += 1
+        return self._interval_s * min(doublings, RETRY_INTERVALS_MAX)
 
     def _wake(self) -> None:
         if self._running is not None:

@@ -91,7 +91,7 @@ class Reconciler:
         self._fleet, self._rates, self._pacing = fleet, rates, pacing
         self._reports = tuple(reports)  # that no job has been given yet
         self._unrenewed: set[str] = set()
-        self._failing = False  # some step failed since the last board
+        self._failed_steps = 0  # by the last board
         self._to_show = asyncio.Event()
         self._pass_number = 0
         self.metrics = LoopMetrics()
@@ -215,15 +215,16 @@ class Reconciler:
     async def make_board(self) -> Board:
         """What the steps since the last board observed, decided and did."""
         self._pass_number += 1
-        acted = any(job.rollout.action for job in self._jobs.values())
-        board = await self._boards.make(self._pass_number, self._loop.troubles)
-        for job in self._jobs.values():  # shown; what happens from now on is the next board's
-            job.rollout.action = ""
-        failing, self._failing = self._failing, False
-        result: PassResult = "failed" if failing else "changed" if acted else "unchanged"
+        rollouts = {name: job.rollout for name, job in self._jobs.items() if job.rollout.action}
+        done = {name: rollout.action for name, rollout in rollouts.items()}
+        for rollout in rollouts.values():  # shown; what happens from now on is the next board's
+            rollout.action = ""
+        failed = self._loop.failed_steps > self._failed_steps
+        self._failed_steps = self._loop.failed_steps
+        result: PassResult = "failed" if failed else "changed" if done else "unchanged"
         self.metrics.results[result] += 1
-        self.board = board
-        return board
+        self.board = await self._boards.make(self._pass_number, done, self._loop.troubles)
+        return self.board
 
     async def beat(self) -> None:
         """One heartbeat for the leases of the jobs whose steps succeed; none while those of the
@@ -253,9 +254,8 @@ class Reconciler:
         if self._context.leases.lost:
             return
         await asyncio.gather(*(job.release_all(reason) for job in self._jobs.values()))
-        await self._services.shadows.stop()
         with suppress(JoulecutError):  # a store that fails now has failed and been reported before
-            await self._services.learning.stop()
+            await self._services.learning.keep()
 
     # -- steps -----------------------------------------------------------------------------
 
@@ -294,7 +294,6 @@ class Reconciler:
         return {name: pictures[name].observation for name in names if name in pictures}
 
     def _failed(self, key: str, error: str) -> None:
-        self._failing = True
         job = key if key in self._jobs else ""
         self._context.audit.post("plan", job, trouble_text(key, error))
         self._to_show.set()
@@ -323,16 +322,16 @@ class Reconciler:
             self._loop.add(CLUSTER, HURRY_S)
 
     def _news(self, name: str) -> None:
-        """The job is looked at again soon, and not more often than news may ask for."""
+        """The job is looked at again, and not more often than news may ask for."""
         picture = self._job_steps.pictures.get(name)
         age_s = self._context.now_s() - picture.view.now_s if picture else math.inf
         spacing_s = max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs))
-        self._loop.add(name, max(0.0, spacing_s - age_s))
+        self._changed(name, max(0.0, spacing_s - age_s))
 
-    def _changed(self, name: str) -> None:
-        """The job has something new to go by, and is looked at again at once."""
+    def _changed(self, name: str, wait_s: float = 0.0) -> None:
+        """The job has something new to go by, and is looked at again."""
         self._job_steps.outdated.add(name)
-        self._loop.add(name)
+        self._loop.add(name, wait_s)
 
     def _ordered(self, job: str) -> None:
         """An operator's order was executed, for one job or (empty) for several."""

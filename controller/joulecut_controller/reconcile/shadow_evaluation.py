@@ -20,7 +20,6 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
-from joulecut_controller.reconcile.background_tasks import StoreWrite
 from joulecut_controller.verify.shadow import (
     TOPIC,
     Observed,
@@ -156,7 +155,6 @@ class ShadowEvaluation:
         self._jobs: dict[str, _JobScores] = {}
         # In order: no score has a meaning without the promise before it.
         self._unsaved: deque[Promise | Score] = deque(maxlen=UNSAVED_MAX)
-        self._written = StoreWrite()
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy; their records stay in the store."""
@@ -270,20 +268,12 @@ class ShadowEvaluation:
                 self._unsaved.append(score)
                 job_scores.intervals[seen.uuid] = SteadyInterval(seen.clock_mhz, SETTLE_PASSES)
 
-    def save(self) -> None:
-        """Begins to store promises and scores, some a pass, in a thread. A failing store is retried
-        in a later pass; a promise too large for a record is kept in memory only.
+    async def save(self) -> None:
+        """Stores promises and scores, some at a time, in a thread. A failing store is tried again
+        later; a promise too large for a record is kept in memory only.
         """
         due = tuple(islice(self._unsaved, SAVED_PER_PASS))
-        if due and not self._written.pending:
-            self._written.begin(self._save(due))
-
-    async def stop(self) -> None:
-        """Waits for what is being stored."""
-        await self._written.end()
-
-    async def _save(self, due: Sequence[Promise | Score]) -> None:
-        saved = await asyncio.to_thread(self._saved, due)
+        saved = await asyncio.to_thread(self._saved, due) if due else 0
         for _ in range(min(saved, len(self._unsaved))):
             self._unsaved.popleft()
 

@@ -1,4 +1,4 @@
-"""The work queue: one step of a key at a time, none before its time, none forgotten, none starved."""
+"""The work queue: one step of a key at a time, none before its time, forgotten or starved."""
 
 import math
 
