@@ -78,8 +78,10 @@ class Observer:
         what changes within an iteration."""
         self._stats.changed(job, locks, now_s, shown_s, schedule)
 
-    def arrange(self, policy: Policy, state: FleetState, now_s: float) -> View:
-        """The cluster as of now, without jobs, after every entry was given its GPUs."""
+    def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
+        """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries
+        whose GPUs are others than before.
+        """
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
@@ -88,14 +90,15 @@ class Observer:
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         self._policies = {job.name: job for job in policy.jobs}
-        self._matches = match_jobs(policy, gpus)
+        before, self._matches = self._matches.entries, match_jobs(policy, gpus)
         self._entry_of = {
             uuid: job.name
             for job in policy.jobs
             if job.found_by_allocation
             for uuid in self._matches.of(job.name).uuids
         }
-        return View(now_s=now_s, nodes=state.nodes, gpus=gpus)
+        moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
+        return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
 
     def route(self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()) -> Routed:
         """Where owners say which GPUs an entry has, the name that a job gives itself does not

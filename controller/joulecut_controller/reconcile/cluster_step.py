@@ -81,18 +81,22 @@ class Cluster:
     async def step(self, observations: Mapping[str, JobObservation]) -> None:
         """`observations` are the newest of each job."""
         self._context.audit.catch_up()
-        await self._follow_policy()
+        changed = await self._follow_policy()
         await self._restore_estimates()
-        await self._observe()
+        changed |= await self._observe()
         if observations or not self.policies:  # before any job was seen nothing is known to share
-            self._share_power_budget(observations)
+            changed |= self._share_power_budget(observations)
+        for name in changed:
+            self._changed(name)
 
     def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
         """Reports that belong to no entry of the policy."""
         self._found.note(reports, self.seen.gpus)
 
-    async def _follow_policy(self) -> None:
-        """One controller per job of the policy; the step of a job that left it releases it."""
+    async def _follow_policy(self) -> set[str]:
+        """One controller per job of the policy; the step of a job that left it releases it. Returns
+        the jobs whose entry changed.
+        """
         newer = await self.watcher.refresh()
         gpus = self.seen.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
@@ -104,11 +108,8 @@ class Cluster:
         for name, policy in self.policies.items():
             if name not in self._jobs:
                 self._jobs[name] = JobController(self._context, policy)
-            if before.get(name) != policy:
-                self._changed(name)
-        for name in self._jobs.keys() - self.policies.keys():
-            self._changed(name)
         self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | self.policies)
+        return {name for name in self._jobs if self.policies.get(name) != before.get(name)}
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
@@ -116,26 +117,28 @@ class Cluster:
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
 
-    async def _observe(self) -> None:
-        """The cluster as of now. A larger epoch anywhere means that another controller leads."""
+    async def _observe(self) -> set[str]:
+        """The cluster as of now. A larger epoch anywhere means that another controller leads.
+        Returns the jobs that this changes: those whose GPUs moved, or all.
+        """
         context = self._context
         now_s = context.now_s()
         state = self._fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
         limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
         self._ttl_max_s = min(limits_s, default=0.0)
-        seen = context.observer.arrange(self.policy, state, now_s)
+        seen, moved = context.observer.arrange(self.policy, state, now_s)
         faults = self._rates.faults(now_s) if self._rates else ()
         self.seen = replace(seen, rate_faults=faults)
         lost = overtaken(state.nodes, context.epoch)
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
-            for name in self._jobs:
-                self._changed(name)
+            return set(self._jobs)
+        return moved
 
-    def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> None:
-        """The deadline that the power budget sets for each job."""
+    def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
+        """The deadline that the power budget sets for each job. Returns those whose changed."""
         policy, services, gpus = self.policy, self._services, self.seen.gpus
         budgeted = policy.power_budget_w is not None
         parties = [
@@ -144,13 +147,12 @@ class Cluster:
         ]
         host_power_w = policy.cost.host_power_w
         beside_w = self._least_w_without_job(observations) if budgeted else 0.0
-        before = {name: services.budgets.deadline_s(name) for name in self.policies}
+        deadline_s = services.budgets.deadline_s
+        before = {name: deadline_s(name) for name in self.policies}
         change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
             self._context.audit.post("plan", "", change)
-        for name, deadline_s in before.items():
-            if services.budgets.deadline_s(name) != deadline_s:
-                self._changed(name)
+        return {name for name, time_s in before.items() if deadline_s(name) != time_s}
 
     def _least_w_without_job(self, observations: Mapping[str, JobObservation]) -> float:
         """What GPUs without a job take of a power budget: their least limits, and their hosts."""
