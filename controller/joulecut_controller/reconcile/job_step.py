@@ -48,7 +48,7 @@ class Picture:
 @dataclass(frozen=True, slots=True)
 class JobSteps:
     """The steps of all jobs of one leadership term. `unready` says why no plan can be made yet,
-    `acting` is the lock of a job's clocks.
+    `acting` is the lock of a job's clocks, `news` asks for another look at a job soon.
     """
 
     fleet: Fleet
@@ -61,6 +61,7 @@ class JobSteps:
     jobs: dict[str, JobController]
     unready: Callable[[], str]
     acting: Callable[[str], asyncio.Lock]
+    news: Callable[[str], None]
     pictures: dict[str, Picture] = field(default_factory=dict)
     outdated: set[str] = field(default_factory=set)  # jobs whose picture is not gone on with
     examined_s: dict[str, float] = field(default_factory=dict)
@@ -109,7 +110,10 @@ class JobSteps:
         self.estimate(name, observation, view, examined=examined)
         await asyncio.sleep(0)
         inputs = self.planning_input(name, observation, view, vetoes, examined=examined)
-        self.pictures[name] = picture = Picture(inputs, observation, view)
+        before, picture = self.pictures.get(name), Picture(inputs, observation, view)
+        self.pictures[name] = picture
+        if before is not None and before.observation.view.phase != observation.view.phase:
+            self.news(name)  # the pipeline of a phase is known from the next look on
         return picture
 
     def observe(self, name: str, *, loads: bool) -> tuple[JobObservation, View]:

@@ -163,6 +163,7 @@ class Reconciler:
             jobs=self._jobs,
             unready=unready,
             acting=self.commands.acting,
+            news=self._news,
         )
         self._boards = BoardMaker(self._context, self._services, self._cluster, self._job_steps)
         self._loop.add(CLUSTER)
