@@ -272,10 +272,12 @@ class Cluster:
 
 
 def quantiles(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Upper bounds of the buckets that hold the median and the 99th percentile, in seconds."""
+    """Upper bounds of the buckets that hold the median and the 99th percentile, in seconds, and how
+    many there were.
+    """
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
     total = counts.get("+Inf", 0.0)
-    found = {}
+    found = {"count": total}
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         bound = next((b for b, count in counts.items() if total and count >= share * total), "nan")
         found[name] = float(bound)
@@ -343,7 +345,7 @@ def say_steady(cluster: Cluster, steady_s: float) -> dict[str, Any]:
     steps = quantiles(steps, cluster.histogram("reconcile_seconds"))
     lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
     say(
-        f"steps: p50 <= {steps['p50']:g} s, p99 <= {steps['p99']:g} s; "
+        f"{steps['count']:.0f} steps: p50 <= {steps['p50']:g} s, p99 <= {steps['p99']:g} s; "
         f"event loop late: p99 <= {lags['p99']:g} s"
     )
     say(

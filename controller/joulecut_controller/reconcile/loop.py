@@ -55,7 +55,9 @@ class Loop:
         durations: Histogram,
         now_s: Callable[[], float],
     ) -> None:
-        """`take_in` adds the keys that have news; `failed` gets a key and a new error of it."""
+        """`take_in` adds the keys that have news; `failed` gets a key and a new error of it.
+        `durations` are those of steps that are due by time.
+        """
         self._step, self._take_in, self._failed = step, take_in, failed
         self._interval_s, self._durations, self._now_s = interval_s, durations, now_s
         self._queue = WorkQueue()
@@ -137,7 +139,8 @@ class Loop:
                 wait_s = min(wait_s, HURRY_S)
         finally:
             record.steps += 1
-            self._durations.add(self._now_s() - begun_s)
+            if math.isfinite(wait_s):
+                self._durations.add(self._now_s() - begun_s)
             del self._steps[key]
             self._queue.done(key, begun_s + wait_s)
             if math.isinf(wait_s) and not record.error:
