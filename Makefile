@@ -74,6 +74,7 @@ check: $(VENV)/dev.done
 	@cd protos && ../$(BIN)/buf lint
 	@tools/proto --check
 	@$(BIN)/python tools/dashboards --check
+	@$(BIN)/python tools/lines
 
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"

@@ -6,10 +6,10 @@
 
 The agents are a farm in one other process (`tests/agents/agent_farm.py`), reached over unix
 sockets. All jobs but the arriving ones run first; the others begin together once those are held.
-Prints as it goes: passes (p50, p99), the controller's own processor time with that of its workers,
-resident memory, how late its event loop was, streams opened, and the seconds from each job's
-baseline (its row in the store) to the first clock applied. `--takeover` then starts a second
-controller and kills the first with SIGKILL. Nothing is asserted.
+Prints as it goes: steps of jobs and cluster (p50, p99), the controller's own processor time with
+that of its workers, resident memory, how late its event loop was, streams opened, and the seconds
+from each job's baseline (its row in the store) to the first clock applied. `--takeover` then starts
+a second controller and kills the first with SIGKILL. Nothing is asserted.
 """
 
 import argparse
@@ -272,10 +272,12 @@ class Cluster:
 
 
 def quantiles(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Upper bounds of the buckets that hold the median and the 99th percentile, in seconds."""
+    """Upper bounds of the buckets that hold the median and the 99th percentile, in seconds, and how
+    many there were.
+    """
     counts = {bound: after[bound] - before.get(bound, 0.0) for bound in after}
     total = counts.get("+Inf", 0.0)
-    found = {}
+    found = {"count": total}
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         bound = next((b for b, count in counts.items() if total and count >= share * total), "nan")
         found[name] = float(bound)
@@ -333,17 +335,17 @@ def say_waits(what: str, arrivals: list[Arrival]) -> None:
 
 
 def say_steady(cluster: Cluster, steady_s: float) -> dict[str, Any]:
-    """Passes, event loop, processor time and memory over `steady_s`; the farm's statistics."""
+    """Steps, event loop, processor time and memory over `steady_s`; the farm's statistics."""
     before_s, farm = time.monotonic(), cluster.stats()
     used = usage(cluster.controller.pid)
-    passes, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
+    steps, lags = cluster.histogram("reconcile_seconds"), cluster.histogram("loop_lag_seconds")
     time.sleep(steady_s)
     took_s = time.monotonic() - before_s
     now, after = usage(cluster.controller.pid), cluster.stats()
-    passes = quantiles(passes, cluster.histogram("reconcile_seconds"))
+    steps = quantiles(steps, cluster.histogram("reconcile_seconds"))
     lags = quantiles(lags, cluster.histogram("loop_lag_seconds"))
     say(
-        f"passes: p50 <= {passes['p50']:g} s, p99 <= {passes['p99']:g} s; "
+        f"{steps['count']:.0f} steps: p50 <= {steps['p50']:g} s, p99 <= {steps['p99']:g} s; "
         f"event loop late: p99 <= {lags['p99']:g} s"
     )
     say(

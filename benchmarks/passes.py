@@ -104,6 +104,7 @@ class Cluster:
         self.epoch = 0
         self._reports: list[ArrivedReport] = []
         self._state = FleetState((), ())
+        self._at: dict[str, tuple[NodeView, list[GpuView]]] = {}  # by address
 
     def policy(self, *, profiles: bool) -> Policy:
         options: dict[tuple[int, Kind], list[ClockOption]] = {}
@@ -186,6 +187,9 @@ class Cluster:
             node = uuid.split("-")[1]
             gpus.append(GpuView(description, node, node, snapshot, 0.0))
         self._state = FleetState(nodes, tuple(gpus))
+        self._at = {node.address: (node, []) for node in nodes}
+        for gpu in gpus:
+            self._at[gpu.address][1].append(gpu)
 
     # -- the fleet port --------------------------------------------------------------------
 
@@ -193,9 +197,9 @@ class Cluster:
         del now_s
         if not addresses:
             return self._state
+        asked = [self._at[address] for address in addresses]
         return FleetState(
-            tuple(node for node in self._state.nodes if node.address in addresses),
-            tuple(gpu for gpu in self._state.gpus if gpu.address in addresses),
+            tuple(node for node, _ in asked), tuple(gpu for _, gpus in asked for gpu in gpus)
         )
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:

@@ -17,12 +17,13 @@ from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.log import NAME, log
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Store
+from joulecut_controller.reconcile.cluster_step import profiles_of
 from joulecut_controller.reconcile.learning import NAME as PREDICTORS
 from joulecut_controller.reconcile.learning import unpacked
 from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
-from joulecut_controller.reconcile.reconciler import Reconciler, profiles_of
+from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -35,10 +36,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.log_line import Level
 
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
-# A new leader clears what the one before left, waits until agents have shown that (a second),
-# and plans: no reason to wait a whole interval for each.
-HURRY_S = 1.0
-HURRIED_PASSES = 8
+BEGUN_BOARDS = 8  # by then a term has made what it keeps
 LAG_LOOK_S = 0.1
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
 PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
@@ -152,6 +150,7 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
     loop.add_signal_handler(signal.SIGHUP, reconciler.ask_reload)
     announce(f"{NAME} ready {context.address} epoch={reconciler.epoch}")
     context.commands.open(reconciler.commands.execute)
+    context.fleet.noticed = reconciler.notice
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
         await _lead(context, reconciler, rates)
@@ -204,12 +203,13 @@ def _keep(problem: Problem, granularity: Granularity) -> Kept:
 
 
 async def _lead(context: ServiceContext, reconciler: Reconciler, rates: PrometheusRates) -> None:
-    """Passes and heartbeats until a signal stops the process, which then releases every GPU, or
-    until the leader lock is lost: then nothing more is sent, and leases run out or pass to the next
-    leader.
+    """Steps, boards and heartbeats until a signal stops the process, which then releases every GPU,
+    or until the leader lock is lost: then nothing more is sent, and leases run out or pass to the
+    next leader.
     """
     tasks = [
-        asyncio.create_task(_passes(context, reconciler), name="passes"),
+        asyncio.create_task(reconciler.run(), name="loop"),
+        asyncio.create_task(_publish(context, reconciler), name="boards"),
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
@@ -235,29 +235,22 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
             raise result
 
 
-async def _passes(context: ServiceContext, reconciler: Reconciler) -> None:
-    """A pass every interval, whatever the one before took; the first few of a term sooner."""
-    due_s, interval_s = time.monotonic(), context.config.interval_s
-    error, hurried = "", HURRIED_PASSES
-    results = reconciler.metrics.results
+async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
+    """Every board, to the page and the history; a line for each that has something to say."""
+    said, results = "", reconciler.metrics.results
     while True:
         failed = results["failed"]
-        board = await reconciler.run_pass()
+        board = await reconciler.next_board()
         context.publisher.publish(board)
         await asyncio.to_thread(context.history.add, board)
-        if not board.steady and board.sentence != error:
+        if not board.steady and board.sentence != said:
             level: Level = "error" if results["failed"] > failed else "info"
             log(f"pass {board.pass_number}: {board.sentence}", level)
-        error = board.sentence
-        wait_s = min(interval_s, HURRY_S) if hurried > 0 else interval_s
-        hurried -= 1
-        if hurried == 0:
+        said = board.sentence
+        if board.pass_number == BEGUN_BOARDS:
             context.sweeper.freeze()
-        elif hurried < 0:
+        elif board.pass_number > BEGUN_BOARDS:
             context.sweeper.tend()
-        due_s = max(due_s + wait_s, time.monotonic())
-        await reconciler.commands.rest(due_s - time.monotonic())
-        due_s = min(due_s, time.monotonic())  # an order may have called the pass early
 
 
 async def _time_event_loop(reconciler: Reconciler) -> None:

@@ -125,10 +125,10 @@ JOB_HOLD_INFO = Metric("job_hold_info", "info", ("workload", "reason"), "1 while
 BREAKER_TRIPS = _gauge("job_breaker_trips", ("workload",), "Trips of a job's breaker in the last day; three end control until an operator resumes the job.")
 CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
-RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Reconcile passes by result.")
-RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one reconcile pass.")
+RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Boards by what the steps since the last one did: unchanged, changed, or failed (a step of some job, or of the cluster).")
+RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one step: of a job, or of the cluster.")
 LOOP_LAG_SECONDS = Metric("loop_lag_seconds", "histogram", (), "How late the controller's event loop runs what is due.")
-RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last successful pass.")
+RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last successful step of the cluster.")
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
 # fmt: on
 

@@ -47,6 +47,7 @@ class Servant(AgentServiceServicer):
         self.reports = 1
         self.owners: tuple[Allocation, ...] = ()
         self.stopped = ""
+        self.generation = 2  # of the lease on its GPU
         self.commands: list[Command] = []
         self.watchers = 0
         self.ticks = 0
@@ -69,7 +70,8 @@ class Servant(AgentServiceServicer):
         while self.hang != "Watch":
             self.ticks += 1
             sequence = self.ticks  # goes on where a stream is taken up again
-            snapshot = GpuSnapshot("G0", energy_j=1.0, lease=Lease("job", 1, 2, 0, 900, 5.0))
+            lease = Lease("job", 1, self.generation, 0, 900, 5.0)
+            snapshot = GpuSnapshot("G0", energy_j=1.0 * sequence, lease=lease)
             report = IterationReport("job", "G0", 0, sequence, 0.1)
             tick = WatchTick(
                 sequence,
@@ -138,6 +140,31 @@ def with_fleet(
 
 def node(fleet: GrpcFleet) -> NodeView:
     return fleet.observe(time.monotonic()).nodes[0]
+
+
+def test_what_an_agent_shows_is_noticed_once_where_it_changed() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        noticed: list[tuple[str, bool]] = []
+        fleet.noticed = lambda *what: noticed.append(what)
+
+        async def after_ticks() -> list[tuple[str, bool]]:
+            """What was noticed until some more messages came."""
+            until = servant.ticks + 5
+            async with asyncio.timeout(LIMIT_S):
+                while servant.ticks < until:
+                    await asyncio.sleep(0.02)
+            seen = noticed[:]
+            noticed.clear()
+            return seen
+
+        assert await after_ticks() == [(address, True)], "the agent, and then nothing new"
+        assert await after_ticks() == []
+        servant.generation = 3
+        assert await after_ticks() == [(address, False)], "another lease"
+        servant.stopped = "maintenance"
+        assert await after_ticks() == [(address, True)]
+
+    with_fleet(body)
 
 
 def gpu(fleet: GrpcFleet) -> GpuView | None:

@@ -1,4 +1,4 @@
-"""Of very many jobs some are examined a pass. A job out of its turn still gets its plan, and loses
+"""Of very many jobs each is examined in turn. A job out of its turn still gets its plan, and loses
 it at once where it is late, cannot be seen, or is asked for something else.
 """
 
@@ -7,7 +7,7 @@ from enforced import enforcing
 from worlds import Controller, World
 
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.reconcile import reconciler
+from joulecut_controller.reconcile import job_step
 from joulecut_controller.store.database import DatabaseStore
 
 PASSES = 25
@@ -16,7 +16,7 @@ PASSES = 25
 @pytest.fixture
 def unexamined(world: World, store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> Controller:
     """A controller that holds a plan, as one job of very many: its turn never comes."""
-    monkeypatch.setattr(reconciler, "EXAMINED_PER_PASS", 1e-6)
+    monkeypatch.setattr(job_step, "EXAMINED_PER_INTERVAL", 1e-6)
     return enforcing(world, store)
 
 

@@ -1,5 +1,5 @@
-"""Jobs are decided side by side: no pass, heartbeat or other job waits for a job's plan, and a plan
-meets the cluster as it is when it is ready.
+"""Jobs are decided side by side: no heartbeat or other job waits for a job's plan, or fails with
+its errors. A plan meets the cluster as it is when it is ready; news of a job are taken up at once.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from worlds import Controller, World
 from joulecut_controller.board import JobBoard
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import Policy, Slo
-from joulecut_controller.ports import Store, StoredBaseline
+from joulecut_controller.ports import FleetState, Store, StoredBaseline
 from joulecut_controller.reconcile.worker_calls import Question
 from joulecut_controller.store.database import DatabaseStore, open_store
 
@@ -143,6 +143,74 @@ def test_an_answer_to_a_picture_that_has_changed_is_not_applied(store: DatabaseS
     assert baseline is not None
     assert applied.deadline_s is not None
     assert applied.deadline_s > 1.04 * baseline.time_mean_s
+
+
+class BrokenForOneJob(Pair):
+    """Two worlds, and a fault in what is asked of the slow job's agents."""
+
+    def __init__(self, left: HeldOutWorld, right: HeldOutWorld, *, broken: bool) -> None:
+        super().__init__(left, right)
+        self.left, self.broken = left, broken
+
+    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
+        if self.broken and addresses and set(addresses) <= self.left.agents.keys():  # type: ignore[call-overload]
+            raise ZeroDivisionError("a fault")
+        return super().observe(now_s)
+
+
+def test_a_job_that_cannot_be_reconciled_from_the_start_costs_no_other_its_plan(
+    store: DatabaseStore,
+) -> None:
+    pair = BrokenForOneJob(HeldOutWorld(job=SLOW), HeldOutWorld(job="right", seed=2), broken=True)
+    controller = pair.controlled(store, 0.0)
+    controller.run(PASSES, until=lambda: bool(job(controller, "right").applied))
+    assert job(controller, "right").applied
+    board = controller.boards[-1]
+    assert [one.view.policy.name for one in board.jobs] == ["right"]
+    assert board.warnings[0].startswith("left cannot be reconciled: ZeroDivisionError at test_side")
+    assert board.sentence.endswith(": a fault")
+    controller.run(2 * PASSES_TO_PLAN)
+    assert job(controller, "right").applied, "its leases are renewed"
+    assert sum("cannot be reconciled" in text for text in controller.events("plan")) == 1
+    pair.broken = False
+    controller.run(PASSES, until=lambda: len(controller.boards[-1].jobs) == 2)
+    controller.run(1)
+    assert not controller.boards[-1].warnings
+
+
+def test_the_leases_of_a_job_that_cannot_be_reconciled_any_more_run_out(
+    store: DatabaseStore,
+) -> None:
+    left = HeldOutWorld(job=SLOW)
+    pair = BrokenForOneJob(left, HeldOutWorld(job="right", seed=2), broken=False)
+    controller = pair.controlled(store, 0.0)
+    controller.run(PASSES, until=lambda: all(one.applied for one in controller.boards[-1].jobs))
+    assert not left.at_default()
+    pair.broken = True
+    controller.run(3)
+    assert "cannot be reconciled: ZeroDivisionError" in job(controller, SLOW).sentence
+    assert not left.at_default()
+    controller.run(10)
+    assert left.at_default()
+    assert job(controller, "right").applied
+
+
+def test_news_of_a_job_do_not_wait_for_its_interval(store: DatabaseStore) -> None:
+    world = World(seed=3)
+    controller = Controller(world, store, world.policy("recommend"), interval_s=60.0)
+
+    def seen_again(seconds: float) -> bool:
+        before = controller.boards[-1].jobs[0].view
+        world.advance(seconds)
+        controller.boards.append(asyncio.run(controller.reconciler.run_pass()))
+        return controller.boards[-1].jobs[0].view is not before
+
+    controller.run(10)
+    assert not seen_again(5.0), "more of the same waits"
+    assert not seen_again(5.0)
+    world.slow_ratio = 1.5
+    assert seen_again(1.0), "another kind of iteration does not"
+    assert not seen_again(5.0)
 
 
 class WaitsForTheLoop:

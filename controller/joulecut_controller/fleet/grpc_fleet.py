@@ -10,7 +10,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -83,6 +83,7 @@ class _Agent:
     stream: Any = None  # the call, while one is open
     quiet_s: float = 0.0  # of the open stream, since its last message
     silent: bool = False  # the stream was ended for that
+    shown: tuple[object, object] | None = None  # what the last notice was of
 
 
 class GrpcFleet:
@@ -118,6 +119,9 @@ class GrpcFleet:
         self._reports: deque[ArrivedReport] = deque(maxlen=reports_kept)
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._started_s = -math.inf
+        # Called with the address of an agent that shows something else than before, and whether
+        # that concerns the agent itself or whose its GPUs are.
+        self.noticed: Callable[[str, bool], None] = lambda *_: None
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
@@ -301,6 +305,7 @@ class GrpcFleet:
                     raise
                 agent.silent, agent.error = False, "the stream is silent"
             agent.connected = False
+            self._notice(agent, ())
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
@@ -353,7 +358,21 @@ class GrpcFleet:
         agent.timings = {one.uuid: one for one in tick.timings}
         agent.stopped = tick.stopped
         agent.faults = tick.faults
+        self._notice(agent, tuple(_held(snapshot) for snapshot in tick.gpus))
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
+
+    def _notice(self, agent: _Agent, gpus: tuple[tuple[object, ...], ...]) -> None:
+        shown = ((agent.connected, agent.stopped, agent.allocations), gpus)
+        before, agent.shown = agent.shown, shown
+        if shown != before:
+            self.noticed(agent.address, before is None or shown[0] != before[0])
+
+
+def _held(gpu: GpuSnapshot) -> tuple[object, ...]:
+    """The lease on a GPU, and what keeps it from being set."""
+    lease = gpu.lease
+    held = (lease.job, lease.generation) if lease else None
+    return gpu.uuid, held, gpu.drift, gpu.backoff_s > 0.0
 
 
 def _own_interval_s(address: str, watch_s: float) -> float:

@@ -112,6 +112,7 @@ class _Track:
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     runs: int = 0
     marked_s: float = -math.inf
+    seen_s: float = -math.inf  # of the newest readings of all GPUs
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     loads_compared: tuple[StageLoad, ...] = ()
@@ -217,7 +218,9 @@ class IterationStats:
             track.baseline.shift(track.window.shift_ratio, shifted)
             track.window = MeasurementWindow(now_s, track.stage_of)
             fresh = []  # some of them ran before it
-        track.window.passes += 1
+        if seen_s > track.seen_s:
+            track.window.passes += 1
+            track.seen_s = seen_s
         external_lock = track.external_locks.text(gpus)
         at_default = not any(track.locks.values()) and not external_lock
         track.at_default = at_default and track.window.iterations > 0

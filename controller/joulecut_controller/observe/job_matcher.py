@@ -5,7 +5,7 @@ serve both. Pure: owners as agents report them, and the policy, go in.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 from joulecut_controller.policy.owner import (
@@ -36,13 +36,24 @@ class JobMatch:
     listed: tuple[str, ...] = ()  # of an entry with a list: in its order, empty where not there
 
 
-def match_jobs(
-    policy: Policy, gpus: Mapping[str, GpuView], reporting: Mapping[str, Iterable[str]]
-) -> dict[str, JobMatch]:
-    """The match of every entry, by name. `reporting` maps entries to the GPUs that report them:
-    an entry without a `match` gets those that no entry with one has.
-    """
-    owned: dict[str, str] = {}  # GPU -> the entry it belongs to
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """The entries with a list or a match, and the entry that each GPU of theirs belongs to."""
+
+    entries: Mapping[str, JobMatch] = field(default_factory=dict)
+    owned: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, job: str, reporting: Iterable[str] = ()) -> JobMatch:
+        """The entry's match. One without list and match has the GPUs `reporting` it that no entry
+        with one has.
+        """
+        found = self.entries.get(job)
+        return JobMatch(frozenset(reporting) - self.owned.keys()) if found is None else found
+
+
+def match_jobs(policy: Policy, gpus: Mapping[str, GpuView]) -> Matches:
+    """The match of every entry with a list or a match."""
+    owned: dict[str, str] = {}
     found: dict[str, JobMatch] = {}
     places = {(gpu.node, gpu.description.index): uuid for uuid, gpu in gpus.items()}
     owners = _by_owner(policy, gpus)
@@ -51,18 +62,16 @@ def match_jobs(
             groups = _groups(job, gpus, owners, owned)
             found[job.name] = _one(job, groups, gpus, owned)
             mine = {uuid for uuids in groups.values() for uuid in uuids}
-        else:
+        elif job.gpus:
             listed = tuple(places.get((ref.node, ref.index), "") for ref in job.gpus)
             mine = set(listed) - {""}
             complaint = _taken(mine, gpus, owned)
             found[job.name] = JobMatch(frozenset(mine), complaint=complaint, listed=listed)
+        else:
+            continue
         for uuid in mine:
             owned.setdefault(uuid, job.name)
-    for job in policy.jobs:
-        if not job.gpus and not job.found_by_allocation:
-            free = frozenset(reporting.get(job.name, ())) - owned.keys()
-            found[job.name] = JobMatch(free)
-    return found
+    return Matches(found, owned)
 
 
 def _by_owner(policy: Policy, gpus: Mapping[str, GpuView]) -> Owners:

@@ -1,17 +1,17 @@
-"""Builds the view of a pass: agents, GPUs and jobs, with the age of each part.
+"""Builds views: of the cluster, and of one job with its agents, GPUs and the age of each part.
 
 Pure: fleet state, reports and `now_s` in, a `View` out. Anything older than the staleness limit is
-shown as unknown, so that no later step has to check ages.
+shown as unknown, so that no later step has to check ages. Which GPUs belong to which entry of the
+policy is decided for all entries together; reports go to entries, and a job is looked at alone.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.iteration_stats import IterationStats, Measured, shape_in
-from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
+from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placement, Placements
 from joulecut_controller.observe.power_rates import PowerRates
@@ -29,12 +29,12 @@ OWNER_AGE_S_MAX = 120.0
 # A rate shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
 
-Recall = Callable[[str, str], Recalled | None]  # (job, shape) -> a baseline measured earlier
+Recall = Callable[[str], Recalled | None]  # of a shape: the baseline measured earlier
 
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """One job in one pass. `shape` names pipeline, GPUs, profile and phase: a baseline measured in
+    """One job at one look. `shape` names pipeline, GPUs, profile and phase: a baseline measured in
     one shape does not hold in another.
     """
 
@@ -44,26 +44,16 @@ class JobObservation:
     shape: str
 
 
-@dataclass(slots=True)
-class Look:
-    """One look at the cluster, job by job."""
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Reports by entry of the policy, and those that belong to none."""
 
-    seen: View  # without jobs
-    unclaimed: tuple[ArrivedReport, ...]  # reports that belong to no entry
-    _observe: Callable[[JobPolicy, bool], JobObservation]
-    observations: dict[str, JobObservation] = field(default_factory=dict)
-
-    def at(self, job: JobPolicy, *, loads: bool = True) -> None:
-        """Looks at a job; without `loads` those of its GPUs stay as they are (see `fold`)."""
-        self.observations[job.name] = self._observe(job, loads)
-
-    def view(self) -> View:
-        """The view with every job looked at."""
-        return replace(self.seen, jobs=tuple(one.view for one in self.observations.values()))
+    by_job: Mapping[str, list[ArrivedReport]]
+    unclaimed: tuple[ArrivedReport, ...]
 
 
 class Observer:
-    """Keeps placements and iteration statistics from pass to pass."""
+    """Keeps placements and iteration statistics from look to look."""
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
@@ -71,6 +61,9 @@ class Observer:
         self._power = PowerRates()
         self._stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
+        self._policies: dict[str, JobPolicy] = {}
+        self._matches = Matches()
+        self._entry_of: dict[str, str] = {}  # of GPUs whose owners say which entry has them
         self._stale_s = stale_s
 
     def changed(
@@ -85,31 +78,10 @@ class Observer:
         what changes within an iteration."""
         self._stats.changed(job, locks, now_s, shown_s, schedule)
 
-    def look(
-        self,
-        policy: Policy,
-        state: FleetState,
-        reports: tuple[ArrivedReport, ...],
-        now_s: float,
-        recall: Recall,
-    ) -> tuple[View, Mapping[str, JobObservation]]:
-        """One whole look."""
-        look = self.begin(policy, state, reports, now_s, recall)
-        for job in policy.jobs:
-            look.at(job)
-        return look.view(), look.observations
-
-    def begin(
-        self,
-        policy: Policy,
-        state: FleetState,
-        reports: tuple[ArrivedReport, ...],
-        now_s: float,
-        recall: Recall,
-        *,
-        rates: tuple[RateSample, ...] = (),
-    ) -> "Look":
-        """A look whose jobs are taken one by one, since a thousand GPUs take a moment."""
+    def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
+        """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries
+        whose GPUs are others than before.
+        """
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
@@ -117,30 +89,76 @@ class Observer:
         self._power.keep_only(names)
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
-        matched = self._match(policy, gpus, reports)
-        by_job, unclaimed = _routed(policy, matched, reports)
-        by_job |= _rated(policy, matched, rates)
-        seen = View(now_s=now_s, nodes=state.nodes, gpus=gpus)
+        self._policies = {job.name: job for job in policy.jobs}
+        before, self._matches = self._matches.entries, match_jobs(policy, gpus)
+        self._entry_of = {
+            uuid: job.name
+            for job in policy.jobs
+            if job.found_by_allocation
+            for uuid in self._matches.of(job.name).uuids
+        }
+        moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
+        return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
 
-        def at(job: JobPolicy, loads: bool) -> JobObservation:
-            return self._sight(job, by_job[job.name], seen, matched[job.name], recall, loads=loads)
+    def route(self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()) -> Routed:
+        """Where owners say which GPUs an entry has, the name that a job gives itself does not
+        count; elsewhere it is all there is. Rates stand for reports of all GPUs of their jobs. What
+        such a job sends itself does not count: two sources would number iterations twice.
+        """
+        by_job: dict[str, list[ArrivedReport]] = {}
+        unclaimed: list[ArrivedReport] = []
+        for arrived in reports:
+            entry = self._entry_of.get(arrived.report.uuid, arrived.report.job)
+            known = self._policies.get(entry)
+            if known is None:
+                unclaimed.append(arrived)
+            elif not known.rate:
+                by_job.setdefault(entry, []).append(arrived)
+        for one in rates:
+            known = self._policies.get(one.job)
+            for uuid in self._match(one.job).uuids if known and known.rate else ():
+                report = IterationReport(
+                    one.job, uuid, 0, one.number, one.duration_s, source=one.source, shape=ONE_STAGE
+                )
+                arrived = ArrivedReport(report, one.arrived_s, one.span_s)
+                by_job.setdefault(one.job, []).append(arrived)
+        return Routed(by_job, tuple(unclaimed))
 
-        return Look(seen, unclaimed, at)
+    def gpus_of(self, job: str, reports: Iterable[ArrivedReport]) -> frozenset[str]:
+        """The GPUs that a look at the job needs, with those of its newest reports."""
+        new = frozenset(arrived.report.uuid for arrived in reports)
+        return self._match(job).uuids | self._placements.reporting(job) | new
+
+    def look(
+        self,
+        job: JobPolicy,
+        state: FleetState,
+        reports: list[ArrivedReport],
+        now_s: float,
+        recall: Recall,
+        *,
+        loads: bool = True,
+    ) -> tuple[JobObservation, View]:
+        """A job as of now; `state` has its agents. Without `loads` those of its GPUs stay as they
+        are (see `fold`).
+        """
+        seen = View(
+            now_s=now_s,
+            nodes=state.nodes,
+            gpus={gpu.uuid: self._fresh(gpu) for gpu in state.gpus},
+        )
+        new = [arrived.report.uuid for arrived in reports if arrived.report.uuid in seen.gpus]
+        match = self._match(job.name, new)
+        return self._sight(job, reports, seen, match, recall, loads=loads), seen
+
+    def _match(self, job: str, reporting: Iterable[str] = ()) -> JobMatch:
+        return self._matches.of(job, self._placements.reporting(job).union(reporting))
 
     def _fresh(self, gpu: GpuView) -> GpuView:
         if gpu.age_s <= self._stale_s:
             return gpu
         kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
         return replace(gpu, snapshot=None, allocation=kept)
-
-    def _match(
-        self, policy: Policy, gpus: Mapping[str, GpuView], reports: tuple[ArrivedReport, ...]
-    ) -> dict[str, JobMatch]:
-        reporting = {job.name: set(self._placements.reporting(job.name)) for job in policy.jobs}
-        for arrived in reports:
-            if arrived.report.job in reporting and arrived.report.uuid in gpus:
-                reporting[arrived.report.job].add(arrived.report.uuid)
-        return match_jobs(policy, gpus, reporting)
 
     def _sight(
         self,
@@ -177,7 +195,7 @@ class Observer:
             groups=placement.groups,
             pipelines=placement.pipelines,
             shape=shape,
-            recall=partial(recall, policy.name),
+            recall=recall,
             loads=loads or policy.profile is None,
         )
         running = match.running or unanimous(placement, gpus)
@@ -254,38 +272,6 @@ def _learnt_online(policy: JobPolicy) -> bool:
     if policy.predicted is None or pipeline is None or policy.slo.statistic != "mean":
         return False
     return pipeline.chunks == 1 and kinds_of(pipeline) == KINDS
-
-
-def _routed(
-    policy: Policy, matched: Mapping[str, JobMatch], reports: tuple[ArrivedReport, ...]
-) -> tuple[dict[str, list[ArrivedReport]], tuple[ArrivedReport, ...]]:
-    """Reports by entry, and those that belong to none. Where owners say which GPUs an entry has,
-    the name that a job gives itself does not count; elsewhere it is all there is.
-    """
-    found = [job.name for job in policy.jobs if job.found_by_allocation]
-    entry_of = {uuid: name for name in found for uuid in matched[name].uuids}
-    by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs}
-    unclaimed: list[ArrivedReport] = []
-    for arrived in reports:
-        entry = entry_of.get(arrived.report.uuid, arrived.report.job)
-        by_job.get(entry, unclaimed).append(arrived)
-    return by_job, tuple(unclaimed)
-
-
-def _rated(
-    policy: Policy, matched: Mapping[str, JobMatch], rates: tuple[RateSample, ...]
-) -> dict[str, list[ArrivedReport]]:
-    """Rates as reports of all GPUs of their jobs. What such a job sends itself does not count: two
-    sources would number iterations twice.
-    """
-    by_job: dict[str, list[ArrivedReport]] = {job.name: [] for job in policy.jobs if job.rate}
-    for one in rates:
-        for uuid in matched[one.job].uuids if one.job in by_job else ():
-            report = IterationReport(
-                one.job, uuid, 0, one.number, one.duration_s, source=one.source, shape=ONE_STAGE
-            )
-            by_job[one.job].append(ArrivedReport(report, one.arrived_s, one.span_s))
-    return by_job
 
 
 def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> int:

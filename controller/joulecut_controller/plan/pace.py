@@ -59,8 +59,8 @@ def moved_ratio(job: JobView) -> float:
 
 def constant_s(job: JobView, measured_s: float, modelled_s: float, held_s: float) -> float:
     """Seconds of an iteration beside its pipeline, which takes `modelled_s` at default clocks,
-    where the iteration takes `measured_s`; 0 unless every GPU reports its operations. `held_s` while the
-    difference is noise.
+    where the iteration takes `measured_s`; 0 unless every GPU reports its operations. `held_s`
+    while the difference is noise.
     """
     if job.baseline is None or not job.time_ratios:
         return 0.0

@@ -1,4 +1,4 @@
-"""Long computations beside the passes, which never wait for them.
+"""Long computations beside the steps, which never wait for them.
 
 A frontier is thirty solves; it must not delay a decision. One task runs at a time, in a worker, so
 that passes and plans keep the rest of the machine. A task requested again replaces the pending one.
@@ -8,7 +8,7 @@ CREDIT_S get SHARE of it. A task that fails is dropped and reported; the others 
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Awaitable, Callable, Container
 from concurrent.futures import BrokenExecutor, Executor
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from joulecut_wire.errors import JoulecutError
 Key = tuple[str, str]
 Done = Callable[[Any], Awaitable[None] | None]
 T = TypeVar("T")
-RETRY_S = 5.0  # one pass of the default interval; an absent store is not back sooner
+RETRY_S = 5.0  # one interval by default; an absent store is not back sooner
 SHARE = 0.15  # of one processor, in the long run
 CREDIT_S = 120.0  # of work at once: everything about ten jobs
 
@@ -75,7 +75,7 @@ class BackgroundTasks:
                     try:
                         if (ending := done(result)) is not None:
                             await ending
-                    except JoulecutError:  # the store is away; passes report that
+                    except JoulecutError:  # the store is away; steps report that
                         self._pending.setdefault(key, (partial(_again, result), done))
                         await asyncio.sleep(self._retry_s)
             except BrokenExecutor:  # its worker died: once more, in a new one
@@ -88,7 +88,7 @@ class BackgroundTasks:
             await asyncio.sleep(self._rest_s(time.monotonic() - begun_s))
 
     def _report(self, key: Key, error: str) -> None:
-        """Once, though a frontier is asked for again in every pass."""
+        """Once, though a frontier is asked for again in every step."""
         if self._errors.get(key) != error:
             self._errors[key] = error
             self._failed(key, error)
@@ -100,35 +100,6 @@ class BackgroundTasks:
         self._credit_s = min(CREDIT_S, self._credit_s + earned_s) - took_s
         self._credited_s = now_s
         return max(0.0, -self._credit_s / SHARE)
-
-
-class StoreWrite:
-    """A write to the store beside the passes, one at a time. Its error is raised in a later one."""
-
-    def __init__(self) -> None:
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def pending(self) -> bool:
-        return self._task is not None and not self._task.done()
-
-    def begin(self, write: Coroutine[Any, Any, None]) -> None:
-        """Starts a write; none may be pending."""
-        self._task = asyncio.create_task(write, name="studies write")
-        # A term that ends waits for no write; an error of one that is left is no news then.
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
-
-    def check(self) -> None:
-        """Raises the error of a write that ended, once."""
-        if self._task is not None and self._task.done():
-            task, self._task = self._task, None
-            task.result()
-
-    async def end(self) -> None:
-        """Waits for the pending write. Its error is dropped."""
-        task, self._task = self._task, None
-        if task is not None and not task.done():
-            await asyncio.gather(task, return_exceptions=True)
 
 
 def _again(result: T) -> T:

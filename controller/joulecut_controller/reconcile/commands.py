@@ -1,7 +1,7 @@
-"""Operator commands (pause, resume, restore), executed between passes: hold, GPUs, audit log.
+"""Operator commands (pause, resume, restore), executed at once: hold, GPUs, audit log.
 
-A command does not wait for a pass, which may solve for seconds. No pass undoes it: a decision made
-meanwhile stops at the hold. Agents that do not answer are reported; their leases run out.
+No step undoes a command: a decision made meanwhile stops at the hold. Agents that do not answer are
+reported; their leases run out.
 """
 
 import asyncio
@@ -38,14 +38,15 @@ class Commands:
         audit: AuditLog,
         jobs: Mapping[str, Releasing],
         view: Callable[[], View | None],
+        executed: Callable[[str], None],
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
+        """`executed` is called with the job of each command, or "" for several."""
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
         self._jobs, self._view = jobs, view
-        self._now_s, self._unix_s = now_s, unix_s
+        self._executed, self._now_s, self._unix_s = executed, now_s, unix_s
         self._acting: dict[str, asyncio.Lock] = {}
-        self._given = asyncio.Event()
 
     def acting(self, job: str) -> asyncio.Lock:
         """Held while the clocks of a job are decided on and changed; of ALL: power limits."""
@@ -53,15 +54,6 @@ class Commands:
             if not self._acting[gone].locked():
                 del self._acting[gone]
         return self._acting.setdefault(job, asyncio.Lock())
-
-    async def rest(self, limit_s: float) -> None:
-        """Waits for `limit_s` or until a command was executed, so that the next pass shows it."""
-        try:
-            async with asyncio.timeout(limit_s):
-                await self._given.wait()
-        except TimeoutError:
-            return
-        self._given.clear()
 
     async def execute(self, order: Order) -> Done:
         """Executes a command. Never raises a JoulecutError."""
@@ -90,7 +82,7 @@ class Commands:
             held = "" if order.op == "resume" else "the hold lasts until this process ends; "
             return Done(f"{held}the store did not take it: {error}", "failed")
         finally:
-            self._given.set()
+            self._executed(order.job)
         return done
 
     def _unknown(self, order: Order) -> str:

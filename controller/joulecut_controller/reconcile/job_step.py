@@ -1,9 +1,12 @@
-"""One job's step: what is applied is verified, measurements are learnt from, a plan is made and
-applied.
+"""One job's step: the job is observed, what is applied is verified, measurements are learnt from,
+and a plan is made and applied.
 
-A plan is guarded against the cluster as it is when its commands go out, not as the step saw it.
+A step looks at the job's own agents and GPUs. One that goes on with a worker's answer goes on with
+the picture of a moment ago. A plan is guarded against the cluster as it is when its commands go
+out, not as the step saw it.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,9 +17,10 @@ from joulecut_controller.plan.planner import SOLVING, Decision, given_up
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import without_limits
 from joulecut_controller.plan.veto import Veto
-from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Fleet
+from joulecut_controller.ports import Fleet, FleetState
+from joulecut_controller.reconcile.cluster_step import Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.training_samples import teach
@@ -24,10 +28,18 @@ from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_se
 from joulecut_controller.view import View
 from joulecut_engine.estimate.online import OnlineEstimator
 
+PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
+# Of very many jobs each is examined in turn: predictions compared and taught, prices and plan
+# checked in full (25 ms). A hundred jobs have their turn every minute. A job that is late or has
+# changed is planned at once.
+EXAMINED_PER_INTERVAL = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One job as the last pass saw it: what its next decision is made of."""
+    """One job as its last step saw it: what its next decision is made of. The view has the job's
+    own agents and GPUs, and every job as it was seen last.
+    """
 
     inputs: PlanningInput
     observation: JobObservation
@@ -36,8 +48,8 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class JobSteps:
-    """The steps of all jobs of one leadership term. `policy`, `ttl_s`, `unready` and `examined`
-    answer as of now; see `Reconciler`.
+    """The steps of all jobs of one leadership term. `unready` says why no plan can be made yet,
+    `acting` is the lock of a job's clocks, `news` asks for another look at a job soon.
     """
 
     fleet: Fleet
@@ -45,12 +57,98 @@ class JobSteps:
     services: JobServices
     planning: PlanningStep
     learner: OnlineEstimator
+    inbox: Inbox
+    cluster: Cluster
     jobs: dict[str, JobController]
-    policy: Callable[[], Policy]
-    ttl_s: Callable[[], float]
     unready: Callable[[], str]
-    examined: Callable[[str], bool]
+    acting: Callable[[str], asyncio.Lock]
+    news: Callable[[str], None]
     pictures: dict[str, Picture] = field(default_factory=dict)
+    outdated: set[str] = field(default_factory=set)  # jobs whose picture is not gone on with
+    examined_s: dict[str, float] = field(default_factory=dict)
+
+    async def step(self, name: str) -> None:
+        """Reconciles one job. One that left the policy is released and forgotten."""
+        async with self.acting(name):
+            if name not in self.jobs:
+                return
+            if name not in self.cluster.policies:
+                await self.leave(name)
+                return
+            picture = self._recent(name)
+            if picture is not None:
+                await self.plan_and_apply(name, picture)
+                return
+            picture = await self.look(name)
+            await asyncio.sleep(0)
+            await self.plan_and_apply(name, picture)
+            await self.note(name, picture)
+
+    async def leave(self, name: str) -> None:
+        """The job left the policy."""
+        await self.jobs[name].release_all("the job left the policy")
+        del self.jobs[name]
+        self.pictures.pop(name, None)
+        self.examined_s.pop(name, None)
+
+    def _recent(self, name: str) -> Picture | None:
+        """The picture that the step goes on with; None where it looks again."""
+        picture = self.pictures.get(name)
+        if picture is None or name in self.outdated:
+            return None
+        return picture if self.context.now_s() - picture.view.now_s < PICTURE_S else None
+
+    async def look(self, name: str) -> Picture:
+        """Observes, verifies, and learns from what was measured; streams, heartbeats and timers
+        come in between.
+        """
+        self.outdated.discard(name)
+        examined = self._examined(name)
+        observation, view = self.observe(name, loads=examined)
+        await asyncio.sleep(0)
+        vetoes = await self.verify(name, observation, view)
+        await asyncio.sleep(0)
+        self.estimate(name, observation, view, examined=examined)
+        await asyncio.sleep(0)
+        inputs = self.planning_input(name, observation, view, vetoes, examined=examined)
+        before, picture = self.pictures.get(name), Picture(inputs, observation, view)
+        self.pictures[name] = picture
+        if before is not None and before.observation.view.phase != observation.view.phase:
+            self.news(name)  # the pipeline of a phase is known from the next look on
+        return picture
+
+    def observe(self, name: str, *, loads: bool) -> tuple[JobObservation, View]:
+        """The job with its own agents and GPUs, as of now."""
+        now_s, observer = self.context.now_s(), self.context.observer
+        reports, known = self.inbox.take(name), self.cluster.seen.gpus
+        uuids = observer.gpus_of(name, reports)
+        addresses = {known[uuid].address for uuid in uuids if uuid in known}
+        state = self.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
+        recall = self.jobs[name].baseline.recall
+        policy = self.cluster.policies[name]
+        observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
+        others = (one.observation.view for other, one in self.pictures.items() if other != name)
+        return observation, replace(view, jobs=(*others, observation.view))
+
+    def _examined(self, name: str) -> bool:
+        """Whether it is this job's turn."""
+        now_s, last_s, jobs = self.context.now_s(), self.examined_s.get(name), len(self.jobs)
+        every_s = self.context.interval_s * jobs / EXAMINED_PER_INTERVAL
+        if last_s is None:  # jobs that begin together have their turns one after another
+            self.examined_s[name] = now_s - every_s * len(self.examined_s) / jobs
+            return True
+        if now_s - last_s < every_s:
+            return False
+        self.examined_s[name] = now_s
+        return True
+
+    async def note(self, name: str, picture: Picture) -> None:
+        """Keeps what the step measured, and starts computing what takes seconds."""
+        job, services, observation = self.jobs[name], self.services, picture.observation
+        await job.baseline.keep(observation)
+        services.first_savings.see(observation, job.profiler, picture.view)
+        now_s = self.context.now_s()
+        services.refresh_frontiers(job.rollout.state, observation, now_s)
 
     async def verify(self, name: str, observation: JobObservation, view: View) -> tuple[Veto, ...]:
         """Breaker, drift and orphaned leases. Returns why the job may not be planned now."""
@@ -64,13 +162,15 @@ class JobSteps:
             await job.release_all(holds[0].text)
         return found
 
-    def estimate(self, name: str, observation: JobObservation, view: View) -> None:
+    def estimate(
+        self, name: str, observation: JobObservation, view: View, *, examined: bool
+    ) -> None:
         """Predictions are compared with measurements first, then learn from them."""
         job = self.jobs[name]
         shifted = observation.measured.gpu_shift
         for uuid in shifted.uuids if shifted else ():
             self.learner.forget_gpu(name, uuid)
-        if self.examined(name):
+        if examined:
             job.taught += 1
             job.errors = teach(
                 observation.view,
@@ -83,10 +183,16 @@ class JobSteps:
         job.profile_online(observation, view)
 
     def planning_input(
-        self, name: str, observation: JobObservation, view: View, vetoes: tuple[Veto, ...]
+        self,
+        name: str,
+        observation: JobObservation,
+        view: View,
+        vetoes: tuple[Veto, ...],
+        *,
+        examined: bool,
     ) -> PlanningInput:
         job, services = self.jobs[name], self.services
-        host_power_w = self.policy().cost.host_power_w
+        host_power_w = self.cluster.policy.cost.host_power_w
         inputs = job.planning_input(observation, view, host_power_w, vetoes)
         # A plan of an earlier term needs no solver to go on.
         resumes = inputs.earlier is not None or job.rollout.state.clocks is not None
@@ -96,7 +202,7 @@ class JobSteps:
             job=without_limits(inputs.job, view.gpus, job.rollout.state.costs),
             vetoes=(*inputs.vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(name),
-            examined=self.examined(name),
+            examined=examined,
         )
         seen = job_seen(
             inputs,
@@ -113,19 +219,19 @@ class JobSteps:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
 
-    async def plan_and_apply(self, name: str) -> None:
+    async def plan_and_apply(self, name: str, picture: Picture) -> None:
         """A decision, guarded against the cluster as it is now, and its commands."""
-        job, picture = self.jobs[name], self.pictures[name]
+        job = self.jobs[name]
         decision = self._unless_held(name, self.planning.decide(picture.inputs, job))
         if decision.topic == SOLVING:
             job.rollout.wait(decision, picture.observation.view.policy)
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
-        await job.apply(decision, picture.inputs, picture.observation, fresh, self.ttl_s())
+        await job.apply(decision, picture.inputs, picture.observation, fresh, self.cluster.ttl_s())
         self._complete_prediction(job)
 
     def _unless_held(self, name: str, decision: Decision) -> Decision:
-        """Default clocks where an operator's command arrived since the pass looked."""
+        """Default clocks where an operator's command arrived since the step looked."""
         holds = self.services.holds.vetoes(name)
         return given_up(decision.state, holds[0]) if holds else decision
 
@@ -143,19 +249,19 @@ class JobSteps:
         return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
     def _complete_prediction(self, job: JobController) -> None:
-        """The slower figures of a new plan are computed beside the passes."""
+        """The slower figures of a new plan are computed beside the steps."""
         rollout, services = job.rollout, self.services
         if rollout.incomplete is not None:
             (generation, choice), rollout.incomplete = rollout.incomplete, None
             work, done = self.planning.completion(choice), partial(rollout.complete, generation)
             services.background.want(("completion", job.policy.name), work, done)
 
-    def board(
-        self, name: str, observation: JobObservation, view: View, learned: Learnt | None
-    ) -> JobBoard:
-        job, services = self.jobs[name], self.services
+    def board(self, name: str, learned: Learnt | None) -> JobBoard:
+        """The job as its last step left it."""
+        job, services, picture = self.jobs[name], self.services, self.pictures[name]
+        observation = picture.observation
         frontier = services.frontier(job.rollout.state, observation)
-        shown = job.board(observation, frontier, view.gpus)
+        shown = job.board(observation, frontier, picture.view.gpus)
         windows, account = services.default_windows, services.default_windows.account(name)
         shown = replace(
             shown,

@@ -1,6 +1,6 @@
 """Fits the estimators in the background and keeps their state across restarts.
 
-A pass only adds samples; a fit uses a snapshot and takes effect in a later pass. The state is
+Steps only add samples; a fit uses a snapshot and takes effect later. The state is
 stored every KEEP_S, so that a restarted controller continues where it was.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.background_tasks import BackgroundTasks, StoreWrite
+from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.estimate.online import LearningStats, OnlineEstimator
 from joulecut_engine.estimate.refit import Snapshot, refit
 from joulecut_engine.estimate.work_fit import Fitted
@@ -49,7 +49,6 @@ class Learning:
     _kept_s: float = -math.inf
     _kept: str = field(init=False)
     _trouble: str = ""
-    _written: StoreWrite = field(default_factory=StoreWrite)
     _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
 
     def __post_init__(self, restored: str) -> None:
@@ -74,25 +73,19 @@ class Learning:
         else:
             self._kept = kept
 
-    def step(self, now_s: float) -> None:
-        """Requests a fit where samples are new, and a write of the state where it changed. Raises
-        Unavailable for the write before.
+    async def step(self, now_s: float) -> None:
+        """Requests a fit where samples are new, and writes the state where it changed. Raises
+        Unavailable.
         """
         due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
         if due and not self.background.pending(KEY):
             self._fitted_s = now_s
             taken = self.learner.snapshot()
             self.background.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
-        self._written.check()
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
-        if now_s - self._kept_s >= every_s and not self._written.pending:
+        if now_s - self._kept_s >= every_s:
             self._kept_s = now_s
-            self._written.begin(self.keep())
-
-    async def stop(self) -> None:
-        """Stores the state a last time. Raises Unavailable."""
-        await self._written.end()
-        await self.keep()
+            await self.keep()
 
     async def keep(self) -> None:
         """Stores the state where it changed. Raises Unavailable."""

@@ -6,7 +6,7 @@ longer renewed and runs out there.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.plan import Action, Plan
@@ -239,10 +239,10 @@ class Leases:
             self._holdings[job] = replace(holding, generations=generations)
         return LimitOutcome(taken=frozenset(limited))
 
-    async def renew(self, ttl_s: float) -> dict[str, Outcome]:
-        """The heartbeat of everything held, by job."""
+    async def renew(self, ttl_s: float, jobs: Container[str]) -> dict[str, Outcome]:
+        """The heartbeat of everything held for these jobs, by job."""
         calls: dict[str, dict[str, asyncio.Task[tuple[Result, ...]]]] = {}
-        begun, held = 0, dict(self._holdings)
+        begun, held = 0, {job: one for job, one in self._holdings.items() if job in jobs}
         async with asyncio.TaskGroup() as group:
             for job, holding in held.items():
                 for address in holding.addresses:

@@ -33,14 +33,12 @@ class JobBench:
     applied_plan: AppliedPlan
 
     def look(self) -> tuple[View, JobObservation]:
-        view, observations = self.context.observer.look(
-            self.world.policy(),
-            self.world.observe(self.world.now_s),
-            self.world.take_reports(),
-            self.world.now_s,
-            lambda _job, _shape: None,
-        )
-        return view, observations[self.world.job]
+        observer, policy, now_s = self.context.observer, self.world.policy(), self.world.now_s
+        state = self.world.observe(now_s)
+        observer.arrange(policy, state, now_s)
+        reports = observer.route(self.world.take_reports()).by_job.get(self.world.job, [])
+        observation, view = observer.look(policy.jobs[0], state, reports, now_s, lambda _: None)
+        return view, observation
 
     def plan(self, generation: int = 1) -> Plan:
         actions = tuple(

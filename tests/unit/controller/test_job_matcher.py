@@ -97,7 +97,7 @@ def test_entries_match_what_each_gpu_says_alone(owners: list[Allocation | None])
         for uuid, gpu in known.items():
             if gpu.allocation is not None and matches(job, gpu.allocation):
                 alone.setdefault(instance_of(gpu.allocation), set()).add(uuid)
-        found = match_jobs(policy(job), known, {})["job"]
+        found = match_jobs(policy(job), known).of("job")
         if len(alone) != 1:
             assert found.complaint
         elif job.pods is not None:
@@ -113,7 +113,7 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
         G2=pod("other", app="bert"), G3=pod("run", namespace="else"),
         G4=Allocation("", "shared", source="kubernetes", labels={"joulecut/owners": "2"}),
     )  # fmt: skip
-    found = match_jobs(policy(entry(pods=GPT3)), known, {})["job"]
+    found = match_jobs(policy(entry(pods=GPT3)), known).of("job")
     assert found.uuids == {"G0", "G1"}
     assert found.running == Instance("kubernetes", "train", "run")
     assert not found.complaint
@@ -121,7 +121,7 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
 
 def test_several_running_jobs_are_no_job() -> None:
     known = given(gpus(), G0=pod("b"), G1=pod("a"))
-    found = match_jobs(policy(entry(pods=GPT3)), known, {})["job"]
+    found = match_jobs(policy(entry(pods=GPT3)), known).of("job")
     assert found.complaint == "2 running jobs match (train/a, train/b); an entry stands for one"
     assert not found.uuids
 
@@ -129,48 +129,48 @@ def test_several_running_jobs_are_no_job() -> None:
 def test_pods_of_one_workload_without_a_job_label_are_one_job() -> None:
     labels = {**APP, "controller-revision-hash": "gpt3-6d4"}
     known = given(gpus(), G0=pod("p-0", "p-0", **labels), G1=pod("p-1", "p-1", **labels))
-    assert match_jobs(policy(entry(pods=GPT3)), known, {})["job"].uuids == {"G0", "G1"}
+    assert match_jobs(policy(entry(pods=GPT3)), known).of("job").uuids == {"G0", "G1"}
     bare = given(gpus(), G0=pod("p-0", "p-0"), G1=pod("p-1", "p-1"))
-    assert "2 running jobs" in match_jobs(policy(entry(pods=GPT3)), bare, {})["job"].complaint
+    assert "2 running jobs" in match_jobs(policy(entry(pods=GPT3)), bare).of("job").complaint
 
 
 def test_the_first_entry_has_the_job_and_the_next_one_what_is_left() -> None:
     special = entry("special", pods=PodMatch("train", (("run", "s"),)))
     known = given(gpus(), G0=pod("s", app="gpt3", run="s"), G1=pod("t", app="gpt3"))
-    found = match_jobs(policy(special, entry(pods=GPT3)), known, {})
-    assert found["special"].uuids == {"G0"}
-    assert found["job"].uuids == {"G1"}
-    turned = match_jobs(policy(entry(pods=GPT3), special), known, {})
-    assert "2 running jobs" in turned["job"].complaint
-    assert "no GPU is given to pods" in turned["special"].complaint
+    found = match_jobs(policy(special, entry(pods=GPT3)), known)
+    assert found.of("special").uuids == {"G0"}
+    assert found.of("job").uuids == {"G1"}
+    turned = match_jobs(policy(entry(pods=GPT3), special), known)
+    assert "2 running jobs" in turned.of("job").complaint
+    assert "no GPU is given to pods" in turned.of("special").complaint
 
 
 def test_a_listed_gpu_is_the_first_entrys() -> None:
     listed = entry("listed", gpus=(GpuRef("n", 1),))
     known = given(gpus(), G0=pod("run"), G1=pod("run"))
-    found = match_jobs(policy(listed, entry(pods=GPT3)), known, {})
-    assert found["job"].complaint.startswith("GPU n/1 belongs to listed, an earlier entry")
-    turned = match_jobs(policy(entry(pods=GPT3), listed), known, {})
-    assert turned["job"].uuids == {"G0", "G1"}
-    assert turned["listed"].complaint.startswith("GPU n/1 belongs to job")
+    found = match_jobs(policy(listed, entry(pods=GPT3)), known)
+    assert found.of("job").complaint.startswith("GPU n/1 belongs to listed, an earlier entry")
+    turned = match_jobs(policy(entry(pods=GPT3), listed), known)
+    assert turned.of("job").uuids == {"G0", "G1"}
+    assert turned.of("listed").complaint.startswith("GPU n/1 belongs to job")
 
 
 def test_an_entry_without_a_match_gets_what_none_with_a_match_has() -> None:
     known = given(gpus(), G0=pod("run"), G1=pod("run"))
     free = entry("free")
-    found = match_jobs(policy(free, entry(pods=GPT3)), known, {"free": ("G1", "G2")})
-    assert found["free"].uuids == {"G2"}
-    assert found["job"].uuids == {"G0", "G1"}
+    found = match_jobs(policy(free, entry(pods=GPT3)), known)
+    assert found.of("free", ("G1", "G2")).uuids == {"G2"}
+    assert found.of("job").uuids == {"G0", "G1"}
 
 
 def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
     known = given(gpus(), G0=slurm("7", "gpt3"), G1=slurm("7"), G2=slurm("8"))
     by_id = entry("id", slurm=SlurmJobMatch(job_id="8"))
-    found = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="gpt3")), by_id), known, {})
-    assert found["job"].uuids == {"G0", "G1"}  # a name told of one GPU is the whole job's
-    assert found["id"].uuids == {"G2"}
-    unknown = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known, {})
-    assert unknown["job"].complaint == (
+    found = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="gpt3")), by_id), known)
+    assert found.of("job").uuids == {"G0", "G1"}  # a name told of one GPU is the whole job's
+    assert found.of("id").uuids == {"G2"}
+    unknown = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known)
+    assert unknown.of("job").complaint == (
         "no GPU is given to Slurm jobs named bert "
         "(of 2 GPUs given by Slurm the agents know ids, not names)"
     )
@@ -185,7 +185,7 @@ def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
     ],
 )
 def test_a_job_that_is_not_there_is_said_in_one_line(known: Gpus, line: str) -> None:
-    assert line in match_jobs(policy(entry(pods=GPT3)), known, {})["job"].complaint
+    assert line in match_jobs(policy(entry(pods=GPT3)), known).of("job").complaint
 
 
 # -- strangers -----------------------------------------------------------------------------
@@ -230,7 +230,14 @@ class Watching:
             for uuid, stage in reporters
         )
         state = FleetState((self.node,), tuple(known.values()))
-        _, seen = self.observer.look(self.policy, state, reports, self.now_s, lambda *_: None)
+        self.observer.arrange(self.policy, state, self.now_s)
+        routed = self.observer.route(reports).by_job
+        seen = {
+            job.name: self.observer.look(
+                job, state, routed.get(job.name, []), self.now_s, lambda _: None
+            )[0]
+            for job in self.policy.jobs
+        }
         return seen["job"]
 
 

@@ -21,7 +21,7 @@ def gpus(count: int = 4) -> dict[str, GpuView]:
 
 
 def matched(policy: JobPolicy) -> JobMatch:
-    return match_jobs(Policy(jobs=(policy,)), gpus(), {})[policy.name]
+    return match_jobs(Policy(jobs=(policy,)), gpus()).of(policy.name)
 
 
 def reported(*reporters: tuple[str, int], at_s: float = 10.0) -> list[ArrivedReport]:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from boards import board, job, measuring
 
-from joulecut_controller.reconcile.reconciler import steady_sentence
+from joulecut_controller.reconcile.cluster_board import steady_sentence
 
 
 def test_plans_that_wait_for_mode_enforce_are_counted() -> None:

@@ -1,0 +1,106 @@
+"""The board: what the steps since the last one observed, decided and did."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
+from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.job_step import JobSteps
+
+
+@dataclass(frozen=True, slots=True)
+class BoardMaker:
+    """Makes the boards of one leadership term."""
+
+    context: ReconcileContext
+    services: JobServices
+    cluster: Cluster
+    steps: JobSteps
+
+    async def make(
+        self, number: int, done: Mapping[str, str], troubles: Mapping[str, str]
+    ) -> Board:
+        """`done` is what was done since the last board, by job; `troubles` has the error of each
+        key whose last step failed. Jobs stand as their last step left them; one that was never seen
+        has no entry.
+        """
+        context, services, policy = self.context, self.services, self.cluster.policy
+        said = {key: trouble_text(key, error) for key, error in troubles.items()}
+        boards = await self._jobs(said)
+        warnings = self._warnings(said)
+        acted = () if context.leases.lost else (f"{name}: {what}" for name, what in done.items())
+        actions = "; ".join((*acted, *warnings))
+        return Board(
+            at_unix_s=context.unix_s(),
+            pass_number=number,
+            epoch=context.epoch,
+            sentence=actions or steady_sentence(boards),
+            steady=not actions,
+            warnings=warnings,
+            view=self.cluster.view(board.view for board in boards),
+            jobs=boards,
+            events=context.audit.newest,
+            policy_source=policy.source,
+            policy_digest=policy.digest,
+            policy_error=self.cluster.watcher.error,
+            budget=services.budgets.shares,
+            power_limits=services.power_budget.shown,
+            interval_s=context.interval_s,
+            holds=services.holds.all,
+            policy=policy,
+        )
+
+    async def _jobs(self, said: Mapping[str, str]) -> tuple[JobBoard, ...]:
+        pictures, boards = self.steps.pictures, []
+        profiled = [name for name, one in pictures.items() if one.observation.view.policy.profile]
+        learned = self.services.learning.summaries(profiled)
+        for name in self.cluster.policies:
+            if name in pictures:
+                shown = self.steps.board(name, learned.get(name))
+                boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
+                await asyncio.sleep(0)
+        return tuple(boards)
+
+    def _warnings(self, said: Mapping[str, str]) -> tuple[str, ...]:
+        """What is wrong with the controller itself, whatever was done."""
+        trouble = self.context.audit.trouble
+        waits = f"the audit log waits for the store: {trouble}" if trouble else ""
+        found = self.context.leases.lost, self.services.budgets.complaint, waits, *said.values()
+        return tuple(filter(None, found))
+
+
+def trouble_text(key: str, error: str) -> str:
+    """What a failing step means, in a sentence."""
+    return f"{TROUBLE.get(key, f'{key} cannot be reconciled')}: {error}"
+
+
+def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
+    """Where nothing was changed: `all jobs steady`, and the plans that only wait for mode
+    enforce.
+    """
+    if not jobs:
+        return "no job in the policy"
+    advised = [job for job in jobs if job.mode == "recommend" and job.decision is not None]
+    plans = [job.decision for job in advised if not job.view.hindrance]
+    planned = all(job.view.baseline and not job.view.complaint for job in jobs if job.mode != "off")
+    words = "all jobs steady" if planned else "no change"
+    saved = sorted(
+        plan.forecast.saved_ratio
+        for plan in plans
+        if plan is not None and plan.forecast is not None and not plan.changes_nothing
+    )
+    barred = sum(
+        bool(job.view.hindrance and not job.decision.changes_nothing)
+        for job in advised
+        if job.decision is not None
+    )
+    if barred:
+        words += f". {barred} plan{'s' if barred > 1 else ''} could not be enforced now"
+    if not saved:
+        return words
+    least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"
+    energy = most if least == most else f"{least} to {most}"
+    count = f"{len(saved)} plan{'s' if len(saved) > 1 else ''}"
+    return f"{words}. {count} available: {energy.replace('%', ' %')} energy (recommend)"

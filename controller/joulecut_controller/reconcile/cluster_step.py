@@ -1,0 +1,205 @@
+"""What belongs to all jobs: policy, agents, which GPUs are whose, the term, the power budget.
+
+A step of the cluster sees everything and commands no clocks. It says which jobs have something new
+to go by, and these are reconciled at once. The power limits and what is kept in the background are
+steps of their own, so that an agent or a store that does not answer holds up neither policy nor
+jobs.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from joulecut_controller.observe.found_jobs import FoundJobs
+from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.orders import ALL
+from joulecut_controller.plan.power_limits import needed_w
+from joulecut_controller.policy.opt_in import with_opted_in
+from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.ports import ArrivedReport, Fleet, Rates
+from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.leases import overtaken
+from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
+from joulecut_controller.view import JobView, View
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.graph.pipeline import Profile
+
+# Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
+CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
+TROUBLE = {
+    CLUSTER: "the cluster cannot be reconciled",
+    POWER: "the power budget cannot be kept",
+    MEMORY: "what was learnt cannot be kept",
+}
+
+
+class Cluster:
+    """The policy in force and the cluster as its last step saw it.
+
+    `policy` has the jobs that opted in and those that were found; `policies` has its jobs by name.
+    `seen` has every agent and GPU, without jobs.
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        context: ReconcileContext,
+        services: JobServices,
+        source: PolicySource,
+        policy: Policy,
+        learner: OnlineEstimator,
+        jobs: dict[str, JobController],
+        rates: Rates | None,
+        pacing: Pacing,
+        changed: Callable[[str], None],
+    ) -> None:
+        """`changed` is called with each job that has something new to go by."""
+        self._fleet, self._context, self._services = fleet, context, services
+        self._learner, self._jobs, self._rates, self._pacing = learner, jobs, rates, pacing
+        self._changed = changed
+        self._found = FoundJobs()
+        self._ttl_max_s = 0.0  # what every agent allows; 0: not known yet
+        self.watcher = PolicyWatcher(source, policy, context.audit)
+        self.policy = policy
+        self.policies: Mapping[str, JobPolicy] = {}
+        self.seen = View(now_s=-math.inf)
+        learner.set_profiles(profiles_of(policy))
+
+    @property
+    def begun(self) -> bool:
+        """Whether the cluster has been seen: jobs can be looked at."""
+        return math.isfinite(self.seen.now_s)
+
+    def ttl_s(self) -> float:
+        """How long leases last, within what every agent allows."""
+        return self._pacing.ttl_within_s(self._ttl_max_s)
+
+    async def step(self, observations: Mapping[str, JobObservation]) -> None:
+        """`observations` are the newest of each job."""
+        self._context.audit.catch_up()
+        changed = await self._follow_policy()
+        await self._restore_estimates()
+        changed |= await self._observe()
+        if observations or not self.policies:  # before any job was seen nothing is known to share
+            changed |= self._share_power_budget(observations)
+        for name in changed:
+            self._changed(name)
+
+    def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
+        """Reports that belong to no entry of the policy."""
+        self._found.note(reports, self.seen.gpus)
+
+    async def _follow_policy(self) -> set[str]:
+        """One controller per job of the policy; the step of a job that left it releases it. Returns
+        the jobs whose entry changed.
+        """
+        newer = await self.watcher.refresh()
+        gpus = self.seen.gpus
+        owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
+        wanted = self._found.with_found(with_opted_in(self.watcher.policy, owners), gpus)
+        if newer or wanted != self.policy:
+            self.policy = wanted
+            self._learner.set_profiles(profiles_of(wanted))
+        before, self.policies = self.policies, {policy.name: policy for policy in wanted.jobs}
+        for name, policy in self.policies.items():
+            if name not in self._jobs:
+                self._jobs[name] = JobController(self._context, policy)
+        self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | self.policies)
+        return {name for name in self._jobs if self.policies.get(name) != before.get(name)}
+
+    async def _restore_estimates(self) -> None:
+        """What an earlier controller learned; read once."""
+        for memory in (self._services.learning, self._services.first_savings):
+            if not memory.begun:
+                await asyncio.to_thread(memory.begin)
+
+    async def _observe(self) -> set[str]:
+        """The cluster as of now. A larger epoch anywhere means that another controller leads.
+        Returns the jobs that this changes: those whose GPUs moved, or all.
+        """
+        context = self._context
+        now_s = context.now_s()
+        state = self._fleet.observe(now_s)
+        await asyncio.sleep(0)  # streams and heartbeats come in between
+        limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
+        self._ttl_max_s = min(limits_s, default=0.0)
+        seen, moved = context.observer.arrange(self.policy, state, now_s)
+        faults = self._rates.faults(now_s) if self._rates else ()
+        self.seen = replace(seen, rate_faults=faults)
+        lost = overtaken(state.nodes, context.epoch)
+        if lost and not context.leases.lost:
+            context.leases.end(lost)
+            context.audit.post("lead", "", lost)
+            return set(self._jobs)
+        return moved
+
+    def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
+        """The deadline that the power budget sets for each job. Returns those whose changed."""
+        policy, services, gpus = self.policy, self._services, self.seen.gpus
+        budgeted = policy.power_budget_w is not None
+        parties = [
+            services.party(self._jobs[name].rollout.state, observation, gpus)
+            for name, observation in (observations.items() if budgeted else ())
+        ]
+        host_power_w = policy.cost.host_power_w
+        beside_w = self._least_w_without_job(observations) if budgeted else 0.0
+        deadline_s = services.budgets.deadline_s
+        before = {name: deadline_s(name) for name in self.policies}
+        change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
+        if change:
+            self._context.audit.post("plan", "", change)
+        return {name for name, time_s in before.items() if deadline_s(name) != time_s}
+
+    def _least_w_without_job(self, observations: Mapping[str, JobObservation]) -> float:
+        """What GPUs without a job take of a power budget: their least limits, and their hosts."""
+        at_work = {
+            uuid for one in observations.values() for uuids in one.view.stages for uuid in uuids
+        }
+        return sum(
+            gpu.description.power_limit_min_w + self.policy.cost.host_power_w
+            for uuid, gpu in self.seen.gpus.items()
+            if uuid not in at_work
+        )
+
+    def view(self, jobs: Iterable[JobView]) -> View:
+        """The cluster with its jobs."""
+        now_s = self.seen.now_s if self.begun else self._context.now_s()
+        return replace(self.seen, now_s=now_s, jobs=tuple(jobs))
+
+    async def keep_power_budget(
+        self, observations: Mapping[str, JobObservation], acting: Callable[[str], asyncio.Lock]
+    ) -> None:
+        """The next step towards the power limits that keep the budget."""
+        services = self._services
+        view = self.view(observation.view for observation in observations.values())
+        if not services.power_budget.needed(self.policy, view):
+            return
+        needs_w: dict[str, float | None] = {}
+        for name, observation in observations.items():
+            state, stages = self._jobs[name].rollout.state, observation.view.stages
+            needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
+            needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
+            if state.costs and needed:
+                for uuids, power_w in zip(state.costs.gpus, needed, strict=True):
+                    needs_w |= dict.fromkeys(uuids, power_w)
+        async with acting(ALL):
+            await services.power_budget.step(
+                self.policy, view, needs_w, services.holds.all, self.ttl_s()
+            )
+
+    async def keep_memory(self) -> None:
+        """Fits and stores what was learnt. Raises Unavailable."""
+        services = self._services
+        if not self._context.leases.lost:
+            await services.learning.step(self._context.now_s())
+            await services.first_savings.save()
+            services.holds.refresh()
+
+
+def profiles_of(policy: Policy) -> dict[str, Profile]:
+    """By job, of the jobs that have one."""
+    return {job.name: job.profile for job in policy.jobs if job.profile is not None}
