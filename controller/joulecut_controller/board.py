@@ -44,7 +44,6 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
-@dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
     held under leases now (None at default). Savings are since this controller began; measured ones
