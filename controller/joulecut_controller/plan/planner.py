@@ -150,7 +150,7 @@ def _resume(
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
     again = replace(
         state,
-        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, "an earlier term"),
+        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named),
         pace=Pace(earlier.iteration_time_s / made.mean_s),
         rung=Rung(earlier.granularity, earlier.resumption.limits),
     )

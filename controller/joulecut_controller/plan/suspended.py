@@ -78,8 +78,9 @@ def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Foreca
     """The reason of a plan that resumes the same clocks; empty where it has others."""
     if choice_clocks != suspended.clocks:
         return ""
+    again = "is over, the same clocks again" if suspended.goal else "goes on"
     return (
-        f"{suspended.ended} is over, the same clocks again: predicted "
+        f"{suspended.ended} {again}: predicted "
         f"{forecast.iteration_time_s:.4g} s an iteration ({forecast.slowdown_ratio:+.2%}), "
         f"{forecast.saved_ratio:.1%} less energy"
     )

@@ -2,16 +2,16 @@
 
 Long ones (hold-outs) measure time and energy after a warm-up: `switchback` draws them by lot, for
 the share of time that the policy gives. Short ones are a dozen iterations, for their time alone:
-where the job's pace moved by itself, before clocks are lowered against an old measurement, for the
-reference of a new phase, where the breaker suspects a plan, and now and then. They take at most
-`SHARE_MAX` of a job's time in the long run. The planner suspends its plan meanwhile.
+where the job's pace moved by itself, before clocks are lowered against an old measurement, where
+the breaker suspects a plan, and now and then. They take at most `SHARE_MAX` of a job's time in the
+long run. The planner suspends its plan meanwhile. A new phase needs none: its baseline is measured
+before it has a plan.
 
 Default clocks draw more power, so jobs take turns. A restarted controller does not catch up on
 hold-outs that it missed.
 """
 
 import math
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -40,7 +40,7 @@ from joulecut_controller.trust.switchback import (
 from joulecut_controller.trust.window import Arm
 from joulecut_controller.view import BaselineDrift, GpuView
 
-Asker = Literal["holdout", "shift", "breaker", "plan", "phase", "age"]
+Asker = Literal["holdout", "shift", "breaker", "plan", "age"]
 ASKERS: tuple[Asker, ...] = get_args(Asker)
 AT_ONCE: frozenset[Asker] = frozenset(("shift", "breaker"))  # these wait for no turn
 
@@ -52,7 +52,6 @@ CROWD_RATIO = 2.0
 LATE_RATIO = 2.0  # of its expected time: a window that lasts longer takes no turn from others
 FIRST_S = 60.0  # a new leader's plans and leases come first
 CHUNK_S = 300.0  # of a window without a schedule
-PHASES_KEPT = 64  # default windows whose shape and phase are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,6 @@ class _Job:
     credit_s: float | None = None
     spent_s: dict[Asker, float] = field(default_factory=dict)
     measured_s: float = -math.inf  # default clocks, last
-    phases: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=PHASES_KEPT))
     enforced: bool = False
     gpus: int = 0
     text: str = ""
@@ -401,9 +399,6 @@ class DefaultWindows:
             return "breaker", seen.suspected
         if seen.wanted:
             return "plan", "clocks could be lowered, but the baseline is old"
-        # A default window that these clocks ended is noted with this step or the next.
-        if seen.phase and seen.settled and (seen.shape, seen.phase) not in job.phases:
-            return "phase", f"phase {seen.phase} has no measurement yet"
         age_s = seen.now_s - job.measured_s
         if age_s < every_s(seen.job) or seen.now_s - job.since_s < FIRST_S:
             return None, ""
@@ -435,8 +430,6 @@ class DefaultWindows:
             job.saved.promise(seen.plan, len(seen.ended))
         if ended is not None:
             job.saved.see(ended)
-            if ended.mark.arm == "default":
-                job.phases.append((ended.mark.shape, ended.mark.phase))
         opened = job.windows.peek(seen.now_s)
         if opened is not None and opened.mark.arm == "plan" and opened is not job.judged:
             job.judged, job.slowdown = opened, paired_slowdown(job.windows.recent, opened)

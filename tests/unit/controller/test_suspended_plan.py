@@ -11,6 +11,7 @@ from worlds import World
 from joulecut_controller.plan.planner import FIT_RATIO, Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.veto import Kind, Veto
 from joulecut_controller.policy.policy import TOLERANCE_RATIO
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
@@ -20,6 +21,7 @@ WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
 SENTENCE = "hold-out window 3 of today: default clocks until 14:05 UTC, to measure the saving"
+WINDOW = Veto("default-window", SENTENCE)
 WINDOW_S = 330.0
 
 
@@ -44,7 +46,7 @@ def running() -> PlannerState:
 
 
 def held_out(state: PlannerState, later_s: float = 0.0) -> Decision:
-    return decided(replace(inputs(later_s), holdout=SENTENCE), state)
+    return decided(replace(inputs(later_s), vetoes=(WINDOW,)), state)
 
 
 def released(state: PlannerState) -> PlannerState:
@@ -54,7 +56,7 @@ def released(state: PlannerState) -> PlannerState:
 
 def test_a_hold_out_is_default_clocks_with_its_own_word() -> None:
     made = held_out(running())
-    assert (made.verdict, made.topic, made.reason) == ("default", "holdout", SENTENCE)
+    assert (made.verdict, made.topic, made.reason) == ("default", "default-window", SENTENCE)
     assert made.state.clocks is None
     again = held_out(released(made.state), later_s=30.0)
     assert again.state.suspended == made.state.suspended
@@ -71,7 +73,7 @@ def test_the_same_clocks_come_back_whatever_noise_the_baseline_has(ratio: float)
     assert made.state.clocks == before.clocks
     assert made.state.suspended is None
     assert made.state.pace == before.pace
-    assert "the hold-out window is over, the same clocks again" in made.reason
+    assert "the window at default clocks is over, the same clocks again" in made.reason
     choice = made.choice
     assert choice is not None
     # The guard's own view of it: the plan keeps the promise it carries.
@@ -97,30 +99,26 @@ def test_other_clocks_run_where_the_promise_became_another(slowdown: float) -> N
 def test_after_a_window_that_was_cut_short_clocks_wait_for_the_dwell() -> None:
     resting = released(held_out(running()).state)
     soon = decided(inputs(later_s=2.0), resting)
-    assert (soon.verdict, soon.topic) == ("default", "holdout")
-    assert "cut short" in soon.reason
+    assert (soon.verdict, soon.topic) == ("default", "dwell")
     assert soon.state.suspended is not None
     assert decided(inputs(later_s=6.0), released(soon.state)).verdict == "change"
 
 
-@pytest.mark.parametrize(
-    "hindered",
-    [
-        {"paused": "standing back"},
-        {"silent": True},
-        {"mode": "recommend"},
-        {"unready": "warming up"},
-    ],
-)
-def test_whatever_forbids_a_plan_forbids_a_hold_out_and_forgets_what_ran(
-    hindered: dict[str, object],
-) -> None:
+@pytest.mark.parametrize("kind", ["command", "breaker", "back-off", "unready"])
+def test_a_veto_that_releases_forgets_what_a_window_suspended(kind: Kind) -> None:
     resting = released(held_out(running()).state)
-    asked = replace(inputs(30.0), holdout=SENTENCE, **hindered)  # type: ignore[arg-type]
-    made = decided(asked, resting)
-    assert made.state.suspended is None or made.topic == "holdout"
-    if "mode" not in hindered:
-        assert made.topic != "holdout"
+    stricter = Veto(kind, "standing back")
+    made = decided(replace(inputs(30.0), vetoes=(WINDOW, stricter)), resting)
+    assert made.verdict == "default"
+    assert made.state.suspended is None
+
+
+def test_a_silent_job_goes_on_after_a_window() -> None:
+    before = running()
+    resting = released(held_out(before).state)
+    silent = decided(replace(inputs(30.0), silent=True), resting)
+    assert (silent.verdict, silent.topic) == ("default", "silent")
+    assert decided(inputs(WINDOW_S), released(silent.state)).state.clocks == before.clocks
 
 
 def test_without_a_plan_nothing_is_suspended() -> None:

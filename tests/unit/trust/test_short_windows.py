@@ -135,8 +135,7 @@ def looked(shift_ratio: float, seconds: int, **changed: object) -> list[bool]:
 
 @pytest.mark.parametrize(
     ("ratio", "asked"),
-    [(0.95, {}), (1.05, {}), (1.0, {"wanted": True}), (1.0, {"suspected": "1.1 s an iteration"}),
-     (1.0, {"phase": "evaluate"})],
+    [(0.95, {}), (1.05, {}), (1.0, {"wanted": True}), (1.0, {"suspected": "1.1 s an iteration"})],
 )  # fmt: skip
 def test_whoever_asks_short_windows_keep_their_share(
     ratio: float, asked: dict[str, object]
