@@ -25,7 +25,8 @@ class Measurement:
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
-    `known_stderr_ratio` is the error of `time_s` where other evidence makes it smaller.
+    Spreads are beside what all GPUs have in common. `known_stderr_ratio` is the error of `time_s`
+    where other evidence makes it smaller.
     """
 
     clocks_mhz: tuple[int, ...]
@@ -35,6 +36,7 @@ class Measurement:
     energy_j: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...] = ()
     operation_sd_ratio: float | None = None  # of one operation; None if not reported
+    gpu_sd_ratio: float | None = None  # of all that one GPU does in an iteration, likewise
     known_stderr_ratio: float | None = None
 
     def scaled(self, ratio: float) -> "Measurement":
@@ -219,7 +221,11 @@ def _complaint(measurement: Measurement) -> str:
     stages = len(measurement.clocks_mhz)
     if not all(math.isfinite(n) and n > 0.0 for n in numbers):
         return "a time or an energy is not above 0"
-    spreads = (measurement.time_sd_s, measurement.operation_sd_ratio or 0.0)
+    spreads = (
+        measurement.time_sd_s,
+        measurement.operation_sd_ratio or 0.0,
+        measurement.gpu_sd_ratio or 0.0,
+    )
     if not all(math.isfinite(spread) and spread >= 0.0 for spread in spreads):
         return "its spread is not a number"
     least = ITERATIONS_MIN_DETAILED if measurement.busy_s else ITERATIONS_MIN
@@ -245,8 +251,12 @@ def _merged(old: Measurement, new: Measurement) -> Measurement:
     time_s = mean(old.time_s, new.time_s)
     sd_s = math.sqrt(mean(old.time_sd_s**2, new.time_sd_s**2))
     enough = math.ceil((sd_s / time_s / STDERR_ENOUGH) ** 2)
-    spreads = old.operation_sd_ratio, new.operation_sd_ratio
-    known = [spread for spread in spreads if spread is not None]
+
+    def spread(a: float | None, b: float | None) -> float | None:
+        if a is None or b is None:  # too few iterations in one of them
+            return b if a is None else a
+        return math.sqrt(mean(a**2, b**2))
+
     return Measurement(
         new.clocks_mhz,
         min(total, max(ITERATIONS_MAX, enough)),
@@ -254,7 +264,8 @@ def _merged(old: Measurement, new: Measurement) -> Measurement:
         sd_s,
         tuple(map(mean, old.energy_j, new.energy_j)),
         tuple(tuple(map(mean, a, b)) for a, b in zip(old.busy_s, new.busy_s, strict=True)),
-        math.sqrt(mean(known[0] ** 2, known[1] ** 2)) if len(known) == len(spreads) else None,
+        spread(old.operation_sd_ratio, new.operation_sd_ratio),
+        spread(old.gpu_sd_ratio, new.gpu_sd_ratio),
     )
 
 
@@ -265,8 +276,11 @@ def _measurement(held: dict[str, object]) -> Measurement:
     iterations, time_s, sd_s = held["iterations"], held["time_s"], held["time_sd_s"]
     if not (isinstance(iterations, int) and isinstance(time_s, float) and isinstance(sd_s, float)):
         raise TypeError("not a measurement")
-    spread = held.get("operation_sd_ratio")  # absent in older texts
-    if not (spread is None or isinstance(spread, float)):
+    spreads = [
+        held.get(key) for key in ("operation_sd_ratio", "gpu_sd_ratio")
+    ]  # absent in older texts
+    known = [spread if isinstance(spread, float) else None for spread in spreads]
+    if known != spreads:
         raise TypeError("not a measurement")
     return Measurement(
         tuple(int(mhz) for mhz in clocks),
@@ -275,5 +289,5 @@ def _measurement(held: dict[str, object]) -> Measurement:
         sd_s,
         tuple(float(joules) for joules in energies),
         tuple(tuple(float(s) for s in each) for each in busy),
-        spread,
+        *known,
     )

@@ -146,6 +146,7 @@ class OnlineProfiler:
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
+            current.gpu_sd_ratio if detailed else None,
         )
 
     def _clock_mhz(
