@@ -138,19 +138,25 @@ class MeasurementLog:
     refused: int = 0  # windows that could not be true
     restarts: int = 0  # how often the job had changed
 
-    def add(self, measurement: Measurement) -> tuple["MeasurementLog", str]:
-        """The log with one more window; and why it was refused or the log was emptied, if so."""
+    def add(
+        self, measurement: Measurement, *, at_default: bool = False
+    ) -> tuple["MeasurementLog", str]:
+        """The log with one more window; and why it was refused or the log was emptied, if so.
+
+        One `at_default` clocks belongs to the first, whatever clocks these are today.
+        """
         complaint = _complaint(measurement)
         if complaint:
             return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
-        old = next((r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz), None)
+        same = (r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz)
+        old = self.measurements[0] if at_default and self.measurements else next(same, None)
         if old is not None and bool(old.busy_s) == bool(measurement.busy_s):
             moved = measurement.time_s / old.time_s - 1.0
             doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
             known = max(MOVED_RATIO, MOVED_STDERRS * doubt)
             if old is self.measurements[0]:
                 if abs(moved) > max(BASELINE_MOVED_RATIO, BASELINE_MOVED_STDERRS * doubt):
-                    return self._scaled(measurement.time_s / old.time_s)
+                    return self._scaled(measurement.time_s / old.time_s, measurement.clocks_mhz)
                 measurement = _merged(old, measurement)
             elif abs(moved) > known and measurement.busy_s:
                 pass  # its curves are ratios, which hold; the newest window counts alone
@@ -162,7 +168,8 @@ class MeasurementLog:
                 )
             else:
                 measurement = _merged(old, measurement)
-        kept = [r for r in self.measurements if r.clocks_mhz != measurement.clocks_mhz]
+        others = (r for r in self.measurements if r is not old)
+        kept = [r for r in others if r.clocks_mhz != measurement.clocks_mhz]
         if kept and bool(kept[0].busy_s) != bool(measurement.busy_s):
             if measurement.clocks_mhz != self.measurements[0].clocks_mhz:
                 return (
@@ -176,15 +183,16 @@ class MeasurementLog:
         kept.insert(min(where, len(kept)), measurement)
         return replace(self, measurements=tuple(kept)), ""
 
-    def _scaled(self, ratio: float) -> tuple["MeasurementLog", str]:
+    def _scaled(self, ratio: float, default_mhz: tuple[int, ...]) -> tuple["MeasurementLog", str]:
         """The log of a job that takes `ratio` times as long at default clocks.
 
         All clocks are taken to have changed by this ratio until a window measures another.
         Slowdowns relative to default clocks, and their uncertainty, stay as they are.
         """
-        scaled = tuple(one.scaled(ratio) for one in self.measurements)
+        scaled = [one.scaled(ratio) for one in self.measurements]
+        scaled[0] = replace(scaled[0], clocks_mhz=default_mhz)
         words = f"iteration time at default clocks changed by {ratio - 1.0:+.1%}"
-        return replace(self, measurements=scaled), words
+        return replace(self, measurements=tuple(scaled)), words
 
     def state(self) -> str:
         """The log as text for a store."""

@@ -58,7 +58,8 @@ class OperationModel:
     """Tables (stages, clocks) of one state of the log; `grid_mhz` is padded with its last clock.
 
     `mean_s`, `high_s` and `worst_s` are seconds of one operation (stages, kinds, clocks): expected,
-    HIGH_SDS standard deviations slower, and as slow as work can get below the clocks it was measured at.
+    HIGH_SDS standard deviations slower, and as slow as work can get below the clocks it was
+    measured at.
     `power_w` (stages, clocks) is that of one GPU while it works, `waiting_w` while it waits.
     `cost_j` is the energy of a stage above waiting, per iteration.
     """
