@@ -171,8 +171,8 @@ class OnlineProfiler:
             return lock or usual
         if not lock and _lower_together(measured, usual_mhz):
             return _default_mhz(view.get(uuids[0]), seen)
-        asked = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
-        return f"{asked}, {seen} MHz was reached: not learned from"
+        words = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
+        return f"{words}, {seen} MHz was reached: not learned from"
 
     def decide(self, inputs: PlanningInput, state: PlannerState, advise: Advise) -> Decision:
         """The decision of a pass. Raises ValueError if the pipeline cannot be laid out, Unanswered
