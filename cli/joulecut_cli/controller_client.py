@@ -6,6 +6,7 @@ Standard library only: `joulecut status` works on a laptop with the bare package
 import base64
 import contextlib
 import email.utils
+import functools
 import getpass
 import json
 import os
@@ -13,11 +14,12 @@ import socket
 import ssl
 import time
 import urllib.parse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from joulecut_wire import http_client
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.http_client import Answer
 
 Json = dict[str, Any]
@@ -233,6 +235,26 @@ def _credentials() -> dict[str, str]:
         ) from None
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Basic {token}"}
+
+
+def understood(run: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """A command that shows answers: one of another shape ends it in a line, as one without a key
+    does. Answers have a few hundred values; each is checked where it is used.
+    """
+
+    @functools.wraps(run)
+    def checked(argv: list[str]) -> int:
+        try:
+            return run(argv)
+        except JoulecutError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise Unavailable(
+                "the answer is not that of a Joulecut controller of this version: "
+                f"{type(error).__name__}: {error!s:.200}"
+            ) from error
+
+    return checked
 
 
 def stands_by(board: Json) -> bool:

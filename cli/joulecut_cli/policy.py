@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, Json, quoted
+from joulecut_cli.controller_client import Controller, Json, quoted, understood
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FINE, Parser
@@ -26,6 +26,7 @@ DIGEST_SHOWN = 12  # letters, as of a policy
 NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput where the file is wrong, Unavailable without a controller to ask."""
     actions = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, text, whole
+from joulecut_controller.policy.schema import PUE_MAX
 from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.model import formula
@@ -38,6 +39,14 @@ NUMBER_MAX = 1e18
 CONFIG_BYTES_MAX = 1 << 20
 STEP_MHZ = 15  # of NVIDIA's clock tables
 LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
+
+# Fields that the engine divides by; so it does by most that have no default.
+DIVISORS = {
+    "processors", "host_gb_s", "matrix_efficiency", "attention_efficiency", "hbm_efficiency",
+    "scale_up_efficiency", "scale_out_efficiency",
+}  # fmt: skip
+MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
+SHARES = {"memory_clock_share", "tensor_overlap"}
 
 Reader = Callable[[object], Any]
 Take = Callable[[Path, int], bytes]
@@ -139,6 +148,8 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
     found: Run = record(document, place, given, Run)
     if isinstance(given, dict) and "data" not in given:
         group = found.tensor * found.pipeline * found.context
+        if group == 0:  # which `check` names
+            return found
         if found.gpus % group:
             what = f"{found.gpus} is no multiple of tensor x pipeline x context"
             raise document.bad((*place, "gpus"), what, f"a multiple of {group}")
@@ -271,6 +282,14 @@ def reader(field: "Field[Any]") -> Reader:
         return choice(*DTYPES)
     if get_origin(field.type) is Literal:
         return choice(*get_args(field.type))
+    if field.name == "pue":
+        return number(1.0, PUE_MAX)
+    if field.name in SHARES:
+        return number(0.0, 1.0)
+    divides = field.default is MISSING or field.name in DIVISORS
+    if divides and field.name not in MAY_BE_ZERO:
+        above = {int: whole(1, WHOLE_MAX), float: number(0.0, NUMBER_MAX, above=True)}
+        return above.get(field.type, _TEXT)
     readers: dict[Any, Reader] = {bool: _flag, int: _WHOLE, float: _NUMBER, str: _TEXT}
     return readers[field.type]
 

@@ -391,7 +391,7 @@ def _errors(*codes: int) -> Json:
 
 
 def _get(text: str, schema: Json, *parameters: Json, errors: tuple[int, ...] = (503,)) -> Json:
-    found = {"summary": text, "responses": {"200": _answer(text, schema), **_errors(*errors)}}
+    found = {"summary": text, "responses": {"200": _answer(text, schema), **_errors(400, *errors)}}
     return {"get": found | ({"parameters": list(parameters)} if parameters else {})}
 
 
@@ -479,7 +479,9 @@ _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
 
 
-def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
+def _table(
+    text: str, row: str, columns: tuple[str, ...], *more: Json, errors: tuple[int, ...] = (503,)
+) -> Json:
     """A table a page at a time."""
     return _get(
         text,
@@ -494,7 +496,7 @@ def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
             {"type": "integer", "minimum": 1, "maximum": SIZE_MAX},
             f"default {SIZE_DEFAULT}",
         ),
-        errors=(400, 503),
+        errors=errors,
     )
 
 
@@ -526,13 +528,14 @@ def _paths() -> Json:
             GPU_COLUMNS,
             _query("node", TEXT, "only of this node"),
             _query("job", TEXT, "only of this job"),
+            errors=(404, 503),
         ),
         "/api/v1/history": _get(
             "means of the last hour (15 s each) or days (5 min or more)",
             _SERIES,
             _query("job", TEXT, "of this job; without it of the cluster"),
             _SPAN,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/policy": _get("the policy in force, as values", ref("Policy")),
         "/api/v1/jobs": _get("all jobs", obj(jobs=listed(ref("Job")))),
@@ -553,7 +556,7 @@ def _paths() -> Json:
             _SINCE,
             _CO2,
             _POINTS,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/report": _get(
             "measured savings of a period",
@@ -562,7 +565,7 @@ def _paths() -> Json:
             _SINCE,
             _CO2,
             _POINTS,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/events": _get(
             "the audit log, newest first",
@@ -570,14 +573,13 @@ def _paths() -> Json:
             _query("job", TEXT, "only of this job"),
             _LIMIT,
             _query("detail", {"enum": ["0", "1"]}, "0: without the details; default 1"),
-            errors=(400, 503),
         ),
         "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),
         "/api/v1/profiles/{name}": _get(
             "an uploaded profile",
             obj(name=TEXT, content=TEXT),
             _PROFILE_NAME,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         )
         | _upload("keeps a profile in the store, where policies can name it", _UPLOADED),
         "/api/v1/profiles/{name}/remove": _upload("removes an uploaded profile", _words()),
