@@ -37,7 +37,7 @@ from joulecut_engine.model.sweep import (
     run_of,
 )
 from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, Unavailable, not_installed
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 SUFFIXES = (".csv", ".parquet")
@@ -145,9 +145,8 @@ def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise Unavailable(
-            "--scheduler needs distributed, which is not installed: pip install 'joulecut[dask]'"
-        ) from None
+        what = "--scheduler needs distributed, which is not installed"
+        raise not_installed(what, "dask") from None
     try:
         client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
@@ -185,10 +184,8 @@ def _pyarrow() -> Any:
     try:
         from pyarrow import parquet, table
     except ModuleNotFoundError:
-        raise Unavailable(
-            "Parquet needs pyarrow, which is not installed: pip install 'joulecut[parquet]', "
-            "or write .csv"
-        ) from None
+        what = "Parquet needs pyarrow, which is not installed"
+        raise not_installed(what, "parquet", ", or write .csv") from None
     return parquet, table
 
 

@@ -288,10 +288,8 @@ def reader(field: "Field[Any]") -> Reader:
         return number(0.0, 1.0)
     divides = field.default is MISSING or field.name in DIVISORS
     if divides and field.name not in MAY_BE_ZERO:
-        above = {int: whole(1, WHOLE_MAX), float: number(0.0, NUMBER_MAX, above=True)}
-        return above.get(field.type, _TEXT)
-    readers: dict[Any, Reader] = {bool: _flag, int: _WHOLE, float: _NUMBER, str: _TEXT}
-    return readers[field.type]
+        return _ABOVE_ZERO[field.type]
+    return _FROM_ZERO[field.type]
 
 
 def _flag(given: object) -> bool:
@@ -300,9 +298,13 @@ def _flag(given: object) -> bool:
     return given
 
 
-_WHOLE = whole(0, WHOLE_MAX)
-_NUMBER = number(0.0, NUMBER_MAX)
-_TEXT = text(200, "a name")
+_WHOLE, _TEXT = whole(0, WHOLE_MAX), text(200, "a name")
+_FROM_ZERO: dict[Any, Reader] = {
+    bool: _flag, int: _WHOLE, float: number(0.0, NUMBER_MAX), str: _TEXT,
+}  # fmt: skip
+_ABOVE_ZERO: dict[Any, Reader] = {
+    int: whole(1, WHOLE_MAX), float: number(0.0, NUMBER_MAX, above=True), str: _TEXT,
+}  # fmt: skip
 
 
 def _known(document: Document, place: KeyPath, name: str, words: tuple[str, ...], what: str) -> str:
