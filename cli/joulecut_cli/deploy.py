@@ -32,11 +32,9 @@ def run(argv: list[str]) -> int:
         "joulecut deploy",
         "Writes units, chart, manifests, Slurm scripts or dashboards.",
     )
-    parser.add_argument("what", metavar="WHAT", help=", ".join(KINDS))
+    parser.add_argument("what", metavar="WHAT", choices=tuple(KINDS), help=", ".join(KINDS))
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty directory")
     given = parser.parse_args(argv)
-    if given.what not in KINDS:
-        raise BadInput(parser.prog, f"{given.what!r:.100}", ", ".join(KINDS))
     folder: Path = given.folder
     source, after = KINDS[given.what]
     count = write(source, folder)
