@@ -25,7 +25,6 @@ from joulecut_cli.jobkeys import (
     read_switching,
     read_sync,
 )
-from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile
@@ -39,6 +38,7 @@ from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, 
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Problem
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import POWER_W_MAX, number, text
 
 MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
 # Below a hundredth neither half would be worth an operation of its own.

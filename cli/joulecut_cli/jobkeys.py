@@ -10,14 +10,6 @@ Each key is read on its own; `jobfile` checks them together with the profile.
 from dataclasses import dataclass, field
 
 from joulecut_cli.granularity import CHANGES_MAX
-from joulecut_controller.policy.quantity import (
-    choice,
-    duration,
-    number,
-    percentage,
-    shown,
-    whole,
-)
 from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
@@ -43,6 +35,14 @@ from joulecut_engine.optimize.jitter import Noise
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.quantity import (
+    choice,
+    duration,
+    number,
+    percentage,
+    shown,
+    whole,
+)
 
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; more is refused
 TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile

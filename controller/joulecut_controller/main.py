@@ -28,7 +28,7 @@ def run(argv: list[str]) -> int:
     )  # fmt: skip
     args = parser.parse_args(argv)
     log.use(args.log_format)
-    for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
+    for module in ("yaml", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
         if find_spec(module) is None:
             raise not_installed(f"{module} is not installed", "controller")
 

@@ -83,7 +83,7 @@ def test_bare_is_what_a_training_script_imports(wheel: Path, tmp_path: Path) -> 
 
 def test_the_engine_role_plans_without_a_web_server(wheel: Path, tmp_path: Path) -> None:
     env = Clean(tmp_path / "engine", wheel, "[engine]", "all.txt")
-    for absent in ("grpc", "starlette", "pydantic", "sqlalchemy", "msgspec", "matplotlib"):
+    for absent in ("grpc", "starlette", "sqlalchemy", "msgspec", "matplotlib"):
         assert env.runs(f"import {absent}").returncode != 0, absent
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "profile.csv").write_text(PROFILE)

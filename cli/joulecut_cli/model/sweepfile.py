@@ -15,7 +15,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from joulecut_controller.policy.quantity import nearest, shown
 from joulecut_controller.sources.run_file import (
     check_clock,
     read_cost,
@@ -31,6 +30,7 @@ from joulecut_engine.model.sweep import Space
 from joulecut_engine.model.system import System
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import nearest, shown
 
 KEYS, OPTIONAL = ("model", "system", "run", "sweep"), ("cost",)
 ALL = "all"

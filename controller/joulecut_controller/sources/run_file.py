@@ -17,8 +17,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, text, whole
-from joulecut_controller.policy.schema import PUE_MAX
+from joulecut_controller.policy.policy import PUE_MAX
 from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.model import formula
@@ -32,6 +31,7 @@ from joulecut_engine.model.system import System
 from joulecut_wire import user_file
 from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import Fault, choice, nearest, number, shown, text, whole
 
 KEYS, OPTIONAL = ("model", "system", "run"), ("cost",)
 WHOLE_MAX = 10**9

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from joulecut_controller.policy.quantity import Fault, nearest
 from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.quantity import Fault, nearest
 
 _Value = TypeVar("_Value")
 
