@@ -50,9 +50,11 @@ def flag(value: object) -> bool:
     raise Fault(f"{shown(value)} is neither true nor false", "true, false")
 
 
-def number(low: float, high: float, *, above: bool = False) -> Callable[[object], float]:
+def number(
+    low: float, high: float, *, above: bool = False, unit: str = "a number"
+) -> Callable[[object], float]:
     """Reads a plain number within [low, high], or (low, high] with `above`."""
-    span = f"a number {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
+    span = f"{unit} {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
 
     def read(value: object) -> float:
         if isinstance(value, str) and _EXPONENT.fullmatch(value):
@@ -165,6 +167,22 @@ def text(length_max: int, what: str) -> Callable[[object], str]:
         if not value.strip() or len(value) > length_max or not value.isprintable():
             raise Fault(f"{shown(value)} does not fit", allowed)
         return value
+
+    return read
+
+
+def address(port_min: int) -> Callable[[object], tuple[str, int]]:
+    """Reads HOST:PORT as host and port; an IPv6 address stands in brackets."""
+    allowed = f"host:port, port {port_min} to 65535" + (", 0 for a free one" * (port_min == 0))
+
+    def read(value: object) -> tuple[str, int]:
+        host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        host = host.removeprefix("[").removesuffix("]")
+        digits = port.isascii() and port.isdigit() and len(port) <= 5
+        plain = host and host.isprintable() and " " not in host
+        if not (plain and digits and port_min <= int(port) <= 65_535):
+            raise Fault(f"{shown(value)} is not an address", allowed)
+        return host, int(port)
 
     return read
 

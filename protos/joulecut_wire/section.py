@@ -23,7 +23,7 @@ class Key:
     """One key of a section; `takes`, `default` and `meaning` are its line of the documentation."""
 
     field: str
-    take: "Take | type | Listed | Named"
+    take: "Take | type | Listed | Named | Either"
     required: bool = False
     takes: str = ""
     meaning: str = ""
@@ -53,8 +53,16 @@ class Named:
     take: Take
 
 
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A section where the file has a mapping, and something else where it has none."""
+
+    section: type
+    otherwise: "Take | Listed"
+
+
 def key(
-    take: "Take | type | Listed | Named",
+    take: "Take | type | Listed | Named | Either",
     value: Any = MISSING,
     *,
     name: str = "",
@@ -149,6 +157,8 @@ class _Reading:
     def _value(self, take: Any, given: object, path: KeyPath) -> Any:
         if given is None:
             return self._wrong(path, "has no value", "a value, or leave the key out")
+        if isinstance(take, Either):
+            take = take.section if isinstance(given, dict) else take.otherwise
         if isinstance(take, type | Section):
             return self.section(take, given, path)
         if isinstance(take, Listed | Named):
