@@ -55,9 +55,9 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """A section where the file has a mapping, and something else where it has none."""
+    """A section where the file has a mapping, or a list where it has one; else something else."""
 
-    section: type
+    first: "type | Listed"
     otherwise: "Take | Listed"
 
 
@@ -158,7 +158,8 @@ class _Reading:
         if given is None:
             return self._wrong(path, "has no value", "a value, or leave the key out")
         if isinstance(take, Either):
-            take = take.section if isinstance(given, dict) else take.otherwise
+            kind = list if isinstance(take.first, Listed) else dict
+            take = take.first if isinstance(given, kind) else take.otherwise
         if isinstance(take, type | Section):
             return self.section(take, given, path)
         if isinstance(take, Listed | Named):
