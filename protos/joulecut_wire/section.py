@@ -147,8 +147,9 @@ class _Reading:
             else:
                 what = f"unknown key{nearest(name, tuple(keys))}"
                 self._wrong((*path, name), what, named)
+        mistyped = any(name not in keys for name in given)  # maybe the one that seems missing
         for name, one in keys.items():
-            if one.required and name not in given:
+            if one.required and name not in given and not mistyped:
                 self._wrong((*path, name), "key missing", named if len(keys) > 1 else "")
         for name, told in (found.given or {}).items():
             values[told] = name in given
