@@ -23,7 +23,7 @@ class Key:
     """One key of a section; `takes`, `default` and `meaning` are its line of the documentation."""
 
     field: str
-    take: "Take | type | Listed | Named | Either"
+    take: "Take | type | Section | Listed | Named | Either"
     required: bool = False
     takes: str = ""
     meaning: str = ""
@@ -37,13 +37,14 @@ class Section:
     make: Callable[..., Any]
     keys: Mapping[str, Key]
     given: Mapping[str, str] | None = None  # by key: the field that says whether the file has it
+    strict: bool = False  # an unknown key is refused even where others only warn
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """A list whose entries are all of one kind; a tuple as a value."""
 
-    take: "Take | type"
+    take: "Take | type | Section"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Either:
 
 
 def key(
-    take: "Take | type | Listed | Named | Either",
+    take: "Take | type | Section | Listed | Named | Either",
     value: Any = MISSING,
     *,
     name: str = "",
@@ -82,6 +83,14 @@ def whether_given(name: str) -> Any:
     return field(default=False, metadata={_GIVEN: name})
 
 
+def flat(
+    make: Callable[..., Any], *, strict: bool = False, required: bool = False, **takes: Take
+) -> Section:
+    """A section of keys alone, whose values `make` takes by their names."""
+    keys = {name: Key(name, take, required) for name, take in takes.items()}
+    return Section(make, keys, strict=strict)
+
+
 @cache
 def section_of(kind: type) -> Section:
     """The section that a class describes."""
@@ -96,9 +105,19 @@ def section_of(kind: type) -> Section:
     return Section(kind, keys, given)
 
 
-def read(document: Document, section: Section | type, given: object, path: KeyPath = ()) -> Any:
-    """The value of a section. Raises BadInput for the first fault in the file."""
-    reading = _Reading()
+def read(
+    document: Document,
+    section: Section | type,
+    given: object,
+    path: KeyPath = (),
+    unknown: Callable[[BadInput], None] | None = None,
+) -> Any:
+    """The value of a section. Raises BadInput for the first fault in the file.
+
+    With `unknown`, unknown keys are handed to it outside strict sections, and a key without a value
+    counts as left out.
+    """
+    reading = _Reading(document, unknown)
     value = reading.section(section, given, path)
     if fault := first(document, reading.faults):
         raise fault
@@ -131,7 +150,10 @@ def first(document: Document, faults: Iterable[Place]) -> BadInput | None:
 class _Reading:
     """One reading: it goes on after a fault, to find the first."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, document: Document, unknown: Callable[[BadInput], None] | None = None
+    ) -> None:
+        self._document, self._unknown = document, unknown
         self.faults: list[Place] = []
 
     def section(self, section: Section | type, given: object, path: KeyPath) -> Any:
@@ -140,16 +162,18 @@ class _Reading:
         keys, named = found.keys, ", ".join(found.keys)
         if not isinstance(given, dict):
             return self._wrong(path, f"{shown(given)} is not a mapping", f"a mapping of {named}")
-        values = {}
+        values, mistyped = {}, False
         for name, value in given.items():
-            if name in keys:
-                values[keys[name].field] = self._value(keys[name].take, value, (*path, name))
-            else:
-                what = f"unknown key{nearest(name, tuple(keys))}"
+            if name not in keys and self._unknown is not None and not found.strict:
+                place = (*path, name)
+                self._unknown(self._document.bad(place, "unknown key is ignored", named))
+            elif name not in keys:
+                what, mistyped = f"unknown key{nearest(name, tuple(keys))}", True
                 self._wrong((*path, name), what, named)
-        mistyped = any(name not in keys for name in given)  # maybe the one that seems missing
-        for name, one in keys.items():
-            if one.required and name not in given and not mistyped:
+            elif value is not None or self._unknown is None:
+                values[keys[name].field] = self._value(keys[name].take, value, (*path, name))
+        for name, one in keys.items():  # of which a mistyped one may be the missing
+            if one.required and one.field not in values and not mistyped:
                 self._wrong((*path, name), "key missing", named if len(keys) > 1 else "")
         for name, told in (found.given or {}).items():
             values[told] = name in given
