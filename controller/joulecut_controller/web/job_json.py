@@ -62,6 +62,21 @@ WINDOW = Answer(
 INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
 # Reports that could not be used, and what is allowed instead.
 FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
+# The kind of work now, with the operations of one GPU in an iteration (empty where none are
+# reported), and the seconds of iterations by kind.
+PHASE = Answer(
+    kind=Key({"enum": ["train", "evaluate", "other", "pause"]}).at("phase.kind"),
+    operations=TEXT.at("phase.shape"),
+    seconds_by_kind=NUMBERS.at(lambda shown: dict(shown.phases_s)),
+)
+# Why no plan is made or held now; `action` is what happens to the plan before.
+VETO = Answer(
+    kind=TEXT,
+    action=Key({"enum": ["suspend", "release"]}).at(
+        lambda veto: "release" if veto.releases else "suspend"
+    ),
+    text=TEXT,
+)
 # How well the agents know when iterations begin; of the worst GPU.
 TIMING = Answer(
     source=TEXT,
@@ -245,6 +260,8 @@ JOB = Answer(
     profile=WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
     evidence=Answer(level=TEXT, text=TEXT).key.given,
     hindrance=TEXT.at("view.hindrance"),  # why no command could be sent now
+    phase=PHASE.key.at("view"),
+    vetoes=listed(VETO),
     report_age_s=NUMBER.at("view.report_age_s"),
     report_faults=listed(FAULT).given,
     delay=maybe(DELAY),
