@@ -99,7 +99,11 @@ class JobFile:
 
 def read(path: Path) -> JobFile:
     """Reads a job file and what it names. Raises BadInput with file, line and key."""
-    document = load(path)
+    return of_document(load(path), path)
+
+
+def of_document(document: Document, path: Path) -> JobFile:
+    """As `read`; files are relative to `path`."""
     if isinstance(document.data, dict) and "apiVersion" in document.data:
         what = "a policy, read by joulecut policy check; not a job file"
         raise document.bad((), what, f"the keys {', '.join(section_of(JobKeys).keys)}")

@@ -203,7 +203,11 @@ class Config:
 
 def read(path: Path) -> Config:
     """Reads a configuration. Raises BadInput with file, line, key and what is allowed."""
-    document, base = load(path), path.absolute().parent
+    return settings_of(load(path), path.absolute().parent)
+
+
+def settings_of(document: Document, base: Path) -> Config:
+    """As `read`; relative paths are to `base`."""
     keys: ConfigKeys = read_section(document, ConfigKeys, document.data)
     given = StoreKeys(url=keys.store) if isinstance(keys.store, str) else keys.store
     store = _store(document, keys.store, given, base)

@@ -1,6 +1,8 @@
 """Sections of a YAML file: every key once, and of several faults the first in the file."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,13 +10,27 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_agent import config as agent_config
+from joulecut_agent.config import AgentKeys
+from joulecut_cli import jobfile
+from joulecut_cli.jobkeys import JobKeys
+from joulecut_controller import config as controller_config
+from joulecut_controller.config import ConfigKeys
 from joulecut_controller.policy.parse import parse
-from joulecut_controller.policy.policy import Policy
 from joulecut_controller.policy.schema import PolicyKeys
 from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import choice, whole
-from joulecut_wire.section import Listed, Named, key, read, section_of, whether_given
+from joulecut_wire.section import (
+    Either,
+    Listed,
+    Named,
+    Section,
+    key,
+    read,
+    section_of,
+    whether_given,
+)
 
 LEAVES = st.sampled_from(
     [None, True, False, 0, 1, -1, 7, 10**400, 0.5, float("nan"), "", "x", "1%", "10s", "hook",
@@ -26,30 +42,58 @@ def trees(take: Any) -> st.SearchStrategy[Any]:
     """Values for a key of the schema, drawn from the schema itself: most fit, or nearly."""
     if isinstance(take, Listed):
         return st.lists(trees(take.take), max_size=2) | LEAVES
+    if isinstance(take, Either):
+        return trees(take.first) | trees(take.otherwise)
     if isinstance(take, Named):
         return st.dictionaries(st.sampled_from("ab"), LEAVES, max_size=2) | LEAVES
-    if not isinstance(take, type):
+    if not isinstance(take, type | Section):
         return LEAVES
-    keys = section_of(take).keys
+    keys = (section_of(take) if isinstance(take, type) else take).keys
     needed = {name: trees(one.take) for name, one in keys.items() if one.required}
     more = {name: trees(one.take) for name, one in keys.items() if not one.required}
     return st.fixed_dictionaries(needed, optional=more | {"nope": LEAVES}) | LEAVES
 
 
-@given(trees(PolicyKeys), st.booleans())
-def test_a_policy_of_any_values_is_a_policy_or_one_line(tree: Any, named: bool) -> None:
-    if isinstance(tree, dict) and named:
-        tree = {"apiVersion": "joulecut/v1", "kind": "Policy", **tree}
-    raw = yaml.safe_dump(tree, sort_keys=False).encode()
+def trees_of_file(file: type, /, **words: Any) -> st.SearchStrategy[bytes]:
+    """Files of one kind; with `words` they are not refused for being another kind at once."""
+
+    def written(tree: Any, named: bool) -> bytes:
+        if isinstance(tree, dict) and named:
+            tree = {**tree, **words}
+        return yaml.safe_dump(tree, sort_keys=False).encode()
+
+    return st.builds(written, trees(file), st.booleans())
+
+
+def one_line_or_a_value(read_file: Callable[[document.Document], object], raw: bytes) -> None:
     try:
-        found = parse(
-            document.parse(raw, "policy.yaml"), lambda _: pytest.fail("no profile is right")
-        )
+        read_file(document.parse(raw, "/none/file.yaml"))
     except BadInput as error:
-        assert str(error).startswith("policy.yaml:")
+        assert str(error).startswith("/none/file.yaml")
         assert "\n" not in str(error)
-    else:
-        assert isinstance(found, Policy)
+
+
+@given(trees_of_file(PolicyKeys, apiVersion="joulecut/v1", kind="Policy"))
+def test_a_policy_of_any_values(raw: bytes) -> None:
+    def read_policy(found: document.Document) -> None:
+        parse(found, lambda _: pytest.fail("a profile was read for a policy without any"))
+
+    one_line_or_a_value(read_policy, raw)
+
+
+@given(trees_of_file(ConfigKeys, agents=["localhost:1"], policy="p.yaml", store="sqlite:///s"))
+def test_a_controller_configuration_of_any_values(raw: bytes) -> None:
+    one_line_or_a_value(lambda found: controller_config.settings_of(found, Path("/none")), raw)
+
+
+@given(trees_of_file(AgentKeys, device="simulated"))
+def test_an_agent_configuration_of_any_values(raw: bytes) -> None:
+    one_line_or_a_value(lambda found: agent_config.settings_of(found, Path("/none")), raw)
+
+
+@given(trees_of_file(JobKeys, pipeline={"schedule": "1f1b", "stages": 1, "microbatches": 1}))
+def test_a_job_file_of_any_values(raw: bytes) -> None:
+    one_line_or_a_value(lambda found: jobfile.of_document(found, Path("/none/file.yaml")), raw)
 
 
 @dataclass(frozen=True)
