@@ -29,16 +29,7 @@ from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, address, choice, number, shown, text, whole
-from joulecut_wire.section import (
-    Key,
-    Listed,
-    Section,
-    flat,
-    key,
-    read,
-    section_of,
-    whether_given,
-)
+from joulecut_wire.section import Key, Listed, Section, flat, key, read, section_of, whether_given
 from joulecut_wire.tls import TlsFiles
 
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes

@@ -12,14 +12,7 @@ from typing import Literal
 
 from joulecut_cli.granularity import CHANGES_MAX
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
-from joulecut_engine.graph.pipeline import (
-    SCHEDULES_ALL,
-    SENDS,
-    Kind,
-    Pipeline,
-    Schedule,
-    Transfers,
-)
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, SENDS, Kind, Pipeline, Schedule, Transfers
 from joulecut_engine.graph.shape import (
     CHUNKS_MAX,
     MICROBATCHES_MAX,

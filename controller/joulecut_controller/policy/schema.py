@@ -78,10 +78,7 @@ class Match:
         meaning="GPUs of this Slurm job",
     )
     gpus: tuple[tuple[GpuRef, ...], ...] | None = key(
-        Listed(references),
-        None,
-        takes="list of GPUs",
-        meaning="these GPUs, each in one job only",
+        Listed(references), None, takes="list of GPUs", meaning="these GPUs, each in one job only"
     )
 
     @property

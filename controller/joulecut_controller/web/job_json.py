@@ -225,20 +225,13 @@ def _shown_plan(plan: Plan | None) -> Json | None:
 
 def _learning(job: JobBoard) -> Json:
     learnt = job.learnt
-    return {
-        "text": learnt.text,
-        "drifting": list(learnt.drifting),
-        "refused": dict(job.refused),
-    }
+    return {"text": learnt.text, "drifting": list(learnt.drifting), "refused": dict(job.refused)}
 
 
 _PLAN_OR_NONE = Key(maybe(PLAN).schema, _shown_plan)
 _CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)
 STATE = Answer(
-    state=component("JobState"),
-    next_step=TEXT,
-    rate_source=WORD,
-    predicted_saved_ratio=NUMBER,
+    state=component("JobState"), next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER
 )
 JOB = Answer(
     "Job",
