@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulecut_agent import config
-from joulecut_agent.config_reader import ConfigReader
 from joulecut_agent.control.access import ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_wire.document import parse
@@ -41,11 +40,8 @@ def _section(words: tuple[str, ...]) -> st.SearchStrategy[Any]:
 @example({"access": {"apply": ["*" * 9]}})
 @example({"audit": {"files_max": 1e400}})
 def test_any_agent_section(data: dict[str, Any]) -> None:
-    doc = parse(yaml.safe_dump(data).encode(), "agent.yaml")
-    reader = ConfigReader(doc, Path("/etc/joulecut"))
-    for read in (config._rules, config._audit, config._tls, config._local_socket):
-        _one_line(lambda read=read: read(reader))  # type: ignore[misc]
-    _one_line(lambda: reader.optional_path(("web_config",)))
+    doc = parse(yaml.safe_dump({"device": "simulated", **data}).encode(), "agent.yaml")
+    _one_line(lambda: config.settings_of(doc, Path("/etc/joulecut")))
 
 
 @given(
@@ -70,12 +66,9 @@ def _one_line(read: Any) -> None:
 
 
 def test_nothing_said_means_looking_only_and_the_usual_limits() -> None:
-    doc = parse(b"device: simulated\n", "agent.yaml")
-    reader = ConfigReader(doc, Path())
-    assert config._tls(reader) is None
-    assert config._rules(reader) == Rules()
-    assert config._audit(reader) == AuditLimits(1 << 20, 8)
-    assert config._local_socket(reader) == LocalSocket(
-        "/var/lib/joulecut/grpc.sock", required=False
-    )
-    assert reader.optional_path(("web_config",)) is None
+    found = config.settings_of(parse(b"device: simulated\n", "agent.yaml"), Path("/etc/joulecut"))
+    assert found.tls is None
+    assert found.rules == Rules()
+    assert found.audit == AuditLimits(1 << 20, 8)
+    assert found.local_socket == LocalSocket("/var/lib/joulecut/grpc.sock", required=False)
+    assert found.web_config is None

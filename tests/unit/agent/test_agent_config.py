@@ -74,25 +74,34 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "agent.yaml:1: no mapping of keys"),
-        ("- a", "agent.yaml:1: no mapping of keys"),
-        ("node: n1", "agent.yaml:1: device: is missing; allowed: nvml, simulated"),
-        ("device: cuda", "agent.yaml:1: device: 'cuda'; allowed: nvml, simulated"),
-        ("device: simulated\nnode: 'a b'", "agent.yaml:2: node: 'a b'"),
+        ("", "agent.yaml:1: no value is not a mapping"),
+        ("- a", "agent.yaml:1: a list is not a mapping"),
+        ("node: n1", "agent.yaml:1: device: key missing; allowed: device, "),
+        ("device: cuda", 'agent.yaml:1: device: "cuda" is not allowed; allowed: nvml | simulated'),
+        ("device: simulated\nnode: 'a b'", 'agent.yaml:2: node: "a b"'),
         ("device: simulated\nnode: 3", "agent.yaml:2: node: 3"),
-        ("device: simulated\nsimulated: 3", "agent.yaml:2: simulated: 3; allowed: a mapping"),
-        ("device: simulated\nlisten: 9430", "agent.yaml:2: listen: 9430; allowed: a mapping"),
+        ("device: simulated\nsimulated: 3", "agent.yaml:2: simulated: 3 is not a mapping"),
+        (
+            "device: simulated\nlisten: 9430",
+            "agent.yaml:2: listen: 9430 is not a mapping",
+        ),
         ("device: simulated\nlisten:\n  grpc: 9431", "agent.yaml:3: listen.grpc: 9431"),
-        ("device: simulated\nlisten: {grpc: 'a:70000'}", "agent.yaml:2: listen.grpc: 'a:70000'"),
+        ("device: simulated\nlisten: {grpc: 'a:70000'}", 'agent.yaml:2: listen.grpc: "a:70000"'),
         (
             "device: simulated\nlisten: {grpc: '0.0.0.0:9431'}",
             "listen.grpc: 0.0.0.0 without encryption; allowed: a loopback address",
         ),
         ("device: simulated\nlisten: {grpc: 'node7:9431'}", "node7 without encryption"),
-        ("device: simulated\nlisten: {socket: [1]}", "listen.socket: [1]; allowed: a path"),
-        ("device: simulated\nsample_interval_s: 0", "sample_interval_s: 0; allowed: a number"),
+        (
+            "device: simulated\nlisten: {socket: [1]}",
+            "socket: a list is not text; allowed: a path",
+        ),
+        (
+            "device: simulated\nsample_interval_s: 0",
+            "0 is out of range; allowed: a number from 0.05",
+        ),
         ("device: simulated\nsample_interval_s: .nan", "sample_interval_s: nan"),
-        ("device: simulated\nsample_interval_s: yes", "sample_interval_s: True"),
+        ("device: simulated\nsample_interval_s: yes", "sample_interval_s: true"),
         ("device: simulated\nlease: {ttl_s_max: -1}", "lease.ttl_s_max: -1"),
         ("device: simulated\nlease: {ttl_s_max: .inf}", "lease.ttl_s_max: inf"),
         ("device: simulated\nbounds: {writes_per_minute: 1.5}", "a whole number from 1 to 600"),
@@ -103,21 +112,27 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
         ),
         ("device: simulated\nsite_default: {clock_min_mhz: 600}", "site_default: no clock_max_mhz"),
         ("device: simulated\nlease: {restore_spread_s: 61}", "a number from 0 to 60"),
-        ("device: simulated\npower: {safe: off}", "power.safe: False; allowed: a number"),
+        ("device: simulated\npower: {safe: off}", "power.safe: false is not a number"),
         ("device: simulated\npower: {safe: never}", "recorded, keep, or watts from 1 to 10000"),
-        ("device: simulated\npower: {safe: 300000}", "power.safe: 300000; allowed: a number"),
-        ("device: simulated\npower: {safe: [1]}", "power.safe: [1]; allowed: a number"),
-        ("device: simulated\npower: keep", "power: 'keep'; allowed: a mapping"),
-        ("device: simulated\nstop_file: 7", "stop_file: 7; allowed: a path"),
+        (
+            "device: simulated\npower: {safe: 300000}",
+            "safe: 300000 is out of range; allowed: a",
+        ),
+        ("device: simulated\npower: {safe: [1]}", "power.safe: a list is not a number"),
+        ("device: simulated\npower: keep", 'power: "keep" is not a mapping'),
+        ("device: simulated\nstop_file: 7", "stop_file: 7 is not text; allowed: a path"),
         ("device: simulated\nbounds: {power_max_w: -1}", "bounds.power_max_w: -1"),
         (
             "device: simulated\nbounds: {power_min_w: 400, power_max_w: 300}",
             "bounds.power_min_w: 400 W; allowed: at most 300 W",
         ),
-        ("device: simulated\nkeeper: maybe", "keeper: 'maybe'; allowed: child, none, or a path"),
+        ("device: simulated\nkeeper: maybe", 'keeper: "maybe"; allowed: child, none, or a path'),
         ("device: simulated\nstate_dir: " + "x" * 120, "state_dir: "),
         ('device: simulated\nlisten: {metrics: "127.0.0.1\\0:1"}', "listen.metrics: "),
-        ("device: simulated\nlisten: {metrics: 'a b:1'}", "listen.metrics: 'a b:1'; allowed: HOST"),
+        (
+            "device: simulated\nlisten: {metrics: 'a b:1'}",
+            '"a b:1" is not an address; allowed: host',
+        ),
         ("device: simulated\ndevice: nvml", "key given twice"),
         ("device: [", "agent.yaml:1"),
     ],
@@ -142,8 +157,8 @@ def test_an_unknown_key_warns_and_stops_nothing(
     assert settings.metrics == ("127.0.0.1", 9430)
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) == 3
-    assert "agent.yaml:3: laese: unknown key is ignored; allowed: device, " in lines[0]
-    assert "agent.yaml:2: listen.metric: unknown key is ignored" in lines[1]
+    assert "agent.yaml:2: listen.metric: unknown key is ignored" in lines[0]
+    assert "agent.yaml:3: laese: unknown key is ignored; allowed: device, " in lines[1]
     assert "agent.yaml:4: bounds.ttl: unknown key is ignored" in lines[2]
     assert settings.keys_ignored == 3
 

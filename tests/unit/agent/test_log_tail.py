@@ -78,7 +78,7 @@ def test_what_is_no_log_does_not_block(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("logs", "message"),
     [
-        ("[{job: a, path: /x}]", "texts job, path and pattern"),
+        ("[{job: a, path: /x}]", "pattern: key missing; allowed: job, path, pattern"),
         ("[{job: a, path: x, pattern: megatron}]", "an absolute path"),
         ("[{job: a, path: /x, pattern: '('}]", "a regular expression"),
         ("[{job: a, path: /x, pattern: 'step'}]", "a group"),
