@@ -14,6 +14,7 @@ from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust.wall import Prices
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobView
+from joulecut_wire import slurm
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
@@ -24,28 +25,27 @@ def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str
     found = {}
     for job in jobs:
         policy, running = job.policy, job.running
-        namespaces = {
-            gpu.allocation.namespace
+        owners = {
+            gpu.allocation.namespace or slurm.of_labels(gpu.allocation.labels).account
             for stage in job.stages
             for uuid in stage
-            if (gpu := gpus.get(uuid)) and gpu.allocation and gpu.allocation.namespace
-        }
+            if (gpu := gpus.get(uuid)) and gpu.allocation
+        } - {""}
         tenant = tenant_of(policy)
         if not policy.tenant and running and running.source == KUBERNETES and running.namespace:
             tenant = running.namespace
-        elif tenant == NO_TENANT and len(namespaces) == 1:
-            tenant = namespaces.pop()
+        elif tenant == NO_TENANT and len(owners) == 1:
+            tenant = owners.pop()
         found[policy.name] = Known(tenant, policy.verify.holdout)
     return found
 
 
 def tenant_of(policy: JobPolicy) -> str:
-    """As the policy says, else the namespace that its `match` names; agents tell no Slurm
-    account.
-    """
+    """As the policy says, else the namespace or Slurm account that its `match` names."""
     if policy.tenant:
         return policy.tenant
-    return policy.pods.namespace if policy.pods is not None else NO_TENANT
+    account = policy.slurm.account if policy.slurm is not None else ""
+    return policy.pods.namespace if policy.pods is not None else account or NO_TENANT
 
 
 def read_report(

@@ -36,6 +36,7 @@ from joulecut_controller.policy.schema import (
     PipelineKeys,
     PolicyKeys,
     SloKeys,
+    SlurmMatch,
 )
 from joulecut_controller.policy.validation import contradictions, not_yet, shape_of
 from joulecut_engine.graph.pipeline import Pipeline, Profile
@@ -206,11 +207,11 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         weight=keys.weight,
         ranks=cast("Ranks", keys.ranks.source),
         pods=_pods(keys),
-        slurm=_slurm(keys),
+        slurm=_slurm(keys.match.slurm if keys.match else None),
         rank_order=keys.ranks.order,
         verify=Verify(keys.verify.holdout, keys.verify.window),
         tenant=keys.tenant or "",
-        opt_in=OptIn(keys.opt_in.allow, keys.opt_in.max_slowdown_up_to),
+        opt_in=OptIn(keys.opt_in.allow, keys.opt_in.max_slowdown_up_to, _slurm(keys.opt_in.slurm)),
     )
 
 
@@ -219,9 +220,8 @@ def _pods(keys: JobKeys) -> PodMatch | None:
     return PodMatch(match.namespace, tuple(sorted(match.labels.items()))) if match else None
 
 
-def _slurm(keys: JobKeys) -> SlurmJobMatch | None:
-    match = keys.match.slurm if keys.match else None
-    return SlurmJobMatch(match.job_name or "", match.job_id or "") if match else None
+def _slurm(keys: SlurmMatch | None) -> SlurmJobMatch | None:
+    return SlurmJobMatch(**keys.model_dump(exclude_none=True)) if keys else None
 
 
 def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profile: Profile) -> None:

@@ -102,18 +102,32 @@ class PodMatch:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobMatch:
-    """Slurm jobs of this name, or the one of this id; exactly one is given."""
+    """The Slurm job of this id, or those of this name, user, account and partition, as far as
+    they are given.
+    """
 
     job_name: str = ""
     job_id: str = ""
+    user: str = ""
+    account: str = ""
+    partition: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As written in the policy: `job_name: gpt3, user: alice`."""
+        names = (field.name for field in fields(self))
+        return ", ".join(f"{name}: {word}" for name in names if (word := getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
 class OptIn:
-    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own."""
+    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own;
+    with `slurm`, only these Slurm jobs may ask.
+    """
 
     allow: bool = False
     max_slowdown: float | None = None
+    slurm: SlurmJobMatch | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,10 +126,13 @@ def _slurm_id(value: object) -> str:
 
 
 class SlurmMatch(_Strict):
-    """Slurm jobs of this name, or the one of this id."""
+    """The Slurm job of this id, or those of all the other words given."""
 
     job_name: Text | None = None
     job_id: Annotated[str, PlainValidator(_slurm_id)] | None = None
+    user: Text | None = None
+    account: Text | None = None
+    partition: Text | None = None
 
 
 class Match(_Strict):
@@ -230,6 +233,7 @@ class OptInKeys(_Strict):
 
     allow: Annotated[bool, PlainValidator(_yes_or_no)] = False
     max_slowdown_up_to: Slowdown | None = None
+    slurm: SlurmMatch | None = None
 
 
 class JobKeys(_Strict):

@@ -19,6 +19,7 @@ from joulecut_controller.policy.schema import (
     JobKeys,
     PipelineKeys,
     PolicyKeys,
+    SlurmMatch,
 )
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_engine.graph.shape import chunks_of, misfit
@@ -106,10 +107,8 @@ def _match(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
         yield Diagnostic(
             (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
         )
-    slurm = job.match.slurm
-    if slurm is not None and (slurm.job_name is None) == (slurm.job_id is None):
-        what = "nothing to match" if slurm.job_id is None else "a name beside an id"
-        yield Diagnostic((*place, "slurm"), what, "exactly one of job_name, job_id")
+    if job.match.slurm is not None:
+        yield from _slurm(job.match.slurm, (*place, "slurm"))
     if job.match.gpus == []:
         yield Diagnostic((*place, "gpus"), "an empty list", "at least one GPU")
 
@@ -215,6 +214,13 @@ def _verify(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
         )
 
 
+def _slurm(match: SlurmMatch, place: KeyPath) -> Iterator[Diagnostic]:
+    given = match.model_dump(exclude_none=True)
+    if not given or ("job_id" in given and len(given) > 1):
+        what = "a word beside an id" if given else "nothing to match"
+        yield Diagnostic(place, what, "job_id alone, or job_name, user, account, partition")
+
+
 def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     place, most = (*path, "opt_in"), job.opt_in.max_slowdown_up_to
     if most is not None and not job.opt_in.allow:
@@ -225,6 +231,10 @@ def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
             "bounds a max_slowdown, and the job has another target",
             "slo.max_slowdown",
         )
+    if job.opt_in.slurm is not None:
+        yield from _slurm(job.opt_in.slurm, (*place, "slurm"))
+        if not job.opt_in.allow or job.match is not None:
+            yield Diagnostic((*place, "slurm"), "is for templates", "allow: true, and no match")
     if job.opt_in.allow and job.match is not None and job.match.gpus:
         yield Diagnostic(
             (*place, "allow"),
