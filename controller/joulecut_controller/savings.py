@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
+from joulecut_controller.trust import energy_ledger
 from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust.wall import Prices
@@ -17,6 +18,7 @@ from joulecut_controller.view import GpuView, JobView
 from joulecut_wire import slurm
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
+SHEETS_MAX = 5_000  # hours: as many as the store keeps
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
 
 
@@ -59,6 +61,8 @@ def read_report(
 ) -> Report:
     """Of all jobs, or one. Raises Unavailable where the store cannot be read."""
     windows, truncated = read_windows(store, job, since_unix_s)
+    sheets = store.records(energy_ledger.TOPIC, since_unix_s=since_unix_s, limit=SHEETS_MAX)
+    texts = [*(record.content for record in sheets), store.learnt(energy_ledger.TOPIC)]
     return report(
         windows,
         since_unix_s=since_unix_s,
@@ -66,6 +70,7 @@ def read_report(
         prices=prices,
         known={name: about for name, about in known.items() if job in {"", name}},
         truncated=truncated,
+        energy=energy_ledger.total(texts, since_unix_s),
     )
 
 

@@ -9,6 +9,7 @@ from real_slurm import USERS, RealSlurm
 from running_agent import RunningAgent, eventually
 from running_cluster import Cluster, get
 
+from joulecut_cli.report.owners import by_owner
 from joulecut_wire.slurm import SlurmJob, of_labels
 
 ALICE, BOB = USERS
@@ -134,6 +135,13 @@ def test_a_policy_finds_jobs_by_every_word_of_their_record(
 
         wanted = {"by-name": True, "by-account": True, f"small:{asking}": True}
         eventually("all three", lambda: found() == wanted)
+
+        def owners() -> dict[str, float]:
+            report = json.loads(get(f"{url}/api/v1/report"))
+            return {row["name"]: row["energy_j"] for row in by_owner(report, "user")["rows"]}
+
+        eventually("energy of both users", lambda: {*owners()} == {ALICE, BOB})
+        assert min(owners().values()) > 0.0
         slurm.run("scancel", named, grouped, asking)
         eventually("none", lambda: found() == {"by-name": False, "by-account": False})
     finally:
