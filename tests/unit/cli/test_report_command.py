@@ -81,7 +81,7 @@ def test_energy_by_owner_adds_up_to_the_boards(
     shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
     assert shown == [
         ["USER", "KWH", "SHARE"], ["alice", "4.000", "66.7%"], ["bob", "1.000", "16.7%"],
-        ["(idle)", "0.500", "8.3%"], ["(unknown)", "0.500", "8.3%"], ["all", "GPUs", "6.000"],
+        ["(idle)", "0.5000", "8.3%"], ["(unknown)", "0.5000", "8.3%"], ["all", "GPUs", "6.000"],
     ]  # fmt: skip
     assert ask("--store", url, "--by", "user", "--csv") == BAD_INPUT
 
