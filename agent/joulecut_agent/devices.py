@@ -6,7 +6,7 @@ Only the configured back end is imported; the agent does not know the simulator.
 from importlib.metadata import entry_points
 
 from joulecut_agent.ports.backend import Backend
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, not_installed
 
 GROUP = "joulecut.devices"
 
@@ -30,8 +30,6 @@ def load(name: str) -> Backend:
             try:
                 backend: Backend = point.load()
             except ImportError as error:
-                raise Unavailable(
-                    f"device {name} cannot be loaded: {error}; pip install 'joulecut[all]' has it"
-                ) from None
+                raise not_installed(f"device {name} cannot be loaded: {error}", "all") from None
             return backend
     raise BadInput("device", f"{name!r} is unknown", ", ".join(names()))

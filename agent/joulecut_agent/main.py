@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from joulecut_agent import __version__
 from joulecut_wire import duration, log_line
 from joulecut_wire.command import Parser, guarded
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, Unavailable, not_installed
 
 if TYPE_CHECKING:
     from joulecut_agent.keeper.settings import Settings as KeeperSettings
@@ -96,7 +96,7 @@ def _check_installed() -> None:
     """Raises Unavailable if a package of the agent is not installed."""
     for module in ("google", "grpc", "msgspec", "prometheus_client", "yaml"):
         if find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed: pip install 'joulecut[agent]'")
+            raise not_installed(f"{module} is not installed", "agent")
 
 
 def _settings(path: Path, node: str | None = None) -> "Settings":

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import not_installed
 
 WIDTH, HEIGHT = 880, 460  # of a frontier, in CSS pixels
 ROOM = 0.06  # of the span, left free around the data
@@ -297,6 +297,4 @@ def _figure_module() -> Any:
     try:
         return importlib.import_module("matplotlib.figure")
     except ModuleNotFoundError:
-        raise Unavailable(
-            "charts need matplotlib, which is not installed: pip install 'joulecut[plot]'"
-        ) from None
+        raise not_installed("charts need matplotlib, which is not installed", "plot") from None

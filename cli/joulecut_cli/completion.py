@@ -1,114 +1,91 @@
-"""`joulecut completion bash|zsh|fish`: a script that completes commands, flags and jobs.
+"""`joulecut completion bash|zsh|fish`: a script that completes commands, flags, words and jobs.
 
-The script asks the program for flags and jobs when they are completed, so no list is kept twice
-and a shell starts no slower (docs/adr/0012).
+The script asks the program what may stand next, and the program asks the parser of the command, so
+no list is kept twice and a shell starts no slower (docs/adr/0012).
 """
+
+import argparse
+import importlib
 
 from joulecut_cli.controller_client import DEFAULT_URL, Controller
-from joulecut_cli.main import COMMANDS
-from joulecut_wire.command import FINE, Parser
+from joulecut_cli.main import COMMANDS, dispatch
+from joulecut_wire.command import FINE, Parser, described
 from joulecut_wire.errors import JoulecutError
 
-JOBS_OF = ("explain", "pause", "resume", "restore", "recommend")
-ACTIONS = {
-    "deploy": "systemd helm kustomize slurm grafana",
-    "policy": "check diff profiles upload remove",
-    "completion": "bash zsh fish",
-}
-
-BASH = """\
+JOB = "JOB"  # how a parser calls a job of the controller
+SCRIPTS = {
+    "bash": """\
 # joulecut: eval "$(joulecut completion bash)"
-declare -A _joulecut_flags
 _joulecut() {
-  local word=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]}
-  if ((COMP_CWORD == 1)); then
-    COMPREPLY=($(compgen -W "@COMMANDS@" -- "$word"))
-  elif [[ $word == -* ]]; then
-    [[ -v _joulecut_flags[$command] ]] ||
-      _joulecut_flags[$command]=$(joulecut completion --flags "$command" 2>/dev/null)
-    COMPREPLY=($(compgen -W "${_joulecut_flags[$command]}" -- "$word"))
-  else
-    case $command in
-@ACTIONS@
-      @JOBS@) COMPREPLY=($(compgen -W "$(joulecut completion --jobs 2>/dev/null)" -- "$word")) ;;
-      *) COMPREPLY=($(compgen -f -- "$word")) ;;
-    esac
-  fi
+  local before=("${COMP_WORDS[@]:1:COMP_CWORD-1}")
+  COMPREPLY=($(compgen -W "$(joulecut completion --after "${before[@]}" 2>/dev/null)" \\
+    -- "${COMP_WORDS[COMP_CWORD]}"))
 }
 complete -o default -F _joulecut joulecut
-"""
-
-ZSH = """\
+""",
+    "zsh": """\
 #compdef joulecut
 # joulecut: source <(joulecut completion zsh)
-typeset -gA _joulecut_flags
 _joulecut() {
-  local command=${words[2]}
-  if ((CURRENT == 2)); then
-    compadd -- @COMMANDS@
-  elif [[ ${words[CURRENT]} == -* ]]; then
-    (( ${+_joulecut_flags[$command]} )) ||
-      _joulecut_flags[$command]=$(joulecut completion --flags "$command" 2>/dev/null)
-    compadd -- ${=_joulecut_flags[$command]}
-  else
-    case $command in
-@ACTIONS@
-      @JOBS@) compadd -- ${=$(joulecut completion --jobs 2>/dev/null)} ;;
-      *) _files ;;
-    esac
-  fi
+  local found=(${=$(joulecut completion --after "${(@)words[2,CURRENT-1]}" 2>/dev/null)})
+  if (( ${#found} )); then compadd -- $found; else _files; fi
 }
 compdef _joulecut joulecut
-"""
-
-FISH = """\
+""",
+    "fish": """\
 # joulecut: joulecut completion fish | source
-complete -c joulecut -n __fish_use_subcommand -f -a "@COMMANDS@"
-function __joulecut_flags
-  joulecut completion --flags (commandline -opc)[2] 2>/dev/null | string split ' '
+function __joulecut_after
+  joulecut completion --after (commandline -opc)[2..] 2>/dev/null | string split ' '
 end
-complete -c joulecut \\
-  -n 'not __fish_use_subcommand; and string match -q -- "-*" (commandline -ct)' \\
-  -a '(__joulecut_flags)'
-@ACTIONS@
-complete -c joulecut -n '__fish_seen_subcommand_from @JOBS@' -f \\
-  -a '(joulecut completion --jobs 2>/dev/null | string split " ")'
-"""
+complete -c joulecut -n __fish_use_subcommand -f -a '(__joulecut_after)'
+complete -c joulecut -n 'not __fish_use_subcommand' -a '(__joulecut_after)'
+""",
+}
 
 
 def run(argv: list[str]) -> int:
-    """Prints a script, or the words it completes. Raises BadInput."""
+    """Prints a script, or the words that it completes. Raises BadInput."""
+    if argv[:1] == ["--after"]:  # whatever words follow
+        print(*after(argv[1:]))
+        return FINE
     parser = Parser("joulecut completion", "Prints a completion script for a shell.")
-    one = parser.add_mutually_exclusive_group(required=True)
-    one.add_argument("shell", nargs="?", choices=("bash", "zsh", "fish"), metavar="bash|zsh|fish")
-    one.add_argument("--flags", metavar="COMMAND", help="used by the script: a command's flags")
-    one.add_argument(
-        "--jobs", action="store_true", help="used by the script: jobs of the controller"
-    )
-    given = parser.parse_args(argv)
-    if given.shell:
-        print(script(given.shell), end="")
-    elif given.jobs:
-        print(*_jobs())
-    else:
-        print(*_flags(given.flags))
+    parser.add_argument("shell", choices=tuple(SCRIPTS), metavar="|".join(SCRIPTS))
+    print(SCRIPTS[parser.parse_args(argv).shell], end="")
     return FINE
 
 
-def script(shell: str) -> str:
-    """The script for the commands of this version."""
-    template, join = {"bash": (BASH, "|"), "zsh": (ZSH, "|"), "fish": (FISH, " ")}[shell]
-    action = {
-        "bash": '      {0}) COMPREPLY=($(compgen -W "{1}" -- "$word")) ;;',
-        "zsh": "      {0}) compadd -- {1} ;;",
-        "fish": "complete -c joulecut -n '__fish_seen_subcommand_from {0}' -f -a '{1}'",
-    }[shell]
-    actions = "\n".join(action.format(name, words) for name, words in ACTIONS.items())
-    return (
-        template.replace("@COMMANDS@", " ".join(COMMANDS))
-        .replace("@ACTIONS@", actions)
-        .replace("@JOBS@", join.join(JOBS_OF))
-    )
+def after(words: list[str]) -> list[str]:
+    """What may stand after the words; empty where files may, or nothing known."""
+    if not words:
+        return [*COMMANDS]
+    if words[0] not in COMMANDS:
+        return []
+    try:
+        module = importlib.import_module(COMMANDS[words[0]].target.partition(":")[0])
+        subcommands = getattr(module, "SUBCOMMANDS", {})
+        parser = described(lambda: dispatch([*words[:2], "--help"] if subcommands else words[:1]))
+    except (ImportError, JoulecutError):
+        return []
+    depth = 2 if len(words) > 1 and words[1] in subcommands else 1
+    found = [*subcommands] if len(words) == 1 else []
+    return found + (_of(parser, words[depth:]) if parser else [])
+
+
+def _of(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """What one parser takes after the words."""
+    flags = {name: one for one in parser._actions for name in one.option_strings}
+    if words and words[-1] in flags and flags[words[-1]].nargs is None:
+        return _values(flags[words[-1]])
+    places = [action for action in parser._actions if not action.option_strings]
+    given = sum(not word.startswith("-") for word in words)
+    here = _values(places[min(given, len(places) - 1)]) if places else []
+    return here + sorted(name for name in flags if name.startswith("--"))
+
+
+def _values(action: argparse.Action) -> list[str]:
+    if action.choices is not None:
+        return [str(one) for one in action.choices]
+    return _jobs() if action.metavar == JOB else []
 
 
 def _jobs() -> list[str]:
@@ -117,17 +94,3 @@ def _jobs() -> list[str]:
         return [job["name"] for job in Controller(DEFAULT_URL).brief()["jobs"]]
     except JoulecutError:
         return []
-
-
-def _flags(command: str) -> list[str]:
-    """The long flags in a command's help; none for an unknown command."""
-    import contextlib
-    import io
-    import re
-
-    from joulecut_cli.main import dispatch
-
-    page = io.StringIO()
-    with contextlib.redirect_stdout(page), contextlib.suppress(SystemExit, JoulecutError):
-        dispatch([command, "--help"])
-    return sorted(set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", page.getvalue())))

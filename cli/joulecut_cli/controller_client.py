@@ -6,20 +6,21 @@ Standard library only: `joulecut status` works on a laptop with the bare package
 import base64
 import contextlib
 import email.utils
+import functools
 import getpass
-import http.client
 import json
 import os
 import socket
 import ssl
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire import http_client
+from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
+from joulecut_wire.http_client import Answer
 
 Json = dict[str, Any]
 
@@ -35,7 +36,6 @@ WHO_LENGTH = 100
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header has whole seconds, and an answer takes time
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
-PIECE_BYTES = 1 << 16
 
 # Keys of every board of this version; another program on the port lacks them.
 BOARD_KEYS = {
@@ -65,11 +65,11 @@ class Controller:
     """One controller by its URL. Raises BadInput for a malformed URL."""
 
     def __init__(self, url: str) -> None:
-        self.url = _checked(url)
+        allowed = f"http://HOST:PORT, for example {DEFAULT_URL}"
+        self.url = http_client.checked_url("--controller", url, "a controller", allowed)
         self._headers = _credentials()
         self.skew_s = 0.0  # this machine's clock ahead of the controller's, at the last answer
-        # No proxy: a controller is on this machine or this network.
-        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+        self._server = http_client.server_of(self.url)
 
     def board(self) -> Json:
         """The whole board of the last pass. Raises Unavailable."""
@@ -151,37 +151,46 @@ class Controller:
         timeout_s: float,
         body: bytes | None = None,
         bad: tuple[int, ...] = (),
-    ) -> bytes:
-        """The answer's bytes. A status in `bad` raises BadInput."""
+    ) -> Answer:
+        """The answer. A status in `bad` raises BadInput."""
         headers = dict(self._headers)
         if body is not None:
             headers |= {"content-type": "application/json", MARK: "1"}
-        # The scheme was checked with the URL.
-        request = urllib.request.Request(self.url + path, body, headers)  # noqa: S310
         try:
-            with self._open(request, timeout=timeout_s) as answer:
-                self.skew_s = _skew_s(answer.headers.get("date", ""))
-                raw = _read(answer, ANSWER_TIMES * timeout_s)
-        except urllib.error.HTTPError as error:
-            said = _sentence(error)
-            if error.code in bad:
-                raise BadInput(f"the controller at {self.url}", said) from None
-            if error.code == 503:
-                raise Standby(self._not_now(path, said)) from None
-            raise Unavailable(f"the controller at {self.url} refused: {said}") from None
-        except http.client.HTTPException:
-            raise Unavailable(
+            answer = self._server.ask(
+                path,
+                within_s=ANSWER_TIMES * timeout_s,
+                silent_s=timeout_s,
+                bytes_max=ANSWER_BYTES_MAX,
+                headers=headers,
+                body=body,
+            )
+        except OSError as error:
+            raise self._no_answer(error) from None
+        self.skew_s = _skew_s(answer.headers.get("date", ""))
+        if answer.status == 200:
+            return answer
+        said = _sentence(answer)
+        if answer.status in bad:
+            raise BadInput(f"the controller at {self.url}", said)
+        if answer.status == 503:
+            raise Standby(self._not_now(path, said))
+        raise Unavailable(f"the controller at {self.url} refused: {said}")
+
+    def _no_answer(self, error: OSError) -> Unavailable:
+        if isinstance(error, http_client.TooLong):
+            return Unavailable(f"{self.url} answers with {error}")
+        if isinstance(error, http_client.NotHttp):
+            return Unavailable(
                 f"{self.url} is not a Joulecut controller: it does not speak HTTP"
                 + ("; is it https://?" if self.url.startswith("http://") else "")
-            ) from None
-        except OSError as error:  # refused, unknown host, timed out, broken off
-            if said := _tls_fault(error):
-                raise Gone(f"the controller at {self.url} {said}") from None
-            raise Gone(
-                f"no controller answers at {self.url} ({_cause(error, timeout_s)}): "
-                "is joulecut-controller running? --controller URL selects another"
-            ) from None
-        return raw
+            )
+        if said := _tls_fault(error):
+            return Gone(f"the controller at {self.url} {said}")
+        return Gone(
+            f"no controller answers at {self.url} ({http_client.why(error)}): "
+            "is joulecut-controller running? --controller URL selects another"
+        )
 
     def _not_now(self, path: str, said: str) -> str:
         """Why it refused, with the leader's address where another controller leads."""
@@ -192,11 +201,9 @@ class Controller:
                     return standby_text(board, self.url)
         return f"the controller at {self.url} refused: {said}"
 
-    def _parsed(self, raw: bytes) -> Json:
-        if len(raw) > ANSWER_BYTES_MAX:
-            raise Unavailable(f"{self.url} answers with more than {ANSWER_BYTES_MAX} bytes")
+    def _parsed(self, answer: Answer) -> Json:
         try:
-            value = json.loads(raw)
+            value = answer.json()
         except ValueError:
             value = None
         if not isinstance(value, dict):
@@ -204,39 +211,11 @@ class Controller:
         return value
 
 
-def _read(answer: http.client.HTTPResponse, within_s: float) -> bytes:
-    """The body. The socket's timeout bounds each wait, `within_s` their sum. Raises OSError."""
-    ends_s = time.monotonic() + within_s
-    pieces, size = [], 0
-    while size <= ANSWER_BYTES_MAX and (piece := answer.read1(PIECE_BYTES)):
-        pieces.append(piece)
-        size += len(piece)
-        if time.monotonic() > ends_s:
-            raise OSError(f"its answer is not complete after {within_s:.0f} s")
-    return b"".join(pieces)
-
-
-def _checked(url: str) -> str:
-    allowed = f"http://HOST:PORT, for example {DEFAULT_URL}"
+def _sentence(answer: Answer) -> str:
     try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # raises for a port that is none
-        (parts.hostname or "").encode("idna")  # raises for what no resolver takes
-    except ValueError as error:
-        raise BadInput("--controller", f"{url}: {error}", allowed) from None
-    plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
-        raise BadInput("--controller", f"{url!r} is not the URL of a controller", allowed)
-    if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
-        raise BadInput("--controller", f"{url!r} has characters that no URL may have", allowed)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
-def _sentence(error: urllib.error.HTTPError) -> str:
-    try:
-        return str(json.loads(error.read(4096))["error"])
-    except (ValueError, KeyError, TypeError, OSError):
-        return f"{error.code} {error.reason}"
+        return str(answer.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"{answer.status} {answer.reason}"
 
 
 def _credentials() -> dict[str, str]:
@@ -256,6 +235,26 @@ def _credentials() -> dict[str, str]:
         ) from None
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Basic {token}"}
+
+
+def understood(run: Callable[[list[str]], int]) -> Callable[[list[str]], int]:
+    """A command that shows answers: one of another shape ends it in a line, as one without a key
+    does. Answers have a few hundred values; each is checked where it is used.
+    """
+
+    @functools.wraps(run)
+    def checked(argv: list[str]) -> int:
+        try:
+            return run(argv)
+        except JoulecutError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+            raise Unavailable(
+                "the answer is not that of a Joulecut controller of this version: "
+                f"{type(error).__name__}: {error!s:.200}"
+            ) from error
+
+    return checked
 
 
 def stands_by(board: Json) -> bool:
@@ -305,21 +304,11 @@ def _skew_s(date: str) -> float:
 
 def _tls_fault(error: OSError) -> str:
     """The TLS fault of a connection; empty for any other error."""
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(reason, ssl.SSLCertVerificationError):
+    if isinstance(error, ssl.SSLCertVerificationError):
         return (
-            f"has a certificate that is not trusted here ({reason.verify_message}): set "
+            f"has a certificate that is not trusted here ({error.verify_message}): set "
             "SSL_CERT_FILE=ca.crt to its CA certificate"
         )
-    if isinstance(reason, ssl.SSLError):
-        return (
-            f"does not accept TLS ({reason.reason or reason}): is it http:// instead of https://?"
-        )
+    if isinstance(error, ssl.SSLError):
+        return f"does not accept TLS ({error.reason or error}): is it http:// instead of https://?"
     return ""
-
-
-def _cause(error: OSError, timeout_s: float) -> str:
-    reason = error.reason if isinstance(error, urllib.error.URLError) else error
-    if isinstance(reason, TimeoutError):
-        return f"no answer within {timeout_s:.0f} s"
-    return getattr(reason, "strerror", None) or str(reason) or type(reason).__name__

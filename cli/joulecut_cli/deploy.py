@@ -4,6 +4,7 @@ Units, chart, manifests, Slurm scripts, dashboards and rules. An existing file i
 """
 
 import shutil
+import tempfile
 from pathlib import Path
 
 from joulecut_wire.command import FINE, Parser
@@ -31,11 +32,9 @@ def run(argv: list[str]) -> int:
         "joulecut deploy",
         "Writes units, chart, manifests, Slurm scripts or dashboards.",
     )
-    parser.add_argument("what", metavar="WHAT", help=", ".join(KINDS))
+    parser.add_argument("what", metavar="WHAT", choices=tuple(KINDS), help=", ".join(KINDS))
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new or an empty directory")
     given = parser.parse_args(argv)
-    if given.what not in KINDS:
-        raise BadInput(parser.prog, f"{given.what!r:.100}", ", ".join(KINDS))
     folder: Path = given.folder
     source, after = KINDS[given.what]
     count = write(source, folder)
@@ -51,12 +50,36 @@ def write(source: str, folder: Path) -> int:
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadInput(str(folder), "is not empty", "a new or an empty directory")
-        shutil.copytree(origin, folder, ignore=IGNORED, dirs_exist_ok=True)
-        written = [path for path in folder.rglob("*") if path.is_file()]
-        for path in written:
-            with path.open("rb") as file:
-                if file.read(2) == b"#!":  # an installer of wheels drops the mode
-                    path.chmod(0o755)
+        return _written(origin, folder)
     except OSError as error:
         raise BadInput(str(folder), error.strerror or "cannot be written", "a directory") from None
+
+
+def _written(origin: Path, folder: Path) -> int:
+    """All or nothing: half a chart would install half a controller. Raises OSError."""
+    there = folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".joulecut-") as made:
+            count = _copied(origin, Path(made) / "whole")
+            for path in (Path(made) / "whole").iterdir():
+                path.rename(folder / path.name)
+    except OSError:
+        if not there:
+            folder.rmdir()
+        raise
+    return count
+
+
+def _copied(origin: Path, folder: Path) -> int:
+    """Raises OSError, the first one where several files fail."""
+    try:
+        shutil.copytree(origin, folder, ignore=IGNORED)
+    except shutil.Error as error:
+        raise OSError(0, error.args[0][0][2]) from None
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    for path in written:
+        with path.open("rb") as file:
+            if file.read(2) == b"#!":  # an installer of wheels drops the mode
+                path.chmod(0o755)
     return len(written)

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.controller_client import Controller, Json, understood
 from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser
@@ -26,6 +26,7 @@ class Step:
     mend: str = ""
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput for a bad flag, Unavailable without a controller."""
     parser = Parser(

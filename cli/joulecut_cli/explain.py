@@ -4,7 +4,14 @@ import json
 import time
 from collections.abc import Iterator
 
-from joulecut_cli.controller_client import Controller, Json, Standby, standby_text, stands_by
+from joulecut_cli.controller_client import (
+    Controller,
+    Json,
+    Standby,
+    standby_text,
+    stands_by,
+    understood,
+)
 from joulecut_cli.figures import (
     ago,
     gpu_name,
@@ -151,6 +158,7 @@ def _timing_lines(timing: Json | None) -> Iterator[str]:
 EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Prints the explanation. Raises BadInput for an unknown job, Unavailable as `status`."""
     parser = Parser("joulecut explain", "Why a job has its clocks, at the last pass.")

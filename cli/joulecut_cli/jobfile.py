@@ -13,23 +13,18 @@ from pathlib import Path
 
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobkeys import (
-    GRAPH_KEYS,
-    KEYS,
-    LATER_KEYS,
+    MEMBERS_MAX,
     Costs,
+    GraphJobKeys,
     Jitter,
+    JobKeys,
+    costs_of,
     must_be_bounded,
-    read_costs,
-    read_jitter,
     read_pipeline,
-    read_switching,
-    read_sync,
 )
-from joulecut_controller.policy.quantity import POWER_W_MAX, number, text
 from joulecut_controller.sources import graph_file
 from joulecut_controller.sources import profile as profile_file
 from joulecut_controller.sources.graph_file import GraphFile
-from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph import Circular, build
 from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption
@@ -39,13 +34,10 @@ from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, 
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Problem
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
-
-MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
-# Below a hundredth neither half would be worth an operation of its own.
-SHARE_MIN, SHARE_MAX = 0.01, 0.99
+from joulecut_wire.section import read as read_section
+from joulecut_wire.section import section_of
 
 _WITHOUT = {"jitter": "times are means", "switching": "clock changes cost nothing"}
-_PATH = text(4096, "a path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +102,11 @@ def read(path: Path) -> JobFile:
     document = load(path)
     if isinstance(document.data, dict) and "apiVersion" in document.data:
         what = "a policy, read by joulecut policy check; not a job file"
-        raise document.bad((), what, f"the keys {', '.join(KEYS)}")
+        raise document.bad((), what, f"the keys {', '.join(section_of(JobKeys).keys)}")
     if isinstance(document.data, dict) and "graph" in document.data:
         return _explicit(document, path)
-    data = mapping(document, (), document.data, KEYS, LATER_KEYS)
-    pipeline = read_pipeline(document, data["pipeline"])
-    costs = read_costs(document, data)
+    keys: JobKeys = read_section(document, JobKeys, document.data)
+    pipeline, costs = read_pipeline(document, keys.pipeline), costs_of(keys)
     pipeline = replace(
         pipeline,
         transfers=costs.transfers,
@@ -124,73 +115,64 @@ def read(path: Path) -> JobFile:
         optimizer="optimizer" in costs.kinds,
     )
     must_be_bounded(document, pipeline)
-    power_w = _power_w(document, data)
-    profile, name = _profile(document, path, data["profile"], power_w)
-    profile = _split(document, pipeline, profile, data)
+    power_w = keys.blocking_power_w
+    profile = _profile(document, path, keys.profile, power_w)
+    profile = _split(document, pipeline, profile, keys.weight_share)
     profile = _with_fixed(pipeline, profile, costs)
     complaint = mismatch(pipeline, profile)
     if complaint:
-        raise _mismatch(document, pipeline, profile, complaint, name)
+        raise _mismatch(document, pipeline, profile, complaint, keys.profile)
     if pipeline.transfers == "synchronous":
         try:
             build(pipeline)
         except Circular as error:
             place = ("communication", "synchronous")
             raise document.bad(place, deadlock(error), "synchronous: false") from None
-    jitter, switching = read_jitter(document, data), read_switching(document, data)
-    return JobFile(path, pipeline, profile, power_w, jitter=jitter, switching=switching)
+    return JobFile(path, pipeline, profile, power_w, None, *_limits(keys))
+
+
+def _limits(keys: JobKeys | GraphJobKeys) -> tuple[Jitter | None, ChangeLimits | None]:
+    jitter, switching = keys.jitter, keys.switching
+    return jitter.jitter() if jitter else None, switching.limits() if switching else None
 
 
 def _explicit(document: Document, path: Path) -> JobFile:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
-    later = ("profile", "sync", "jitter", "switching")
-    data = mapping(document, (), document.data, GRAPH_KEYS, later)
-    name = value(document, ("graph",), data["graph"], _PATH)
-    graph = graph_file.read(path.parent / name)
-    power_w = _power_w(document, data)
-    profile = Profile({})
-    if "profile" in data:
-        profile, _ = _profile(document, path, data["profile"], power_w)
+    keys: GraphJobKeys = read_section(document, GraphJobKeys, document.data)
+    graph = graph_file.read(path.parent / keys.graph)
+    power_w, profile = keys.blocking_power_w, Profile({})
+    if keys.profile:
+        profile = _profile(document, path, keys.profile, power_w)
     for operation, cost in zip(graph.graph.operations, graph.costs, strict=True):
         if cost.fixed is None and (cost.row, cost.kind) not in profile.options:
             what = f"{operation} has no cost: no {cost.kind} of stage {cost.row} in the profile"
             allowed = "such rows in profile, or time_s and energy_j"
-            raise BadInput(str(path.parent / name), what, allowed)
+            raise BadInput(str(path.parent / keys.graph), what, allowed)
     operations = graph.graph.operations
     pipeline = Pipeline(
         "explicit",
         stages=len(graph.graph.order),
         microbatches=1 + max(o.microbatch for o in operations),
-        sync=read_sync(document, ("sync",), data),
+        sync=keys.sync,
     )
-    jitter, switching = read_jitter(document, data), read_switching(document, data)
-    return JobFile(path, pipeline, profile, power_w, graph, jitter, switching)
+    return JobFile(path, pipeline, profile, power_w, graph, *_limits(keys))
 
 
-def _power_w(document: Document, data: dict[str, object]) -> float:
-    key = ("blocking_power_w",)
-    return value(document, key, data["blocking_power_w"], number(0.0, POWER_W_MAX))
-
-
-def _profile(document: Document, path: Path, given: object, power_w: float) -> tuple[Profile, str]:
-    """One profile, or one per GPU of a tensor-parallel group put together; and its name."""
-    if not isinstance(given, list):
-        name = value(document, ("profile",), given, _PATH)
-        return _read_profile(document, path.parent / name, power_w), name
+def _profile(
+    document: Document, path: Path, given: str | tuple[str, ...], power_w: float
+) -> Profile:
+    """One profile, or one per GPU of a tensor-parallel group put together."""
+    if isinstance(given, str):
+        return _read_profile(document, path.parent / given, power_w)
     if not 1 <= len(given) <= MEMBERS_MAX:
         what = f"a list of {len(given)}"
         raise document.bad(("profile",), what, f"1 to {MEMBERS_MAX} paths, one per GPU")
-    names = [value(document, ("profile", i), item, _PATH) for i, item in enumerate(given)]
+    read = [_read_profile(document, path.parent / name, power_w) for name in given]
     try:
-        together = lockstep(
-            [_read_profile(document, path.parent / n, power_w) for n in names], power_w
-        )
-    except BadInput:
-        raise
+        return lockstep(read, power_w)
     except ValueError as error:
         allowed = "profiles of the same stages, instructions and clocks"
         raise document.bad(("profile",), str(error), allowed) from None
-    return together, ", ".join(names)
 
 
 def _read_profile(document: Document, path: Path, power_w: float) -> Profile:
@@ -201,12 +183,12 @@ def _read_profile(document: Document, path: Path, power_w: float) -> Profile:
 
 
 def _split(
-    document: Document, pipeline: Pipeline, profile: Profile, data: dict[str, object]
+    document: Document, pipeline: Pipeline, profile: Profile, weight_share: float | None
 ) -> Profile:
     """The profile with the halves of backwards that the schedule needs, or a refusal."""
     kinds = kinds_of(pipeline)
     told = all((stage, "weight") in profile.options for stage in range(profile.stages))
-    if "weight_share" not in data:
+    if weight_share is None:
         if "weight" in kinds and not told:
             what = f"{pipeline.schedule} needs input and weight apart, the profile has backward"
             allowed = "rows of input and weight in the profile, or weight_share beside it"
@@ -215,8 +197,7 @@ def _split(
     if "weight" not in kinds or told:
         why = "the profile tells them" if told else f"{pipeline.schedule} never splits a backward"
         raise document.bad(("weight_share",), why, "no weight_share")
-    taken = value(document, ("weight_share",), data["weight_share"], number(SHARE_MIN, SHARE_MAX))
-    return completed(profile, kinds, taken)
+    return completed(profile, kinds, weight_share)
 
 
 def _with_fixed(pipeline: Pipeline, profile: Profile, costs: Costs) -> Profile:
@@ -230,7 +211,11 @@ def _with_fixed(pipeline: Pipeline, profile: Profile, costs: Costs) -> Profile:
 
 
 def _mismatch(
-    document: Document, pipeline: Pipeline, profile: Profile, complaint: str, name: str
+    document: Document,
+    pipeline: Pipeline,
+    profile: Profile,
+    complaint: str,
+    given: str | tuple[str, ...],
 ) -> BadInput:
     """Either the stages differ, or rows of a kind are missing."""
     parts = pipeline.stages * pipeline.chunks
@@ -241,6 +226,7 @@ def _mismatch(
             complaint,
             f"rows of {', '.join(told)} and what the job file takes from the profile",
         )
+    name = given if isinstance(given, str) else ", ".join(given)
     allowed = f"the {profile.stages} of {name}, no more and no fewer"
     if pipeline.chunks > 1:
         allowed = f"a profile of {pipeline.stages} (each chunk alike) or {parts} (by chunk)"

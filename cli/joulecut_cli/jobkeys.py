@@ -8,17 +8,9 @@ Each key is read on its own; `jobfile` checks them together with the profile.
 """
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from joulecut_cli.granularity import CHANGES_MAX
-from joulecut_controller.policy.quantity import (
-    choice,
-    duration,
-    number,
-    percentage,
-    shown,
-    whole,
-)
-from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import (
     SCHEDULES_ALL,
@@ -42,21 +34,156 @@ from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_engine.optimize.straggler import Sync
-from joulecut_wire.document import Document, KeyPath
+from joulecut_wire.document import Document
+from joulecut_wire.quantity import (
+    POWER_W_MAX,
+    Fault,
+    choice,
+    duration,
+    flag,
+    number,
+    percentage,
+    shown,
+    text,
+    whole,
+)
+from joulecut_wire.section import Either, Listed, key
 
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB; more is refused
 TIME_S_MAX, ENERGY_J_MAX = 1e6, 1e12  # as in a profile
+PERCENT_MAX = 100.0  # a standard deviation as large as the mean: no longer a training job
+MEMBERS_MAX = 64  # GPUs of one tensor-parallel group; published ones have 8
+SIBLINGS_MAX = 4096  # more pipelines than anybody trains with; half a minute of draws
+CHANGES_ALL = 1_000_000  # more than any iteration has operations: no limit
+# Below a hundredth neither half would be worth an operation of its own.
+SHARE_MIN, SHARE_MAX = 0.01, 0.99
 
-KEYS = ("pipeline", "profile", "blocking_power_w")
-GRAPH_KEYS = ("graph", "blocking_power_w")
-LATER_KEYS = ("weight_share", "communication", "collectives", "optimizer", "jitter", "switching")
-_PIPELINE_KEYS = ("schedule", "stages", "microbatches")
-_COMMUNICATION_KEYS = ("p2p_s",)
-_COLLECTIVES: dict[str, tuple[Kind, ...]] = {
-    "tensor": ("tensor-forward", "tensor-backward"),
-    "data": ("collective",),
-}
-_MEASURED = "profile"  # the word for: as measured, at every clock
+MEASURED = "profile"  # the word for: as measured, at every clock
+_PATH = text(4096, "a path")
+_PATHS = Either(Listed(_PATH), _PATH)  # one, or one per GPU of a tensor-parallel group
+_SECONDS, _JOULES = number(0.0, TIME_S_MAX), number(0.0, ENERGY_J_MAX)
+_SHARE = percentage(PERCENT_MAX)
+
+
+def _measured(value: object) -> str:
+    if value != MEASURED:
+        allowed = f"{MEASURED} (its rows), or {{time_s: ..., energy_j: ...}}"
+        raise Fault(f"{shown(value)} is no cost", allowed)
+    return MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCost:
+    """An operation without a clock."""
+
+    time_s: float = key(number(0.0, TIME_S_MAX, above=True))
+    energy_j: float = key(number(0.0, ENERGY_J_MAX, above=True))
+
+
+_COST = Either(FixedCost, _measured)
+Given = FixedCost | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommunicationKeys:
+    p2p_s: float = key(number(0.0, TIME_S_MAX, above=True))
+    p2p_energy_j: float = key(_JOULES, 0.0)
+    synchronous: bool = key(flag, False)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveKeys:
+    tensor: Given = key(_COST, None)
+    data: Given = key(_COST, None)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineKeys:
+    schedule: Schedule = key(choice(*SCHEDULES_ALL, later=SCHEDULES_LATER))
+    stages: int = key(whole(1, STAGES_MAX))
+    microbatches: int = key(whole(1, MICROBATCHES_MAX))
+    chunks: int | None = key(whole(1, CHUNKS_MAX), None)
+    sync: Sync = key(choice("iteration", "layer"), "iteration")
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """`hold` names what must meet the deadline: 95 of 100 iterations, or their mean."""
+
+    noise: Noise
+    hold: Statistic
+
+
+@dataclass(frozen=True, slots=True)
+class JitterKeys:
+    operation: float = key(_SHARE, 0.0)
+    gpu: float = key(_SHARE, 0.0)
+    communication_s: float = key(duration(above_zero=False), 0.0, name="communication")
+    siblings: int = key(whole(1, SIBLINGS_MAX), 1)
+    hold: Statistic = key(choice("p95", "mean"), "p95")
+
+    def jitter(self) -> Jitter:
+        noise = Noise(
+            operation=self.operation,
+            gpu=self.gpu,
+            communication_s=self.communication_s,
+            siblings=self.siblings,
+        )
+        return Jitter(noise, self.hold)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchingKeys:
+    """The limits of granularity `changes`. Changes are sent ahead by the set latency, so only what
+    varies counts: where its spread is not given, all of it. A clock is held at least twice as long.
+    """
+
+    min_dwell_s: float = key(_SECONDS, 0.0)
+    max_per_iteration: int = key(whole(0, CHANGES_ALL), TWO_CHANGES.per_iteration)
+    cost_s: float = key(_SECONDS, 0.0)
+    cost_j: float = key(_JOULES, 0.0)
+    latency_s: float = key(_SECONDS, 0.0)
+    latency_spread_s: float | None = key(_SECONDS, None)
+    start_jitter_s: float = key(_SECONDS, 0.0)
+    # Of files of before: an operation that a late change catches. None does any more.
+    late: Literal["next", "within"] = key(choice("next", "within"), "next")
+
+    def limits(self) -> ChangeLimits:
+        spread_s = self.latency_s if self.latency_spread_s is None else self.latency_spread_s
+        least_s = STRETCHES_MIN * (spread_s + self.start_jitter_s)
+        return ChangeLimits(
+            per_iteration=min(self.max_per_iteration, CHANGES_MAX),
+            min_dwell_s=max(self.min_dwell_s, least_s),
+            cost_s=self.cost_s,
+            cost_j=self.cost_j,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobKeys:
+    """A pipeline with a named schedule."""
+
+    pipeline: PipelineKeys = key(PipelineKeys)
+    profile: str | tuple[str, ...] = key(_PATHS)
+    blocking_power_w: float = key(number(0.0, POWER_W_MAX))
+    weight_share: float | None = key(number(SHARE_MIN, SHARE_MAX), None)
+    communication: CommunicationKeys | None = key(CommunicationKeys, None)
+    collectives: CollectiveKeys | None = key(CollectiveKeys, None)
+    optimizer: Given = key(_COST, None)
+    jitter: JitterKeys | None = key(JitterKeys, None)
+    switching: SwitchingKeys | None = key(SwitchingKeys, None)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphJobKeys:
+    """A job whose graph is a file; it needs a profile only where costs refer to one."""
+
+    graph: str = key(_PATH)
+    blocking_power_w: float = key(number(0.0, POWER_W_MAX))
+    profile: str | tuple[str, ...] = key(_PATHS, "")
+    sync: Sync = key(choice("iteration", "layer"), "iteration")
+    jitter: JitterKeys | None = key(JitterKeys, None)
+    switching: SwitchingKeys | None = key(SwitchingKeys, None)
 
 
 @dataclass(slots=True)
@@ -67,30 +194,25 @@ class Costs:
     kinds: set[Kind] = field(default_factory=set)
     fixed: dict[Kind, ClockOption] = field(default_factory=dict)
 
+    def add(self, given: Given, *kinds: Kind) -> None:
+        """`profile`, a fixed time and energy, or nothing."""
+        if given is None:
+            return
+        self.kinds.update(kinds)
+        if isinstance(given, FixedCost):
+            option = ClockOption(ANY_CLOCK_MHZ, given.time_s, given.energy_j)
+            self.fixed.update(dict.fromkeys(kinds, option))
 
-def read_pipeline(document: Document, given: object) -> Pipeline:
-    """The shape. Raises BadInput, also where the schedule does not take it."""
+
+def read_pipeline(document: Document, keys: PipelineKeys) -> Pipeline:
+    """The shape. Raises BadInput where the schedule does not take it."""
     where = ("pipeline",)
-    shape = mapping(document, where, given, _PIPELINE_KEYS, ("chunks", "sync"))
-    schedule: Schedule = value(
-        document,
-        (*where, "schedule"),
-        shape["schedule"],
-        choice(*SCHEDULES_ALL, later=SCHEDULES_LATER),
-    )
-    if schedule not in SCHEDULES_ALL:
-        what = f"schedule {schedule} is not available yet"
+    if keys.schedule not in SCHEDULES_ALL:
+        what = f"schedule {keys.schedule} is not available yet"
         raise document.bad((*where, "schedule"), what, " | ".join(SCHEDULES_ALL))
-    stages = value(document, (*where, "stages"), shape["stages"], whole(1, STAGES_MAX))
-    microbatches = value(
-        document, (*where, "microbatches"), shape["microbatches"], whole(1, MICROBATCHES_MAX)
-    )
-    chunks = None
-    if "chunks" in shape:
-        chunks = value(document, (*where, "chunks"), shape["chunks"], whole(1, CHUNKS_MAX))
-    sync = read_sync(document, (*where, "sync"), shape)
+    chunks = chunks_of(keys.schedule, keys.chunks)
     pipeline = Pipeline(
-        schedule, stages, microbatches, sync=sync, chunks=chunks_of(schedule, chunks)
+        keys.schedule, keys.stages, keys.microbatches, sync=keys.sync, chunks=chunks
     )
     complaint = misfit(pipeline)
     if complaint:
@@ -98,24 +220,17 @@ def read_pipeline(document: Document, given: object) -> Pipeline:
     return pipeline
 
 
-def read_sync(document: Document, place: KeyPath, keys: dict[str, object]) -> Sync:
-    """When data-parallel siblings wait for each other; a policy has the same key."""
-    sync: Sync = value(document, place, keys.get("sync", "iteration"), choice("iteration", "layer"))
-    return sync
-
-
-def read_costs(document: Document, data: dict[str, object]) -> Costs:
-    """What goes on beside the computation. Raises BadInput."""
-    costs = Costs()
-    if "communication" in data:
-        _communication(document, data["communication"], costs)
-    if "collectives" in data:
-        place = ("collectives",)
-        groups = mapping(document, place, data["collectives"], (), tuple(_COLLECTIVES))
-        for word, given in groups.items():
-            _cost(document, (*place, word), given, _COLLECTIVES[word], costs)
-    if "optimizer" in data:
-        _cost(document, ("optimizer",), data["optimizer"], ("optimizer",), costs)
+def costs_of(keys: JobKeys) -> Costs:
+    """What goes on beside the computation."""
+    costs, sends = Costs(), keys.communication
+    if sends is not None:
+        costs.transfers = "synchronous" if sends.synchronous else "overlapped"
+        option = ClockOption(ANY_CLOCK_MHZ, sends.p2p_s, sends.p2p_energy_j)
+        costs.fixed.update(dict.fromkeys(SENDS, option))
+    if keys.collectives is not None:
+        costs.add(keys.collectives.tensor, "tensor-forward", "tensor-backward")
+        costs.add(keys.collectives.data, "collective")
+    costs.add(keys.optimizer, "optimizer")
     return costs
 
 
@@ -130,123 +245,3 @@ def must_be_bounded(document: Document, pipeline: Pipeline) -> None:
         what = f"{stages} stages x {microbatches} microbatches x {each} operations"
         allowed = f"at most {OPERATIONS_MAX} operations"
         raise document.bad(("pipeline", "microbatches"), what, allowed)
-
-
-def _communication(document: Document, given: object, costs: Costs) -> None:
-    place = ("communication",)
-    keys = mapping(document, place, given, _COMMUNICATION_KEYS, ("p2p_energy_j", "synchronous"))
-    time_s = value(document, (*place, "p2p_s"), keys["p2p_s"], number(0.0, TIME_S_MAX, above=True))
-    energy_j = value(
-        document,
-        (*place, "p2p_energy_j"),
-        keys.get("p2p_energy_j", 0.0),
-        number(0.0, ENERGY_J_MAX),
-    )
-    synchronous = keys.get("synchronous", False)
-    if not isinstance(synchronous, bool):
-        what = f"{shown(synchronous)} is neither"
-        raise document.bad((*place, "synchronous"), what, "true | false")
-    costs.transfers = "synchronous" if synchronous else "overlapped"
-    for kind in SENDS:
-        costs.fixed[kind] = ClockOption(ANY_CLOCK_MHZ, time_s, energy_j)
-
-
-def _cost(
-    document: Document, place: KeyPath, given: object, kinds: tuple[Kind, ...], costs: Costs
-) -> None:
-    """`profile`, or a mapping with a fixed time and energy."""
-    costs.kinds.update(kinds)
-    if given == _MEASURED:
-        return
-    if not isinstance(given, dict):
-        allowed = f"{_MEASURED} (rows of {', '.join(kinds)}), or {{time_s: ..., energy_j: ...}}"
-        raise document.bad(place, f"{shown(given)} is no cost", allowed)
-    keys = mapping(document, place, given, ("time_s", "energy_j"))
-    above = (number(0.0, TIME_S_MAX, above=True), number(0.0, ENERGY_J_MAX, above=True))
-    option = ClockOption(
-        ANY_CLOCK_MHZ,
-        value(document, (*place, "time_s"), keys["time_s"], above[0]),
-        value(document, (*place, "energy_j"), keys["energy_j"], above[1]),
-    )
-    costs.fixed.update(dict.fromkeys(kinds, option))
-
-
-PERCENT_MAX = 100.0  # a standard deviation as large as the mean: no longer a training job
-SIBLINGS_MAX = 4096  # more pipelines than anybody trains with; half a minute of draws
-_JITTER_KEYS = ("operation", "gpu", "communication", "siblings", "hold")
-
-
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """`hold` names what must meet the deadline: 95 of 100 iterations, or their mean."""
-
-    noise: Noise
-    hold: Statistic
-
-
-def read_jitter(document: Document, data: dict[str, object]) -> Jitter | None:
-    """None where the job file has no such key. Raises BadInput."""
-    if "jitter" not in data:
-        return None
-    place = ("jitter",)
-    keys = mapping(document, place, data["jitter"], (), _JITTER_KEYS)
-    share, delay = percentage(PERCENT_MAX), duration(above_zero=False)
-    hold: Statistic = value(
-        document, (*place, "hold"), keys.get("hold", "p95"), choice("p95", "mean")
-    )
-    return Jitter(
-        Noise(
-            operation=value(document, (*place, "operation"), keys.get("operation", 0), share),
-            gpu=value(document, (*place, "gpu"), keys.get("gpu", 0), share),
-            communication_s=value(
-                document, (*place, "communication"), keys.get("communication", 0), delay
-            ),
-            siblings=value(
-                document, (*place, "siblings"), keys.get("siblings", 1), whole(1, SIBLINGS_MAX)
-            ),
-        ),
-        hold,
-    )
-
-
-SECONDS_MAX, JOULES_MAX = 1e6, 1e12  # as for operations
-CHANGES_ALL = 1_000_000  # more than any iteration has operations: no limit
-_SWITCHING_KEYS = (
-    "min_dwell_s",
-    "max_per_iteration",
-    "cost_s",
-    "cost_j",
-    "latency_s",
-    "latency_spread_s",
-    "start_jitter_s",
-    "late",
-)
-
-
-def read_switching(document: Document, data: dict[str, object]) -> ChangeLimits | None:
-    """The limits of granularity `changes`; None where the job file has no such key. Changes are
-    sent ahead by the set latency, so only what varies counts: where its spread is not given, all
-    of it. A stretch at one clock is at least twice as long. Raises BadInput."""
-    if "switching" not in data:
-        return None
-    place = ("switching",)
-    keys = mapping(document, place, data["switching"], (), _SWITCHING_KEYS)
-    seconds, joules = number(0.0, SECONDS_MAX), number(0.0, JOULES_MAX)
-
-    def amount(key: str, default: float = 0.0) -> float:
-        reader = joules if key.endswith("_j") else seconds
-        return value(document, (*place, key), keys.get(key, default), reader)
-
-    most = TWO_CHANGES.per_iteration
-    if "max_per_iteration" in keys:
-        reader = whole(0, CHANGES_ALL)
-        most = value(document, (*place, "max_per_iteration"), keys["max_per_iteration"], reader)
-    # Of files of before: an operation that a late change catches. None does any more.
-    value(document, (*place, "late"), keys.get("late", "next"), choice("next", "within"))
-    uncertain_s = amount("latency_spread_s", amount("latency_s")) + amount("start_jitter_s")
-    return ChangeLimits(
-        per_iteration=min(most, CHANGES_MAX),
-        min_dwell_s=max(amount("min_dwell_s"), STRETCHES_MIN * uncertain_s),
-        cost_s=amount("cost_s"),
-        cost_j=amount("cost_j"),
-    )

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from joulecut_wire.command import FINE, guarded
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, not_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Command:
 
 # What only the engine brings: a policy that names a run file needs it for its prediction.
 NUMERIC = ("numba", "numpy", "scipy", "sklearn")
+WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, which a command needs
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
 COMMANDS: dict[str, Command] = {
@@ -94,12 +95,13 @@ def dispatch(argv: list[str]) -> int:
     except ModuleNotFoundError as error:  # also where the command itself imports later
         if (error.name or "").startswith("joulecut"):
             raise
-        extra = "engine" if error.name in NUMERIC else command.extra
-        if extra == "check" and error.name in GRPC:
+        extra = command.extra
+        if error.name in NUMERIC and extra not in WITH_ENGINE:
+            extra = "engine"
+        elif error.name in GRPC and extra == "check":
             extra = "controller"
-        raise Unavailable(
-            f"{name} needs {error.name}, which is not installed: pip install 'joulecut[{extra}]'"
-        ) from None
+        what = f"{name} needs {error.name}, which is not installed"
+        raise not_installed(what, extra) from None
     return status
 
 

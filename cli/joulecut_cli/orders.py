@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import Controller, Json, quoted
+from joulecut_cli.controller_client import Controller, Json, quoted, understood
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire import duration
 from joulecut_wire.command import FAILED, FINE, Parser
@@ -29,6 +29,7 @@ RESUMABLE = (
 )
 
 
+@understood
 def pause(argv: list[str]) -> int:
     """Raises BadInput for a bad flag or an unknown job, Unavailable without a leader."""
     parser = Parser(
@@ -45,6 +46,7 @@ def pause(argv: list[str]) -> int:
     return print_result(controller.order(path, all=given.all, reason=given.reason), given)
 
 
+@understood
 def resume(argv: list[str]) -> int:
     """Resumes a job at its controller, or ends the release window of a node at its agent.
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, Json, quoted
+from joulecut_cli.controller_client import Controller, Json, quoted, understood
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FINE, Parser
@@ -27,23 +27,17 @@ DIGEST_SHOWN = 12  # letters, as of a policy
 NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput where the file is wrong, Unavailable without a controller to ask."""
-    actions = {
-        "check": _check,
-        "diff": _diff,
-        "profiles": _profiles,
-        "upload": _upload,
-        "remove": _remove,
-    }
-    if not argv or argv[0] not in {*actions, "-h", "--help"}:
+    if not argv or argv[0] not in {*SUBCOMMANDS, "-h", "--help"}:
         given = f"{argv[0]!r} is no action" if argv else "no action"
         allowed = (
             f"{PROG} check FILE [--json], {PROG} diff FILE, {PROG} profiles, "
             f"{PROG} upload PROFILE.csv, {PROG} remove NAME"
         )
         raise BadInput(PROG, given, allowed)
-    return actions.get(argv[0], lambda _: _check(argv))(argv[1:])
+    return SUBCOMMANDS.get(argv[0], lambda _: _check(argv))(argv[1:])
 
 
 def _check(argv: list[str]) -> int:
@@ -455,3 +449,12 @@ def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]
 
 def _word(value: Any) -> str:
     return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
+
+
+SUBCOMMANDS = {
+    "check": _check,
+    "diff": _diff,
+    "profiles": _profiles,
+    "upload": _upload,
+    "remove": _remove,
+}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from joulecut_cli import outfile
-from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.controller_client import Controller, Json, understood
 from joulecut_cli.figures import ago, percent, table
 from joulecut_cli.status import add_controller_flags
 from joulecut_controller.learn.measured_profile import MeasuredProfile, Origin, measured_profile
@@ -24,6 +24,7 @@ CLOCKS_ENOUGH = 3  # of a stage: a line through two has no curve
 SETTINGS_PER_STAGE = 5  # a job of eight stages is learnt with about 40 (docs/probing.md)
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput for a bad flag or job, Unavailable without a controller or enough windows."""
     parser = Parser(

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterator
 
-from joulecut_cli.controller_client import Controller, Json
+from joulecut_cli.controller_client import Controller, Json, understood
 from joulecut_cli.figures import gpu_name, joules, mhz, percent, seconds, sentence
 from joulecut_cli.status import MODES, add_controller_flags, plan_name
 from joulecut_wire.command import FINE, Parser
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput for an unknown job, Unavailable without a controller."""
     parser = Parser(

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import Controller, Gone, Json, Standby
+from joulecut_cli.controller_client import Controller, Gone, Json, Standby, understood
 from joulecut_cli.orders import add_certificate_flags, add_order_flags, agent_of, print_result
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, JoulecutError
@@ -23,6 +23,7 @@ AGENTS_AT_ONCE = 32  # each call is a handshake and a wait; a thousand nodes tak
 WAYS = "--agents HOST:PORT,... or --config controller.yaml calls the agents directly"
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Raises BadInput for a bad flag or an unknown name, Unavailable where nothing answers."""
     parser = _parser()

@@ -12,6 +12,7 @@ from joulecut_cli.controller_client import (
     Controller,
     Json,
     stands_by,
+    understood,
     where_to_ask,
 )
 from joulecut_cli.figures import (
@@ -102,6 +103,7 @@ MODES = {
 }
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Prints the status. Raises BadInput for a bad flag or URL, Unavailable without controller."""
     parser = Parser("joulecut status", "Fleet and jobs on one screen, at the last pass.")

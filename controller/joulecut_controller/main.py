@@ -10,7 +10,7 @@ from pathlib import Path
 from joulecut_controller import __version__, log
 from joulecut_wire import log_line
 from joulecut_wire.command import Parser, guarded
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import not_installed
 
 
 def main() -> int:
@@ -28,9 +28,9 @@ def run(argv: list[str]) -> int:
     )  # fmt: skip
     args = parser.parse_args(argv)
     log.use(args.log_format)
-    for module in ("yaml", "pydantic", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
+    for module in ("yaml", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):
         if find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed: pip install 'joulecut[controller]'")
+            raise not_installed(f"{module} is not installed", "controller")
 
     from joulecut_controller import config  # noqa: PLC0415 -- only with a role
 

@@ -32,12 +32,14 @@ class Document:
     def where(self, path: Iterable[str | int] = ()) -> str:
         """`file:line: key.path[0]` of the nearest place that exists in the file."""
         wanted = tuple(path)
-        known = wanted
-        while known and known not in self.lines:
-            known = known[:-1]
-        line = self.lines.get(known, 1)
-        label = show(wanted)
+        line, label = self.line(wanted), show(wanted)
         return f"{self.name}:{line}: {label}" if label else f"{self.name}:{line}"
+
+    def line(self, path: KeyPath) -> int:
+        """Of the nearest place that exists in the file."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
 
     def bad(self, path: Iterable[str | int], what: str, allowed: str = "") -> BadInput:
         return BadInput(self.where(path), what, allowed)

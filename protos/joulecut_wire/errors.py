@@ -5,6 +5,8 @@ JoulecutError
   Unavailable         not possible now or here: a missing extra, a dead peer (exit status 1)
 """
 
+from pathlib import Path
+
 
 class JoulecutError(Exception):
     """Root of all errors that reach a user as one line."""
@@ -32,6 +34,16 @@ class Unavailable(JoulecutError):
         super().__init__(_flat(text))
 
 
+def not_installed(what: str, extra: str, otherwise: str = "") -> Unavailable:
+    """`what` is missing, and an extra brings it: of this checkout, or of the wheel of a release,
+    since no index has the package.
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    place = str(checkout) if (checkout / "pyproject.toml").exists() else WHEEL
+    return Unavailable(f"{what}: pip install '{place}[{extra}]'{otherwise}")
+
+
+WHEEL = "joulecut-VERSION-py3-none-any.whl"
 LINE_LENGTH_MAX = 300  # A value pasted by accident must not fill the terminal.
 
 

@@ -1,6 +1,7 @@
 """`joulecut deploy`: the files of the release, whole and usable where they are written."""
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -48,3 +49,25 @@ def test_an_unknown_kind_and_a_file_in_the_way_are_one_line(tmp_path: Path) -> N
     for place in (tmp_path / "file", tmp_path / "file/below"):
         with pytest.raises(BadInput):
             run(["helm", str(place)])
+
+
+def test_a_disk_that_takes_no_more_leaves_nothing_and_is_named(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    (tmp_path / "empty").mkdir()
+    for name in ("new", "empty"):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+        try:
+            with pytest.raises(BadInput, match="File too large"):
+                run(["helm", str(tmp_path / name)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_the_files_go_into_an_empty_directory_that_one_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["grafana", "."]) == 0
+    assert (tmp_path / "prometheus.yaml").is_file()

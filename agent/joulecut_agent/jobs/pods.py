@@ -5,19 +5,19 @@ least permission that gives both. A node requests its own few GPU pods, once eac
 in a thread that nothing waits for.
 """
 
-import http.client
-import json
 import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from joulecut_agent.jobs.settings import ApiServer
 from joulecut_agent.log import log
+from joulecut_wire.http_client import Server
 
 ANSWER_WAIT_S = 2.0
 ANSWER_BYTES_MAX = 4 << 20  # etcd holds no object above 1.5 MB
@@ -52,7 +52,6 @@ class ApiPods:
         self._lock = threading.Lock()
         self._wanted: tuple[Key, ...] = ()
         self._known: dict[Key, tuple[Pod | None, float]] = {}
-        self._connection: http.client.HTTPSConnection | None = None
         self._wake = threading.Event()
         self._leaving = False
         self._logged = ""
@@ -92,7 +91,6 @@ class ApiPods:
             pause_s = self._turn()
             self._wake.wait(pause_s)
             self._wake.clear()
-        self._drop()
 
     def _turn(self) -> float:
         """Fetches the pods that are due; returns the seconds until the next."""
@@ -104,8 +102,7 @@ class ApiPods:
                 continue
             try:
                 pod = self._fetch(key)
-            except (OSError, http.client.HTTPException, ValueError) as error:
-                self._drop()
+            except (OSError, ValueError) as error:
                 self._log_once(f"{type(error).__name__}: {error}")
                 return DOWN_S
             known = self._known.get(key, (None, 0.0))[0]
@@ -122,34 +119,24 @@ class ApiPods:
 
     def _fetch(self, key: Key) -> Pod | None:
         """None if there is no such pod, or no permission to get it."""
-        connection = self._connection
-        if connection is None:
-            # A rotated CA is read with the next connection, and each failure ends one.
-            context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
-            connection = self._connection = http.client.HTTPSConnection(
-                self._server.host, self._server.port, timeout=ANSWER_WAIT_S, context=context
-            )
+        # Read each time: both are rotated.
+        context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
         token = (self._server.credentials / "token").read_text().strip()
-        path = f"/api/v1/namespaces/{quote(key[0], '')}/pods/{quote(key[1], '')}"
-        headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        raw = answer.read(ANSWER_BYTES_MAX)
-        if answer.status == http.client.OK:
+        answer = Server(self._server.host, self._server.port, context).ask(
+            f"/api/v1/namespaces/{quote(key[0], '')}/pods/{quote(key[1], '')}",
+            within_s=ANSWER_WAIT_S,
+            bytes_max=ANSWER_BYTES_MAX,
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+        )
+        if answer.status == HTTPStatus.OK:
             self._logged = ""
-            return _pod(json.loads(raw))
-        if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
-            self._log_once(f"status {answer.status} for pods of namespace {key[0]}")
-        if answer.status >= http.client.INTERNAL_SERVER_ERROR:
+            return _pod(answer.json())
+        if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+            return None
+        self._log_once(f"status {answer.status} for pods of namespace {key[0]}")
+        if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise ValueError(f"status {answer.status}")
-        if answer.status not in {http.client.NOT_FOUND, http.client.GONE}:
-            return self._known.get(key, (None, 0.0))[0]
-        return None
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        return self._known.get(key, (None, 0.0))[0]
 
     def _log_once(self, line: str) -> None:
         if line != self._logged:

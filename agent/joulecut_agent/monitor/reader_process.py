@@ -20,7 +20,7 @@ from joulecut_agent import memory
 from joulecut_agent.monitor import reader_protocol as wire
 from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import Transient
-from joulecut_wire.errors import JoulecutError, Unavailable
+from joulecut_wire.errors import JoulecutError, not_installed
 
 
 class _ReaderLoop:
@@ -112,8 +112,7 @@ def _load(address: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except ImportError as error:
-        what = f"device {address} cannot be loaded: {error}; pip install 'joulecut[all]' has it"
-        raise Unavailable(what) from None
+        raise not_installed(f"device {address} cannot be loaded: {error}", "all") from None
 
 
 if __name__ == "__main__":

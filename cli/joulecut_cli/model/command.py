@@ -44,7 +44,7 @@ def _sweep(argv: list[str]) -> int:
     parser.add_argument("sweep", type=Path, metavar="SWEEP.yaml")
     parser.add_argument("--out", metavar="FILE", help="write every layout: .csv or .parquet")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
-    parser.add_argument("--jobs", type=int, default=-1, metavar="N", help="processes (default all)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (default: one per core)")
     parser.add_argument("--scheduler", metavar="ADDRESS", help="of a Dask cluster: tcp://HOST:PORT")
     parser.add_argument("--fresh", action="store_true", help="forget what an earlier run did")
     _json(parser)

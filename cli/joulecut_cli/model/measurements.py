@@ -8,7 +8,6 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.policy.quantity import Fault, nearest
 from joulecut_controller.sources import csv_file
 from joulecut_controller.sources.run_file import reader, usual_shape
 from joulecut_engine.model.architecture import Architecture
@@ -17,6 +16,7 @@ from joulecut_engine.model.catalogue import ARCHITECTURES
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.system import System
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import Fault, nearest
 
 BYTES_MAX = 32 << 20
 ROWS_MIN = 3  # fewer say nothing about what a calibration leaves out

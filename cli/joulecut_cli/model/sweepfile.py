@@ -11,12 +11,12 @@ what the other keys leave.
 """
 
 import hashlib
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-from joulecut_controller.policy.quantity import nearest, shown
 from joulecut_controller.sources.run_file import (
+    FileKeys,
     check_clock,
     read_cost,
     read_model,
@@ -24,15 +24,16 @@ from joulecut_controller.sources.run_file import (
     read_system,
     reader,
 )
-from joulecut_controller.sources.yaml_keys import mapping, value
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.run import RECOMPUTES, SCHEDULES, ZERO_MAX, Run
 from joulecut_engine.model.sweep import Space
 from joulecut_engine.model.system import System
 from joulecut_wire.document import Document, load
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import nearest, shown
+from joulecut_wire.section import key, taken
+from joulecut_wire.section import read as read_section
 
-KEYS, OPTIONAL = ("model", "system", "run", "sweep"), ("cost",)
 ALL = "all"
 USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
          "sequence_parallel", "zero", "overlap_gradients", "clock_mhz")  # fmt: skip
@@ -45,21 +46,28 @@ CLOCKS = (1.0, 0.925, 0.85, 0.775, 0.7, 0.625)
 SCHEDULES_ALL = SCHEDULES
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepKeys(FileKeys):
+    """A run file, and what is swept."""
+
+    sweep: object = key(lambda value: value)
+
+
 def read(path: Path) -> tuple[Space, str]:
     """The space, and a digest of all that its answer depends on. Raises BadInput."""
     document = load(path)
-    data = mapping(document, (), document.data, KEYS, OPTIONAL)
-    given_run = data["run"]
+    keys: SweepKeys = read_section(document, SweepKeys, document.data)
+    given_run = keys.run
     if isinstance(given_run, dict):  # the product is checked per layout
         given_run = {"data": 1, **given_run}
     run = read_run(document, ("run",), given_run)
-    architecture = read_model(document, path, data["model"], run.sequence)
-    system = read_system(document, path, data["system"])
-    choices = _choices(document, data["sweep"], run, architecture, system)
+    architecture = read_model(document, path, keys.model, run.sequence)
+    system = read_system(document, path, keys.system)
+    choices = _choices(document, keys.sweep, run, architecture, system)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
     for clock_mhz in choices.get("clock_mhz", ()):
         check_clock(document, ("sweep", "clock_mhz"), clock_mhz, system)
-    cost = read_cost(document, data)
+    cost = read_cost(document, keys)
     space = Space(
         architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue
     )  # fmt: skip
@@ -80,20 +88,20 @@ def _choices(
         allowed = f"{ALL}, or a mapping of keys of run to lists"
         raise document.bad(place, f"{shown(given)} sweeps nothing", allowed)
     found: dict[str, tuple[Any, ...]] = {}
-    for key, values in given.items():
-        where = (*place, key)
-        if key not in known:
-            what = f"unknown key{nearest(key, tuple(known))}"
+    for name, values in given.items():
+        where = (*place, name)
+        if name not in known:
+            what = f"unknown key{nearest(name, tuple(known))}"
             raise document.bad(where, what, ", ".join(known))
         if values == ALL:
-            found[key] = _all(document, key, run, architecture, system)
+            found[name] = _all(document, name, run, architecture, system)
             continue
         if not isinstance(values, list) or not 1 <= len(values) <= VALUES_MAX:
             allowed = f"{ALL}, or a list of 1 to {VALUES_MAX} values"
             raise document.bad(where, f"{shown(values)} is no list", allowed)
-        read_one = reader(known[key])
-        each = [value(document, (*where, i), one, read_one) for i, one in enumerate(values)]
-        found[key] = tuple(dict.fromkeys(each))
+        read_one = reader(known[name])
+        each = [taken(document, read_one, one, (*where, i)) for i, one in enumerate(values)]
+        found[name] = tuple(dict.fromkeys(each))
     return found
 
 

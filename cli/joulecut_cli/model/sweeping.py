@@ -37,7 +37,7 @@ from joulecut_engine.model.sweep import (
     run_of,
 )
 from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, Unavailable, not_installed
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 SUFFIXES = (".csv", ".parquet")
@@ -52,8 +52,8 @@ def run(options: Namespace) -> int:
         from joulecut_cli import plot
 
         picture = plot.target(options.plot)
-    if options.jobs == 0 or options.jobs < -1:
-        raise BadInput("--jobs", str(options.jobs), "1 or more, or -1 for all cores")
+    if options.jobs is not None and options.jobs < 1:
+        raise BadInput("--jobs", str(options.jobs), "1 or more; without --jobs all cores")
     space, digest = sweepfile.read(options.sweep)
     store = _Store(sweepfile.folder_of(options.sweep), digest, fresh=options.fresh)
     began_s = time.perf_counter()
@@ -124,7 +124,7 @@ def _evaluated(space: Space, store: _Store, options: Namespace) -> list[Found]:
         if kept is not None:
             found[place] = kept
     left = [place for place in range(len(parts)) if place not in found]
-    with _workers(options.scheduler, options.jobs) as jobs, Progress("layouts") as progress:
+    with _workers(options.scheduler, options.jobs or -1) as jobs, Progress("layouts") as progress:
         for some in _batches(left, jobs):
             for place, one in zip(some, _together([parts[i] for i in some], jobs), strict=True):
                 store.save(place, one)
@@ -145,9 +145,8 @@ def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        raise Unavailable(
-            "--scheduler needs distributed, which is not installed: pip install 'joulecut[dask]'"
-        ) from None
+        what = "--scheduler needs distributed, which is not installed"
+        raise not_installed(what, "dask") from None
     try:
         client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
@@ -185,10 +184,8 @@ def _pyarrow() -> Any:
     try:
         from pyarrow import parquet, table
     except ModuleNotFoundError:
-        raise Unavailable(
-            "Parquet needs pyarrow, which is not installed: pip install 'joulecut[parquet]', "
-            "or write .csv"
-        ) from None
+        what = "Parquet needs pyarrow, which is not installed"
+        raise not_installed(what, "parquet", ", or write .csv") from None
     return parquet, table
 
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from joulecut_cli.chart import require
-from joulecut_cli.controller_client import DEFAULT_URL, Json
+from joulecut_cli.controller_client import DEFAULT_URL, Json, understood
 from joulecut_cli.report.owners import by_owner, by_text
 from joulecut_cli.report.page import receipt_html, report_html
 from joulecut_cli.report.source import Asked, FromController, Source
@@ -22,6 +22,7 @@ CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
 _NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
+@understood
 def run(argv: list[str]) -> int:
     """Prints a report or a receipt. Raises BadInput, Unavailable."""
     given = _parsed(argv)

@@ -36,7 +36,7 @@ class FromController:
 
     def report(self, asked: Asked) -> Json:
         """Raises Unavailable."""
-        return self._controller.report(_query(asked))
+        return self._controller.report(_query(asked) | {"job": asked.job})
 
     def receipt(self, asked: Asked) -> Json:
         """Raises BadInput for an unknown job, Unavailable."""
@@ -44,7 +44,7 @@ class FromController:
 
 
 def _query(asked: Asked) -> dict[str, str]:
-    query = {"since_s": f"{asked.since_s:g}", "job": asked.job}
+    query = {"since_s": f"{asked.since_s:g}"}
     if asked.co2_g_per_kwh is not None:
         query["co2"] = f"{asked.co2_g_per_kwh:g}"
     if asked.points:

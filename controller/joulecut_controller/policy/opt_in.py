@@ -9,7 +9,6 @@ reason; an entry's own target stays where a word against it is refused. Pure.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from joulecut_controller.policy import quantity
 from joulecut_controller.policy.owner import (
     KUBERNETES,
     SLURM,
@@ -19,16 +18,22 @@ from joulecut_controller.policy.owner import (
     matches_slurm,
 )
 from joulecut_controller.policy.owner import shared as has_several_owners
-from joulecut_controller.policy.policy import JobPolicy, PodMatch, Policy, Slo, SlurmJobMatch
+from joulecut_controller.policy.policy import (
+    SLOWDOWN,
+    JobPolicy,
+    PodMatch,
+    Policy,
+    Slo,
+    SlurmJobMatch,
+)
 from joulecut_wire.messages import Allocation
+from joulecut_wire.quantity import Fault
 
 # As agents put them among the labels of an owner.
 POLICY, MAX_SLOWDOWN = "joulecut.dev/policy", "joulecut.dev/max-slowdown"
 JOBS_MAX = 1_000  # each is a row of the page, and a job of every pass
 SHOWN_MAX = 80  # letters of a word that a job says, in a sentence
 NAME_MAX = 253
-
-_read_percentage = quantity.percentage(100.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +156,8 @@ def _target(job: JobPolicy, words: Words) -> Slo | str:
     most = job.opt_in.max_slowdown
     most = job.slo.max_slowdown if most is None else most
     try:
-        ratio = _read_percentage(words.max_slowdown)
-    except quantity.Fault as fault:
+        ratio = SLOWDOWN(words.max_slowdown)
+    except Fault as fault:
         return f"{asked}: {fault.allowed}"
     allowed = f"{asked} is more than entry {job.name} allows, {most * 100:.6g}%"
     return replace(job.slo, max_slowdown=ratio) if ratio <= most else allowed

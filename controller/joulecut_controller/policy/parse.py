@@ -6,44 +6,18 @@ available in this version.
 """
 
 from collections.abc import Callable
-from typing import Literal, cast
 
-from pydantic import ValidationError
-
-from joulecut_controller.policy.diagnostics import empty_values, first, of_shape
-from joulecut_controller.policy.policy import (
-    ClockPolicy,
-    Cost,
-    FoundJobsPolicy,
-    GranularityAsked,
-    JobPolicy,
-    Mode,
-    OptIn,
-    PodMatch,
-    Policy,
-    Ranks,
-    Slo,
-    SlurmJobMatch,
-    Verify,
-)
-from joulecut_controller.policy.quantity import shown
+from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
 from joulecut_controller.policy.rate_query import RateQuery
-from joulecut_controller.policy.schema import (
-    API_VERSION,
-    KIND,
-    ClusterKeys,
-    JobKeys,
-    PipelineKeys,
-    PolicyKeys,
-    SloKeys,
-    SlurmMatch,
-)
-from joulecut_controller.policy.validation import contradictions, not_yet, shape_of
+from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PipelineKeys, PolicyKeys
+from joulecut_controller.policy.validation import contradictions, not_yet
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, mismatch
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import shown
+from joulecut_wire.section import first, read
 
 Profiles = Callable[[str], Profile]
 # Of a run file: predicted profile, blocking power, and the pipeline that it describes.
@@ -61,30 +35,16 @@ def parse(document: Document, profiles: Profiles, models: Models | None = None) 
     """
     _is_a_policy(document)
     _is_bounded(document)
-    try:
-        keys = PolicyKeys.model_validate(document.data)
-    except ValidationError as error:
-        diagnostic = first(document, of_shape(error, PolicyKeys))
-        assert diagnostic is not None
-        raise diagnostic from None
-    fault = (
-        first(document, empty_values(document.data))
-        or first(document, contradictions(keys))
-        or first(document, not_yet(keys))
-    )
-    if fault:
+    keys: PolicyKeys = read(document, PolicyKeys, document.data)
+    if fault := first(document, contradictions(keys)) or first(document, not_yet(keys)):
         raise fault
-    jobs = tuple(
-        _job(document, ("jobs", number), job, keys.mode, _Costs(document, profiles, models))
-        for number, job in enumerate(keys.jobs)
-    )
+    costs = _Costs(document, profiles, models)
+    jobs = (_job(document, ("jobs", i), job, keys.mode, costs) for i, job in enumerate(keys.jobs))
     return Policy(
         mode=keys.mode,
-        jobs=jobs,
-        found_jobs=FoundJobsPolicy(
-            "off" if keys.found_jobs.mode == "off" else "recommend", keys.found_jobs.max_slowdown
-        ),
-        cost=_cost(keys.cluster),
+        jobs=tuple(jobs),
+        found_jobs=keys.found_jobs,
+        cost=keys.cluster.cost,
         source=document.name,
         power_budget_w=keys.cluster.power_budget_w,
     )
@@ -179,8 +139,8 @@ class _Costs:
 
 
 def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _Costs) -> JobPolicy:
-    groups = keys.match.gpus if keys.match and keys.match.gpus else []
-    pipeline = shape_of(keys.pipeline) if keys.pipeline else None
+    match, rate = keys.match, keys.slo.rate
+    pipeline = keys.pipeline.shape() if keys.pipeline else None
     profile, watts = None, 0.0
     if pipeline and keys.pipeline:
         profile, watts = costs.read(keys.pipeline, pipeline, path)
@@ -189,39 +149,24 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
     return JobPolicy(
         name=keys.name,
         mode=effective_mode(mode, keys.mode),
-        slo=_slo(keys.slo),
-        gpus=tuple(gpu for references in groups for gpu in references),
-        clocks=ClockPolicy(
-            granularity=cast("GranularityAsked | None", keys.clocks.granularity),
-            changes=keys.clocks.changes,
-            changes_given="changes" in keys.clocks.model_fields_set,
-            min_mhz=keys.clocks.min_mhz,
-            min_dwell_s=keys.clocks.min_dwell,
-        ),
+        slo=keys.slo.target(),
+        gpus=match.listed if match else (),
+        clocks=keys.clocks,
         pipeline=pipeline,
         profile=profile,
-        rate=keys.slo.rate if isinstance(keys.slo.rate, RateQuery) else None,
-        power_signature=keys.slo.rate == "power-signature",
+        rate=rate if isinstance(rate, RateQuery) else None,
+        power_signature=rate == "power-signature",
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,
-        ranks=cast("Ranks", keys.ranks.source),
-        pods=_pods(keys),
-        slurm=_slurm(keys.match.slurm if keys.match else None),
+        ranks=keys.ranks.source,
+        pods=match.kubernetes if match else None,
+        slurm=match.slurm if match else None,
         rank_order=keys.ranks.order,
-        verify=Verify(keys.verify.holdout, keys.verify.window),
-        tenant=keys.tenant or "",
-        opt_in=OptIn(keys.opt_in.allow, keys.opt_in.max_slowdown_up_to, _slurm(keys.opt_in.slurm)),
+        verify=keys.verify,
+        tenant=keys.tenant,
+        opt_in=keys.opt_in,
     )
-
-
-def _pods(keys: JobKeys) -> PodMatch | None:
-    match = keys.match.kubernetes if keys.match else None
-    return PodMatch(match.namespace, tuple(sorted(match.labels.items()))) if match else None
-
-
-def _slurm(keys: SlurmMatch | None) -> SlurmJobMatch | None:
-    return SlurmJobMatch(**keys.model_dump(exclude_none=True)) if keys else None
 
 
 def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profile: Profile) -> None:
@@ -233,29 +178,3 @@ def _floor_is_low_enough(document: Document, path: KeyPath, min_mhz: int, profil
             f"{min_mhz} is above every clock of the profile",
             f"up to {highest}",
         )
-
-
-def _slo(keys: SloKeys) -> Slo:
-    held: Literal["mean", "p95"] = "p95" if keys.statistic == "p95" else "mean"
-    rate, time_s = keys.min_rate, keys.max_iteration_time
-    if rate is not None:
-        return Slo(max_iteration_time_s=rate.iteration_time_s, given_as="min_rate", statistic=held)
-    if time_s is not None:
-        return Slo(max_iteration_time_s=time_s, given_as="max_iteration_time", statistic=held)
-    return Slo(
-        max_slowdown=keys.max_slowdown,
-        given_as="max_slowdown",
-        statistic=held,
-        tolerance=keys.tolerance,
-    )
-
-
-def _cost(keys: ClusterKeys) -> Cost:
-    cost = keys.cost
-    return Cost(
-        gpu_hour=cost.gpu_hour,
-        kwh=cost.kwh,
-        host_power_w=cost.host_power_w,
-        pue=cost.pue,
-        co2_g_per_kwh=cost.co2_g_per_kwh,
-    )

@@ -1,12 +1,31 @@
-"""The operator's policy as values, and as plain JSON; `schema` reads it from YAML."""
+"""The operator's policy as values, and as plain JSON.
+
+The sections of its file that are values as they stand are here, with their keys; `schema` has the
+others.
+"""
 
 import hashlib
 import math
+import re
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_wire.quantity import (
+    POWER_W_MAX,
+    Fault,
+    choice,
+    duration,
+    flag,
+    name,
+    number,
+    percentage,
+    shown,
+    text,
+    whole,
+)
+from joulecut_wire.section import Named, key, whether_given
 
 Mode = Literal["off", "recommend", "enforce"]
 GranularityAsked = Literal["gpu", "edge", "changes", "computation", "auto"]
@@ -16,6 +35,13 @@ Ranks = Literal["hook", "list", "completion-index"]
 TOLERANCE_RATIO = 0.003
 # Of a job without an entry, which gets no command. At 0 % a rate alone often shows no first step.
 FOUND_SLOWDOWN_RATIO = 0.01
+CHANGES_MAX = 16  # of a GPU's clock in an iteration: more save 0.1 % where so many fit in it
+CLOCK_MHZ_MAX = 10_000  # no GPU comes near
+HOLDOUT_PERCENT_MAX = 50.0
+PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
+CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
+PUE_MAX = 10.0  # the worst published figures are around 3
+SLOWDOWN = percentage(100.0)  # half the speed is not a slowdown budget
 P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
 
 
@@ -66,11 +92,38 @@ class ClockPolicy:
     the policy gives none, `auto` may take more.
     """
 
-    granularity: GranularityAsked | None = None
-    changes: int = 2
-    min_mhz: int = 0
-    min_dwell_s: float = 10.0
-    changes_given: bool = False
+    granularity: GranularityAsked | None = key(
+        choice("auto", "gpu", "edge", "changes", "computation"),
+        None,
+        default="auto",
+        takes="`auto`, `gpu`, `edge`, `changes`, `computation`",
+        meaning="the finest granularity allowed: one clock per GPU, a few changes within each "
+        "iteration, a clock per operation. What the job's evidence does not carry falls back, down "
+        "to `gpu` ([below](#granularity)). A job that an earlier version enforced keeps what it "
+        "had",
+    )
+    changes: int = key(
+        whole(2, CHANGES_MAX),
+        2,
+        takes="2 to 16",
+        meaning="most clock changes of a GPU per iteration; without this key `auto` takes 4 where "
+        "they save half a point more",
+    )
+    min_mhz: int = key(
+        whole(0, CLOCK_MHZ_MAX),
+        0,
+        takes="MHz",
+        meaning="lowest clock allowed. A clock below the lowest of the profile is never chosen",
+    )
+    min_dwell_s: float = key(
+        duration(above_zero=False),
+        10.0,
+        name="min_dwell",
+        default="10s",
+        takes="time",
+        meaning="least time at a clock before it may be lowered again",
+    )
+    changes_given: bool = whether_given("changes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +132,22 @@ class Verify:
     `window_s`, warm-up not counted.
     """
 
-    holdout: float = 0.0
-    window_s: float = 300.0
+    holdout: float = key(
+        percentage(HOLDOUT_PERCENT_MAX),
+        0.0,
+        default="0%",
+        takes="0%, or 0.1% to 50%",
+        meaning="share of time at default clocks, to measure the saving "
+        "([hold-outs](holdouts.md#hold-outs)); not with `cluster.power_budget_w`",
+    )
+    window_s: float = key(
+        duration(above_zero=True),
+        300.0,  # thermal settling is a tenth of it, and a counter's step of 0.1 s nothing
+        name="window",
+        default="5min",
+        takes="1min to 6h",
+        meaning="length of one hold-out window; at least `clocks.min_dwell`",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +162,35 @@ class GpuRef:
 class PodMatch:
     """Pods of one namespace that carry all these labels, and belong to `job` where it is given."""
 
-    namespace: str
-    labels: tuple[tuple[str, str], ...] = ()
+    namespace: str = key(
+        name(
+            r"[a-z0-9]([a-z0-9-]*[a-z0-9])?",
+            63,  # Kubernetes allows no longer one
+            "the name of a namespace: up to 63 of a-z, 0-9 and -",
+        )
+    )
+    labels: tuple[tuple[str, str], ...] = key(
+        Named(
+            name(
+                r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
+                63,  # as Kubernetes has it
+                "the value of a label: up to 63 letters, digits and . _ -",
+            )
+        ),
+        (),
+    )
     job: str = ""
+
+
+def _slurm_id(value: object) -> str:
+    """Slurm's number of a job, in quotes: YAML reads the array task 4711_3 as job 47113."""
+    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,11}", value):
+        return value
+    unquoted = isinstance(value, int) and not isinstance(value, bool)
+    raise Fault(
+        f"{shown(value)} is {'not in quotes' if unquoted else 'not a job id'}",
+        'a number as in SLURM_JOB_ID, in quotes: "4711"',
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +199,11 @@ class SlurmJobMatch:
     they are given.
     """
 
-    job_name: str = ""
-    job_id: str = ""
-    user: str = ""
-    account: str = ""
-    partition: str = ""
+    job_name: str = key(text(253, "a name"), "")
+    job_id: str = key(_slurm_id, "")
+    user: str = key(text(253, "a name"), "")
+    account: str = key(text(253, "a name"), "")
+    partition: str = key(text(253, "a name"), "")
 
     @property
     def shown(self) -> str:
@@ -125,9 +218,27 @@ class OptIn:
     with `slurm`, only these Slurm jobs may ask.
     """
 
-    allow: bool = False
-    max_slowdown: float | None = None
-    slurm: SlurmJobMatch | None = None
+    allow: bool = key(
+        flag,
+        False,
+        takes="`true`, `false`",
+        meaning="whether jobs may [opt in](opt-in.md) by themselves. An entry with it and without "
+        "a `match` is a template for every job that names it",
+    )
+    max_slowdown: float | None = key(
+        SLOWDOWN,
+        None,
+        name="max_slowdown_up_to",
+        takes="0% to 100%",
+        meaning="the largest `max_slowdown` that a job may ask for; needs `allow: true`. Default: "
+        "the entry's own",
+    )
+    slurm: SlurmJobMatch | None = key(
+        SlurmJobMatch,
+        None,
+        takes="as `match.slurm`",
+        meaning="only these Slurm jobs may ask for the template",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +279,54 @@ class JobPolicy:
 class Cost:
     """Factors for savings at the wall; None where the operator gave none."""
 
-    gpu_hour: float | None = None
-    kwh: float | None = None
-    host_power_w: float = 0.0  # per GPU
-    pue: float = 1.0
-    co2_g_per_kwh: float | None = None  # of the grid
+    gpu_hour: float | None = key(
+        number(0.0, PRICE_MAX), None, takes="number", meaning="price of one GPU hour"
+    )
+    kwh: float | None = key(
+        number(0.0, PRICE_MAX),
+        None,
+        takes="number",
+        meaning="price of one kWh, in the same currency",
+    )
+    host_power_w: float = key(
+        number(0.0, POWER_W_MAX),
+        0.0,
+        takes="watts",
+        meaning="the host's power per GPU, charged for the whole iteration: it raises the cost of "
+        "slow plans",
+    )
+    pue: float = key(
+        number(1.0, PUE_MAX),
+        1.0,
+        takes="1 to 10",
+        meaning="power usage effectiveness: power at the wall over power of the machines",
+    )
+    co2_g_per_kwh: float | None = key(
+        number(0.0, CO2_G_PER_KWH_MAX, above=True),
+        None,
+        takes="grams",
+        meaning="emission of the grid per kWh; `joulecut report --co2` takes precedence",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FoundJobsPolicy:
     """Running jobs that no entry takes: recommended at this slowdown, or left out."""
 
-    mode: Literal["recommend", "off"] = "recommend"
-    max_slowdown: float = FOUND_SLOWDOWN_RATIO
+    mode: Literal["recommend", "off"] = key(
+        choice("recommend", "off"),
+        "recommend",
+        takes="`recommend`, `off`",
+        meaning="running jobs that no entry takes: recommended, without a command "
+        "([below](#jobs-without-an-entry)), or left out",
+    )
+    max_slowdown: float = key(
+        SLOWDOWN,
+        FOUND_SLOWDOWN_RATIO,
+        default="1%",
+        takes="0% to 100%",
+        meaning="the slowdown at which they are recommended",
+    )
 
 
 @dataclass(frozen=True, slots=True)

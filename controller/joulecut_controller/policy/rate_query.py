@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from joulecut_wire.duration import parse_s
+from joulecut_wire.quantity import Fault, shown, text
 
 RANGE_S_MIN = 10.0  # shorter ranges hold less than two scrapes
 RANGE_S_MAX = 600.0  # three of them are how long a job may be silent at its clocks
@@ -35,48 +36,55 @@ class RateQuery:
     range_s: float
 
 
-class Unusable(ValueError):
-    """An expression that cannot be used; `allowed` says which can."""
-
-    def __init__(self, what: str, allowed: str) -> None:
-        self.allowed = allowed
-        super().__init__(what)
-
-
 def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
-    """The query of an expression, or of a preset with the labels of its series. Raises Unusable."""
+    """The query of an expression, or of a preset with the labels of its series. Raises Fault."""
     if promql in PRESETS:
         for name in labels:
             if not _LABEL.fullmatch(name):
-                raise Unusable(f"{name!r} is not the name of a label", "letters, digits and _")
+                raise Fault(f"{name!r} is not the name of a label", "letters, digits and _")
         return RateQuery(_preset(PRESETS[promql], labels), _seconds(PRESET_RANGE))
     if labels:
-        raise Unusable("labels beside an expression", f"labels in it, or {', '.join(PRESETS)}")
+        raise Fault("labels beside an expression", f"labels in it, or {', '.join(PRESETS)}")
     plain = _QUOTED.sub("", promql)
     if _SHIFTED.search(plain):
-        raise Unusable("offset and @ show another time than now", RANGES)
+        raise Fault("offset and @ show another time than now", RANGES)
     ranges = _RANGE.findall(plain)
     if not ranges:
         what = "no range shows how far back the expression looks"
-        raise Unusable(what, f"{', '.join(PRESETS)}, or an expression with {RANGES}")
+        raise Fault(what, f"{', '.join(PRESETS)}, or an expression with {RANGES}")
     return RateQuery(promql, max(map(_seconds, ranges)))
 
 
+def read_rate(value: object) -> str | RateQuery:
+    """`hook`, `power-signature`, or a mapping with an expression or preset and its labels."""
+    if isinstance(value, dict) and "promql" in value and set(value) <= {"promql", "labels"}:
+        promql = text(4096, "an expression")(value["promql"])
+        labels = value.get("labels", {})
+        if not isinstance(labels, dict):
+            raise Fault("labels that are not a mapping", "labels: {model_name: llama}")
+        label = text(253, "the value of a label")
+        return rate_query(promql, {str(name): label(given) for name, given in labels.items()})
+    if isinstance(value, str) and value in {"hook", "power-signature"}:
+        return value
+    allowed = "hook, power-signature, {promql: EXPRESSION}"
+    raise Fault(f"{shown(value)} is not a source of a rate", allowed)
+
+
 def _preset(histogram: str, labels: Mapping[str, str]) -> str:
-    matchers = ",".join(f"{name}={_quoted(text)}" for name, text in sorted(labels.items()))
+    matchers = ",".join(f"{name}={_quoted(label)}" for name, label in sorted(labels.items()))
     count, total = (
         f"sum(rate({histogram}_{part}{{{matchers}}}[{PRESET_RANGE}]))" for part in ("count", "sum")
     )
     return f"{count} / {total}"
 
 
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def _quoted(label: str) -> str:
+    return '"' + label.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _seconds(text: str) -> float:
+def _seconds(written: str) -> float:
     """Of one range; subqueries and what is not a time are refused."""
-    found = parse_s(text.strip())
+    found = parse_s(written.strip())
     if found is None or not found[1] or not RANGE_S_MIN <= found[0] <= RANGE_S_MAX:
-        raise Unusable(f"range [{text}]", RANGES)
+        raise Fault(f"range [{written}]", RANGES)
     return found[0]

@@ -1,291 +1,359 @@
-"""Schema of the policy file: every key, its values and its meaning.
+"""Sections of the policy file whose keys become other values than they are written as.
 
-Holds planned keys as well, so that a planned key is refused by name and a typing error as unknown.
+Holds planned words as well, so that these are refused by name and a typing error as unknown.
 Shapes only: `validation` checks keys against each other, and refuses what is not available. Pure.
 """
 
-import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
-
-from joulecut_controller.policy import quantity
-from joulecut_controller.policy.policy import FOUND_SLOWDOWN_RATIO, TOLERANCE_RATIO, GpuRef, Mode
-from joulecut_controller.policy.quantity import POWER_W_MAX, references
-from joulecut_controller.policy.rate_query import RateQuery, Unusable, rate_query
-from joulecut_engine.graph.pipeline import SCHEDULES_ALL
-from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, SCHEDULES_LATER, STAGES_MAX
+from joulecut_controller.policy.gpu_reference import references
+from joulecut_controller.policy.policy import (
+    SLOWDOWN,
+    TOLERANCE_RATIO,
+    ClockPolicy,
+    Cost,
+    FoundJobsPolicy,
+    GpuRef,
+    Mode,
+    OptIn,
+    PodMatch,
+    Ranks,
+    Slo,
+    SlurmJobMatch,
+    Verify,
+)
+from joulecut_controller.policy.rate_query import RateQuery, read_rate
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
+from joulecut_engine.graph.shape import (
+    CHUNKS_MAX,
+    MICROBATCHES_MAX,
+    SCHEDULES_LATER,
+    STAGES_MAX,
+    chunks_of,
+)
+from joulecut_wire.quantity import (
+    POWER_W_MAX,
+    choice,
+    duration,
+    name,
+    number,
+    percentage,
+    text,
+    whole,
+)
+from joulecut_wire.section import Listed, key
 
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
-MODES = ("recommend", "enforce", "off")
 RANK_SOURCES = ("hook", "list", "completion-index")
 RANK_SOURCES_LATER = ("slurm_procid",)
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
-CHANGES_MAX = 16  # of a GPU's clock in an iteration: more save 0.1 % where so many fit in it
-CLOCK_MHZ_MAX = 10_000  # no GPU comes near
-PARALLEL_MAX = 65_536
-SLOWDOWN_PERCENT_MAX = 100.0  # half the speed is not a slowdown budget
 TOLERANCE_PERCENT_MAX = 5.0
-HOLDOUT_PERCENT_MAX = 50.0
-HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
-WINDOW_S = 300.0  # thermal settling is a tenth of it, and a counter's step of 0.1 s nothing
-WINDOW_S_MIN = 60.0  # below it warm-ups take more than a third of the time at default clocks
-WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile, and windows far apart cannot be compared
-PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 WEIGHT_MAX = 1e6  # one job that counts as much as a million others
-CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
-PUE_MAX = 10.0  # the worst published figures are around 3
 
-JobName = Annotated[
-    str,
-    PlainValidator(
-        quantity.name(
-            r"[A-Za-z0-9][A-Za-z0-9._:-]*",
-            253,  # as long as a job may call itself in its reports
-            "up to 253 letters, digits and . _ : - after a letter or digit",
-        )
-    ),
-]
-ModeWord = Annotated[Mode, PlainValidator(quantity.choice(*MODES))]
-Slowdown = Annotated[float, PlainValidator(quantity.percentage(SLOWDOWN_PERCENT_MAX))]
-Tolerance = Annotated[float, PlainValidator(quantity.percentage(TOLERANCE_PERCENT_MAX))]
-Holdout = Annotated[float, PlainValidator(quantity.percentage(HOLDOUT_PERCENT_MAX))]
-PositiveTime = Annotated[float, PlainValidator(quantity.duration(above_zero=True))]
-Time = Annotated[float, PlainValidator(quantity.duration(above_zero=False))]
-Parallel = Annotated[int, PlainValidator(quantity.whole(1, PARALLEL_MAX))]
-Price = Annotated[float, PlainValidator(quantity.number(0.0, PRICE_MAX))]
-Power = Annotated[float, PlainValidator(quantity.number(0.0, POWER_W_MAX))]
-Gpus = Annotated[tuple[GpuRef, ...], PlainValidator(references)]
-Text = Annotated[str, PlainValidator(quantity.text(253, "a name"))]
-Label = Annotated[
-    str,
-    PlainValidator(
-        quantity.name(
-            r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
-            63,  # as Kubernetes has it
-            "the value of a label: up to 63 letters, digits and . _ -",
-        )
-    ),
-]
+_MODE = choice("recommend", "enforce", "off")
+_PARALLEL = whole(1, 65_536)
+_PATH = text(4096, "a path")
+_GROUPS = "([groups](#lock-step-groups-and-replicas))"
 
 
-def _rate(value: object) -> str | RateQuery:
-    """`hook`, `power-signature`, or a mapping with an expression or preset and its labels."""
-    if isinstance(value, dict) and "promql" in value and set(value) <= {"promql", "labels"}:
-        promql, labels = value["promql"], value.get("labels", {})
-        quantity.text(4096, "an expression")(promql)
-        if not isinstance(labels, dict):
-            raise quantity.Fault("labels that are not a mapping", "labels: {model_name: llama}")
-        for label in labels.values():
-            quantity.text(253, "the value of a label")(label)
-        try:
-            return rate_query(promql, {str(name): text for name, text in labels.items()})
-        except Unusable as error:
-            raise quantity.Fault(str(error), error.allowed) from None
-    if isinstance(value, str) and value in {"hook", "power-signature"}:
-        return value
-    raise quantity.Fault(
-        f"{quantity.shown(value)} is not a source of a rate",
-        "hook, power-signature, {promql: EXPRESSION}",
-    )
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class KubernetesMatch(_Strict):
-    """Pods of one namespace that carry all these labels."""
-
-    namespace: Annotated[
-        str,
-        PlainValidator(
-            quantity.name(
-                r"[a-z0-9]([a-z0-9-]*[a-z0-9])?",
-                63,  # Kubernetes allows no longer one
-                "the name of a namespace: up to 63 of a-z, 0-9 and -",
-            )
-        ),
-    ]
-    labels: dict[str, Label] = Field(default_factory=dict)
-
-
-def _slurm_id(value: object) -> str:
-    """Slurm's number of a job, in quotes: YAML reads the array task 4711_3 as job 47113."""
-    if isinstance(value, str) and re.fullmatch(r"[1-9][0-9]{0,11}", value):
-        return value
-    unquoted = isinstance(value, int) and not isinstance(value, bool)
-    raise quantity.Fault(
-        f"{quantity.shown(value)} is {'not in quotes' if unquoted else 'not a job id'}",
-        'a number as in SLURM_JOB_ID, in quotes: "4711"',
-    )
-
-
-class SlurmMatch(_Strict):
-    """The Slurm job of this id, or those of all the other words given."""
-
-    job_name: Text | None = None
-    job_id: Annotated[str, PlainValidator(_slurm_id)] | None = None
-    user: Text | None = None
-    account: Text | None = None
-    partition: Text | None = None
-
-
-class Match(_Strict):
+@dataclass(frozen=True, slots=True)
+class Match:
     """The running job of this entry: exactly one of the three, or no match at all."""
 
-    kubernetes: KubernetesMatch | None = None
-    slurm: SlurmMatch | None = None
-    gpus: list[Gpus] | None = None
+    kubernetes: PodMatch | None = key(
+        PodMatch,
+        None,
+        takes="`{namespace: train, labels: {app: gpt3}}`",
+        meaning="GPUs of the pods in this namespace that carry all these labels",
+    )
+    slurm: SlurmJobMatch | None = key(
+        SlurmJobMatch,
+        None,
+        takes='`{job_id: "4711"}`, or some of '
+        "`{job_name: gpt3, user: alice, account: bio, partition: gpu}`",
+        meaning="GPUs of this Slurm job",
+    )
+    gpus: tuple[tuple[GpuRef, ...], ...] | None = key(
+        Listed(references),
+        None,
+        takes="list of GPUs",
+        meaning="these GPUs, each in one job only",
+    )
+
+    @property
+    def listed(self) -> tuple[GpuRef, ...]:
+        """The GPUs of `gpus`, in the operator's order."""
+        return tuple(gpu for entry in self.gpus or () for gpu in entry)
 
 
-class MinRate(_Strict):
+@dataclass(frozen=True, slots=True)
+class MinRate:
     """The least iterations per second, minute or hour."""
 
-    value: Annotated[float, PlainValidator(quantity.number(0.0, 1e6, above=True))]
-    unit: Annotated[str, PlainValidator(quantity.choice(*RATE_UNITS_S))]
+    value: float = key(number(0.0, 1e6, above=True))
+    unit: str = key(choice(*RATE_UNITS_S))
 
     @property
     def iteration_time_s(self) -> float:
         return RATE_UNITS_S[self.unit] / self.value
 
 
-class SloKeys(_Strict):
+@dataclass(frozen=True, slots=True)
+class SloKeys:
     """The throughput target: exactly one of the first three."""
 
-    max_slowdown: Slowdown | None = None
-    min_rate: MinRate | None = None
-    max_iteration_time: PositiveTime | None = None
-    statistic: Annotated[str, PlainValidator(quantity.choice("mean", "p95"))] = "mean"
-    tolerance: Tolerance = TOLERANCE_RATIO
-    rate: Annotated[str | RateQuery, PlainValidator(_rate)] = "hook"
+    max_slowdown: float | None = key(
+        SLOWDOWN,
+        None,
+        default="",
+        takes="0% to 100%",
+        meaning="longest iteration, relative to the job's own at default clocks",
+    )
+    min_rate: MinRate | None = key(
+        MinRate,
+        None,
+        default="",
+        takes="`{value: 3.2, unit: iterations/s}`",
+        meaning="the same as a rate; also `iterations/min`, `iterations/h`",
+    )
+    max_iteration_time: float | None = key(
+        duration(above_zero=True), None, default="", takes="time", meaning="longest iteration"
+    )
+    statistic: Literal["mean", "p95"] = key(
+        choice("mean", "p95"),
+        "mean",
+        takes="`mean`, `p95`",
+        meaning="statistic of the iteration time that must meet the target: mean or 95th "
+        "percentile. `max_slowdown` applies to the same statistic at default clocks",
+    )
+    tolerance: float = key(
+        percentage(TOLERANCE_PERCENT_MAX),
+        TOLERANCE_RATIO,
+        default="0.3%",
+        takes="0% to 5%",
+        meaning="a `max_slowdown` below it means: not measurably slower, by at most so much. No "
+        "job's pace is known better than to 0.25 %",
+    )
+    rate: str | RateQuery = key(
+        read_rate,
+        "hook",
+        takes="`hook`, `power-signature`, `{promql: EXPRESSION}`, `{promql: vllm}`",
+        meaning="source of the rate: the job's own reports, or a "
+        "[Prometheus](integrations.md#a-rate-from-prometheus). `power-signature`: its own reports, "
+        "or without any an [estimate from power](integrations.md#nothing-at-all), which then "
+        "carries control",
+    )
+
+    def target(self) -> Slo:
+        if self.min_rate is not None:
+            time_s = self.min_rate.iteration_time_s
+            return Slo(None, time_s, "min_rate", self.statistic)
+        if self.max_iteration_time is not None:
+            return Slo(None, self.max_iteration_time, "max_iteration_time", self.statistic)
+        return Slo(self.max_slowdown, statistic=self.statistic, tolerance=self.tolerance)
 
 
-class ClockKeys(_Strict):
-    """The operator's bounds on clocks."""
-
-    min_mhz: Annotated[int, PlainValidator(quantity.whole(0, CLOCK_MHZ_MAX))] = 0
-    granularity: (
-        Annotated[
-            str,
-            PlainValidator(quantity.choice("auto", "gpu", "edge", "changes", "computation")),
-        ]
-        | None
-    ) = None
-    changes: Annotated[int, PlainValidator(quantity.whole(2, CHANGES_MAX))] = 2
-    min_dwell: Time = 10.0
-
-
-class PipelineKeys(_Strict):
+@dataclass(frozen=True, slots=True)
+class PipelineKeys:
     """Shape of one iteration, and its costs."""
 
-    schedule: Annotated[str, PlainValidator(quantity.choice(*SCHEDULES_ALL, later=SCHEDULES_LATER))]
-    stages: Annotated[int, PlainValidator(quantity.whole(1, STAGES_MAX))]
-    microbatches: Annotated[int, PlainValidator(quantity.whole(1, MICROBATCHES_MAX))]
-    chunks: Annotated[int, PlainValidator(quantity.whole(1, CHUNKS_MAX))] | None = None
-    tensor_parallel: Parallel = 1
-    context_parallel: Parallel = 1
-    expert_parallel: Parallel = 1
-    data_parallel: Parallel = 1
-    sync: Annotated[str, PlainValidator(quantity.choice("iteration", "layer"))] = "iteration"
-    profile: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None
-    model: Annotated[str, PlainValidator(quantity.text(4096, "a path"))] | None = None
-    blocking_power_w: Power | None = None
+    schedule: str = key(
+        choice(*SCHEDULES_ALL, later=SCHEDULES_LATER),
+        takes="`gpipe`, `1f1b`, `interleaved-1f1b`, `zb-h1`, `zb-h2`, `zb-v`, `dualpipe-v`",
+        meaning="order of operations; the profile must have every kind of operation in it",
+    )
+    stages: int = key(whole(1, STAGES_MAX), takes="1 to 256")
+    microbatches: int = key(whole(1, MICROBATCHES_MAX), takes="1 to 4096")
+    chunks: int | None = key(
+        whole(1, CHUNKS_MAX),
+        None,
+        default="2 where the schedule has chunks, else 1",
+        takes="number",
+        meaning="parts of the model per GPU; the profile numbers stages, or these parts",
+    )
+    tensor_parallel: int = key(
+        _PARALLEL,
+        1,
+        takes="number",
+        meaning=f"GPUs of one stage that share every operation {_GROUPS}",
+    )
+    context_parallel: int = key(
+        _PARALLEL,
+        1,
+        takes="number",
+        meaning="GPUs of one stage that share every sequence; such a group works in lock-step as "
+        "well",
+    )
+    expert_parallel: int = key(
+        _PARALLEL,
+        1,
+        takes="number",
+        meaning="GPUs of one stage that exchange tokens between experts in every layer; divides "
+        "`context_parallel` x `data_parallel`, and joins their GPUs to one lock-step group",
+    )
+    data_parallel: int = key(
+        _PARALLEL,
+        1,
+        takes="number",
+        meaning="parallel pipelines, which meet once per iteration "
+        "([replicas](#lock-step-groups-and-replicas))",
+    )
+    sync: Literal["iteration", "layer"] = key(
+        choice("iteration", "layer"),
+        "iteration",
+        takes="`iteration`, `layer`",
+        meaning="when the pipelines wait for each other. Only with `iteration` may a pipeline slow "
+        "down to a straggler's time",
+    )
+    profile: str | None = key(
+        _PATH,
+        None,
+        takes="path",
+        meaning="CSV `stage,instruction,frequency,time,energy`, relative to this file. Without it "
+        "the job is learnt while it runs, in mode `enforce` ([jobs without a profile](probing.md))",
+    )
+    model: str | None = key(
+        _PATH,
+        None,
+        takes="path",
+        meaning="a [run file](model.md) in place of `profile`, relative to this file: the "
+        "controller starts from predicted times and powers, which what it measures corrects by up "
+        "to a factor of two",
+    )
+    blocking_power_w: float | None = key(
+        number(0.0, POWER_W_MAX),
+        None,
+        takes="watts",
+        meaning="power of a GPU while it waits for its neighbours; required with `profile`",
+    )
+
+    def shape(self) -> Pipeline:
+        """The pipeline that the keys describe, whether it can be laid out or not."""
+        schedule = cast("Schedule", self.schedule)
+        return Pipeline(
+            schedule=schedule,
+            stages=self.stages,
+            microbatches=self.microbatches,
+            tensor_parallel=self.tensor_parallel,
+            context_parallel=self.context_parallel,
+            expert_parallel=self.expert_parallel,
+            data_parallel=self.data_parallel,
+            sync=self.sync,
+            chunks=chunks_of(schedule, self.chunks),
+        )
 
 
-class RankKeys(_Strict):
+@dataclass(frozen=True, slots=True)
+class RankKeys:
     """Source of the stage of each GPU."""
 
-    order: Annotated[
-        str,
-        PlainValidator(
-            quantity.name(
-                r"(?!.*(tp|cp|ep|dp|pp).*\1)(tp|cp|ep|dp|pp)(-(tp|cp|ep|dp|pp)){4}",
-                14,
-                f"tp, cp, ep, dp and pp, each once, with dashes, like {RANK_ORDER}",
-            )
+    order: str = key(
+        name(
+            r"(?!.*(tp|cp|ep|dp|pp).*\1)(tp|cp|ep|dp|pp)(-(tp|cp|ep|dp|pp)){4}",
+            14,
+            f"tp, cp, ep, dp and pp, each once, with dashes, like {RANK_ORDER}",
         ),
-    ] = RANK_ORDER
-    source: Annotated[
-        str, PlainValidator(quantity.choice(*RANK_SOURCES, later=RANK_SOURCES_LATER))
-    ] = "hook"
+        RANK_ORDER,
+        takes="`tp`, `cp`, `ep`, `dp` and `pp`, each once, with dashes",
+        meaning="order of the parallel dimensions in counted ranks: the first changes fastest",
+    )
+    source: Ranks = key(
+        choice(*RANK_SOURCES, later=RANK_SOURCES_LATER),
+        "hook",
+        takes="`hook`, `list`, `completion-index`",
+        meaning="source of the stage of each GPU: the job's reports, the order of `match.gpus`, or "
+        "the index of its pods; see below",
+    )
 
 
-class VerifyKeys(_Strict):
-    """How savings are measured."""
-
-    holdout: Holdout = 0.0
-    window: PositiveTime = WINDOW_S
-
-
-def _yes_or_no(value: object) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise quantity.Fault(f"{quantity.shown(value)} is neither true nor false", "true, false")
-
-
-class OptInKeys(_Strict):
-    """What jobs may ask for by themselves."""
-
-    allow: Annotated[bool, PlainValidator(_yes_or_no)] = False
-    max_slowdown_up_to: Slowdown | None = None
-    slurm: SlurmMatch | None = None
-
-
-class JobKeys(_Strict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKeys:
     """One job."""
 
-    name: JobName
-    match: Match | None = None
-    slo: SloKeys
-    clocks: ClockKeys = ClockKeys()
-    pipeline: PipelineKeys | None = None
-    ranks: RankKeys = RankKeys()
-    weight: Annotated[float, PlainValidator(quantity.number(0.0, WEIGHT_MAX, above=True))] = 1.0
-    mode: ModeWord | None = None
-    verify: VerifyKeys = VerifyKeys()
-    tenant: Text | None = None
-    opt_in: OptInKeys = OptInKeys()
+    name: str = key(
+        name(
+            r"[A-Za-z0-9][A-Za-z0-9._:-]*",
+            253,  # as long as a job may call itself in its reports
+            "up to 253 letters, digits and . _ : - after a letter or digit",
+        ),
+        takes="letters, digits, `. _ : -`",
+        meaning="unique in the file. The job reports under this name, unless `match.kubernetes` or "
+        "`match.slurm` finds it",
+    )
+    match: Match | None = key(
+        Match,
+        None,
+        takes="one of the next three",
+        meaning="the job's GPUs; see below. Default: all GPUs that report this job",
+    )
+    slo: SloKeys = key(SloKeys, meaning="exactly one of the next three")
+    clocks: ClockPolicy = key(ClockPolicy, ClockPolicy())
+    pipeline: PipelineKeys | None = key(PipelineKeys, None)
+    ranks: RankKeys = key(RankKeys, RankKeys())
+    weight: float = key(
+        number(0.0, WEIGHT_MAX, above=True),
+        1.0,
+        takes="number",
+        meaning="weight of the job's relative throughput under a power budget",
+    )
+    mode: Mode | None = key(
+        _MODE,
+        None,
+        default="that of the file",
+        takes="as above",
+        meaning="`recommend` shows plans and sends no command; `enforce` sets clocks under leases; "
+        "`off` plans nothing",
+    )
+    verify: Verify = key(Verify, Verify())
+    tenant: str = key(
+        text(253, "a name"),
+        "",
+        default="none",
+        takes="a name",
+        meaning="a team, for [reports](savings.md). Default: the job's Kubernetes namespace or "
+        "Slurm account",
+    )
+    opt_in: OptIn = key(OptIn, OptIn())
 
 
-class CostKeys(_Strict):
-    """Factors for savings at the wall."""
-
-    gpu_hour: Price | None = None
-    kwh: Price | None = None
-    host_power_w: Power = 0.0
-    pue: Annotated[float, PlainValidator(quantity.number(1.0, PUE_MAX))] = 1.0
-    co2_g_per_kwh: (
-        Annotated[float, PlainValidator(quantity.number(0.0, CO2_G_PER_KWH_MAX, above=True))] | None
-    ) = None
-
-
-class ClusterKeys(_Strict):
+@dataclass(frozen=True, slots=True)
+class ClusterKeys:
     """Keys for all jobs together."""
 
-    power_budget_w: (
-        Annotated[float, PlainValidator(quantity.number(0.0, 1e9, above=True))] | None
-    ) = None
-    cost: CostKeys = CostKeys()
+    power_budget_w: float | None = key(
+        number(0.0, 1e9, above=True),
+        None,
+        takes="watts",
+        meaning="limit on the power of all GPUs together, with hosts if `host_power_w` is given; "
+        "see below",
+    )
+    cost: Cost = key(Cost, Cost())
 
 
-class FoundJobsKeys(_Strict):
-    """Running jobs that no entry takes."""
-
-    mode: Annotated[str, PlainValidator(quantity.choice("recommend", "off"))] = "recommend"
-    max_slowdown: Slowdown = FOUND_SLOWDOWN_RATIO
-
-
-class PolicyKeys(_Strict):
+@dataclass(frozen=True, slots=True)
+class PolicyKeys:
     """The whole file."""
 
-    apiVersion: str  # noqa: N815 -- the key as it is written
-    kind: str
-    mode: ModeWord = "recommend"
-    cluster: ClusterKeys = ClusterKeys()
-    found_jobs: FoundJobsKeys = FoundJobsKeys()
-    jobs: list[JobKeys] = Field(default_factory=list)
+    api_version: str = key(choice(API_VERSION), name="apiVersion", takes="`joulecut/v1`")
+    kind: str = key(choice(KIND), takes="`Policy`")
+    mode: Mode = key(
+        _MODE,
+        "recommend",
+        takes="`recommend`, `enforce`, `off`",
+        meaning="default for jobs without a mode. `off` here switches off all jobs, whatever their "
+        "mode",
+    )
+    cluster: ClusterKeys = key(ClusterKeys, ClusterKeys())
+    found_jobs: FoundJobsPolicy = key(FoundJobsPolicy, FoundJobsPolicy())
+    jobs: tuple[JobKeys, ...] = key(
+        Listed(JobKeys),
+        (),
+        default="empty",
+        takes="list",
+        meaning="an empty list is allowed: everything is only measured",
+    )

@@ -6,39 +6,32 @@ does not exist.
 """
 
 from collections.abc import Iterator
-from typing import cast
 
-from joulecut_controller.policy.diagnostics import Diagnostic
-from joulecut_controller.policy.policy import GpuRef
+from joulecut_controller.policy.policy import GpuRef, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
-from joulecut_controller.policy.schema import (
-    HOLDOUT_MIN,
-    RANK_SOURCES,
-    WINDOW_S_MAX,
-    WINDOW_S_MIN,
-    JobKeys,
-    PipelineKeys,
-    PolicyKeys,
-    SlurmMatch,
-)
-from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
-from joulecut_engine.graph.shape import chunks_of, misfit
+from joulecut_controller.policy.schema import RANK_SOURCES, JobKeys, PolicyKeys
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL
+from joulecut_engine.graph.shape import misfit
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.duration import ITERATION_S_MAX
+from joulecut_wire.section import Place
 
 TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
+HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
+WINDOW_S_MIN = 60.0  # below it warm-ups take more than a third of the time at default clocks
+WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile, and windows far apart cannot be compared
 HOLDOUT_RANGES_MIN = 12  # a window needs eight means, and those at its ends do not count
 
 
-def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
+def contradictions(keys: PolicyKeys) -> Iterator[Place]:
     """Contradictions between keys."""
     named: dict[str, KeyPath] = {}
     owners: dict[GpuRef, int] = {}
     for number, job in enumerate(keys.jobs):
         path: KeyPath = ("jobs", number)
         if job.name in named:
-            yield Diagnostic(
+            yield Place(
                 (*path, "name"),
                 f'"{job.name}" is also the name of {show(named[job.name])}',
                 "one entry per name",
@@ -53,67 +46,67 @@ def contradictions(keys: PolicyKeys) -> Iterator[Diagnostic]:
         yield from _rate(job, path)
         yield from _opt_in(job, path)
         if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
-            yield Diagnostic(
+            yield Place(
                 (*path, "verify", "holdout"),
                 "contradicts cluster.power_budget_w: at default clocks the power is not bounded",
                 "0% beside a power budget",
             )
 
 
-def _target(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _target(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     given = [key for key in TARGETS if getattr(job.slo, key) is not None]
     if not given:
-        yield Diagnostic((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
+        yield Place((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
     for extra in given[1:]:
-        yield Diagnostic(
+        yield Place(
             (*path, "slo", extra),
             f"contradicts {given[0]}: a job has one target",
             f"exactly one of {', '.join(TARGETS)}",
         )
     rate = job.slo.min_rate
     if rate is not None and rate.iteration_time_s > ITERATION_S_MAX:
-        yield Diagnostic(
+        yield Place(
             (*path, "slo", "min_rate", "value"),
             "an iteration would last more than a day",
             f"at most {ITERATION_S_MAX:g} s per iteration",
         )
 
 
-def _rate(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _rate(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     """A rate names no GPU, and is a mean."""
     query = job.slo.rate
     if not isinstance(query, RateQuery):
         return
     if job.match is None:
         what = "a rate names no GPU"
-        yield Diagnostic((*path, "slo", "rate"), what, "match beside it")
+        yield Place((*path, "slo", "rate"), what, "match beside it")
     if job.slo.statistic != "mean":
         what = f"{job.slo.statistic} of a rate, which is a mean already"
-        yield Diagnostic((*path, "slo", "statistic"), what, "mean")
+        yield Place((*path, "slo", "statistic"), what, "mean")
     least_s = HOLDOUT_RANGES_MIN * query.range_s
-    if job.verify.holdout > 0.0 and job.verify.window < least_s:
+    if job.verify.holdout > 0.0 and job.verify.window_s < least_s:
         what = f"a rate has a value every {query.range_s:g} s only"
-        yield Diagnostic((*path, "verify", "window"), what, f"at least {least_s:g}s")
+        yield Place((*path, "verify", "window"), what, f"at least {least_s:g}s")
 
 
-def _match(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _match(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     if job.match is None:
         return
     place: KeyPath = (*path, "match")
     given = [key for key in MATCHES if getattr(job.match, key) is not None]
     if not given:
-        yield Diagnostic(place, "nothing to match", "gpus, or no match at all")
+        yield Place(place, "nothing to match", "gpus, or no match at all")
     for extra in given[1:]:
-        yield Diagnostic(
+        yield Place(
             (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
         )
     if job.match.slurm is not None:
         yield from _slurm(job.match.slurm, (*place, "slurm"))
-    if job.match.gpus == []:
-        yield Diagnostic((*place, "gpus"), "an empty list", "at least one GPU")
+    if job.match.gpus == ():
+        yield Place((*place, "gpus"), "an empty list", "at least one GPU")
 
 
-def _listed_once(keys: PolicyKeys, number: int, owners: dict[GpuRef, int]) -> Iterator[Diagnostic]:
+def _listed_once(keys: PolicyKeys, number: int, owners: dict[GpuRef, int]) -> Iterator[Place]:
     """`owners`: number of the job of each GPU listed before; this job's are added."""
     match = keys.jobs[number].match
     for entry, references in enumerate((match.gpus if match else None) or ()):
@@ -121,7 +114,7 @@ def _listed_once(keys: PolicyKeys, number: int, owners: dict[GpuRef, int]) -> It
             if gpu in owners:
                 other = keys.jobs[owners[gpu]].name
                 owner = "this job already" if owners[gpu] == number else f'"{other}"'
-                yield Diagnostic(
+                yield Place(
                     ("jobs", number, "match", "gpus", entry),
                     f"{gpu.node}/{gpu.index} belongs to {owner}",
                     "each GPU once in the whole file",
@@ -130,103 +123,102 @@ def _listed_once(keys: PolicyKeys, number: int, owners: dict[GpuRef, int]) -> It
             owners[gpu] = number
 
 
-def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _ranks(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     """`list` means that match.gpus is in rank order, `completion-index` that its pods are."""
     place: KeyPath = (*path, "ranks", "source")
     if job.ranks.source == "completion-index":
         if job.match is None or job.match.kubernetes is None:
             what = "completion-index takes its ranks from pods"
-            yield Diagnostic(place, what, "match.kubernetes beside it")
+            yield Place(place, what, "match.kubernetes beside it")
         elif job.pipeline is None:
             what = "completion-index needs stages"
-            yield Diagnostic(place, what, "pipeline beside it")
+            yield Place(place, what, "pipeline beside it")
     if job.ranks.source != "list":
         return
-    listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
+    listed = len(job.match.listed) if job.match else 0
     if not listed:
-        yield Diagnostic(place, "list takes its ranks from match.gpus", "match.gpus beside it")
+        yield Place(place, "list takes its ranks from match.gpus", "match.gpus beside it")
     elif job.pipeline is None:
-        yield Diagnostic(place, "list needs stages", "pipeline beside it")
+        yield Place(place, "list needs stages", "pipeline beside it")
     else:
-        shape = shape_of(job.pipeline)
+        shape = job.pipeline.shape()
         stages, widest = shape.stages, shape.width
         place = (*path, "match", "gpus")
         if shape.lockstep > 1:  # groups count whole, and all of them
             if listed != stages * widest:
                 what = f"{listed} GPUs do not make {stages} stages of {widest}"
-                yield Diagnostic(place, what, f"{stages * widest} GPUs")
+                yield Place(place, what, f"{stages * widest} GPUs")
         elif listed % stages or listed // stages > widest:
-            yield Diagnostic(
+            yield Place(
                 place,
                 f"{listed} GPUs do not make {stages} stages of up to {widest}",
                 f"{stages} GPUs" + (f", or up to {widest} times as many" if widest > 1 else ""),
             )
 
 
-def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     pipeline = job.pipeline
     if pipeline is None:
         return
-    shape = shape_of(pipeline)
+    shape = pipeline.shape()
     fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
     if fault is not None:
-        yield Diagnostic((*path, "pipeline", fault.key), fault.what, fault.allowed)
+        yield Place((*path, "pipeline", fault.key), fault.what, fault.allowed)
     if shape.width % shape.lockstep:
         what = f"{pipeline.expert_parallel} experts' groups do not fit"
         allowed = "a divisor of context_parallel x data_parallel"
-        yield Diagnostic((*path, "pipeline", "expert_parallel"), what, allowed)
+        yield Place((*path, "pipeline", "expert_parallel"), what, allowed)
     if pipeline.profile is not None and pipeline.model is not None:
         what = "profile and model both give the costs"
-        yield Diagnostic((*path, "pipeline", "model"), what, "one of them")
+        yield Place((*path, "pipeline", "model"), what, "one of them")
     if pipeline.profile is not None and pipeline.blocking_power_w is None:
-        yield Diagnostic(
+        yield Place(
             (*path, "pipeline"),
             "blocking_power_w is missing beside profile",
             "the watts that a GPU draws while it waits for its neighbours",
         )
-    listed = sum(len(references) for references in (job.match.gpus if job.match else None) or ())
+    listed = len(job.match.listed) if job.match else 0
     if 0 < listed < pipeline.stages:
-        yield Diagnostic(
+        yield Place(
             (*path, "match", "gpus"),
             f"{listed} GPUs for {pipeline.stages} stages",
             f"at least {pipeline.stages} GPUs",
         )
 
 
-def _verify(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _verify(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     verify, place = job.verify, (*path, "verify")
-    if not WINDOW_S_MIN <= verify.window <= WINDOW_S_MAX:
-        yield Diagnostic(
-            (*place, "window"), f"{verify.window:g} s is out of range", "a time from 1min to 6h"
+    if not WINDOW_S_MIN <= verify.window_s <= WINDOW_S_MAX:
+        yield Place(
+            (*place, "window"), f"{verify.window_s:g} s is out of range", "a time from 1min to 6h"
         )
     if 0.0 < verify.holdout < HOLDOUT_MIN:
-        yield Diagnostic(
+        yield Place(
             (*place, "holdout"),
             f"{verify.holdout * 100:.2g}% is one window in many days, too few to measure",
             f"0%, or {HOLDOUT_MIN:.1%} to 50%",
         )
-    if verify.holdout > 0.0 and verify.window < job.clocks.min_dwell:
-        yield Diagnostic(
+    if verify.holdout > 0.0 and verify.window_s < job.clocks.min_dwell_s:
+        yield Place(
             (*place, "window"),
-            f"a window of {verify.window:g} s is shorter than clocks.min_dwell, "
-            f"{job.clocks.min_dwell:g} s, after which clocks may come back",
-            f"{job.clocks.min_dwell:g}s or longer",
+            f"a window of {verify.window_s:g} s is shorter than clocks.min_dwell, "
+            f"{job.clocks.min_dwell_s:g} s, after which clocks may come back",
+            f"{job.clocks.min_dwell_s:g}s or longer",
         )
 
 
-def _slurm(match: SlurmMatch, place: KeyPath) -> Iterator[Diagnostic]:
-    given = match.model_dump(exclude_none=True)
-    if not given or ("job_id" in given and len(given) > 1):
-        what = "a word beside an id" if given else "nothing to match"
-        yield Diagnostic(place, what, "job_id alone, or job_name, user, account, partition")
+def _slurm(match: SlurmJobMatch, place: KeyPath) -> Iterator[Place]:
+    if match == SlurmJobMatch() or (match.job_id and match != SlurmJobMatch(job_id=match.job_id)):
+        what = "a word beside an id" if match.job_id else "nothing to match"
+        yield Place(place, what, "job_id alone, or job_name, user, account, partition")
 
 
-def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
-    place, most = (*path, "opt_in"), job.opt_in.max_slowdown_up_to
+def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
+    place, most = (*path, "opt_in"), job.opt_in.max_slowdown
     if most is not None and not job.opt_in.allow:
-        yield Diagnostic((*place, "max_slowdown_up_to"), "means nothing alone", "allow: true")
+        yield Place((*place, "max_slowdown_up_to"), "means nothing alone", "allow: true")
     elif most is not None and job.slo.max_slowdown is None:
-        yield Diagnostic(
+        yield Place(
             (*place, "max_slowdown_up_to"),
             "bounds a max_slowdown, and the job has another target",
             "slo.max_slowdown",
@@ -234,42 +226,26 @@ def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
     if job.opt_in.slurm is not None:
         yield from _slurm(job.opt_in.slurm, (*place, "slurm"))
         if not job.opt_in.allow or job.match is not None:
-            yield Diagnostic((*place, "slurm"), "is for templates", "allow: true, and no match")
+            yield Place((*place, "slurm"), "is for templates", "allow: true, and no match")
     if job.opt_in.allow and job.match is not None and job.match.gpus:
-        yield Diagnostic(
+        yield Place(
             (*place, "allow"),
             "contradicts match.gpus: jobs are known by Kubernetes or Slurm",
             "match.kubernetes, match.slurm, or no match",
         )
 
 
-def shape_of(keys: PipelineKeys) -> Pipeline:
-    """The pipeline that the keys describe, whether it can be laid out or not."""
-    schedule = cast("Schedule", keys.schedule)
-    return Pipeline(
-        schedule=schedule,
-        stages=keys.stages,
-        microbatches=keys.microbatches,
-        tensor_parallel=keys.tensor_parallel,
-        context_parallel=keys.context_parallel,
-        expert_parallel=keys.expert_parallel,
-        data_parallel=keys.data_parallel,
-        sync="layer" if keys.sync == "layer" else "iteration",
-        chunks=chunks_of(schedule, keys.chunks),
-    )
-
-
-def not_yet(keys: PolicyKeys) -> Iterator[Diagnostic]:
+def not_yet(keys: PolicyKeys) -> Iterator[Place]:
     """Keys that are valid but not available yet."""
     for number, job in enumerate(keys.jobs):
         yield from _job(job, ("jobs", number))
 
 
-def _wait(path: KeyPath, what: str, allowed: str) -> Diagnostic:
-    return Diagnostic(path, f"{what} is not available yet", allowed)
+def _wait(path: KeyPath, what: str, allowed: str) -> Place:
+    return Place(path, f"{what} is not available yet", allowed)
 
 
-def _job(job: JobKeys, path: KeyPath) -> Iterator[Diagnostic]:
+def _job(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     if job.ranks.source not in RANK_SOURCES:
         yield _wait(
             (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)

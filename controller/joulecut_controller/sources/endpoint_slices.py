@@ -5,8 +5,6 @@ that namespace. An agent that is not ready stays: a driver that hangs is no reas
 its node. A terminating one has gone: its keeper restores its GPUs.
 """
 
-import http.client
-import json
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from joulecut_controller.sources.agents import checked, joined
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.http_client import Answer, Server
 
 ANSWER_S_MAX = 5.0
 PAGE_SLICES = 100  # a slice has up to 100 endpoints by default, and up to 1,000
@@ -42,7 +41,7 @@ class AgentsOfService:
         where = f"service {self.service}"
         try:
             found = list(self._slices())
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             raise Unavailable(f"agents of {where}: {_reason(error)}") from None
         agents: dict[str, str] = {}  # by pod
         for family in ADDRESS_TYPES:
@@ -75,26 +74,27 @@ class AgentsOfService:
         asked = {"labelSelector": label, "limit": str(PAGE_SLICES)}
         path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, '')}/endpointslices"
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        connection = http.client.HTTPSConnection(*self.api, timeout=ANSWER_S_MAX, context=context)
-        try:
-            for _ in range(PAGES_MAX):
-                connection.request("GET", f"{path}?{urlencode(asked)}", headers=headers)
-                page = _page(connection.getresponse(), path)
-                yield from page["items"]
-                asked["continue"] = (page.get("metadata") or {}).get("continue") or ""
-                if not asked["continue"]:
-                    return
-            raise BadInput(path, f"more than {PAGES_MAX} pages", "one service of agents")
-        finally:
-            connection.close()
+        server = Server(*self.api, context)
+        for _ in range(PAGES_MAX):
+            answer = server.ask(
+                f"{path}?{urlencode(asked)}",
+                within_s=ANSWER_S_MAX,
+                bytes_max=PAGE_BYTES_MAX,
+                headers=headers,
+            )
+            page = _page(answer, path)
+            yield from page["items"]
+            asked["continue"] = (page.get("metadata") or {}).get("continue") or ""
+            if not asked["continue"]:
+                return
+        raise BadInput(path, f"more than {PAGES_MAX} pages", "one service of agents")
 
 
-def _page(answer: http.client.HTTPResponse, path: str) -> Any:
-    raw = answer.read(PAGE_BYTES_MAX)
-    if answer.status != http.client.OK:
+def _page(answer: Answer, path: str) -> Any:
+    if answer.status != 200:
         raise Unavailable(f"{path}: status {answer.status}{_HINTS.get(answer.status, '')}")
     try:
-        page = json.loads(raw)
+        page = answer.json()
     except ValueError:
         page = None
     if not isinstance(page, dict) or not isinstance(page.get("items"), list):

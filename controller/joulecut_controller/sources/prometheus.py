@@ -4,12 +4,8 @@ Redirects are not followed (a password would go with them), and the size of an a
 """
 
 import base64
-import http.client
-import json
 import ssl
-import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +13,10 @@ from typing import Any
 
 import msgspec
 
-from joulecut_wire import user_file
+from joulecut_wire import http_client, user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.http_client import Answer
 
 TIMEOUT_S = 120.0  # Prometheus's own default limit for a query
 ANSWER_BYTES_MAX = 256 << 20  # chunks are chosen far below
@@ -94,22 +91,17 @@ class Access:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
             raise BadInput(
-                f"{self.words.ca} {self.ca}", _why(error), "a file of PEM certificates"
+                f"{self.words.ca} {self.ca}", http_client.why(error), "a file of PEM certificates"
             ) from None
         if self.cert is not None:
             try:
                 context.load_cert_chain(self.cert, self.key)
             except (OSError, ssl.SSLError) as error:
                 where = f"{self.words.cert} {self.cert}"
-                raise BadInput(where, _why(error), "a PEM certificate and its key") from None
+                raise BadInput(
+                    where, http_client.why(error), "a PEM certificate and its key"
+                ) from None
         return context
-
-
-class _Straight(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: they come back as errors."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
 
 
 class Prometheus:
@@ -117,7 +109,9 @@ class Prometheus:
 
     def __init__(self, url: str, access: Access, *, timeout_s: float = TIMEOUT_S) -> None:
         self._words, self._timeout_s = access.words, timeout_s
-        self.url = checked_url(url, access.words)
+        self.url = http_client.checked_url(
+            access.words.address, url, "a Prometheus", ALLOWED, prefix=True
+        )
         self._headers = access.headers()
         if (
             self._headers
@@ -126,17 +120,12 @@ class Prometheus:
         ):
             what = f"{self.url} would receive a secret without encryption"
             raise BadInput(self._words.address, what, "https://, or an address of this machine")
-        handlers: list[urllib.request.BaseHandler] = [_Straight()]
-        # No proxy: a Prometheus is on this machine or this network.
-        handlers.append(urllib.request.ProxyHandler({}))
-        handlers.append(urllib.request.HTTPSHandler(context=access.context()))
-        self._open = urllib.request.build_opener(*handlers).open
+        self._server = http_client.server_of(self.url, access.context())
 
     def names(self, begin_s: float, end_s: float, matcher: str) -> frozenset[str]:
         """Names of metrics with any sample in this time. Raises Unavailable."""
         asked = {"start": f"{begin_s:.3f}", "end": f"{end_s:.3f}", "match[]": matcher}
-        raw = self._get("/api/v1/label/__name__/values", asked)
-        data = self._parsed(raw).get("data")
+        data = self._parsed(self._get("/api/v1/label/__name__/values", asked)).get("data")
         if not isinstance(data, list):
             raise self._not_prometheus("its response has no list of names")
         return frozenset(map(str, data))
@@ -150,9 +139,9 @@ class Prometheus:
             "step": f"{step_s:.3f}",
             "timeout": f"{self._timeout_s:.0f}s",
         }
-        raw = self._get("/api/v1/query_range", asked)
+        answer = self._get("/api/v1/query_range", asked)
         try:
-            return msgspec.json.decode(raw, type=_Matrix).data.result
+            return msgspec.json.decode(answer.body, type=_Matrix).data.result
         except msgspec.MsgspecError:
             raise self._not_prometheus("its response to a range query is not a matrix") from None
 
@@ -168,55 +157,55 @@ class Prometheus:
         except (KeyError, IndexError, TypeError, ValueError):
             raise self._not_prometheus("its response to a query has no values") from None
 
-    def _get(self, path: str, asked: Mapping[str, str], bytes_max: int = ANSWER_BYTES_MAX) -> bytes:
-        request = urllib.request.Request(  # noqa: S310 -- the scheme was checked
-            f"{self.url}{path}?{urllib.parse.urlencode(asked)}", headers=self._headers
-        )
+    def _get(
+        self, path: str, asked: Mapping[str, str], bytes_max: int = ANSWER_BYTES_MAX
+    ) -> Answer:
+        prefix = urllib.parse.urlsplit(self.url).path
         try:
-            with self._open(request, timeout=self._timeout_s) as answer:
-                raw: bytes = answer.read(bytes_max + 1)
-        except urllib.error.HTTPError as error:
-            raise self._refused(error) from None
-        except http.client.HTTPException:
+            answer = self._server.ask(
+                f"{prefix}{path}?{urllib.parse.urlencode(asked)}",
+                within_s=self._timeout_s,
+                bytes_max=bytes_max,
+                headers=self._headers,
+            )
+        except http_client.NotHttp:
             raise self._not_prometheus("it does not speak HTTP") from None
+        except http_client.TooLong as error:
+            raise Unavailable(f"{self.url} answers with {error}") from None
         except OSError as error:
             raise self._no_answer(error) from None
-        if len(raw) > bytes_max:
-            raise Unavailable(f"{self.url} answers with more than {bytes_max} bytes")
-        return raw
+        if answer.status != 200:
+            raise self._refused(answer)
+        return answer
 
-    def _refused(self, error: urllib.error.HTTPError) -> Unavailable:
-        if error.code in {401, 403}:
-            said = "requires authentication" if error.code == 401 else "denies access"
+    def _refused(self, answer: Answer) -> Unavailable:
+        status = answer.status
+        if status in {401, 403}:
+            said = "requires authentication" if status == 401 else "denies access"
             return Unavailable(f"{self.url} {said}: {self._words.credentials}")
-        if 300 <= error.code < 400:
-            where = error.headers.get("Location", "somewhere else")
+        if 300 <= status < 400:
+            where = answer.headers.get("Location", "somewhere else")
             return Unavailable(f"{self.url} redirects to {where}: give that URL")
         try:
-            said = str(json.loads(error.read(4096))["error"])
-        except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-            return self._not_prometheus(f"it answers {error.code} {error.reason}")
+            said = str(answer.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            return self._not_prometheus(f"it answers {status} {answer.reason}")
         return Unavailable(f"Prometheus at {self.url}: {said}")
 
     def _no_answer(self, error: OSError) -> Unavailable:
-        reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, ssl.SSLCertVerificationError):
+        if isinstance(error, ssl.SSLCertVerificationError):
             return Unavailable(
                 f"the certificate of {self.url} cannot be verified "
-                f"({reason.verify_message}): give its CA certificate with {self._words.ca} FILE"
+                f"({error.verify_message}): give its CA certificate with {self._words.ca} FILE"
             )
-        if isinstance(reason, TimeoutError):
-            said = f"no answer within {self._timeout_s:.0f} s"
-        else:
-            said = _why(reason) if isinstance(reason, OSError) else str(reason)
         return Unavailable(
-            f"no Prometheus answers at {self.url} ({said}): check that it runs, and "
-            "check the address"
+            f"no Prometheus answers at {self.url} ({http_client.why(error)}): check that it runs, "
+            "and check the address"
         )
 
-    def _parsed(self, raw: bytes) -> dict[str, Any]:
+    def _parsed(self, answer: Answer) -> dict[str, Any]:
         try:
-            value = json.loads(raw)
+            value = answer.json()
         except ValueError:
             value = None
         if not isinstance(value, dict):
@@ -234,22 +223,6 @@ def samples(rows: Sequence[Series]) -> int:
     return sum(len(row.values) for row in rows)
 
 
-def checked_url(url: str, words: Words = FLAGS) -> str:
-    """Without a slash at its end. Raises BadInput where it is no address."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        _ = parts.port  # raises for an invalid port
-        (parts.hostname or "").encode("idna")  # raises for what no resolver takes
-    except ValueError as error:
-        raise BadInput(words.address, f"{url}: {error}", ALLOWED) from None
-    plain = not (parts.query or parts.fragment or parts.username)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
-        raise BadInput(words.address, f"{url!r} is not the URL of a Prometheus", ALLOWED)
-    if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
-        raise BadInput(words.address, f"{url!r} has characters that no URL has", ALLOWED)
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
-
-
 def _secret(path: Path) -> str:
     raw = user_file.read(path, SECRET_BYTES_MAX)
     try:
@@ -259,7 +232,3 @@ def _secret(path: Path) -> str:
     if not word.isprintable() or not word or len(raw) > SECRET_BYTES_MAX:
         raise BadInput(str(path), "holds no secret", "one line of text")
     return word
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

@@ -17,8 +17,7 @@ from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from joulecut_controller.policy.quantity import Fault, choice, nearest, number, shown, text, whole
-from joulecut_controller.sources.yaml_keys import mapping, value
+from joulecut_controller.policy.policy import PUE_MAX
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
@@ -31,13 +30,23 @@ from joulecut_engine.model.system import System
 from joulecut_wire import user_file
 from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import choice, flag, nearest, number, shown, text, whole
+from joulecut_wire.section import Key, Section, key, taken
+from joulecut_wire.section import read as read_section
 
-KEYS, OPTIONAL = ("model", "system", "run"), ("cost",)
 WHOLE_MAX = 10**9
 NUMBER_MAX = 1e18
 CONFIG_BYTES_MAX = 1 << 20
 STEP_MHZ = 15  # of NVIDIA's clock tables
 LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
+
+# Fields that the engine divides by; so it does by most that have no default.
+DIVISORS = {
+    "processors", "host_gb_s", "matrix_efficiency", "attention_efficiency", "hbm_efficiency",
+    "scale_up_efficiency", "scale_out_efficiency",
+}  # fmt: skip
+MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
+SHARES = {"memory_clock_share", "tensor_overlap"}
 
 Reader = Callable[[object], Any]
 Take = Callable[[Path, int], bytes]
@@ -56,6 +65,32 @@ class Cost:
     kwh_price: float = 0.12
     gpu_hour_price: float = 2.0
     pue: float = 1.0  # energy of the building per energy of the machines
+
+
+def _as_it_is(value: object) -> object:
+    """What is read later, once the section before it is known."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeys:
+    """The whole file; a sweep file has one more."""
+
+    model: object = key(_as_it_is)
+    system: object = key(_as_it_is)
+    run: object = key(_as_it_is)
+    cost: object = key(_as_it_is, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _SystemKeys:
+    system: object = key(_as_it_is)
+    notes: object = key(_as_it_is, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _HuggingFaceKeys:
+    huggingface: str = key(text(4096, "a path"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +121,13 @@ def read(path: Path, take: Take | None = None) -> RunFile:
     """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
     take = take or user_file.read
     document = parse(take(path, FILE_BYTES_MAX), str(path))
-    data = mapping(document, (), document.data, KEYS, OPTIONAL)
-    run = read_run(document, ("run",), data["run"])
-    architecture = read_model(document, path, data["model"], run.sequence, take)
-    system = read_system(document, path, data["system"], take)
+    keys: FileKeys = read_section(document, FileKeys, document.data)
+    run = read_run(document, ("run",), keys.run)
+    architecture = read_model(document, path, keys.model, run.sequence, take)
+    system = read_system(document, path, keys.system, take)
     check(document, ("run",), run, architecture)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
-    return RunFile(path, architecture, system, run, read_cost(document, data), document)
+    return RunFile(path, architecture, system, run, read_cost(document, keys), document)
 
 
 def predicted(file: RunFile) -> Predicted:
@@ -129,8 +164,8 @@ def check_clock(document: Document, place: KeyPath, clock_mhz: float, system: Sy
         raise document.bad(place, what, f"0, or {low:g} to {high:g} (system.clock_max_mhz)")
 
 
-def read_cost(document: Document, data: Mapping[str, object]) -> Cost:
-    found: Cost = record(document, ("cost",), data.get("cost", {}), Cost, Cost())
+def read_cost(document: Document, keys: FileKeys) -> Cost:
+    found: Cost = record(document, ("cost",), keys.cost or {}, Cost, Cost())
     return found
 
 
@@ -139,6 +174,8 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
     found: Run = record(document, place, given, Run)
     if isinstance(given, dict) and "data" not in given:
         group = found.tensor * found.pipeline * found.context
+        if group == 0:  # which `check` names
+            return found
         if found.gpus % group:
             what = f"{found.gpus} is no multiple of tensor x pipeline x context"
             raise document.bad((*place, "gpus"), what, f"a multiple of {group}")
@@ -154,9 +191,8 @@ def read_model(
     if isinstance(given, str):
         return ARCHITECTURES[_known(document, place, given, tuple(ARCHITECTURES), "model")]
     if isinstance(given, dict) and "huggingface" in given:
-        keys = mapping(document, place, given, ("huggingface",))
-        where = value(document, (*place, "huggingface"), keys["huggingface"], text(4096, "a path"))
-        return huggingface(path.parent / where, take)
+        keys: _HuggingFaceKeys = read_section(document, _HuggingFaceKeys, given, place)
+        return huggingface(path.parent / keys.huggingface, take)
     if not isinstance(given, dict):
         what = f"{shown(given)} is no model"
         raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
@@ -207,14 +243,16 @@ def read_system(
         raise document.bad(place, what, "a name, {accelerator: NAME}, or {file: calibrated.yaml}")
     rest = {key: one for key, one in given.items() if key not in {"accelerator", "file"}}
     if "file" in given:
-        name = value(document, (*place, "file"), given["file"], text(4096, "a path"))
+        name = taken(document, text(4096, "a path"), given["file"], (*place, "file"))
         base = system_file(path.parent / name, take)
     else:
         where = (*place, "accelerator")
-        word = value(document, where, given["accelerator"], text(200, "a name"))
+        word = taken(document, text(200, "a name"), given["accelerator"], where)
         base = named_system(word, document.where(where))
         if "gpus_per_node" in rest and "host_w" not in rest:
-            count = value(document, (*place, "gpus_per_node"), rest["gpus_per_node"], _WHOLE)
+            count = taken(
+                document, whole(1, WHOLE_MAX), rest["gpus_per_node"], (*place, "gpus_per_node")
+            )
             base = replace(base, host_w=base.host_w * count / base.gpus_per_node)
     found: System = record(document, place, rest, System, base)
     return found
@@ -238,8 +276,8 @@ def system_of(word: str, flag: str) -> System:
 def system_file(path: Path, take: Take = user_file.read) -> System:
     """A system as `joulecut model calibrate` writes it. Raises BadInput."""
     document = parse(take(path, FILE_BYTES_MAX), str(path))
-    data = mapping(document, (), document.data, ("system",), ("notes",))
-    found: System = record(document, ("system",), data["system"], System)
+    keys: _SystemKeys = read_section(document, _SystemKeys, document.data)
+    found: System = record(document, ("system",), keys.system, System)
     return found
 
 
@@ -253,16 +291,19 @@ def record(
     """A dataclass of the engine from a mapping; missing keys come from `base`, an instance or a
     mapping, or from the class. Raises BadInput.
     """
-    known = {field.name: field for field in fields(kind)}
-    needed = tuple(f.name for f in known.values() if f.default is MISSING and base is None)
-    if isinstance(base, dict):
-        needed = tuple(n for n, f in known.items() if f.default is MISSING and n not in base)
-    rest = tuple(name for name in known if name not in needed)
-    keys = mapping(document, place, given, needed, rest)
-    values = {k: value(document, (*place, k), v, reader(known[k])) for k, v in keys.items()}
-    if base is None or isinstance(base, dict):
-        return kind(**{**(base or {}), **values})
-    return replace(base, **values)  # type: ignore[type-var]
+    mapped = base is None or isinstance(base, Mapping)
+    named: Mapping[str, object] = base if isinstance(base, Mapping) else {}
+    keys = {}
+    for one in fields(kind):
+        needed = mapped and one.default is MISSING and one.name not in named
+        keys[one.name] = Key(one.name, reader(one), needed)
+
+    def make(**values: Any) -> Any:
+        if mapped:
+            return kind(**{**named, **values})
+        return replace(base, **values)  # type: ignore[type-var]
+
+    return read_section(document, Section(make, keys), given, place)
 
 
 def reader(field: "Field[Any]") -> Reader:
@@ -271,19 +312,23 @@ def reader(field: "Field[Any]") -> Reader:
         return choice(*DTYPES)
     if get_origin(field.type) is Literal:
         return choice(*get_args(field.type))
-    readers: dict[Any, Reader] = {bool: _flag, int: _WHOLE, float: _NUMBER, str: _TEXT}
-    return readers[field.type]
+    if field.name == "pue":
+        return number(1.0, PUE_MAX)
+    if field.name in SHARES:
+        return number(0.0, 1.0)
+    divides = field.default is MISSING or field.name in DIVISORS
+    if divides and field.name not in MAY_BE_ZERO:
+        return _ABOVE_ZERO[field.type]
+    return _FROM_ZERO[field.type]
 
 
-def _flag(given: object) -> bool:
-    if not isinstance(given, bool):
-        raise Fault(f"{shown(given)} is neither", "true | false")
-    return given
-
-
-_WHOLE = whole(0, WHOLE_MAX)
-_NUMBER = number(0.0, NUMBER_MAX)
-_TEXT = text(200, "a name")
+_WHOLE, _TEXT = whole(0, WHOLE_MAX), text(200, "a name")
+_FROM_ZERO: dict[Any, Reader] = {
+    bool: flag, int: _WHOLE, float: number(0.0, NUMBER_MAX), str: _TEXT,
+}  # fmt: skip
+_ABOVE_ZERO: dict[Any, Reader] = {
+    int: whole(1, WHOLE_MAX), float: number(0.0, NUMBER_MAX, above=True), str: _TEXT,
+}  # fmt: skip
 
 
 def _known(document: Document, place: KeyPath, name: str, words: tuple[str, ...], what: str) -> str:

@@ -5,7 +5,7 @@ the controller is given. Every other route is read-only by construction.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,7 @@ def build(
     )
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     app = Starlette(routes=listed, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # an address with a slash too many is no address
     posted = is_command if channel else lambda _: False
     if web is None:
         return HostGuard(app, hosts, posted=posted)
@@ -116,27 +117,42 @@ def routes(
         *(_profiles(Profiles(profiles, web, pages.now)) if profiles else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
-        Route("/api/v1/board", pages.board),
-        Route("/api/v1/brief", pages.brief),
-        Route("/api/v1/cluster", cluster.cluster),
-        Route("/api/v1/cluster/jobs", cluster.jobs),
-        Route("/api/v1/cluster/nodes", cluster.nodes),
-        Route("/api/v1/cluster/stream", Stream(publisher, cluster.encoded)),
-        Route("/api/v1/gpus", cluster.gpus),
-        Route("/api/v1/history", cluster.history),
-        Route("/api/v1/policy", pages.policy),
-        Route("/api/v1/openapi.json", pages.openapi),
-        Route("/api/v1/jobs", pages.jobs),
-        Route("/api/v1/jobs/{name:path}/timeline", pages.timeline),
-        Route("/api/v1/jobs/{name:path}/measurements", pages.measurements),
-        Route("/api/v1/jobs/{name:path}/receipt", reports.receipt),
-        Route("/api/v1/jobs/{name:path}", pages.job),
-        Route("/api/v1/report", reports.report),
-        Route("/api/v1/events", pages.events),
-        Route("/api/v1/stream", Stream(publisher, pages.encoded)),
+        _read("board", pages.board),
+        _read("brief", pages.brief),
+        _read("cluster", cluster.cluster),
+        _read("cluster/jobs", cluster.jobs),
+        _read("cluster/nodes", cluster.nodes),
+        Route(PREFIX + "cluster/stream", Stream(publisher, cluster.encoded)),
+        _read("gpus", cluster.gpus),
+        _read("history", cluster.history),
+        _read("policy", pages.policy),
+        _read("openapi.json", pages.openapi),
+        _read("jobs", pages.jobs),
+        _read("jobs/{name:path}/timeline", pages.timeline),
+        _read("jobs/{name:path}/measurements", pages.measurements),
+        _read("jobs/{name:path}/receipt", reports.receipt),
+        _read("jobs/{name:path}", pages.job),
+        _read("report", reports.report),
+        _read("events", pages.events),
+        Route(PREFIX + "stream", Stream(publisher, pages.encoded)),
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
     ]
+
+
+def _read(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
+    """A read-only address of the API, with the parameters that its document names."""
+    documented = DOCUMENT["paths"][PREFIX + path.replace(":path", "")]["get"]
+    known = [one["name"] for one in documented.get("parameters", ()) if one["in"] == "query"]
+
+    async def checked(request: Request) -> Response:
+        for name in request.query_params:
+            if name not in known:
+                what = f"unknown parameter {name!r:.100}; allowed: {', '.join(known) or 'none'}"
+                raise HTTPException(400, what)
+        return await endpoint(request)
+
+    return Route(PREFIX + path, checked)
 
 
 def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
@@ -153,8 +169,8 @@ def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
 
 def _profiles(profiles: Profiles) -> list[Route]:
     return [
-        Route(PREFIX + "profiles", profiles.listed),
-        Route(PREFIX + "profiles/{name}", profiles.one),
+        _read("profiles", profiles.listed),
+        _read("profiles/{name}", profiles.one),
         Route(PREFIX + "profiles/{name}", profiles.keep, methods=["POST"]),
         Route(PREFIX + "profiles/{name}/remove", profiles.remove, methods=["POST"]),
     ]
@@ -219,7 +235,10 @@ class _Pages:
         limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
         job = request.query_params.get("job", "")
         chosen = [event for event in board.events if not job or event.job == job][:limit]
-        if request.query_params.get("detail") == "0":
+        detail = request.query_params.get("detail", "1")
+        if detail not in {"0", "1"}:
+            raise HTTPException(400, "detail must be 0 or 1")
+        if detail == "0":
             return json_response({"events": [event_json(event) for event in chosen]})
         return await asyncio.to_thread(_events, chosen)
 

@@ -6,18 +6,33 @@ any size: of many GPUs it lists those that need attention and counts the rest.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from joulecut_controller.board import Board, JobBoard, PowerLimits
+from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import Event
-from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView, View
-from joulecut_controller.web.job_json import hold_json, job_json, state_json, strongest_mode
+from joulecut_controller.view import BUDGET_JOB, GpuView, View
+from joulecut_controller.web.answer import (
+    CLOCK,
+    COUNT,
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    TEXT,
+    WORD,
+    Answer,
+    Get,
+    Key,
+    component,
+    listed,
+    maybe,
+)
+from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
 from joulecut_controller.web.responses import Json, number
-from joulecut_controller.web.summary_json import summary_json
+from joulecut_controller.web.summary_json import SUMMARY
 from joulecut_wire.messages import GpuSnapshot
 
 EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
@@ -41,102 +56,132 @@ def gpus_in_order(board: Board) -> Iterator[Json]:
     return (gpu_json(gpu, work.get(gpu.uuid)) for gpu in in_order(board.view.gpus))
 
 
-def shell_json(board: Board, nodes: Sequence[NodeView] | None = None) -> Json:
-    """The board with room for `gpus` and `jobs`; its nodes, or only those given."""
-    return {
-        "at_unix_s": number(board.at_unix_s),
-        "role": "leader" if board.leads else "standby",
-        "leader": board.leader,  # of a standby: address of the leader
-        "pass_number": board.pass_number,
-        "epoch": board.epoch,
-        "interval_s": number(board.interval_s),
-        "sentence": board.sentence,
-        "mode": strongest_mode(board.jobs),
-        "simulated": any(uuid.startswith(SIMULATED) for uuid in board.view.gpus),
-        "policy": {
-            "source": board.policy_source,
-            "digest": board.policy_digest,
-            "error": board.policy_error,
-        },
-        "nodes": [node_json(node) for node in (board.view.nodes if nodes is None else nodes)],
-        "gpus": [],
-        "holds": [hold_json(hold) for hold in board.holds],
-        "cluster": summary_json(cluster_of(board)),
-        "power_budget": board.power_limits and power_limits_json(board.power_limits),
-        "jobs": [],
-        "events": [event_json(event) for event in board.events[:EVENTS_ON_BOARD]],
-    }
+def _seen(name: str) -> Get:
+    """An attribute of the newest snapshot."""
+    return lambda gpu: getattr(gpu.snapshot or _NOTHING_SEEN, name)
 
 
-def power_limits_json(limits: PowerLimits) -> Json:
-    """The power budget and the power limits that keep it."""
-    return {
-        "budget_w": number(limits.budget_w),
-        "capacity_w": number(limits.capacity_w),
-        "in_force_w": number(limits.in_force_w),
-        "least_w": number(limits.least_w),
-        "limits_w": {uuid: number(limit_w) for uuid, limit_w in limits.limits_w.items()},
-        "state": limits.state,
-        "best_effort": limits.best_effort,
-        "sentence": limits.sentence,
-    }
+def _clock(place: int) -> Get:
+    return lambda gpu: gpu.description.clocks_mhz[place] if gpu.description.clocks_mhz else None
 
 
-def node_json(node: NodeView) -> Json:
-    """One agent and its connection."""
-    return {
-        "node": node.node,
-        "address": node.address,
-        "connected": node.connected,
-        "error": node.error,
-        "agent_version": node.agent_version,
-        "epoch_seen": node.epoch_seen,
-        "ttl_max_s": number(node.ttl_max_s),
-        "keeps_power_limits": node.keeps_power_limits,
-    }
+def _clock_asked(gpu: GpuView) -> int | None:
+    lease = gpu.snapshot.lease if gpu.snapshot else None
+    return (lease.clock_max_mhz or None) if lease else None
+
+
+def _lease_json(gpu: GpuView) -> Json | None:
+    lease = gpu.snapshot.lease if gpu.snapshot else None
+    if lease is None:
+        return None
+    left_s = lease.expires_in_s - gpu.age_s  # it ran on since the snapshot
+    return LEASE.json(lease, remaining_s=number(max(0.0, left_s)))
+
+
+# One agent and its connection.
+NODE = Answer(
+    "Node",
+    node=TEXT,
+    address=TEXT,
+    connected=FLAG,
+    error=TEXT,
+    agent_version=TEXT,
+    epoch_seen=COUNT.more,
+    ttl_max_s=NUMBER.more,
+    keeps_power_limits=FLAG.more,
+)
+LEASE = Answer(
+    job=TEXT,
+    epoch=COUNT,
+    generation=COUNT,
+    clock_min_mhz=COUNT.more,
+    clock_max_mhz=COUNT.more,
+    remaining_s=NUMBER.given,
+)
+GPU = Answer(
+    "Gpu",
+    uuid=TEXT,
+    node=TEXT,
+    index=COUNT.at("description.index"),
+    model=TEXT.at("description.model"),
+    simulated=FLAG.at(lambda gpu: gpu.uuid.startswith(SIMULATED)),
+    job=WORD.given,  # None where no job of the policy has it
+    stage=CLOCK.given,
+    age_s=NUMBER,
+    controllable=FLAG.at("description.controllable"),
+    why_not_controllable=TEXT.at("description.reason"),
+    clock_seen_mhz=CLOCK.at(_seen("clock_sm_mhz")),
+    clock_asked_mhz=CLOCK.at(_clock_asked),
+    clock_lowest_mhz=CLOCK.at(_clock(0)).more,
+    clock_highest_mhz=CLOCK.at(_clock(-1)).more,
+    power_average_w=NUMBER.at(_seen("power_average_w")),
+    power_instant_w=NUMBER.at(_seen("power_instant_w")).more,
+    power_limit_w=NUMBER.at(_seen("power_limit_enforced_w")).more,
+    power_limit_least_w=NUMBER.at(lambda gpu: gpu.description.power_limit_min_w or None).more,
+    power_controllable=FLAG.at("description.power_controllable").more,
+    temperature_celsius=NUMBER.at(_seen("temperature_celsius")),
+    utilization_gpu_ratio=NUMBER.at(_seen("utilization_gpu_ratio")).more,
+    event_reasons=listed(TEXT).at(_seen("event_reasons")),
+    lease=Key(maybe(LEASE).schema).at(_lease_json),
+)
+EVENT = Answer(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)
+# The power budget and the power limits that keep it.
+POWER_BUDGET = Answer(
+    budget_w=NUMBER,
+    capacity_w=NUMBER,
+    in_force_w=NUMBER,
+    least_w=NUMBER,
+    limits_w=NUMBERS,
+    state=Key({"enum": ["kept", "lowering", "recommended", "lifted"]}),
+    best_effort=TEXT,
+    sentence=TEXT,
+)
+# Which controller answers, and of which pass.
+RUN = {
+    "at_unix_s": NUMBER,
+    "role": Key({"enum": ["leader", "standby"]}).at(
+        lambda board: "leader" if board.leads else "standby"
+    ),
+    "leader": TEXT,  # of a standby: address of the leader
+    "pass_number": COUNT,
+    "epoch": COUNT,
+    "interval_s": NUMBER,
+    "mode": component("Mode").at(lambda board: strongest_mode(board.jobs)),
+    "simulated": FLAG.at(lambda board: any(uuid.startswith(SIMULATED) for uuid in board.view.gpus)),
+    "policy": Answer(
+        source=TEXT.at("policy_source"),
+        digest=TEXT.at("policy_digest"),
+        error=TEXT.at("policy_error"),
+    ).key.at(lambda board: board),
+    "events": listed(EVENT).at(lambda board: board.events[:EVENTS_ON_BOARD]),
+}
+BOARD = Answer(
+    "Board",
+    **RUN,
+    sentence=TEXT,
+    nodes=listed(NODE).at("view.nodes"),
+    gpus=listed(GPU).given,
+    holds=listed(HOLD),
+    cluster=SUMMARY.key.at(cluster_of),
+    power_budget=maybe(POWER_BUDGET).at("power_limits"),
+    jobs=listed(JOB).given,
+)
+
+
+def shell_json(board: Board) -> Json:
+    """The board with room for `gpus` and `jobs`."""
+    return BOARD.json(board, gpus=[], jobs=[])
 
 
 def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
     """One GPU. `work` is the job and stage it serves, None where no job of the policy has it."""
-    description = gpu.description
-    seen = gpu.snapshot or _NOTHING_SEEN
-    clocks = description.clocks_mhz
-    return {
-        "uuid": gpu.uuid,
-        "node": gpu.node,
-        "index": description.index,
-        "model": description.model,
-        "simulated": gpu.uuid.startswith(SIMULATED),
-        "job": work[0] if work else None,
-        "stage": work[1] if work else None,
-        "age_s": number(gpu.age_s),
-        "controllable": description.controllable,
-        "why_not_controllable": description.reason,
-        "clock_seen_mhz": seen.clock_sm_mhz,
-        "clock_asked_mhz": (seen.lease.clock_max_mhz or None) if seen.lease else None,
-        "clock_lowest_mhz": clocks[0] if clocks else None,
-        "clock_highest_mhz": clocks[-1] if clocks else None,
-        "power_average_w": number(seen.power_average_w),
-        "power_instant_w": number(seen.power_instant_w),
-        "power_limit_w": number(seen.power_limit_enforced_w),
-        "power_limit_least_w": description.power_limit_min_w or None,
-        "power_controllable": description.power_controllable,
-        "temperature_celsius": number(seen.temperature_celsius),
-        "utilization_gpu_ratio": number(seen.utilization_gpu_ratio),
-        "event_reasons": list(seen.event_reasons),
-        "lease": _lease_json(gpu),
-    }
+    job, stage = work or (None, None)
+    return GPU.json(gpu, job=job, stage=stage)
 
 
 def event_json(event: Event) -> Json:
     """One line of the audit log."""
-    return {
-        "at_unix_s": number(event.at_unix_s),
-        "kind": event.kind,
-        "job": event.job,
-        "generation": event.generation,
-        "text": event.text,
-    }
+    return EVENT.json(event)
 
 
 def event_with_detail_json(event: Event) -> Json:
@@ -152,21 +197,6 @@ def _detail(text: str) -> Any:
         return json.loads(text, parse_constant=lambda _: None)
     except ValueError:
         return text
-
-
-def _lease_json(gpu: GpuView) -> Json | None:
-    lease = gpu.snapshot.lease if gpu.snapshot else None
-    if lease is None:
-        return None
-    return {
-        "job": lease.job,
-        "epoch": lease.epoch,
-        "generation": lease.generation,
-        "clock_min_mhz": lease.clock_min_mhz,
-        "clock_max_mhz": lease.clock_max_mhz,
-        # The lease ran on since the snapshot.
-        "remaining_s": number(max(0.0, lease.expires_in_s - gpu.age_s)),
-    }
 
 
 def work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
@@ -200,10 +230,13 @@ def brief_json(board: Board) -> Json:
     gpus = in_order(view.gpus)
     odd = [gpu for gpu in gpus if _is_odd(gpu, work.get(gpu.uuid))] if large else gpus
     lost = [node for node in view.nodes if not node.connected]
-    return shell_json(board, nodes=lost if large else view.nodes) | {
-        "gpus": [gpu_json(gpu, work.get(gpu.uuid)) for gpu in odd[:ODD_LISTED_MAX]]
-        if large
-        else [gpu_json(gpu, work.get(gpu.uuid)) for gpu in gpus],
+    nodes = listed(NODE).make
+    assert nodes is not None
+    return shell_json(board) | {
+        "nodes": nodes(lost if large else view.nodes),
+        "gpus": [
+            gpu_json(gpu, work.get(gpu.uuid)) for gpu in (odd[:ODD_LISTED_MAX] if large else gpus)
+        ],
         "jobs": [_job(job, view, large=large) for job in board.jobs],
         "brief": large,
         "gpu_counts": _counts(gpus, odd_count=len(odd) if large else 0),

@@ -10,11 +10,23 @@ from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.view import BUDGET_JOB
-from joulecut_controller.web.board_json import SIMULATED, event_json, work_by_gpu
-from joulecut_controller.web.job_json import interval_json, strongest_mode
+from joulecut_controller.web.answer import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    WORD,
+    Answer,
+    Key,
+    component,
+    listed,
+    maybe,
+)
+from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, work_by_gpu
+from joulecut_controller.web.job_json import INTERVAL
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.responses import Json, number
-from joulecut_controller.web.summary_json import summary_json
+from joulecut_controller.web.summary_json import SUMMARY, summary_json
 
 EVENTS_LISTED_MAX = 12
 
@@ -40,37 +52,40 @@ GPU_COLUMNS = (
 GPU_SEARCHED = ("place", "uuid", "model", "job", "event_reasons")
 
 
+_WEEK = Answer(
+    since_unix_s=NUMBER,
+    until_unix_s=NUMBER,
+    jobs=COUNT,
+    jobs_unknown=COUNT,
+    saved_kwh=maybe(INTERVAL),
+    predicted_kwh=NUMBER,
+    energy_money=maybe(INTERVAL),
+    co2_kg=maybe(INTERVAL),
+)
+_BUDGET = ("budget_w", "in_force_w", "state", "best_effort", "sentence")
+# The first screen.
+CLUSTER = Answer(
+    "Cluster",
+    **RUN | {"events": listed(EVENT).at(lambda board: board.events[:EVENTS_LISTED_MAX])},
+    **{key: one.given for key, one in SUMMARY.keys.items()},
+    savings_week=maybe(_WEEK).given,
+    prices=Answer(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER).key.given,
+    power_budget=maybe(
+        Answer(**{key: POWER_BUDGET.keys[key] for key in _BUDGET} | {"state": TEXT})
+    ).at("power_limits"),
+    links=Answer(grafana=TEXT, runbook=TEXT, audit_log=TEXT).key.given,
+)
+
+
 def cluster_json(board: Board, *, week: Json | None = None, links: Links | None = None) -> Json:
     """The first screen. `week` are the savings that hold-outs of the last week measured."""
-    cluster, budget = cluster_of(board), board.power_limits
-    return {
-        "at_unix_s": number(board.at_unix_s),
-        "role": "leader" if board.leads else "standby",
-        "leader": board.leader,
-        "pass_number": board.pass_number,
-        "epoch": board.epoch,
-        "interval_s": number(board.interval_s),
-        "mode": strongest_mode(board.jobs),
-        "simulated": any(uuid.startswith(SIMULATED) for uuid in board.view.gpus),
-        "policy": {
-            "source": board.policy_source,
-            "digest": board.policy_digest,
-            "error": board.policy_error,
-        },
-        **summary_json(cluster),
-        "savings_week": week,
-        "prices": prices_json(board.policy.cost if board.policy else Cost()),
-        "power_budget": budget
-        and {
-            "budget_w": number(budget.budget_w),
-            "in_force_w": number(budget.in_force_w),
-            "state": budget.state,
-            "best_effort": budget.best_effort,
-            "sentence": budget.sentence,
-        },
-        "events": [event_json(event) for event in board.events[:EVENTS_LISTED_MAX]],
-        "links": asdict(links or Links()),
-    }
+    return CLUSTER.json(
+        board,
+        **summary_json(cluster_of(board)),
+        savings_week=week,
+        prices=prices_json(board.policy.cost if board.policy else Cost()),
+        links=asdict(links or Links()),
+    )
 
 
 def prices_json(cost: Cost) -> Json:
@@ -84,25 +99,41 @@ def prices_json(cost: Cost) -> Json:
     }
 
 
+# One row of the table of jobs.
+STANDING = Answer(
+    "Standing",
+    name=TEXT,
+    state=component("JobState"),
+    next_step=TEXT,
+    rate_source=WORD,
+    granularity=TEXT,
+    gpus=COUNT,
+    power_w=NUMBER,
+    slowdown_ratio=NUMBER,
+    budget_ratio=NUMBER,
+    predicted_saved_ratio=NUMBER,
+    saved_now_ratio=NUMBER,
+    saved_ratio=maybe(INTERVAL),
+    saved_measured_j=NUMBER,
+    saved_predicted_j=NUMBER,
+    straggler=FLAG,
+)
+NODE_ROW = Answer(
+    "NodeRow",
+    node=TEXT,
+    address=TEXT,
+    state=Key({"enum": ["connected", "lost", "stopped"]}),
+    error=TEXT,
+    gpus=COUNT,
+    controlled_gpus=COUNT,
+    power_w=NUMBER,
+    temperature_celsius=NUMBER,
+    jobs=TEXT,
+)
+
+
 def standing_json(standing: Standing) -> Json:
-    """One row of the table of jobs."""
-    return {
-        "name": standing.name,
-        "state": standing.state,
-        "next_step": standing.next_step,
-        "rate_source": standing.rate_source or None,
-        "granularity": standing.granularity,
-        "gpus": standing.gpus,
-        "power_w": number(standing.power_w),
-        "slowdown_ratio": number(standing.slowdown_ratio),
-        "budget_ratio": number(standing.budget_ratio),
-        "predicted_saved_ratio": number(standing.predicted_saved_ratio),
-        "saved_now_ratio": number(standing.saved_now_ratio),
-        "saved_ratio": interval_json(standing.saved_ratio),
-        "saved_measured_j": number(standing.saved_measured_j),
-        "saved_predicted_j": number(standing.saved_predicted_j),
-        "straggler": standing.straggler,
-    }
+    return STANDING.json(standing)
 
 
 def node_rows(board: Board) -> Iterator[Json]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
@@ -77,6 +77,9 @@ class ClusterPages:
         """Those of a node or a job, or all."""
         asked, board = query(request.query_params, GPU_COLUMNS), self._now()
         node, job = (request.query_params.get(name, "") for name in ("node", "job"))
+        nodes = {one.node or one.address for one in board.view.nodes}
+        _is_known("node", node, nodes | {gpu.node for gpu in board.view.gpus.values()})
+        _is_known("job", job, (one.view.policy.name for one in board.jobs))
 
         def make() -> Json:
             return page_json(_gpu_rows(board, node, job), asked, GPU_SEARCHED)
@@ -87,11 +90,17 @@ class ClusterPages:
         asked = request.query_params
         span_s = whole_number(asked.get("span_s", str(SPAN_S_DEFAULT)), "span_s", SPAN_S_MAX)
         job = asked.get("job", "")
-        if job and not any(one.view.policy.name == job for one in self._now().jobs):
-            raise HTTPException(404, f"no job {job!r:.100} in the policy")
+        if job:
+            _is_known("job", job, (one.view.policy.name for one in self._now().jobs))
         span_s = max(span_s, int(FINE_S))
         series = await asyncio.to_thread(self._history.series, time.time(), span_s, job)
         return json_response(series_json(series))
+
+
+def _is_known(what: str, name: str, known: Iterable[str]) -> None:
+    """Raises HTTPException for a name that is given and not known."""
+    if name and name not in known:
+        raise HTTPException(404, f"no {what} {name!r:.100}")
 
 
 def _tables(board: Board) -> _Tables:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from joulecut_controller.orders import Commander, Done, Op, Order
+from joulecut_controller.web.answer import COUNT, FLAG, TEXT, Answer, Key, listed
 from joulecut_controller.web.responses import JSON_TYPE, error_response, json_response
 from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback
@@ -29,6 +30,17 @@ MARK = "x-joulecut-command"  # a header that no form and no script of another si
 STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
 STANDBY = "this controller is a standby: send the command to the leader"
 PREFIX = "/api/v1/"
+# The outcome of a command.
+DONE = Answer(
+    "Done",
+    op=Key({"enum": ["pause", "resume", "restore"]}).given,
+    complete=FLAG,
+    sentence=TEXT,
+    jobs=listed(TEXT),
+    gpus=COUNT,
+    unanswered=listed(TEXT),
+    by=TEXT.given,
+)
 
 
 class CommandChannel:
@@ -105,17 +117,7 @@ class Commands:
             return error_response(504, text)
         if done.refused:
             return error_response(STATUS[done.refused], done.sentence)
-        return json_response(
-            {
-                "op": op,
-                "complete": done.complete,
-                "sentence": done.sentence,
-                "jobs": list(done.jobs),
-                "gpus": done.gpus,
-                "unanswered": list(done.unanswered),
-                "by": who,
-            }
-        )
+        return json_response(DONE.json(done, op=op, by=who))
 
 
 def sender(request: Request, web: WebConfig | None) -> str:

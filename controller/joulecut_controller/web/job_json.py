@@ -6,24 +6,33 @@ predicted, and every ratio sits under the word that says which it is.
 
 from collections.abc import Iterable
 
-from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
-from joulecut_controller.cluster.job_faults import JobFault, job_faults
+from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import standing
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.orders import Hold
+from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
-from joulecut_controller.plan.traces import Delay
 from joulecut_controller.policy.policy import JobPolicy, Mode
-from joulecut_controller.trust.advisable import Verdict
-from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
-from joulecut_controller.trust.interval import Interval
-from joulecut_controller.trust.saving import Saving
 from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.web.answer import (
+    CLOCK,
+    COUNT,
+    FLAG,
+    NUMBER,
+    NUMBERS,
+    OBJECT,
+    TEXT,
+    WORD,
+    Answer,
+    Key,
+    component,
+    listed,
+    maybe,
+)
 from joulecut_controller.web.responses import Json, number
-from joulecut_wire.messages import IterationTiming
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
+MODE = component("Mode")
 
 
 def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
@@ -31,135 +40,253 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
     return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
 
 
+# Why a job is not controlled (empty name: all jobs), and what ends that.
+HOLD = Answer(
+    "Hold",
+    job=TEXT,
+    kind=component("HoldKind"),
+    reason=TEXT,
+    by=TEXT,
+    since_unix_s=NUMBER,
+    until_unix_s=NUMBER,
+    sentence=TEXT,
+)
+WINDOW = Answer(
+    "Window",
+    iterations=COUNT,
+    iteration_time_s=NUMBER.at("time_mean_s"),
+    iteration_time_sd_s=NUMBER.at("time_sd_s"),
+    energy_j=NUMBER,
+    power_w=NUMBER,
+)
+INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
+# Reports that could not be used, and what is allowed instead.
+FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
+# How well the agents know when iterations begin; of the worst GPU.
+TIMING = Answer(
+    source=TEXT,
+    iteration_time_s=NUMBER,
+    start_jitter_s=NUMBER,
+    starts_per_minute=NUMBER,
+    missed_ratio=NUMBER,
+    change_error_s=NUMBER.at(lambda timing: timing.change_error_s or None),
+)
+# Online profiling of a job without a profile: measured settings, and the next one.
+PROBING = Answer(
+    verdict=TEXT,
+    reason=TEXT,
+    settings_measured=COUNT.at("measurements"),
+    lowest_measured_mhz=listed(COUNT).at("lowest_mhz"),
+    next_mhz=listed(COUNT).at("clocks_mhz"),
+    next_stage=CLOCK.at("stage"),
+    next_stages=listed(COUNT).at("stages"),
+    guessed_saved_ratio=NUMBER.at("gain_ratio"),
+    guessed_saved_doubt_ratio=NUMBER.at("gain_doubt_ratio"),
+    guessed_iteration_time_s=NUMBER.at("time_s"),
+    guessed_iteration_time_high_s=NUMBER.at("time_high_s"),
+    deadline_s=NUMBER,
+)
+# Whether enforcing is advisable; errors are of predictions at the clocks that run.
+ADVISABLE = Answer(
+    yes=FLAG,
+    text=TEXT,
+    scores=COUNT,
+    error_time_ratio=NUMBER.at("time_error"),
+    error_energy_ratio=NUMBER.at("energy_error"),
+)
+SLO = Answer(
+    given_as=TEXT,
+    statistic=TEXT,
+    max_slowdown_ratio=NUMBER.at("max_slowdown"),
+    max_iteration_time_s=NUMBER,
+    deadline_s=NUMBER.given,
+)
+PIPELINE = Answer(
+    schedule=TEXT,
+    stages=COUNT,
+    microbatches=COUNT,
+    tensor_parallel=COUNT,
+    context_parallel=COUNT,
+    expert_parallel=COUNT,
+    data_parallel=COUNT,
+    sync=TEXT,
+)
+DELAY = Answer(
+    pipeline=COUNT.at("part.pipeline"),
+    stage=COUNT.at("part.stage"),
+    gpus=listed(TEXT).at("places"),
+    cause=TEXT,
+    delay_ratio=NUMBER.at("part.delay_ratio"),
+    factor=NUMBER.at("part.factor"),
+    text=TEXT,
+)
+# Short default windows: share of time, age of the baseline, the open one; and the share of all
+# default windows by who asked for them.
+BASELINE_LOOK = Answer(
+    share_ratio=NUMBER.at("short_share"),
+    age_s=NUMBER,
+    text=TEXT,
+    share_ratio_by_asker=NUMBERS.at("shares"),
+)
+# The current window, the next one, and the outcomes so far.
+HOLDOUT = Answer(
+    share_ratio=NUMBER.at("share"),
+    window_s=NUMBER,
+    text=TEXT,
+    held_out=FLAG,
+    measuring=WORD,
+    next_unix_s=NUMBER,
+    windows=listed(
+        Key(
+            OBJECT.schema,
+            lambda window: dict(zip(("arm", "outcome", "count"), window, strict=True)),
+        )
+    ).at("outcomes"),
+)
+# The saving in the windows of the last week, with 95 % intervals.
+SAVING = Answer(
+    saved_ratio=maybe(INTERVAL),
+    slowdown_ratio=maybe(INTERVAL),
+    predicted_saved_ratio=NUMBER,
+    cooler_celsius=NUMBER,
+    point_in_s=NUMBER,
+    holdouts=COUNT,
+    windows_default=COUNT,
+    windows_plan=COUNT,
+    days=NUMBER,
+    reason=TEXT,
+)
+PLAN = Answer(
+    "Plan",
+    job=TEXT,
+    generation=COUNT,
+    parent=COUNT,
+    mode=MODE,
+    granularity=TEXT,
+    granularity_asked=TEXT,
+    granularity_why=TEXT,
+    shortest_step_s=NUMBER,
+    changes_nothing=FLAG,
+    reason=TEXT,
+    refused=TEXT,
+    made_at_unix_s=NUMBER,
+    deadline_s=NUMBER,
+    actions=listed(Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)),
+    forecast=maybe(OBJECT),
+    solution=maybe(OBJECT),
+)
+
+
+def _saved_ratio(job: JobBoard) -> float | None:
+    """By the current window against the baseline."""
+    baseline, current = job.view.baseline, job.view.current
+    if baseline and current and baseline.energy_j and current.energy_j is not None:
+        return 1.0 - current.energy_j / baseline.energy_j
+    return None
+
+
+# Against default clocks, since the controller began; null until measured.
+MEASURED = Answer(
+    saved_j=NUMBER.at("saved_measured_j"),
+    saved_known_ratio=NUMBER,  # of the time under plans
+    saved_ratio=NUMBER.at(_saved_ratio),
+    slowdown_ratio=NUMBER,
+    slowdown=maybe(INTERVAL),  # against adjacent default windows
+)
+PREDICTED = Answer(
+    saved_j=NUMBER.at("saved_predicted_j"),
+    error_time_ratio=NUMBER.at("predict_error_time_ratio"),
+    error_power_ratio=NUMBER.at("predict_error_power_ratio"),
+)
+
+
+def _itself(job: JobBoard) -> JobBoard:
+    return job
+
+
+def _shown_plan(plan: Plan | None) -> Json | None:
+    return plan_json(plan) if plan else None
+
+
+def _learning(job: JobBoard) -> Json:
+    learnt = job.learnt
+    return {
+        "text": learnt.text,
+        "drifting": list(learnt.drifting),
+        "refused": dict(job.refused),
+    }
+
+
+_PLAN_OR_NONE = Key(maybe(PLAN).schema, _shown_plan)
+_CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)
+STATE = Answer(
+    state=component("JobState"),
+    next_step=TEXT,
+    rate_source=WORD,
+    predicted_saved_ratio=NUMBER,
+)
+JOB = Answer(
+    "Job",
+    name=TEXT.at("view.policy.name"),
+    mode=MODE,
+    found=FLAG.at("view.policy.found").more,  # no line of the policy names it
+    sentence=TEXT,
+    complaint=TEXT.at("view.complaint"),
+    holds=listed(HOLD),
+    breaker_trips=COUNT.at("trips"),
+    slo=SLO.key.given,
+    granularity=TEXT.at("rung.name"),
+    granularity_asked=TEXT,
+    granularity_why=TEXT.at("rung.why"),
+    timing=maybe(TIMING),
+    clock_min_mhz=COUNT.at("view.policy.clocks.min_mhz"),
+    min_dwell_s=NUMBER.at("view.policy.clocks.min_dwell_s").more,
+    pipeline=Key(maybe(OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
+    profile=WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
+    evidence=Answer(level=TEXT, text=TEXT).key.given,
+    hindrance=TEXT.at("view.hindrance"),  # why no command could be sent now
+    report_age_s=NUMBER.at("view.report_age_s"),
+    report_faults=listed(FAULT).given,
+    delay=maybe(DELAY),
+    peer_iteration_time_s=NUMBER.at("view.peer_iteration_time_s"),
+    generation_running=COUNT.at("view.generation_running"),
+    baseline=maybe(WINDOW).at("view.baseline"),
+    foreign_lock=TEXT.at("view.external_lock").more,  # why no baseline is measured
+    baseline_look=maybe(BASELINE_LOOK).at("default_time"),
+    current=maybe(WINDOW).at("view.current"),
+    measured=MEASURED.key.at(_itself),
+    predicted=PREDICTED.key.at(_itself),
+    bloat_w=Key(NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
+    frontier=listed(Answer(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
+    decision=_PLAN_OR_NONE,
+    applied=_PLAN_OR_NONE,
+    **{key: one.given for key, one in STATE.keys.items()},
+    gpus=listed(_CLOCKS).given,
+    learning=OBJECT.at(_learning).more,
+    probing=maybe(PROBING).more,
+    advisable=maybe(ADVISABLE).more,
+    holdout=maybe(HOLDOUT).more,
+    saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving).more,
+)
+
+
 def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     """One job, without the operations of its plan."""
-    shown, policy = job.view, job.view.policy
-    return {
-        "name": policy.name,
-        "mode": job.mode,
-        "found": policy.found,  # no line of the policy names it
-        "sentence": job.sentence,
-        "complaint": shown.complaint,
-        "holds": [hold_json(hold) for hold in job.holds],
-        "breaker_trips": job.trips,
-        "slo": _slo_json(policy, shown.baseline),
-        "granularity": job.rung.name,
-        "granularity_asked": job.granularity_asked,
-        "granularity_why": job.rung.why,
-        "timing": job.timing and _timing_json(job.timing),
-        "clock_min_mhz": policy.clocks.min_mhz,
-        "min_dwell_s": number(policy.clocks.min_dwell_s),
-        "pipeline": pipeline_json(policy),
-        "profile": policy.profile.source if policy.profile else None,
-        "evidence": evidence(shown),
-        "hindrance": shown.hindrance,  # why no command could be sent now
-        "report_age_s": number(shown.report_age_s),
-        "report_faults": [_fault_json(fault) for fault in job_faults(shown, view)],
-        "delay": job.delay and _delay_json(job.delay),
-        "peer_iteration_time_s": number(shown.peer_iteration_time_s),
-        "generation_running": shown.generation_running,
-        "baseline": _window_json(shown.baseline),
-        "foreign_lock": shown.external_lock,  # why no baseline is measured
-        "current": _window_json(shown.current),
-        "measured": _measured_json(job),
-        "predicted": {
-            "saved_j": number(job.saved_predicted_j),
-            "error_time_ratio": number(job.predict_error_time_ratio),
-            "error_power_ratio": number(job.predict_error_power_ratio),
-        },
-        "bloat_w": bloat_w(job),  # predicted; of the clocks that run
-        "frontier": [_point_json(point) for point in job.frontier],
-        "decision": job.decision and plan_json(job.decision),
-        "applied": job.applied and plan_json(job.applied),
-        "learning": {
-            "text": job.learnt.text,
-            "drifting": list(job.learnt.drifting),
-            "refused": dict(job.refused),
-        },
-        "probing": job.probing and _probing_json(job.probing),
-        "advisable": job.advisable and _advisable_json(job.advisable),
-        "holdout": holdout_json(job.holdout),
-        "baseline_look": job.default_time and _default_time_json(job.default_time),
-        "saving": saving_json(job.holdout.saving if job.holdout else None),
-        "gpus": _clocks_json(job, view) if gpus else [],
+    faults = listed(FAULT).make
+    assert faults is not None
+    return JOB.json(
+        job,
+        slo=_slo_json(job.view.policy, job.view.baseline),
+        evidence=evidence(job.view),
+        report_faults=faults(job_faults(job.view, view)),
+        gpus=_clocks_json(job, view) if gpus else [],
         **state_json(job),
-    }
+    )
 
 
 def state_json(job: JobBoard) -> Json:
     """The state, and what stands between the job and enforcement."""
-    stands = standing(job)
-    return {
-        "state": stands.state,
-        "next_step": stands.next_step,
-        "rate_source": stands.rate_source or None,
-        "predicted_saved_ratio": number(stands.predicted_saved_ratio),
-    }
-
-
-def hold_json(hold: Hold) -> Json:
-    """Why a job is not controlled (empty name: all jobs), and what ends that."""
-    return {
-        "job": hold.job,
-        "kind": hold.kind,
-        "reason": hold.reason,
-        "by": hold.by,
-        "since_unix_s": number(hold.since_unix_s),
-        "until_unix_s": number(hold.until_unix_s),
-        "sentence": hold.sentence,
-    }
-
-
-def _fault_json(fault: JobFault) -> Json:
-    """Reports that could not be used, and what is allowed instead."""
-    return {
-        "node": fault.node,
-        "source": fault.source,
-        "text": fault.text,
-        "count": fault.count,
-        "age_s": number(fault.age_s),
-    }
-
-
-def _timing_json(timing: IterationTiming) -> Json:
-    """How well the agents know when iterations begin; of the worst GPU."""
-    return {
-        "source": timing.source,
-        "iteration_time_s": number(timing.iteration_time_s),
-        "start_jitter_s": number(timing.start_jitter_s),
-        "starts_per_minute": number(timing.starts_per_minute),
-        "missed_ratio": number(timing.missed_ratio),
-        "change_error_s": number(timing.change_error_s or None),
-    }
-
-
-def _probing_json(advice: Advice) -> Json:
-    """Online profiling of a job without a profile: measured settings, and the next one."""
-    return {
-        "verdict": advice.verdict,
-        "reason": advice.reason,
-        "settings_measured": advice.measurements,
-        "lowest_measured_mhz": list(advice.lowest_mhz),
-        "next_mhz": list(advice.clocks_mhz),
-        "next_stage": advice.stage,
-        "next_stages": list(advice.stages),
-        "guessed_saved_ratio": number(advice.gain_ratio),
-        "guessed_saved_doubt_ratio": number(advice.gain_doubt_ratio),
-        "guessed_iteration_time_s": number(advice.time_s),
-        "guessed_iteration_time_high_s": number(advice.time_high_s),
-        "deadline_s": number(advice.deadline_s),
-    }
-
-
-def _advisable_json(verdict: Verdict) -> Json:
-    """Whether enforcing is advisable; errors are of predictions at the clocks that run."""
-    return {
-        "yes": verdict.yes,
-        "text": verdict.text,
-        "scores": verdict.scores,
-        "error_time_ratio": number(verdict.time_error),
-        "error_energy_ratio": number(verdict.energy_error),
-    }
+    return STATE.json(standing(job))
 
 
 def evidence(shown: JobView) -> Json:
@@ -178,63 +305,7 @@ def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
     slo, deadline_s = policy.slo, policy.slo.max_iteration_time_s
     if baseline is not None:
         deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
-    return {
-        "given_as": slo.given_as,
-        "statistic": slo.statistic,
-        "max_slowdown_ratio": number(slo.max_slowdown),
-        "max_iteration_time_s": number(slo.max_iteration_time_s),
-        "deadline_s": number(deadline_s),
-    }
-
-
-def pipeline_json(policy: JobPolicy) -> Json | None:
-    pipeline = policy.pipeline
-    if pipeline is None:
-        return None
-    return {
-        "schedule": pipeline.schedule,
-        "stages": pipeline.stages,
-        "microbatches": pipeline.microbatches,
-        "tensor_parallel": pipeline.tensor_parallel,
-        "context_parallel": pipeline.context_parallel,
-        "expert_parallel": pipeline.expert_parallel,
-        "data_parallel": pipeline.data_parallel,
-        "sync": pipeline.sync,
-    }
-
-
-def _window_json(window: Window | None) -> Json | None:
-    if window is None:
-        return None
-    return {
-        "iterations": window.iterations,
-        "iteration_time_s": number(window.time_mean_s),
-        "iteration_time_sd_s": number(window.time_sd_s),
-        "energy_j": number(window.energy_j),
-        "power_w": number(window.power_w),
-    }
-
-
-def _measured_json(job: JobBoard) -> Json:
-    """Savings where they were paired, and now against default clocks; null until measured."""
-    baseline, current, saved = job.view.baseline, job.view.current, None
-    if baseline and current and baseline.energy_j and current.energy_j is not None:
-        saved = 1.0 - current.energy_j / baseline.energy_j
-    return {
-        "saved_j": number(job.saved_measured_j),
-        "saved_known_ratio": number(job.saved_known_ratio),  # of the time under plans
-        "saved_ratio": number(saved),
-        "slowdown_ratio": number(job.slowdown_ratio),
-        "slowdown": interval_json(job.slowdown),  # against adjacent default windows
-    }
-
-
-def _point_json(point: FrontierPoint) -> Json:
-    return {
-        "iteration_time_s": number(point.iteration_time_s),
-        "energy_j": number(point.energy_j),
-        "lower_bound_j": number(point.lower_bound_j),
-    }
+    return SLO.json(slo, deadline_s=number(deadline_s))
 
 
 def _clocks_json(job: JobBoard, view: View) -> list[Json]:
@@ -273,76 +344,4 @@ def _device_json(gpu: GpuView | None) -> Json:
         "power_w": number(seen.power_average_w) if seen else None,
         "power_limit_kept_w": (seen.power_limit_kept_w or None) if seen else None,
         "age_s": number(gpu.age_s),
-    }
-
-
-def _default_time_json(spent: DefaultTime) -> Json:
-    """Short default windows: share of time, age of the baseline, the open one; and the share of all
-    default windows by who asked for them.
-    """
-    return {
-        "share_ratio": number(spent.short_share),
-        "age_s": number(spent.age_s),
-        "text": spent.text,
-        "share_ratio_by_asker": {asker: number(share) for asker, share in spent.shares.items()},
-    }
-
-
-def holdout_json(holdout: HoldoutsShown | None) -> Json | None:
-    """The current window, the next one, and the outcomes so far."""
-    if holdout is None:
-        return None
-    return {
-        "share_ratio": number(holdout.share),
-        "window_s": number(holdout.window_s),
-        "text": holdout.text,
-        "held_out": holdout.held_out,
-        "measuring": holdout.measuring or None,
-        "next_unix_s": number(holdout.next_unix_s),
-        "windows": [
-            {"arm": arm, "outcome": outcome, "count": count}
-            for arm, outcome, count in holdout.outcomes
-        ],
-    }
-
-
-def saving_json(saving: Saving | None) -> Json | None:
-    """The saving in the windows of the last week, with 95 % intervals."""
-    if saving is None:
-        return None
-    return {
-        "saved_ratio": interval_json(saving.saved_ratio),
-        "slowdown_ratio": interval_json(saving.slowdown_ratio),
-        "predicted_saved_ratio": number(saving.predicted_saved_ratio),
-        "cooler_celsius": number(saving.cooler_celsius),
-        "point_in_s": number(saving.point_in_s),
-        "holdouts": saving.holdouts,
-        "windows_default": saving.windows_default,
-        "windows_plan": saving.windows_plan,
-        "days": number(saving.days),
-        "reason": saving.reason,
-    }
-
-
-def interval_json(interval: Interval | None) -> Json | None:
-    """The estimate and the bounds of its 95 % interval."""
-    if interval is None:
-        return None
-    return {
-        "mid": number(interval.mid),
-        "low": number(interval.low),
-        "high": number(interval.high),
-    }
-
-
-def _delay_json(delay: Delay) -> Json:
-    part = delay.part
-    return {
-        "pipeline": part.pipeline,
-        "stage": part.stage,
-        "gpus": list(delay.places),
-        "cause": delay.cause,
-        "delay_ratio": number(part.delay_ratio),
-        "factor": number(part.factor),
-        "text": delay.text,
     }

@@ -1,47 +1,46 @@
 """Windows that probing measured on one job as JSON: what `joulecut profile` makes a profile of."""
 
+from typing import Any
+
 from joulecut_controller.board import JobBoard
-from joulecut_controller.learn.measurement_log import Measurement, ProbedJob
-from joulecut_controller.web.job_json import pipeline_json
-from joulecut_controller.web.responses import Json, number
+from joulecut_controller.web.answer import COUNT, NUMBER, TEXT, WORD, Answer, listed, maybe
+from joulecut_controller.web.job_json import JOB
+from joulecut_controller.web.responses import Json
+
+_MEASUREMENT = Answer(
+    clocks_mhz=listed(COUNT),
+    iterations=COUNT,
+    iteration_time_s=NUMBER.at("time_s"),
+    iteration_time_sd_s=NUMBER.at("time_sd_s"),
+    energy_j=listed(NUMBER),
+    busy_s=listed(listed(NUMBER)),
+    operation_sd_ratio=NUMBER,
+)
+_PROBED = Answer(
+    default_mhz=listed(COUNT).at("constants.default_mhz"),
+    clock_max_mhz=COUNT.at("constants.clock_max_mhz"),
+    blocking_power_w=NUMBER.at(lambda probed: probed.constants.blocking_power_w or None),
+    clocks_mhz=listed(listed(COUNT)).at("grids_mhz"),
+    alike=listed(COUNT),
+    window_s=NUMBER,
+    measurements=listed(_MEASUREMENT),
+)
+
+
+def _reason(job: Any) -> str:
+    return job.probing.reason if job.probing else ""
+
+
+# `probed` is null before the first window, and for a job with a profile.
+MEASUREMENTS = Answer(
+    "Measurements",
+    **{key: JOB.keys[key] for key in ("name", "mode", "profile", "pipeline")},
+    **{key: JOB.keys[key] for key in ("complaint", "sentence")},
+    verdict=WORD.at(lambda job: job.probing and job.probing.verdict),
+    reason=TEXT.at(_reason),
+    probed=maybe(_PROBED),
+)
 
 
 def measurements_json(job: JobBoard) -> Json:
-    """`probed` is null before the first window, and for a job with a profile."""
-    policy = job.view.policy
-    return {
-        "name": policy.name,
-        "mode": job.mode,
-        "profile": policy.profile.source if policy.profile else None,
-        "pipeline": pipeline_json(policy),
-        "complaint": job.view.complaint,
-        "sentence": job.sentence,
-        "verdict": job.probing.verdict if job.probing else None,
-        "reason": job.probing.reason if job.probing else "",
-        "probed": job.probed and _probed_json(job.probed),
-    }
-
-
-def _probed_json(probed: ProbedJob) -> Json:
-    constants = probed.constants
-    return {
-        "default_mhz": list(constants.default_mhz),
-        "clock_max_mhz": constants.clock_max_mhz,
-        "blocking_power_w": number(constants.blocking_power_w or None),
-        "clocks_mhz": [list(grid) for grid in probed.grids_mhz],
-        "alike": list(probed.alike),
-        "window_s": number(probed.window_s),
-        "measurements": [_measurement_json(one) for one in probed.measurements],
-    }
-
-
-def _measurement_json(one: Measurement) -> Json:
-    return {
-        "clocks_mhz": list(one.clocks_mhz),
-        "iterations": one.iterations,
-        "iteration_time_s": number(one.time_s),
-        "iteration_time_sd_s": number(one.time_sd_s),
-        "energy_j": [number(joules) for joules in one.energy_j],
-        "busy_s": [[number(seconds) for seconds in kinds] for kinds in one.busy_s],
-        "operation_sd_ratio": number(one.operation_sd_ratio),
-    }
+    return MEASUREMENTS.json(job)

@@ -3,19 +3,32 @@
 Schemas name what a client may rely on; responses may hold more, and a later version will.
 """
 
-from typing import Any, get_args
+from typing import get_args
 
 from joulecut_controller.cluster.needs import SEVERITIES
 from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
-from joulecut_controller.web.cluster_json import GPU_COLUMNS, JOB_COLUMNS, NODE_COLUMNS
+from joulecut_controller.web.answer import COUNT, FLAG, TEXT, Answer, Key, ref
+from joulecut_controller.web.answer import listed as many
+from joulecut_controller.web.board_json import BOARD, EVENT, GPU, NODE
+from joulecut_controller.web.cluster_json import (
+    CLUSTER,
+    GPU_COLUMNS,
+    JOB_COLUMNS,
+    NODE_COLUMNS,
+    NODE_ROW,
+    STANDING,
+)
 from joulecut_controller.web.cluster_pages import SPAN_S_DEFAULT, SPAN_S_MAX
 from joulecut_controller.web.commands import (
     BODY_BYTES_MAX,
+    DONE,
     MARK,
     NAME_LENGTH_MAX,
     REASON_LENGTH_MAX,
 )
+from joulecut_controller.web.job_json import HOLD, INTERVAL, JOB, PLAN, WINDOW
+from joulecut_controller.web.measurements import MEASUREMENTS
 from joulecut_controller.web.paging import (
     ORDERS,
     PAGE_MAX,
@@ -23,15 +36,12 @@ from joulecut_controller.web.paging import (
     SIZE_DEFAULT,
     SIZE_MAX,
 )
+from joulecut_controller.web.responses import Json
+from joulecut_controller.web.timeline import TIMELINE
 
-Json = dict[str, Any]
 
-TEXT: Json = {"type": "string"}
-NUMBER: Json = {"type": ["number", "null"]}  # null: not known
-COUNT: Json = {"type": "integer", "minimum": 0}
-CLOCK: Json = {"type": ["integer", "null"]}
-FLAG: Json = {"type": "boolean"}
-WORD: Json = {"type": ["string", "null"]}
+def listed(schema: Json) -> Json:
+    return {"type": "array", "items": schema}
 
 
 def obj(**keys: Json) -> Json:
@@ -39,330 +49,31 @@ def obj(**keys: Json) -> Json:
     return {"type": "object", "properties": keys, "required": list(keys)}
 
 
-def listed(schema: Json) -> Json:
-    return {"type": "array", "items": schema}
-
-
-def maybe(schema: Json) -> Json:
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-_NUMBERS: Json = {"type": "object", "additionalProperties": NUMBER}  # by name
-_EVENT = {"at_unix_s": NUMBER, "kind": TEXT, "job": TEXT, "generation": COUNT, "text": TEXT}
-_RUN = {
-    "at_unix_s": NUMBER,
-    "role": {"enum": ["leader", "standby"]},
-    "leader": TEXT,
-    "pass_number": COUNT,
-    "epoch": COUNT,
-    "interval_s": NUMBER,
-    "mode": ref("Mode"),
-    "simulated": FLAG,
-    "policy": obj(source=TEXT, digest=TEXT, error=TEXT),
-    "events": listed(obj(**_EVENT)),
-}
-_MEASUREMENT = obj(
-    clocks_mhz=listed(COUNT),
-    iterations=COUNT,
-    iteration_time_s=NUMBER,
-    iteration_time_sd_s=NUMBER,
-    energy_j=listed(NUMBER),
-    busy_s=listed(listed(NUMBER)),
-    operation_sd_ratio=NUMBER,
-)
-_PROBED = obj(
-    default_mhz=listed(COUNT),
-    clock_max_mhz=COUNT,
-    blocking_power_w=NUMBER,
-    clocks_mhz=listed(listed(COUNT)),
-    alike=listed(COUNT),
-    window_s=NUMBER,
-    measurements=listed(_MEASUREMENT),
-)
-_WINDOW = obj(
-    iterations=COUNT,
-    iteration_time_s=NUMBER,
-    iteration_time_sd_s=NUMBER,
-    energy_j=NUMBER,
-    power_w=NUMBER,
-)
-_PLAN = obj(
-    job=TEXT,
-    generation=COUNT,
-    parent=COUNT,
-    mode=ref("Mode"),
-    granularity=TEXT,
-    granularity_asked=TEXT,
-    granularity_why=TEXT,
-    shortest_step_s=NUMBER,
-    changes_nothing=FLAG,
-    reason=TEXT,
-    refused=TEXT,
-    made_at_unix_s=NUMBER,
-    deadline_s=NUMBER,
-    actions=listed(obj(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)),
-    forecast=maybe({"type": "object"}),
-    solution=maybe({"type": "object"}),
-)
-_HOLD = obj(
-    job=TEXT,
-    kind=ref("HoldKind"),
-    reason=TEXT,
-    by=TEXT,
-    since_unix_s=NUMBER,
-    until_unix_s=NUMBER,
-    sentence=TEXT,
-)
-_JOB = obj(
-    name=TEXT,
-    mode=ref("Mode"),
-    sentence=TEXT,
-    complaint=TEXT,
-    holds=listed(ref("Hold")),
-    breaker_trips=COUNT,
-    slo=obj(
-        given_as=TEXT,
-        statistic=TEXT,
-        max_slowdown_ratio=NUMBER,
-        max_iteration_time_s=NUMBER,
-        deadline_s=NUMBER,
-    ),
-    granularity=TEXT,
-    granularity_asked=TEXT,
-    granularity_why=TEXT,
-    timing=maybe(
-        obj(
-            source=TEXT,
-            iteration_time_s=NUMBER,
-            start_jitter_s=NUMBER,
-            starts_per_minute=NUMBER,
-            missed_ratio=NUMBER,
-            change_error_s=NUMBER,
-        )
-    ),
-    clock_min_mhz=COUNT,
-    pipeline=maybe({"type": "object"}),
-    profile=WORD,
-    evidence=obj(level=TEXT, text=TEXT),
-    hindrance=TEXT,
-    report_age_s=NUMBER,
-    report_faults=listed(obj(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)),
-    delay=maybe(
-        obj(
-            pipeline=COUNT,
-            stage=COUNT,
-            gpus=listed(TEXT),
-            cause=TEXT,
-            delay_ratio=NUMBER,
-            factor=NUMBER,
-            text=TEXT,
-        )
-    ),
-    peer_iteration_time_s=NUMBER,
-    generation_running=COUNT,
-    baseline=maybe(ref("Window")),
-    baseline_look=maybe(
-        obj(share_ratio=NUMBER, age_s=NUMBER, text=TEXT, share_ratio_by_asker=_NUMBERS)
-    ),
-    current=maybe(ref("Window")),
-    measured=obj(
-        saved_j=NUMBER,
-        saved_known_ratio=NUMBER,
-        saved_ratio=NUMBER,
-        slowdown_ratio=NUMBER,
-        slowdown=maybe(ref("Interval")),
-    ),
-    predicted=obj(saved_j=NUMBER, error_time_ratio=NUMBER, error_power_ratio=NUMBER),
-    bloat_w=_NUMBERS,
-    frontier=listed(obj(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
-    decision=maybe(ref("Plan")),
-    applied=maybe(ref("Plan")),
-    state=ref("JobState"),
-    next_step=TEXT,
-    rate_source=WORD,
-    predicted_saved_ratio=NUMBER,
-    gpus=listed(obj(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)),
-)
-_GPU = obj(
-    uuid=TEXT,
-    node=TEXT,
-    index=COUNT,
-    model=TEXT,
-    simulated=FLAG,
-    job=WORD,
-    stage=CLOCK,
-    age_s=NUMBER,
-    controllable=FLAG,
-    why_not_controllable=TEXT,
-    clock_seen_mhz=CLOCK,
-    clock_asked_mhz=CLOCK,
-    power_average_w=NUMBER,
-    temperature_celsius=NUMBER,
-    event_reasons=listed(TEXT),
-    lease=maybe(obj(job=TEXT, epoch=COUNT, generation=COUNT, remaining_s=NUMBER)),
-)
-_POWER_BUDGET = obj(
-    budget_w=NUMBER,
-    capacity_w=NUMBER,
-    in_force_w=NUMBER,
-    least_w=NUMBER,
-    limits_w=_NUMBERS,
-    state={"enum": ["kept", "lowering", "recommended", "lifted"]},
-    best_effort=TEXT,
-    sentence=TEXT,
-)
-_SUMMARY_KEYS: Json = {
-    "headline": TEXT,
-    "needs": listed(
-        obj(severity=ref("Severity"), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT),
-    ),
-    "need_counts": obj(fault=COUNT, decision=COUNT, note=COUNT),
-    "power": obj(now_w=NUMBER, without_w=NUMBER, without_is_predicted=FLAG, available_w=NUMBER),
-    "savings": obj(measured_j=NUMBER, predicted_j=NUMBER),
-    "gpu_counts": obj(
-        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
-    ),
-    "node_counts": obj(all=COUNT, lost=COUNT),
-    "job_counts": {
-        "type": "object",
-        "properties": {"all": COUNT},
-        "required": ["all"],
-        "additionalProperties": COUNT,
-    },
-}
-_BOARD = obj(
-    **_RUN,
-    sentence=TEXT,
-    nodes=listed(ref("Node")),
-    gpus=listed(ref("Gpu")),
-    holds=listed(ref("Hold")),
-    cluster=obj(**_SUMMARY_KEYS),
-    power_budget=maybe(_POWER_BUDGET),
-    jobs=listed(ref("Job")),
-)
-_INTERVAL = obj(mid=NUMBER, low=NUMBER, high=NUMBER)
-_CLUSTER = obj(
-    **_RUN,
-    **_SUMMARY_KEYS,
-    savings_week=maybe(
-        obj(
-            since_unix_s=NUMBER,
-            until_unix_s=NUMBER,
-            jobs=COUNT,
-            jobs_unknown=COUNT,
-            saved_kwh=maybe(ref("Interval")),
-            predicted_kwh=NUMBER,
-            energy_money=maybe(ref("Interval")),
-            co2_kg=maybe(ref("Interval")),
-        )
-    ),
-    prices=obj(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER),
-    power_budget=maybe(
-        obj(budget_w=NUMBER, in_force_w=NUMBER, state=TEXT, best_effort=TEXT, sentence=TEXT)
-    ),
-    links=obj(grafana=TEXT, runbook=TEXT, audit_log=TEXT),
-)
-_STANDING = obj(
-    name=TEXT,
-    state=ref("JobState"),
-    next_step=TEXT,
-    rate_source=WORD,
-    granularity=TEXT,
-    gpus=COUNT,
-    power_w=NUMBER,
-    slowdown_ratio=NUMBER,
-    budget_ratio=NUMBER,
-    predicted_saved_ratio=NUMBER,
-    saved_now_ratio=NUMBER,
-    saved_ratio=maybe(ref("Interval")),
-    saved_measured_j=NUMBER,
-    saved_predicted_j=NUMBER,
-    straggler=FLAG,
-)
-_NODE_ROW = obj(
-    node=TEXT,
-    address=TEXT,
-    state={"enum": ["connected", "lost", "stopped"]},
-    error=TEXT,
-    gpus=COUNT,
-    controlled_gpus=COUNT,
-    power_w=NUMBER,
-    temperature_celsius=NUMBER,
-    jobs=TEXT,
-)
-
-
 def paged(row: Json) -> Json:
     """One page of a table, and how much there is."""
-    return obj(rows=listed(row), total=COUNT, page=COUNT, pages=COUNT, size=COUNT)
+    count = COUNT.schema
+    return obj(rows=listed(row), total=count, page=count, pages=count, size=count)
 
 
-_OPERATION = obj(
-    stage=COUNT, microbatch=COUNT, kind=TEXT, clock_mhz=COUNT, start_s=NUMBER, duration_s=NUMBER
+_BRIEF = Answer(
+    brief=FLAG,
+    gpu_counts=Answer(all=COUNT, leased=COUNT, default=COUNT, silent=COUNT).key,
+    node_counts=Answer(all=COUNT, lost=COUNT).key,
+    node_names=many(TEXT),
 )
-
-SCHEMAS: Json = {
-    "Board": _BOARD,
-    "Brief": {
-        "allOf": [
-            ref("Board"),
-            obj(
-                brief=FLAG,
-                gpu_counts=obj(all=COUNT, leased=COUNT, default=COUNT, silent=COUNT),
-                node_counts=obj(all=COUNT, lost=COUNT),
-                node_names=listed(TEXT),
-            ),
-        ]
-    },
-    "Cluster": _CLUSTER,
-    "Done": obj(
-        op={"enum": ["pause", "resume", "restore"]},
-        complete=FLAG,
-        sentence=TEXT,
-        jobs=listed(TEXT),
-        gpus=COUNT,
-        unanswered=listed(TEXT),
-        by=TEXT,
-    ),
-    "Error": obj(error=TEXT),
-    "Event": obj(**_EVENT, detail={}),
-    "Gpu": _GPU,
-    "Hold": _HOLD,
-    "Interval": _INTERVAL,
-    "Job": _JOB,
+ANSWERS = (
+    BOARD, CLUSTER, GPU, HOLD, INTERVAL, JOB, MEASUREMENTS, NODE, NODE_ROW, PLAN, STANDING,
+    TIMELINE, WINDOW,
+)  # fmt: skip
+SCHEMAS: Json = {answer.name: answer.schema for answer in ANSWERS} | {
+    "Brief": {"allOf": [ref("Board"), _BRIEF.schema]},
+    "Done": DONE.schema,
+    "Error": obj(error=TEXT.schema),
+    "Event": Answer(**EVENT.keys, detail=Key({})).schema,
     "JobState": {"enum": list(get_args(State))},
     "Mode": {"enum": ["off", "recommend", "enforce"]},
-    "Node": obj(node=TEXT, address=TEXT, connected=FLAG, error=TEXT, agent_version=TEXT),
-    "NodeRow": _NODE_ROW,
-    "Plan": _PLAN,
-    "Policy": obj(mode=ref("Mode"), jobs=listed(obj(name=TEXT, mode=ref("Mode")))),
+    "Policy": obj(mode=ref("Mode"), jobs=listed(obj(name=TEXT.schema, mode=ref("Mode")))),
     "Severity": {"enum": list(SEVERITIES)},
-    "Standing": _STANDING,
-    "Measurements": obj(
-        name=TEXT,
-        mode=ref("Mode"),
-        profile=WORD,
-        pipeline=maybe({"type": "object"}),
-        complaint=TEXT,
-        sentence=TEXT,
-        verdict=WORD,
-        reason=TEXT,
-        probed=maybe(_PROBED),
-    ),
-    "Timeline": obj(
-        job=TEXT,
-        generation=COUNT,
-        basis={"const": "predicted"},
-        iteration_time_s=NUMBER,
-        deadline_s=NUMBER,
-        operations=listed(_OPERATION),
-        fastest=maybe({"type": "object"}),
-    ),
-    "Window": _WINDOW,
 }
 
 
@@ -391,7 +102,7 @@ def _errors(*codes: int) -> Json:
 
 
 def _get(text: str, schema: Json, *parameters: Json, errors: tuple[int, ...] = (503,)) -> Json:
-    found = {"summary": text, "responses": {"200": _answer(text, schema), **_errors(*errors)}}
+    found = {"summary": text, "responses": {"200": _answer(text, schema), **_errors(400, *errors)}}
     return {"get": found | ({"parameters": list(parameters)} if parameters else {})}
 
 
@@ -459,7 +170,12 @@ _RESTORED = _words(
 _PROFILE_NAME = _NAME | {"description": "NAME.csv"}
 _UPLOADED = _words(content={"type": "string"}) | {"required": ["content"]}
 _PROFILES = listed(
-    obj(name=TEXT, digest=TEXT, bytes={"type": "integer"}, at_unix_s={"type": "number"})
+    obj(
+        name=TEXT.schema,
+        digest=TEXT.schema,
+        bytes={"type": "integer"},
+        at_unix_s={"type": "number"},
+    )
 )
 _SPAN = _query(
     "span_s", {"type": "integer", "minimum": 1, "maximum": SPAN_S_MAX}, f"default {SPAN_S_DEFAULT}"
@@ -479,7 +195,9 @@ _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
 
 
-def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
+def _table(
+    text: str, row: str, columns: tuple[str, ...], *more: Json, errors: tuple[int, ...] = (503,)
+) -> Json:
     """A table a page at a time."""
     return _get(
         text,
@@ -494,7 +212,7 @@ def _table(text: str, row: str, columns: tuple[str, ...], *more: Json) -> Json:
             {"type": "integer", "minimum": 1, "maximum": SIZE_MAX},
             f"default {SIZE_DEFAULT}",
         ),
-        errors=(400, 503),
+        errors=errors,
     )
 
 
@@ -524,15 +242,16 @@ def _paths() -> Json:
             "GPUs",
             "Gpu",
             GPU_COLUMNS,
-            _query("node", TEXT, "only of this node"),
-            _query("job", TEXT, "only of this job"),
+            _query("node", TEXT.schema, "only of this node"),
+            _query("job", TEXT.schema, "only of this job"),
+            errors=(404, 503),
         ),
         "/api/v1/history": _get(
             "means of the last hour (15 s each) or days (5 min or more)",
             _SERIES,
-            _query("job", TEXT, "of this job; without it of the cluster"),
+            _query("job", TEXT.schema, "of this job; without it of the cluster"),
             _SPAN,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/policy": _get("the policy in force, as values", ref("Policy")),
         "/api/v1/jobs": _get("all jobs", obj(jobs=listed(ref("Job")))),
@@ -553,31 +272,30 @@ def _paths() -> Json:
             _SINCE,
             _CO2,
             _POINTS,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/report": _get(
             "measured savings of a period",
             {"type": "object"},
-            _query("job", TEXT, "only of this job"),
+            _query("job", TEXT.schema, "only of this job"),
             _SINCE,
             _CO2,
             _POINTS,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         ),
         "/api/v1/events": _get(
             "the audit log, newest first",
             _EVENTS,
-            _query("job", TEXT, "only of this job"),
+            _query("job", TEXT.schema, "only of this job"),
             _LIMIT,
             _query("detail", {"enum": ["0", "1"]}, "0: without the details; default 1"),
-            errors=(400, 503),
         ),
         "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),
         "/api/v1/profiles/{name}": _get(
             "an uploaded profile",
-            obj(name=TEXT, content=TEXT),
+            obj(name=TEXT.schema, content=TEXT.schema),
             _PROFILE_NAME,
-            errors=(400, 404, 503),
+            errors=(404, 503),
         )
         | _upload("keeps a profile in the store, where policies can name it", _UPLOADED),
         "/api/v1/profiles/{name}/remove": _upload("removes an uploaded profile", _words()),

@@ -12,8 +12,10 @@ import sys
 import threading
 from collections.abc import Iterator
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import RotatingContext, WebConfig
@@ -21,6 +23,7 @@ from joulecut_wire.web_config import RotatingContext, WebConfig
 CONNECTIONS_MAX = 512  # streams, scrapers and a few pages; more is a fault
 GRACE_S = 2.0  # for responses in progress at a stop; streams end before
 BACKLOG = 128
+REQUEST_S_MAX = 30.0  # for a whole request to come in: 6 MB of a profile over a slow link
 # Beside two busy threads, 10 MB took 25 ms with switch intervals of 0.25 ms and 41 ms with 1 ms
 # (medians; the loop was late by 2 and 5 ms); the busy threads lost 5 %.
 TURN_S = 0.00025
@@ -56,6 +59,7 @@ class Server:
         self._port = listener.getsockname()[1]
         config = uvicorn.Config(
             self._app,
+            http=_Impatient,
             lifespan="off",
             ws="none",
             log_config=None,  # logging belongs to the controller
@@ -91,6 +95,33 @@ class Server:
             asyncio.run(serving.serve([listener]))
         except BaseException as failure:  # raised by `start`
             self._failure = failure
+
+
+class _Impatient(H11Protocol):
+    """uvicorn's protocol, which drops a peer that does not end its request in time.
+
+    Else half a request would take one of CONNECTIONS_MAX for ever.
+    """
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._limit = self.loop.call_later(REQUEST_S_MAX, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        incomplete = self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
+        if self._limit is None and incomplete:
+            self._limit = self.loop.call_later(REQUEST_S_MAX, self.transport.close)
+        elif self._limit is not None and not incomplete:
+            self._limit.cancel()
+            self._limit = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+        super().connection_lost(exc)
 
 
 class _Quiet(uvicorn.Server):

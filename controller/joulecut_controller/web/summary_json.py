@@ -1,46 +1,49 @@
 """What page and command line say first, as JSON: headline, needs, power, savings, counts."""
 
-from joulecut_controller.cluster.needs import Need
 from joulecut_controller.cluster.summary import Cluster
-from joulecut_controller.web.responses import Json, number
+from joulecut_controller.web.answer import COUNT, FLAG, NUMBER, TEXT, Answer, Key, component, listed
+from joulecut_controller.web.responses import Json
 
 NEEDS_LISTED_MAX = 20  # more are counted
 
+NEED = Answer(severity=component("Severity"), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT)
+
+
+def _counted(cluster: Cluster) -> Json:
+    return {name: cluster.count(name) for name in ("fault", "decision", "note")}
+
+
+def _itself(cluster: Cluster) -> Cluster:
+    return cluster
+
+
+_JOB_COUNTS = {
+    "type": "object",
+    "properties": {"all": COUNT.schema},
+    "required": ["all"],
+    "additionalProperties": COUNT.schema,
+}
+# The cluster without its tables.
+SUMMARY = Answer(
+    headline=TEXT,
+    needs=listed(NEED).at(lambda cluster: cluster.needs[:NEEDS_LISTED_MAX]),
+    need_counts=Key(Answer(fault=COUNT, decision=COUNT, note=COUNT).schema).at(_counted),
+    power=Answer(
+        now_w=NUMBER,
+        without_w=NUMBER,
+        without_is_predicted=FLAG.at("predicted"),
+        available_w=NUMBER,
+    ).key,
+    savings=Answer(
+        measured_j=NUMBER.at("saved_measured_j"), predicted_j=NUMBER.at("saved_predicted_j")
+    ).key.at(_itself),
+    gpu_counts=Answer(
+        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
+    ).key.at("gpus"),
+    node_counts=Answer(all=COUNT.at("nodes"), lost=COUNT.at("nodes_lost")).key.at(_itself),
+    job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": len(one.standings), **one.states}),
+)
+
 
 def summary_json(cluster: Cluster) -> Json:
-    """The cluster without its tables."""
-    power, gpus = cluster.power, cluster.gpus
-    return {
-        "headline": cluster.headline,
-        "needs": [need_json(need) for need in cluster.needs[:NEEDS_LISTED_MAX]],
-        "need_counts": {name: cluster.count(name) for name in ("fault", "decision", "note")},
-        "power": {
-            "now_w": number(power.now_w),
-            "without_w": number(power.without_w),
-            "without_is_predicted": power.predicted,
-            "available_w": number(power.available_w),
-        },
-        "savings": {
-            "measured_j": number(cluster.saved_measured_j),
-            "predicted_j": number(cluster.saved_predicted_j),
-        },
-        "gpu_counts": {
-            "all": gpus.all,
-            "controlled": gpus.controlled,
-            "default": gpus.default,
-            "silent": gpus.silent,
-            "not_controllable": gpus.not_controllable,
-        },
-        "node_counts": {"all": cluster.nodes, "lost": cluster.nodes_lost},
-        "job_counts": {"all": len(cluster.standings), **cluster.states},
-    }
-
-
-def need_json(need: Need) -> Json:
-    return {
-        "severity": need.severity,
-        "text": need.text,
-        "job": need.job,
-        "node": need.node,
-        "runbook": need.runbook,
-    }
+    return SUMMARY.json(cluster)

@@ -8,12 +8,35 @@ from functools import lru_cache
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.view import Window
+from joulecut_controller.web.answer import COUNT, NUMBER, OBJECT, TEXT, Answer, Key, listed, maybe
 from joulecut_controller.web.responses import Json, number
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption, undominated
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 
 GRAPHS_KEPT = 8  # Pipeline shapes of the jobs that are looked at; a graph is about a megabyte.
+
+_OPERATION = Answer(
+    stage=COUNT,
+    microbatch=COUNT,
+    kind=TEXT,
+    clock_mhz=COUNT.given,
+    start_s=NUMBER.given,
+    duration_s=NUMBER.given,
+    energy_j=NUMBER.given.more,
+)
+TIMELINE = Answer(
+    "Timeline",
+    job=TEXT,
+    generation=COUNT,
+    basis=Key({"const": "predicted"}).given,
+    granularity=TEXT.given.more,
+    iteration_time_s=NUMBER.given,
+    deadline_s=NUMBER,
+    time_scale=NUMBER.given.more,
+    operations=listed(_OPERATION).given,
+    fastest=maybe(OBJECT).given,
+)
 
 
 def timeline_json(job: JobBoard) -> Json | None:
@@ -30,17 +53,15 @@ def timeline_json(job: JobBoard) -> Json | None:
         return None  # The policy changed under the plan; the next pass makes another.
     shown_s = plan.forecast.iteration_time_s if plan.forecast else solution.iteration_time_s
     scale = shown_s / solution.iteration_time_s
-    return {
-        "job": plan.job,
-        "generation": plan.generation,
-        "basis": "predicted",
-        "granularity": solution.granularity,
-        "iteration_time_s": number(shown_s),
-        "deadline_s": number(plan.deadline_s),
-        "time_scale": number(scale),
-        "operations": _operations_json(graph, solution.clocks, solution.start_s, scale),
-        "fastest": _fastest_json(graph, policy.profile, job.view.baseline),
-    }
+    return TIMELINE.json(
+        plan,
+        basis="predicted",
+        granularity=solution.granularity,
+        iteration_time_s=number(shown_s),
+        time_scale=number(scale),
+        operations=_operations_json(graph, solution.clocks, solution.start_s, scale),
+        fastest=_fastest_json(graph, policy.profile, job.view.baseline),
+    )
 
 
 @lru_cache(GRAPHS_KEPT)
@@ -52,15 +73,13 @@ def _operations_json(
     graph: Graph, clocks: tuple[ClockOption, ...], start_s: tuple[float, ...], scale: float
 ) -> list[Json]:
     return [
-        {
-            "stage": operation.stage,
-            "microbatch": operation.microbatch,
-            "kind": operation.kind,
-            "clock_mhz": option.clock_mhz,
-            "start_s": number(start * scale),
-            "duration_s": number(option.time_s * scale),
-            "energy_j": number(option.energy_j),
-        }
+        _OPERATION.json(
+            operation,
+            clock_mhz=option.clock_mhz,
+            start_s=number(start * scale),
+            duration_s=number(option.time_s * scale),
+            energy_j=number(option.energy_j),
+        )
         for operation, option, start in zip(graph.operations, clocks, start_s, strict=True)
     ]
 

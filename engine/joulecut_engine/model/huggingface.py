@@ -50,7 +50,8 @@ class _Keys:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise Unreadable(name, f"{value!r:.40} is no whole number", f"{low} or more")
             if not low <= value <= WHOLE_MAX:
-                raise Unreadable(name, f"{value:.12g} is out of range", f"{low} to {WHOLE_MAX}")
+                shown = f"{value}" if abs(value) <= WHOLE_MAX**2 else "a huge number"
+                raise Unreadable(name, f"{shown} is out of range", f"{low} to {WHOLE_MAX}")
             return value
         if otherwise is None:
             raise Unreadable(names[0], "missing", "a whole number")

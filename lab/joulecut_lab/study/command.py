@@ -5,7 +5,7 @@ import importlib
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
-PARTS: dict[str, tuple[str, str]] = {
+SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "layer": ("joulecut_lab.study.layer", "sweep decoder layers across SM clocks into a table"),
     "report": ("joulecut_lab.study.report", "a page of curves and tables from such a table"),
     "fit": ("joulecut_lab.study.fit", "how well the predictors learn from such a table"),
@@ -15,15 +15,15 @@ PARTS: dict[str, tuple[str, str]] = {
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     if not argv:
-        raise BadInput("joulecut study", "no part named", ", ".join(PARTS))
+        raise BadInput("joulecut study", "no part named", ", ".join(SUBCOMMANDS))
     if argv[0] in {"-h", "--help"}:
-        width = max(map(len, PARTS))
+        width = max(map(len, SUBCOMMANDS))
         print("usage: joulecut study PART ...\n")
-        for name, (_, text) in PARTS.items():
+        for name, (_, text) in SUBCOMMANDS.items():
             print(f"  {name:<{width}}  {text}")
         print("\njoulecut study PART --help says more.")
         return FINE
-    if argv[0] not in PARTS:
-        raise BadInput("joulecut study", f'no part is called "{argv[0]}"', ", ".join(PARTS))
-    status: int = importlib.import_module(PARTS[argv[0]][0]).run(argv[1:])
+    if argv[0] not in SUBCOMMANDS:
+        raise BadInput("joulecut study", f'no part is called "{argv[0]}"', ", ".join(SUBCOMMANDS))
+    status: int = importlib.import_module(SUBCOMMANDS[argv[0]][0]).run(argv[1:])
     return status

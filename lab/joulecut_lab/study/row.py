@@ -15,7 +15,7 @@ from typing import Any, get_args
 from joulecut_cli.outfile import checked, replacing
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, not_installed
 
 SUFFIXES = (".csv", ".parquet")
 CLOCK_MHZ_MAX = 100_000
@@ -269,10 +269,8 @@ def _pyarrow(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError:
-        raise Unavailable(
-            "Parquet needs pyarrow, which is not installed: pip install 'joulecut[study]', "
-            "or name a .csv file, which needs nothing"
-        ) from None
+        what, otherwise = "Parquet needs pyarrow, which is not installed", ", or name a .csv file"
+        raise not_installed(what, "parquet", otherwise) from None
 
 
 Setting = tuple[str, str, int, int, str, str]

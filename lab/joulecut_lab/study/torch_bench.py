@@ -17,7 +17,7 @@ from joulecut_agent.ports.failure import DeviceError
 from joulecut_lab.study.bench import Done, Machine, Reading, Split
 from joulecut_lab.study.cell import Cell
 from joulecut_sim.layer import Dtype
-from joulecut_wire.errors import Unavailable
+from joulecut_wire.errors import Unavailable, not_installed
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 POLL_S = 0.002  # how often finished work is looked for while waiting
@@ -275,7 +275,7 @@ def torch_module() -> Any:
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError:
-        raise Unavailable("torch is not installed: pip install 'joulecut[study]'") from None
+        raise not_installed("torch is not installed", "study") from None
 
 
 def open_bench(gpu: int) -> WorkedBench:

@@ -16,7 +16,7 @@ from joulecut_sim.demo import layout
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import CARDS_PER_NODE, NODES, STAGES, Settings
 from joulecut_sim.demo.supervisor import Child, Recipe, Witness, children
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput, not_installed
 
 ANY_PORT = "127.0.0.1:0"
 BACK_S = 3.0  # a service manager's usual pause before it starts something again
@@ -182,7 +182,7 @@ def _command(name: str) -> tuple[str, ...]:
     """A command of this installation, independent of PATH."""
     beside = Path(sys.executable).with_name(name)
     if not beside.exists():
-        raise Unavailable(f"{name} is not installed here: pip install 'joulecut[all]'")
+        raise not_installed(f"{name} is not installed here", "all")
     return (str(beside),)
 
 

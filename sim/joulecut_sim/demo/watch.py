@@ -4,8 +4,6 @@ One tick supervises the processes, reads what is new, and prints live numbers fr
 The demo's result rests on these observations alone and never on a plan.
 """
 
-import http.client
-import json
 import re
 import time
 from collections import deque
@@ -15,6 +13,7 @@ from typing import Any
 
 from joulecut_sim.demo.cluster import Cluster, Say
 from joulecut_sim.results import Record, Window, parse
+from joulecut_wire.http_client import Answer, Server
 
 HTTP_S_MAX = 2.0  # loopback; a process that needs longer is busy, and is asked again
 BODY_BYTES_MAX = 8 << 20  # an API answer is tens of kilobytes
@@ -25,26 +24,27 @@ _APPLIED = re.compile(
 
 def get(address: str, path: str) -> bytes | None:
     """The body of a page on this machine; None without a good answer."""
-    host, _, port = address.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=HTTP_S_MAX)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.read(BODY_BYTES_MAX) if answer.status == http.HTTPStatus.OK else None
-    except (OSError, http.client.HTTPException):
-        return None
-    finally:
-        connection.close()
+    answer = _answer(address, path)
+    return answer.body if answer else None
 
 
 def get_json(address: str, path: str) -> dict[str, Any]:
     """As `get`, for an object; empty where there is none."""
-    body = get(address, path)
+    answer = _answer(address, path)
     try:
-        value = json.loads(body) if body else {}
+        value = answer.json() if answer else {}
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _answer(address: str, path: str) -> Answer | None:
+    host, _, port = address.rpartition(":")
+    try:
+        found = Server(host, int(port)).ask(path, within_s=HTTP_S_MAX, bytes_max=BODY_BYTES_MAX)
+    except OSError:
+        return None
+    return found if found.status == 200 else None
 
 
 class Commands:

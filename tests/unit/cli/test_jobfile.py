@@ -236,7 +236,7 @@ BAD_JOBS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     ),
     "a share without a number": (
         "schedule: zb-h1, stages: 2, microbatches: 4", "whole.csv", ("weight_share:",),
-        "weight_share: no value is not a number",
+        "weight_share: has no value",
     ),
     "a share of what was measured": (
         "schedule: zb-h1, stages: 2, microbatches: 4", "split.csv", ("weight_share: 0.5",),
@@ -267,7 +267,7 @@ BAD_JOBS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
     ),
     "a transfer that is neither": (
         SHAPE, "whole.csv", ("communication: {p2p_s: 1, synchronous: maybe}",),
-        'communication.synchronous: "maybe" is neither; allowed: true | false',
+        'communication.synchronous: "maybe" is neither true nor false; allowed: true, false',
     ),
     "transfers that wait for each other": (
         "schedule: zb-v, stages: 2, microbatches: 4", "split.csv",

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from held_port import held_port
 from serving import WAIT_S, Serving
 
+from joulecut_cli import completion
 from joulecut_cli.main import COMMANDS
 from joulecut_cli.policy import difference
 from joulecut_controller.orders import Done, Hold, Order
@@ -232,12 +233,42 @@ def test_watch_goes_on_until_it_is_interrupted(served: Serving) -> None:
     assert [board["pass_number"] for board in seen] == [128] * 3
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_know_every_command(shell: str) -> None:
-    done = joulecut("completion", shell)
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in COMMANDS)
-    assert "@" not in done.stdout.replace('"${', "")
+@pytest.mark.parametrize(
+    ("before", "found", "not_found"),
+    [
+        ((), COMMANDS, ["sweep"]),
+        (("doctor",), ["--controller", "--json"], COMMANDS),
+        (("model",), ["sweep", "catalogue", "--level"], ["--points"]),
+        (("model", "scale"), ["--component", "--points"], ["sweep"]),
+        (("model", "scale", "--component"), ["sm", "hbm"], ["--points"]),
+        (("policy", "check", "x.yaml"), ["--profiles"], ["diff"]),
+        (("deploy",), ["helm", "--help"], []),
+        (("completion",), ["fish"], []),
+        (("study",), ["layer"], []),
+        (("nope",), [], COMMANDS),
+    ],
+)
+def test_completion_is_what_the_parser_takes(
+    before: tuple[str, ...], found: Iterable[str], not_found: Iterable[str]
+) -> None:
+    words = joulecut("completion", "--after", *before).stdout.split()
+    assert set(found) <= set(words)
+    assert not set(not_found) & set(words)
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"run"}))  # it hands its words on
+def test_every_command_completes_and_none_begins(command: str) -> None:
+    with held_port() as port, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(completion, "DEFAULT_URL", f"http://127.0.0.1:{port}")
+        assert completion.after([command])
+
+
+@pytest.mark.parametrize("command", ["doctor", "profile", "explain", "pause", "resume"])
+def test_completion_knows_the_jobs(
+    command: str, served: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion, "DEFAULT_URL", served.url)
+    assert completion.after([command])[0] == "gpt3-175b"
 
 
 def test_bash_completes_commands_flags_and_actions(tmp_path: Path) -> None:

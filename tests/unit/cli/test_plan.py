@@ -282,15 +282,15 @@ def test_a_bad_frontier_flag_is_one_line(
 
 REST = "profile: profile.csv\nblocking_power_w: 50\n"
 BAD_JOBS = {
-    "empty": ("", "job.yaml:1: not a mapping"),
-    "a list": ("- 1\n", "job.yaml:1: not a mapping"),
+    "empty": ("", "job.yaml:1: no value is not a mapping"),
+    "a list": ("- 1\n", "job.yaml:1: a list is not a mapping"),
     "not YAML": ("pipeline: {\n", "job.yaml:2"),
     "an alias": ("pipeline: &a {}\nprofile: *a\n", "aliases"),
     "an unknown key": (
         "profil: x.csv\n",
         "job.yaml:1: profil: unknown key (did you mean profile?)",
     ),
-    "a missing key": ("profile: x.csv\nblocking_power_w: 1\n", "pipeline is missing"),
+    "a missing key": ("profile: x.csv\nblocking_power_w: 1\n", "pipeline: key missing"),
     "a key twice": ("profile: a\nprofile: b\n", "key given twice"),
     "an unknown pipeline key": (
         "pipeline: {schedule: 1f1b, stages: 2, microbatches: 2, interleave: 2}\n" + REST,
@@ -298,13 +298,13 @@ BAD_JOBS = {
     ),
     "no stages": (
         "pipeline: {schedule: 1f1b, microbatches: 2}\n" + REST,
-        "pipeline: stages is missing",
+        "pipeline.stages: key missing",
     ),
 }
 
 BAD_VALUES = {
     "pipeline": [
-        ("[]", "pipeline: not a mapping"),
+        ("[]", "pipeline: a list is not a mapping"),
         ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not allowed'),
         ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
         ("{schedule: dualpipe, stages: 2, microbatches: 2}", "dualpipe is not available yet"),
@@ -322,7 +322,7 @@ BAD_VALUES = {
         ("none.csv", "No such file"),
         (".", "Is a directory"),
         ("3", "3 is not text"),
-        ("", "profile: no value is not text"),
+        ("", "profile: has no value"),
         ("[[a]]", "profile[0]: a list is not text"),
         ("[]", "profile: a list of 0"),
     ],

@@ -14,12 +14,15 @@ import commands
 import pytest
 import yaml
 from certificates import Authority
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from serving import WAIT_S, Serving
 
 from joulecut_cli import controller_client
 from joulecut_controller.board import standby_board
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.ports import FleetState
+from joulecut_controller.web.board_json import board_json
 from joulecut_controller.web.commands import STANDBY
 from joulecut_wire.web_config import WebConfig
 
@@ -140,6 +143,8 @@ def test_bad_flags_are_bad_input(words: tuple[str, ...]) -> None:
         (200, b"\xff\xfe\x00", "its answer is not JSON"),
         (500, b"oops", "500"),
         (404, b'{"error": ["x"]}', "x"),
+        (200, b"[" * 100_000, "its answer is not JSON"),
+        (200, b'{"at_unix_s": ' + b"9" * 400 + b"}", "its answer lacks"),
     ],
 )
 def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str) -> None:
@@ -153,6 +158,35 @@ def test_another_json_service_on_the_port_is_named(words: tuple[str, ...]) -> No
     done = _asked_of(200, b'{"jobs": 5}', *words)
     assert done.returncode == 1
     assert "is not a Joulecut controller of this version" in one_line(done)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([("status",), ("doctor", "gpt3-175b"), ("explain", "gpt3-175b")]))
+def test_right_keys_with_wrong_values_are_one_line(data: st.DataObject, words: tuple[str]) -> None:
+    """Whatever stands at one place of a board: the page, or one line that names the version."""
+    board = json.loads(json.dumps(board_json(boards.board())))
+    holder, key = data.draw(st.sampled_from(list(_places(board))))
+    holder[key] = data.draw(st.sampled_from([None, True, -1, 10**400, 1e308, "x", [], [1], {}]))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("board", "brief"):
+            patch.setattr(controller_client.Controller, name, lambda _: board)
+        patch.setattr(controller_client.Controller, "job", lambda *_: board["jobs"][0])
+        patch.setattr(controller_client.Controller, "events", lambda *_: [])
+        done = joulecut(*words)
+    if done.stdout == "":
+        assert done.returncode in (1, 2)
+        one_line(done)
+
+
+def _places(value: object) -> Iterator[tuple[dict[str, object], str]]:
+    """Every key of every mapping below a value."""
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield value, key
+            yield from _places(inside)
+    elif isinstance(value, list):
+        for inside in value[:2]:
+            yield from _places(inside)
 
 
 def _asked_of(status: int, body: bytes, *words: str) -> subprocess.CompletedProcess[str]:

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.policy import quantity
+from joulecut_controller.policy.gpu_reference import references
 from joulecut_controller.policy.policy import GpuRef
-from joulecut_controller.policy.quantity import Fault, references
+from joulecut_wire import quantity
+from joulecut_wire.quantity import Fault
 
 ANYTHING = st.one_of(
     st.none(),

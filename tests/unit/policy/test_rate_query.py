@@ -8,8 +8,8 @@ from joulecut_controller.policy.rate_query import (
     PRESETS,
     RANGE_S_MAX,
     RANGE_S_MIN,
+    Fault,
     RateQuery,
-    Unusable,
     rate_query,
 )
 
@@ -35,7 +35,7 @@ def test_the_longest_range_counts(ranges_s: list[int]) -> None:
     ],
 )
 def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(Fault):
         rate_query(promql, {})
 
 
@@ -53,5 +53,5 @@ def test_presets_take_labels(preset: str, text: str) -> None:
 
 @pytest.mark.parametrize("labels", [{"a-b": "x"}, {'a="b",c': "x"}])
 def test_labels_have_names_of_prometheus(labels: dict[str, str]) -> None:
-    with pytest.raises(Unusable):
+    with pytest.raises(Fault):
         rate_query("vllm", labels)

@@ -14,7 +14,10 @@ import boards
 import pytest
 from serving import WAIT_S, Serving
 
+from joulecut_controller.orders import Done, Order
+from joulecut_controller.web import server
 from joulecut_controller.web.app import build
+from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.publisher import WATCHERS_MAX, Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import Unavailable
@@ -50,6 +53,39 @@ def test_names_with_odd_letters_are_found() -> None:
     with Serving(replace(boards.board("recommend"), jobs=(odd,))) as served:
         quoted = "a%2Fb%20c%25d%3Fe%2Ftimeline"
         assert served.get(f"/api/v1/jobs/{quoted}/timeline").json["generation"] == 42
+
+
+def test_what_no_address_takes_is_refused(served: Serving) -> None:
+    for path, ways in DOCUMENT["paths"].items():
+        if "get" in ways and path not in {"/api/v1/profiles", "/api/v1/profiles/{name}"}:
+            found = served.get(path.replace("{name}", "gpt3-175b") + "?since=abc")
+            assert (found.status, found.json["error"][:26]) == (
+                400,
+                "unknown parameter 'since';",
+            ), path
+    for path in ("gpus?node=nope", "gpus?job=nope", "history?job=nope", "board/", "profiles/"):
+        assert served.get(f"/api/v1/{path}").status == 404, path
+    assert served.get("/api/v1/gpus?node=node1").json["total"] == 4
+    assert served.get("/api/v1/events?detail=2").status == 400
+
+
+@pytest.mark.parametrize(
+    "half",
+    [b"", b"GET / HT", (b"POST /api/v1/pause HTTP/1.1\r\nHost: localhost\r\n"
+     b"content-type: application/json\r\nx-joulecut-command: 1\r\ncontent-length: 9\r\n\r\n{")],
+)  # fmt: skip
+def test_half_a_request_is_not_kept(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S_MAX", 0.2)
+
+    async def obey(_: Order) -> Done:
+        raise AssertionError("half a command was carried out")
+
+    with Serving(boards.board(), obey=obey) as served:
+        where = served.url.removeprefix("http://").partition(":")
+        with socket.create_connection((where[0], int(where[2])), timeout=WAIT_S) as peer:
+            peer.sendall(half)
+            assert b"200" not in peer.recv(4096)[:20]
+        assert served.get("/healthz").status == 200
 
 
 def test_events_by_job_and_limit(served: Serving) -> None:

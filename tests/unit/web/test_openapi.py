@@ -169,8 +169,14 @@ HEADERS = st.fixed_dictionaries(
         "authorization": st.sampled_from(("Basic ?", "Basic dTpw", "x")),
     },
 )
+PARAMETERS = {
+    one["name"]
+    for ways in DOCUMENT["paths"].values()
+    for one in ways.get("get", {}).get("parameters", ())
+    if one["in"] == "query"
+}
 QUERIES = st.dictionaries(
-    st.sampled_from(("limit", "job", "since", "x", "page", "size", "sort", "search", "span_s")),
+    st.sampled_from(sorted(PARAMETERS | {"since", "x"})),
     st.text(max_size=20) | st.sampled_from(("1", "200", "name", "0")),
     max_size=2,
 )

@@ -1,4 +1,4 @@
-"""Words, numbers and GPU references as operators write them, read without guessing.
+"""Words and numbers as users write them, read without guessing.
 
 `0.5` may mean half or half a percent, `10` seconds or minutes: a value with two readings is refused
 with the way to write it. Readers take the value that YAML made of the text and raise `Fault`; the
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
-from joulecut_controller.policy.policy import GpuRef
 from joulecut_wire.duration import ITERATION_S_MAX, parse_s
 
 POWER_W_MAX = 10_000.0  # per GPU and its share of the host
@@ -44,9 +43,18 @@ def shown(value: object) -> str:
     return names.get(type(value).__name__, f"a {type(value).__name__}")
 
 
-def number(low: float, high: float, *, above: bool = False) -> Callable[[object], float]:
+def flag(value: object) -> bool:
+    """Reads true or false."""
+    if isinstance(value, bool):
+        return value
+    raise Fault(f"{shown(value)} is neither true nor false", "true, false")
+
+
+def number(
+    low: float, high: float, *, above: bool = False, unit: str = "a number"
+) -> Callable[[object], float]:
     """Reads a plain number within [low, high], or (low, high] with `above`."""
-    span = f"a number {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
+    span = f"{unit} {'above' if above else 'from'} {low:g} {'up ' if above else ''}to {high:g}"
 
     def read(value: object) -> float:
         if isinstance(value, str) and _EXPONENT.fullmatch(value):
@@ -163,38 +171,23 @@ def text(length_max: int, what: str) -> Callable[[object], str]:
     return read
 
 
+def address(port_min: int) -> Callable[[object], tuple[str, int]]:
+    """Reads HOST:PORT as host and port; an IPv6 address stands in brackets."""
+    allowed = f"host:port, port {port_min} to 65535" + (", 0 for a free one" * (port_min == 0))
+
+    def read(value: object) -> tuple[str, int]:
+        host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+        host = host.removeprefix("[").removesuffix("]")
+        digits = port.isascii() and port.isdigit() and len(port) <= 5
+        plain = host and host.isprintable() and " " not in host
+        if not (plain and digits and port_min <= int(port) <= 65_535):
+            raise Fault(f"{shown(value)} is not an address", allowed)
+        return host, int(port)
+
+    return read
+
+
 def nearest(value: object, words: tuple[str, ...]) -> str:
     """` (did you mean WORD?)` where something close is allowed, else nothing."""
     close = get_close_matches(value, words, n=1) if isinstance(value, str) else []
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-ALLOWED = "NODE/INDICES, like node1/0-7, node1/0 or (quoted between brackets) 'node1/0,2,4'"
-INDEX_MAX = 63  # NVML numbers the GPUs of a node; no node has more of them
-
-# A node's name as a DNS name, or as Slurm has it.
-_REFERENCE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,252})/([0-9,-]{1,253})")
-_RANGE = re.compile(r"([0-9]{1,3})(?:-([0-9]{1,3}))?")
-
-
-def references(value: object) -> tuple[GpuRef, ...]:
-    """The GPUs that one entry of `match.gpus` names, in its order. Raises Fault."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        # What YAML makes of [node1/0,2,4]: three entries.
-        raise Fault(f"{value} names no node", ALLOWED)
-    match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
-    if not match:
-        raise Fault(f"{shown(value)} names no GPU", ALLOWED)
-    node = match[1]
-    indices: list[int] = []
-    for part in match[2].split(","):
-        bounds = _RANGE.fullmatch(part)
-        if not bounds:
-            raise Fault(f"{shown(value)}: {shown(part)} is neither index nor range", ALLOWED)
-        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
-        if last < first:
-            raise Fault(f"{shown(value)}: {part} runs backwards", ALLOWED)
-        if last > INDEX_MAX:
-            raise Fault(f"{shown(value)}: index {last}", f"indices 0 to {INDEX_MAX}")
-        indices += range(first, last + 1)
-    return tuple(GpuRef(node, index) for index in indices)
