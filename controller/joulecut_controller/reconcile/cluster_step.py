@@ -113,7 +113,8 @@ class Cluster:
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
-        for memory in (self._services.learning, self._services.first_savings):
+        services = self._services
+        for memory in (services.learning, services.first_savings, services.energy):
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
 
@@ -130,6 +131,7 @@ class Cluster:
         seen, moved = context.observer.arrange(self.policy, state, now_s)
         faults = self._rates.faults(now_s) if self._rates else ()
         self.seen = replace(seen, rate_faults=faults)
+        self._services.energy.look(self.seen, context.unix_s())
         lost = overtaken(state.nodes, context.epoch)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -195,6 +197,7 @@ class Cluster:
         if not self._context.leases.lost:
             await services.learning.step(self._context.now_s())
             await services.first_savings.save()
+            await services.energy.save(self._context.unix_s())
             services.holds.refresh()
 
 

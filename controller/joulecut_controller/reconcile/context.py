@@ -15,6 +15,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.budgets import Budgets, Party
+from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
@@ -65,6 +66,7 @@ class JobServices:
     breakers: Breakers
     default_windows: DefaultWindows
     first_savings: FirstSavings
+    energy: EnergyBook
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""

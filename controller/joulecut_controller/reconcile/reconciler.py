@@ -30,6 +30,7 @@ from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
@@ -367,4 +368,5 @@ def _job_services(
         breakers=Breakers(holds, audit, lag_s),
         default_windows=DefaultWindows(StoredBook(store, audit), lag_s=lag_s),
         first_savings=FirstSavings(store, audit, background),
+        energy=EnergyBook(store, audit),
     )

@@ -171,7 +171,7 @@ def test_slurm_jobs_are_found_by_id_and_where_known_by_name() -> None:
     assert found.of("id").uuids == {"G2"}
     unknown = match_jobs(policy(entry(slurm=SlurmJobMatch(job_name="bert"))), known)
     assert unknown.of("job").complaint == (
-        "no GPU is given to Slurm jobs named bert "
+        "no GPU is given to Slurm jobs with job_name: bert "
         "(of 2 GPUs given by Slurm the agents know ids, not names)"
     )
 
