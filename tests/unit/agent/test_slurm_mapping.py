@@ -103,13 +103,14 @@ def test_a_huge_file_and_a_crowd_are_cut(tmp_path: Path) -> None:
     MappingDirectory(tmp_path).poll(HERE)
 
 
-def _scripted(folder: Path, script: str, squeue: str = "", **words: str) -> str:
-    """Runs a script as slurmd does; `squeue` is what slurmctld answers. Returns its stderr."""
+def _scripted(folder: Path, script: str, squeue: str | None = "", **words: str) -> str:
+    """Runs a script as slurmd does; `squeue` is what slurmctld answers, None: nothing for a
+    minute. Returns its stderr.
+    """
     command = folder / "bin" / "squeue"
     command.parent.mkdir(exist_ok=True)
-    command.write_text(
-        f"#!/bin/sh\ncat <<'END'\n{squeue}\nEND\n" if squeue else "#!/bin/sh\nexit 1\n"
-    )
+    answers = f"cat <<'END'\n{squeue}\nEND\n" if squeue else "exit 1\n"
+    command.write_text("#!/bin/sh\n" + ("exec sleep 60\n" if squeue is None else answers))
     command.chmod(0o755)
     env = {
         "PATH": f"{command.parent}:{os.environ['PATH']}", "JOULECUT_SLURM_DIR": f"{folder}/slurm",
@@ -164,6 +165,13 @@ def test_a_record_has_what_slurm_says_and_no_word_of_the_job_for_it(
     found = of_labels(owner.labels)
     assert (found.id, found.user, found.partition) == ("4711", "alice", "gpu")
     assert (found.name, found.account, found.array_id) == expected
+
+
+def test_a_prolog_waits_no_longer_for_slurmctld_than_it_may(tmp_path: Path) -> None:
+    said = _scripted(tmp_path, "prolog", None, JOULECUT_ASK_S="0.2")
+    assert "does not name job 4711" in said
+    ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
+    assert of_labels(owner.labels) == SlurmJob("4711", user="alice", partition="gpu")
 
 
 @given(st.text())
