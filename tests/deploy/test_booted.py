@@ -52,6 +52,10 @@ def machine(driver: FakeNvml) -> Iterator[BootedMachine]:
         library.mkdir(parents=True)
         for path in driver.library_dir.iterdir():
             (library / path.name).write_bytes(path.read_bytes())
+        said = made.run(INSTALL, "--role", "both", "--package", "none")
+        assert "Next: look at /etc/joulecut" in said, said
+        made.run("systemctl", "start", KEEPER, AGENT)
+        eventually("both active", lambda: _active(made, KEEPER, AGENT))
         yield made
 
 
@@ -80,13 +84,9 @@ def _freed(driver: FakeNvml, what: str, since_s: float) -> None:
     print(f"{what}: driver unlocked after {time.monotonic() - since_s:.1f} s")
 
 
-def test_installed_units_survive_faults_and_give_every_gpu_back(
+def test_installed_units_survive_faults_and_an_upgrade_and_give_every_gpu_back(
     machine: BootedMachine, driver: FakeNvml
 ) -> None:
-    said = machine.run(INSTALL, "--role", "both", "--package", "none")
-    assert "Next: look at /etc/joulecut" in said, said
-    machine.run("systemctl", "start", KEEPER, AGENT)
-    eventually("both active", lambda: _active(machine, KEEPER, AGENT))
     assert _ask(machine, groups="") == "UNAVAILABLE", "only its group enters the socket"
 
     _hold(machine, driver)
@@ -108,11 +108,16 @@ def test_installed_units_survive_faults_and_give_every_gpu_back(
     assert not any(driver.locks())
     eventually("both active", lambda: _active(machine, KEEPER, AGENT))
 
+
+def test_stopped_and_removed_units_leave_no_clock_and_the_controller_runs(
+    machine: BootedMachine, driver: FakeNvml
+) -> None:
+    machine.run("systemctl", "start", CONTROLLER)
     _hold(machine, driver)
     machine.run("systemctl", "stop", KEEPER)
     assert not any(driver.locks())
 
-    machine.run("systemctl", "start", KEEPER, CONTROLLER)
+    machine.run("systemctl", "start", KEEPER)
     page = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9440/healthz').status)"
     eventually("the controller", lambda: "200" in machine.run(machine.python, "-c", page))
     assert machine.property(CONTROLLER, "NRestarts") == "0"
