@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from joulecut_wire.duration import ITERATION_S_MAX
@@ -110,8 +110,8 @@ def check(message: Message) -> None:
 
 def range_of(field: FieldDescriptor) -> Range:
     """The range of a number. Raises KeyError where none is stated."""
-    own = BY_NAME.get(f"{field.containing_type.name}.{field.name}") or BY_NAME.get(field.name)
-    return own or BY_UNIT[field.name.rpartition("_")[2]]
+    own = f"{field.full_name.rpartition('.')[0].rpartition('.')[2]}.{field.name}"
+    return BY_NAME.get(own) or BY_NAME.get(field.name) or BY_UNIT[field.name.rpartition("_")[2]]
 
 
 def _check(message: Any, fields: _Fields, path: str) -> None:
@@ -160,14 +160,14 @@ def _check_texts(values: Any, name: str, most: int, path: str) -> None:
         raise _too_long(path, name, TEXT_LENGTH_MAX, "characters")
 
 
-def _fields(about: Descriptor) -> _Fields:
+def _fields(about: Any) -> _Fields:
     known = _KNOWN.get(about.full_name)
     if known is None:
         known = _KNOWN[about.full_name] = _described(about)
     return known
 
 
-def _described(about: Descriptor) -> _Fields:
+def _described(about: Any) -> _Fields:
     groups: dict[str, list[Any]] = {name: [] for name in _Fields.__slots__}
     for field in about.fields:
         name, inner, many = field.name, field.message_type, field.default_value == []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from at_once import AtOnce, studied
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
@@ -522,9 +523,9 @@ class Controller:
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
-        seen = max(agent.epoch_seen for agent in world.agents.values())
+        epoch = store.next_epoch(max(agent.epoch_seen for agent in world.agents.values()))
         self.reconciler = Reconciler(
-            fleet=world,
+            fleet=FencedFleet(world, lambda: True, epoch),
             store=store,
             source=self.source,
             policy=policy,
@@ -533,7 +534,7 @@ class Controller:
             solver=SolverFunctions(prepare, judge, frontier, keep, complete),
             planners=planners or AtOnce(),
             background=AtOnce(),
-            epoch=store.next_epoch(seen),
+            epoch=epoch,
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,
             unix_s=lambda: 1.8e9 + world.now_s,

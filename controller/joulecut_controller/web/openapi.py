@@ -320,7 +320,7 @@ SCHEMAS: Json = {
     },
     "Cluster": _CLUSTER,
     "Done": obj(
-        op={"enum": ["pause", "resume", "restore"]},
+        op={"enum": ["pause", "resume", "restore", "adopt"]},
         complete=FLAG,
         sentence=TEXT,
         jobs=listed(TEXT),
@@ -589,6 +589,11 @@ def _paths() -> Json:
         "/api/v1/restore": _post(
             "resets the clocks of a job, of a node, or all, whatever job holds them",
             _RESTORED,
+            named=False,
+        ),
+        "/api/v1/adopt": _post(
+            "gives a node the GPUs that it shows and another node shows as well",
+            _words(node=TEXT),
             named=False,
         ),
     }
