@@ -194,6 +194,10 @@ class World:
         self._energy |= dict.fromkeys(agent.uuids, 0.0)
         return agent
 
+    def begin_energy(self, uuid: str) -> None:
+        """The driver was loaded again."""
+        self._energy[uuid] = 0.0
+
     def limits_w(self) -> dict[str, float]:
         """The power limit in force on every GPU."""
         return {
