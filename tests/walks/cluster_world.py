@@ -34,7 +34,7 @@ BUDGET_W = 6500.0  # sixteen cards of 500 W, at work with some 350 W each
 Note = Callable[..., None]
 
 # An agent that tells one of the second kind is quarantined for a minute, and not heard.
-SOFT_LIES = ("steal", "invent", "epoch", "far_epoch", "reports", "vanish", "deaf")
+SOFT_LIES = ("steal", "invent", "name", "epoch", "far_epoch", "reports", "vanish", "deaf")
 HARD_LIES = ("nan", "infinite", "negative", "late", "flood", "stuff", "text", "labels")
 
 
@@ -70,6 +70,8 @@ class WalkedNode(Node):
             answer.epoch_seen += self.rng.randint(1, 1000)
         if self.lie == "far_epoch":
             answer.epoch_seen = self.rng.choice((2**32, 2**63, 2**64 - 1))
+        if self.lie == "name":
+            answer.node = HONEST[0]
         if self.lie == "text":
             answer.node = "n" * 100_000
         return answer

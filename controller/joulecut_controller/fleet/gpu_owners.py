@@ -1,10 +1,11 @@
 """Which agent speaks for which GPU.
 
 A GPU belongs to the agent that showed it first, by its address; with TLS the agent's certificate
-names that address. Another agent that shows it as well makes a conflict and changes nothing, until
-the first has not shown it for an hour, or an operator decides (`joulecut adopt`). Where two agents
-show a GPU and nobody was first, it gets no commands. An agent at a new address that gives the name
-of the node before moves its GPUs at once, where the old address is no longer among the agents.
+names that address. So does the name of a node, by which a policy lists GPUs. Another agent that
+shows it as well makes a conflict and changes nothing, until the first has not shown it for an hour,
+or an operator decides (`joulecut adopt`). Where two agents show a GPU and nobody was first, it gets
+no commands. An agent at a new address that gives the name of the node before moves its GPUs at
+once, where the old address is no longer among the agents.
 
 What was decided survives a restart as text. Pure.
 """
@@ -15,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 GONE_S = 3600.0
+NAME = "name "  # begins the entry of a node's name, which is owned as a GPU is
 # Agents describe themselves within so long after a controller's start: who came first says nothing.
 EQUAL_S = 60.0
 
@@ -38,6 +40,10 @@ class GpuOwners:
     _rivals: dict[str, dict[str, str]] = field(default_factory=dict)  # UUID: address: node
     _undecided: set[str] = field(default_factory=set)  # nobody was first
 
+    def named(self, address: str, node: str) -> str:
+        """The node's name where this agent owns it; else its address."""
+        return node if self.owns(address, NAME + node) else address
+
     def owns(self, address: str, uuid: str) -> bool:
         owned = self._owned.get(uuid)
         return owned is not None and owned.address == address
@@ -55,10 +61,11 @@ class GpuOwners:
         if not uuids:
             return ""
         if uuids[0] in self._undecided:
-            return f"GPU {uuids[0]}: {self.conflict(uuids[0])}"
+            return f"{uuids[0]}: {self.conflict(uuids[0])}"
+        what = uuids[0] if uuids[0].startswith(NAME) else f"GPU {uuids[0]}"
         owner, more = self._owned[uuids[0]], f" and {len(uuids) - 1} more" if uuids[1:] else ""
         return (
-            f"shows GPU {uuids[0]}{more} of agent {owner.address}: these count as that agent's, "
+            f"shows {what}{more} of agent {owner.address}: these count as that agent's, "
             f"`joulecut adopt NODE` changes it"
         )
 
@@ -66,6 +73,7 @@ class GpuOwners:
         self, address: str, node: str, uuids: Collection[str], agents: Collection[str], now_s: float
     ) -> None:
         """The agent described itself with these GPUs; `agents` are all configured addresses."""
+        uuids = {*uuids, NAME + node}
         for uuid in [uuid for uuid, rivals in self._rivals.items() if address in rivals]:
             if uuid not in uuids:
                 self._withdraw(uuid, address)

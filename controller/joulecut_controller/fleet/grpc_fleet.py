@@ -228,7 +228,7 @@ class GrpcFleet:
             nodes.append(
                 NodeView(
                     address=agent.address,
-                    node=known.node if known else "",
+                    node=self.owners.named(agent.address, known.node) if known else "",
                     connected=agent.connected,
                     epoch_seen=known.epoch_seen if known else 0,
                     ttl_max_s=known.ttl_max_s if known else 0.0,
@@ -250,6 +250,7 @@ class GrpcFleet:
 
     def _gpus(self, agent: _Agent, known: NodeDescription, now_s: float) -> Iterator[GpuView]:
         """The GPUs that the agent speaks for."""
+        node = self.owners.named(agent.address, known.node)
         for gpu in known.gpus:
             if not self.owners.owns(agent.address, gpu.uuid):
                 continue
@@ -258,7 +259,7 @@ class GrpcFleet:
             yield GpuView(
                 gpu,
                 agent.address,
-                known.node,
+                node,
                 snapshot,
                 now_s - taken_s,
                 allocation,

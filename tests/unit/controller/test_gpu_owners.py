@@ -85,6 +85,16 @@ def test_a_restart_remembers_who_was_first() -> None:
     assert GpuOwners().text(0.0) == "{}"
 
 
+def test_a_node_keeps_its_name() -> None:
+    owners = settled()
+    owners.claim(B, "na", {"I"}, AGENTS, 200.0)
+    assert owners.named(A, "na") == "na"
+    assert owners.named(B, "na") == B, "by its address"
+    assert owners.conflicts(B).startswith("shows name na of agent a:1")
+    owners.claim(B, "nb", {"I"}, AGENTS, 230.0)
+    assert (owners.named(B, "nb"), owners.conflicts(B)) == ("nb", "")
+
+
 @given(st.text())
 def test_text_that_cannot_be_read_names_none(text: str) -> None:
     owners = GpuOwners()
