@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
     "restore": Command(
         "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
     ),
+    "adopt": Command("joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"),
     "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
     "release": Command(
         "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"

@@ -47,10 +47,14 @@ class NodeView:
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
     marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
+    quarantine: str = ""  # why nothing of it is believed
+    conflict: str = ""  # GPUs that it shows and another agent owns
 
     @property
     def hindrance(self) -> str:
         """Why no GPU of this node can be set now; empty where they can."""
+        if self.quarantine:
+            return f"its agent is quarantined: {self.quarantine}"
         if self.stopped:
             return f"its agent takes no commands: {self.stopped}"
         if self.roles and "apply" not in self.roles:
@@ -69,6 +73,7 @@ class GpuView:
     age_s: float  # of the snapshot; infinite without one
     allocation: Allocation | None = None  # its owner; None where it has none, or is unknown
     timing: IterationTiming | None = None  # of the iterations on it; None without their starts
+    conflict: str = ""  # why it cannot be told whose it is
 
     @property
     def uuid(self) -> str:
@@ -90,6 +95,8 @@ class GpuView:
     def hindrance(self) -> str:
         """Why it should not be set now, whatever the job; empty where it may be."""
         shown = self.snapshot
+        if self.conflict:
+            return self.conflict
         if not self.description.controllable:
             return f"not controllable: {self.description.reason or 'no reason given'}"
         if shown is not None and shown.drift:

@@ -63,7 +63,7 @@ def _of_controller(board: Board) -> Iterator[Need]:
 
 
 def _of_nodes(board: Board) -> Iterator[Need]:
-    lost = [node for node in board.view.nodes if not node.connected]
+    lost = [node for node in board.view.nodes if not (node.connected or node.quarantine)]
     if len(lost) == 1:
         name, error = lost[0].node or lost[0].address, lost[0].error or "no answer"
         yield Need("fault", f"agent lost ({error})", node=name, runbook="JoulecutAgentLost")
@@ -72,7 +72,12 @@ def _of_nodes(board: Board) -> Iterator[Need]:
         text = f"{len(lost)} of {len(board.view.nodes)} agents lost: {names}"
         yield Need("fault", text, runbook="JoulecutAgentLost")
     for node in board.view.nodes:
-        if node.connected and node.hindrance:
+        name = node.node or node.address
+        if node.quarantine:
+            yield Need("fault", node.hindrance, node=name, runbook="JoulecutAgentDistrusted")
+        elif node.conflict:
+            yield Need("fault", node.conflict, node=name, runbook="JoulecutAgentDistrusted")
+        elif node.connected and node.hindrance:
             yield Need("fault", node.hindrance, node=node.node)
 
 

@@ -63,6 +63,8 @@ class Observer:
         self._policies: dict[str, JobPolicy] = {}
         self._matches = Matches()
         self._entry_of: dict[str, str] = {}  # of GPUs whose owners say which entry has them
+        self._nodes: dict[str, str] = {}  # by GPU
+        self._listed: dict[str, frozenset[str]] = {}  # nodes of the entries that list their GPUs
         self._stale_s = stale_s
 
     def changed(
@@ -96,20 +98,25 @@ class Observer:
             if job.found_by_allocation
             for uuid in self._matches.of(job.name).uuids
         }
+        self._nodes = {uuid: gpu.node for uuid, gpu in gpus.items()}
+        self._listed = {
+            job.name: frozenset([ref.node for ref in job.gpus]) for job in policy.jobs if job.gpus
+        }
         moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
 
     def route(self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()) -> Routed:
         """Where owners say which GPUs an entry has, the name that a job gives itself does not
-        count; elsewhere it is all there is. Rates stand for reports of all GPUs of their jobs. What
-        such a job sends itself does not count: two sources would number iterations twice.
+        count, nor where the entry lists GPUs of other nodes; elsewhere it is all there is. Rates
+        stand for reports of all GPUs of their jobs. What such a job sends itself does not count:
+        two sources would number iterations twice.
         """
         by_job: dict[str, list[ArrivedReport]] = {}
         unclaimed: list[ArrivedReport] = []
         for arrived in reports:
             entry = self._entry_of.get(arrived.report.uuid, arrived.report.job)
             known = self._policies.get(entry)
-            if known is None:
+            if known is None or self._is_elsewhere(entry, arrived.report.uuid):
                 unclaimed.append(arrived)
             elif not known.rate:
                 by_job.setdefault(entry, []).append(arrived)
@@ -122,6 +129,11 @@ class Observer:
                 arrived = ArrivedReport(report, one.arrived_s, one.span_s)
                 by_job.setdefault(one.job, []).append(arrived)
         return Routed(by_job, tuple(unclaimed))
+
+    def _is_elsewhere(self, entry: str, uuid: str) -> bool:
+        """Whether the GPU is on a node of which the entry lists none."""
+        nodes, node = self._listed.get(entry), self._nodes.get(uuid)
+        return nodes is not None and node is not None and node not in nodes
 
     def gpus_of(self, job: str, reports: Iterable[ArrivedReport]) -> frozenset[str]:
         """The GPUs that a look at the job needs, with those of its newest reports."""

@@ -9,6 +9,7 @@ jobs.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from joulecut_controller.observe.found_jobs import FoundJobs
@@ -20,12 +21,12 @@ from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.leases import overtaken
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
-from joulecut_controller.view import JobState, View
+from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
+from joulecut_wire.errors import Unavailable
 
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
@@ -119,8 +120,8 @@ class Cluster:
                 await asyncio.to_thread(memory.begin)
 
     async def _observe(self) -> set[str]:
-        """The cluster as of now. A larger epoch anywhere means that another controller leads.
-        Returns the jobs that this changes: those whose GPUs moved, or all.
+        """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or
+        all where another controller leads.
         """
         context = self._context
         now_s = context.now_s()
@@ -132,12 +133,29 @@ class Cluster:
         faults = self._rates.faults(now_s) if self._rates else ()
         self.seen = replace(seen, rate_faults=faults)
         self._services.energy.look(self.seen, context.unix_s())
-        lost = overtaken(state.nodes, context.epoch)
+        lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
             return set(self._jobs)
         return moved
+
+    async def _overtaken(self, nodes: Iterable[NodeView]) -> str:
+        """Why this term is over; empty while it is not. An agent that shows a newer term is asked
+        nothing: the store says whether one was begun.
+        """
+        epoch, store = self._context.epoch, self._context.store
+        newer = next((node for node in nodes if node.epoch_seen > epoch), None)
+        given = 0
+        if newer is not None:
+            with suppress(Unavailable):  # the leader lock, which is in the store, ends the term
+                given = await asyncio.to_thread(store.epoch)
+        if newer is None or given <= epoch:
+            return ""
+        return (
+            f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
+            f"this one is {epoch}; nothing is commanded until this controller is restarted"
+        )
 
     def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
         """The deadline that the power budget sets for each job. Returns those whose changed."""

@@ -84,6 +84,7 @@ class Reconciler:
         unready: Callable[[], str] = lambda: "",
         rates: Rates | None = None,
         reports: Sequence[ArrivedReport] = (),
+        adopt: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
         be made yet. `reports` came before the term: they say where jobs run. `learnt` is the stored
@@ -150,6 +151,7 @@ class Reconciler:
             jobs=self._jobs,
             view=lambda: self.board.view if self.board else None,
             executed=self._ordered,
+            adopt=adopt,
             now_s=now_s,
             unix_s=unix_s,
         )
