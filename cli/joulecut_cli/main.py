@@ -47,6 +47,9 @@ COMMANDS: dict[str, Command] = {
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
     "doctor": Command("joulecut_cli.doctor:run", "what a job lacks for enforced savings"),
+    "selftest": Command(
+        "joulecut_cli.selftest.command:run", "whether what is assumed of a card holds here", "agent"
+    ),
     "profile": Command(
         "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
     ),

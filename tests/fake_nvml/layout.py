@@ -314,8 +314,8 @@ MODELS = {
 AMBIENT_CELSIUS = 28.0  # assumed
 RISE_CELSIUS = 40.0  # assumed: how far above it a board settles at its default limit
 DRIVER_VERSION = 580
-# 18,950 public transitions of one card (V100 by its clocks): p50 20 ms, at most 54.7 ms with the call.
-# Later cards are assumed to be alike.
+# 18,950 public transitions of one card (V100 by its clocks): p50 20 ms, at most 54.7 ms with the
+# call. Later cards are assumed to be alike.
 SET_LATENCY_S = 0.02
 COUNTER_STEP_S = 0.1  # Zeus; other drivers show about 10 ms
 
