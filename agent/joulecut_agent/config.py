@@ -22,8 +22,9 @@ from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSet
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.settings import Settings
-from joulecut_wire import document
+from joulecut_wire import card_facts, document
 from joulecut_wire.address import is_loopback
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.document import KeyPath
 from joulecut_wire.errors import BadInput
 from joulecut_wire.tls import TlsFiles
@@ -52,7 +53,7 @@ PORT_VARIABLE = "KUBERNETES_SERVICE_PORT"
 KEYS = (
     "device", "node", "listen", "state_dir", "journal_dir", "sample_interval_s", "lease", "bounds",
     "power", "site_default", "keeper", "stop_file", "attribution", "reports", "logs",
-    "tls", "access", "audit", "web_config",
+    "tls", "access", "audit", "web_config", "measured",
 )  # fmt: skip
 
 
@@ -93,8 +94,19 @@ def load(path: Path, node: str | None = None) -> Settings:
         attribution=_attribution(config),
         otlp=_otlp(config, device),
         logs=_logs(config),
+        measured=_measured(config),
         keys_ignored=config.ignored,  # last: after every section was read
     )
+
+
+def _measured(config: ConfigReader) -> tuple[CardFacts, ...]:
+    """A damaged file is a warning: GPUs must not go without a keeper because of it."""
+    path = config.optional_path(("measured",))
+    try:
+        return card_facts.read(path) if path else ()
+    except BadInput as error:
+        config.warn(("measured",), f"is not used: {error.where}: {error.what}", error.allowed)
+        return ()
 
 
 def _node(config: ConfigReader, given: str | None) -> str:
@@ -210,7 +222,13 @@ def _bounds(config: ConfigReader) -> Bounds:
         ttl_s_max=config.number(("lease", "ttl_s_max"), plain.ttl_s_max, 0.1, 3600.0),
         clock_min_mhz=low_mhz,
         clock_max_mhz=high_mhz,
-        min_dwell_s=config.number(("bounds", "min_dwell_s"), plain.min_dwell_s, 0.0, 3600.0),
+        # What was measured of a card only tightens, whatever driver it was measured with.
+        min_dwell_s=max(
+            [
+                config.number(("bounds", "min_dwell_s"), plain.min_dwell_s, 0.0, 3600.0),
+                *(card.dwell_s for card in _measured(config)),
+            ]
+        ),
         writes_per_minute=config.whole(
             ("bounds", "writes_per_minute"), plain.writes_per_minute, 1, 600
         ),
