@@ -350,6 +350,15 @@ class _Others(_Faults):
         with self._look() as state:
             state.renumbers = int(on)
 
+    def set_ecc_change_pending(self, gpu: int, on: bool) -> None:
+        """ECC is to be off from the next reset on."""
+        self._change(gpu, ecc_changes=int(on))
+
+    def set_driver_version(self, major: int) -> None:
+        """Before any client opens the driver."""
+        with self._shared.turn() as state:
+            state.driver_version = major
+
     def set_ambient(self, gpu: int, celsius: float) -> None:
         """The air it is cooled with; busy boards throttle in hot air."""
         self._change(gpu, ambient_celsius=celsius)

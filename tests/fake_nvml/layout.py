@@ -128,7 +128,7 @@ class Gpu(c.Structure):
         ("instant_is_average", c.c_uint32),
         ("clock_doubt_mhz", c.c_int32),
         ("unreached", c.c_uint32 * 8),
-        ("unused", c.c_uint32),
+        ("ecc_changes", c.c_uint32),
         ("lock", ClockLock),
         ("lock_before", ClockLock),
         ("lock_at_ns", c.c_uint64),
