@@ -10,7 +10,7 @@
         ...
         assert fake_nvml.locks()[0] == (210, 1005)
 
-where the folder's conftest.py has `from fixture import fake_nvml` (8 A100, a state of each test's
+where the folder's conftest.py has `from fake_node import fake_nvml` (8 A100, a state of each test's
 own); or make a `FakeNvml(tmp_path / "gpus.state", gpus=4, model="a40")` in the test itself.
 NVML is loaded once
 a process, so a client of the fake is a child process with `environment()`.
@@ -28,12 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import layout
 from fake_library import CompilerMissing, build
 
-__all__ = ["Call", "CompilerMissing", "FakeNvml", "Write", "build", "fake_nvml"]
+__all__ = ["Call", "CompilerMissing", "FakeNvml", "Write", "build"]
 
 FOREVER = -1
 EVERY_GPU = -1
@@ -604,12 +602,3 @@ def _positive(what: str, number: float) -> float:
 
 def _range(lock: layout.ClockLock) -> tuple[int, int] | None:
     return (lock.min_mhz, lock.max_mhz) if lock.max_mhz else None
-
-
-@pytest.fixture
-def fake_nvml(tmp_path: Path) -> FakeNvml:
-    """Eight fake A100 of this test's own; skips where there is no compiler."""
-    try:
-        return FakeNvml(tmp_path / "gpus.state")
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))

@@ -119,7 +119,7 @@ def _tested(
     load: Load,
     given: argparse.Namespace,
     notes: list[str],
-) -> list[report.Tested]:
+) -> list[report.CardReport]:
     """Every card in turn, then all together. Where nothing may be set, `notes` say why."""
     seconds, watchers, idle = 60.0 * given.minutes, list[Watcher](), list[Watcher]()
     with ExitStack() as stack:
@@ -145,7 +145,7 @@ def _tested(
             watcher.identify_again()
     now_unix_s = time.time()
     return [
-        report.Tested(
+        report.CardReport(
             one.evidence, judge.findings(one.evidence), judge.facts(one.evidence, now_unix_s)
         )
         for one in watchers

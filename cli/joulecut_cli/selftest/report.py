@@ -12,6 +12,7 @@ from joulecut_agent.keeper.evidence import BUSY_RATIO
 from joulecut_cli import chart
 from joulecut_cli.selftest import judge
 from joulecut_cli.selftest.evidence import Evidence
+from joulecut_cli.selftest.observations import latencies_s, quantile
 from joulecut_wire.card_facts import CardFacts
 
 Json = dict[str, Any]
@@ -27,7 +28,7 @@ var(--line)}.wrong{color:var(--due);font-weight:600}.muted{color:var(--muted)}sv
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class CardReport:
     """One card: what was seen, what follows, and what replaces the assumptions."""
 
     seen: Evidence
@@ -39,7 +40,7 @@ class Tested:
         return tuple(one for one in self.findings if one.verdict == judge.WRONG)
 
 
-def screen(cards: Sequence[Tested]) -> Iterator[str]:
+def screen(cards: Sequence[CardReport]) -> Iterator[str]:
     for card in cards:
         first = card.seen.first
         yield f"GPU {first.index}  {card.seen.model}  {first.uuid}"
@@ -57,7 +58,7 @@ def screen(cards: Sequence[Tested]) -> Iterator[str]:
     yield f"{wrong or 'No'} assumption{'' if wrong == 1 else 's'} wrong, {unanswered} not answered."
 
 
-def to_json(cards: Sequence[Tested], *, simulated: bool) -> Json:
+def to_json(cards: Sequence[CardReport], *, simulated: bool) -> Json:
     """Everything but single samples; `basis` is simulated over the fake driver."""
     return {
         "basis": "simulated" if simulated else "measured",
@@ -70,13 +71,13 @@ def to_json(cards: Sequence[Tested], *, simulated: bool) -> Json:
                 "facts": msgspec.to_builtins(card.facts),
                 "calls_s": {
                     name: {
-                        "p50": judge.quantile(taken, 0.5),
-                        "p99": judge.quantile(taken, 0.99),
+                        "p50": quantile(taken, 0.5),
+                        "p99": quantile(taken, 0.99),
                         "count": len(taken),
                     }
                     for name, taken in sorted(card.seen.calls_s.items())
                 },
-                "latencies_s": judge.latencies_s(card.seen),
+                "latencies_s": latencies_s(card.seen),
                 "samples": len(card.seen.samples),
             }
             for card in cards
@@ -84,7 +85,7 @@ def to_json(cards: Sequence[Tested], *, simulated: bool) -> Json:
     }
 
 
-def page(cards: Sequence[Tested], *, simulated: bool) -> str:
+def page(cards: Sequence[CardReport], *, simulated: bool) -> str:
     """Raises Unavailable without matplotlib."""
     chart.require()
     basis = "Simulated: over the fake driver." if simulated else "Measured on this machine."
@@ -112,9 +113,9 @@ def _row(one: judge.Finding) -> str:
     return f"<tr><td>{escape(one.name)}<td{kind}>{one.verdict}{tail}</tr>"
 
 
-def _plots(card: Tested) -> Iterator[tuple[str, str]]:
+def _plots(card: CardReport) -> Iterator[tuple[str, str]]:
     seen, ours = card.seen, chart.SERIES["ours"][0]
-    known_ms = sorted(1e3 * one for one in judge.latencies_s(seen))
+    known_ms = sorted(1e3 * one for one in latencies_s(seen))
     if known_ms:
         shares = [(place + 1) / len(known_ms) for place in range(len(known_ms))]
         yield "Latency of a lock", _plot([(known_ms, shares, ours)], "ms", "share of changes")

@@ -13,6 +13,7 @@ from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import AgentLease, holder
 from joulecut_cli.selftest.evidence import Change, Range, Sample
 from joulecut_cli.selftest.load import Load
+from joulecut_cli.selftest.observations import holes_mhz
 from joulecut_cli.selftest.watcher import Watcher
 from joulecut_wire.errors import Unavailable
 
@@ -22,7 +23,9 @@ TTL_S, TTL_S_MIN, TTL_SHARE = 10.0, 5.0, 0.1
 WAIT_S = 2.0  # for a clock; twenty times the slowest known change
 FALL_WAIT_S = 20.0  # an idle card leaves its clocks after some seconds, whatever the lock was
 POLL_S = 0.001
-READS_SLOW = 5  # a change that was not seen after so many waits is not waited for as long
+UNSEEN_MAX = 5  # in a row: the card shows no more
+AGAIN_MAX = 8  # of clocks that were not reached; lowering has a pace
+FIRST_S = 15.0  # for the first write: a dwell time may run
 LOAD_WAIT_S = 60.0  # CUDA's start on a large node
 SETTLED_S = 1.5  # the average of power, and a step of the load, are over
 HOLD_S = 3.0
@@ -32,8 +35,12 @@ READ_ROUNDS = 200
 
 
 def refusal(agent: Agent, watcher: Watcher) -> str:
-    """Why nothing may be set on this GPU, or "". Raises Unavailable."""
-    if held := holder(agent, watcher.uuid):
+    """Why nothing may be set on this GPU, or ""."""
+    try:
+        held = holder(agent, watcher.uuid)
+    except Unavailable as error:
+        return str(error)
+    if held:
         return held
     watcher.watch(0.5)
     if watcher.process_ids:
@@ -85,7 +92,7 @@ class Writing:
 
     def _refused(self) -> bool:
         """Whether the very first write is refused."""
-        refused = self._lease.lock({self._watcher.uuid: (self._mid, self._mid)}, patience_s=5.0)
+        refused = self._lease.lock({self._watcher.uuid: (self._mid, self._mid)}, patience_s=FIRST_S)
         self._evidence.refused = refused
         if not refused:
             self._watcher.locked((self._mid, self._mid))
@@ -138,7 +145,7 @@ class Writing:
             for mhz in (self._low, self._high, self._mid, self._high, self._low):
                 self._set((mhz, mhz))
             self._reset()
-            if time.monotonic() >= until_s or self._unseen >= READS_SLOW:
+            if time.monotonic() >= until_s or self._unseen >= UNSEEN_MAX:
                 return
 
     def _sweep(self) -> None:
@@ -147,11 +154,16 @@ class Writing:
         if not self._evidence.loaded and not any(one.seen_s for one in self._evidence.changes):
             return  # this card does not show a lock while it is idle
         for mhz in self._evidence.clocks_mhz:
-            before = len(self._evidence.changes)
-            self._set((mhz, mhz), slack_mhz=0, wait_s=0.5)
-            self._evidence.grid[mhz] = self._evidence.changes.pop(before)
-            if self._unseen >= READS_SLOW:
-                return  # a cap, or a driver that ignores locks: higher clocks say no more
+            self._try(mhz)
+            if self._unseen >= UNSEEN_MAX:
+                break  # a cap, or a driver that ignores locks: higher clocks say no more
+        for mhz in holes_mhz(self._evidence)[:AGAIN_MAX]:
+            self._try(mhz)  # another writer may have come between
+
+    def _try(self, mhz: int) -> None:
+        self._set((mhz, mhz), slack_mhz=0, wait_s=0.5)
+        self._evidence.grid[mhz] = self._evidence.changes.pop()
+        self._watcher.look()
 
     def _hold(self) -> None:
         """A lock that nobody else should change, for long enough to see a writer that insists."""
