@@ -168,7 +168,8 @@ def _agents() -> Iterator[tuple[int, Path]]:
             if "joulecut-agent" not in names or "run" not in words or "--config" not in words:
                 continue
             config = words[words.index("--config") + 1]
-            yield int(entry.parent.name), (entry.parent / "cwd").readlink() / config
+            cwd = (entry.parent / "cwd").readlink()
+            yield int(entry.parent.name), (cwd / config).resolve()
         except (OSError, IndexError):
             continue  # it has ended, or is another user's
 

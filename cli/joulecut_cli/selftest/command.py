@@ -5,6 +5,7 @@ Read-only unless `--write` is given. Exit status 1 where an assumption of the co
 
 import argparse
 import json
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -43,6 +44,8 @@ def run(argv: list[str]) -> int:
         raise Unavailable(str(error)) from None
     chosen = _chosen(given.gpu, found)
     agent = agent_at("--agent", given.agent) if given.write else None
+    if given.write:  # as Ctrl-C: clocks and load are given back
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     notes = list[str]()
     tested = _tested(chosen, agent, Load(given.load), given, notes)
     simulated = any(one.driver.endswith(FAKE) for one in found)

@@ -43,14 +43,13 @@ class CardReport:
 def screen(cards: Sequence[CardReport]) -> Iterator[str]:
     for card in cards:
         first = card.seen.first
-        yield f"GPU {first.index}  {card.seen.model}  {first.uuid}"
+        yield f"GPU {first.index}  {card.seen.model}  {first.uuid}: measured [assumed]"
         width = max(len(one.name) for one in card.findings)
         for one in card.findings:
-            said = one.verdict if one.verdict == judge.UNANSWERED else one.measured
-            why = f": {one.measured}" if one.verdict == judge.UNANSWERED else ""
-            yield f"  {MARKS[one.verdict]}  {one.name:<{width}}  {said}{why}"
-            if one.verdict == judge.WRONG:
-                yield f"      {'':<{width}}  assumed: {one.assumed}"
+            said = f"{one.measured} [{one.assumed}]"
+            if one.verdict == judge.UNANSWERED:
+                said = f"not answered: {one.measured}"
+            yield f"  {MARKS[one.verdict]}  {one.name:<{width}}  {said}"
             if one.follows:
                 yield f"      {'':<{width}}  so: {one.follows}"
     wrong = sum(len(card.wrong) for card in cards)
@@ -77,7 +76,7 @@ def to_json(cards: Sequence[CardReport], *, simulated: bool) -> Json:
                     }
                     for name, taken in sorted(card.seen.calls_s.items())
                 },
-                "latencies_s": latencies_s(card.seen),
+                "changes": [asdict(one) for one in card.seen.changes],
                 "samples": len(card.seen.samples),
             }
             for card in cards
