@@ -213,6 +213,9 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
             f"tripped {job['breaker_trips']} times in the last day; 3 trips end enforcement",
         )
     yield labelled("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
+    yield from _phase_lines(job.get("phase"))
+    for veto in job.get("vetoes", ())[1:]:  # the first one is the sentence above
+        yield labelled("Also", sentence(veto["text"], [job["name"]]))
     yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
     if foreign := foreign_text(job):
         yield labelled("", sentence(foreign, [job["name"]]))
@@ -239,6 +242,15 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     ):
         if text:
             yield labelled(title, text)
+
+
+def _phase_lines(phase: Json | None) -> Iterator[str]:
+    """The kind of work now, and how long the job was in each; absent before 0.1.0."""
+    if not phase or not phase["seconds_by_kind"]:
+        return
+    operations = f" ({phase['operations']} in an iteration of a GPU)" if phase["operations"] else ""
+    spent = ", ".join(f"{ago(s)} of {kind}" for kind, s in phase["seconds_by_kind"].items())
+    yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}")
 
 
 def _limits(kept_w: list[float]) -> str:

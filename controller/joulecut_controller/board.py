@@ -16,6 +16,7 @@ from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.traces import Delay
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.trust.advisable import Verdict
@@ -75,6 +76,7 @@ class JobBoard:
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the part of the job that its iterations wait for
+    vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
 
     @property
     def slowdown_ratio(self) -> float | None:

@@ -102,6 +102,7 @@ JOB_DELAY = _gauge("job_delay_ratio", ("workload", "part", "cause"), "Share of t
 JOB_BASELINE_AGE = _gauge("job_baseline_age_seconds", ("workload",), "Time since default clocks of an enforced job were measured: before its plan or in a default window.")
 JOB_BASELINE_LOOK = _gauge("job_baseline_look_ratio", ("workload",), "Share of time that short default windows took of an enforced job, since the controller leads.")
 JOB_DEFAULT_RATIO = _gauge("job_default_ratio", ("workload", "asked_by"), "Share of time that default windows took of an enforced job, since the controller leads, by who asked: holdout, shift, breaker, plan or age.")
+JOB_PHASE_SECONDS = _counter("job_phase_seconds_total", ("workload", "phase"), "Time of iterations by kind of phase: train, evaluate, other or pause, since the controller leads.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("workload",), "1 while a job runs at default clocks for a hold-out window.")
 JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("workload", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over that in the default windows beside it, minus 1; over the baseline until they are compared.")
@@ -145,7 +146,7 @@ AGENT: tuple[Metric, ...] = (
 
 CONTROLLER: tuple[Metric, ...] = (
     JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
-    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_DEFAULT_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS,
+    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_DEFAULT_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS, JOB_PHASE_SECONDS,
     PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PRIOR_ERROR, PREDICT_REFUSED,
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,

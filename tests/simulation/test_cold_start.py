@@ -237,7 +237,7 @@ def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
 
 
 def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> None:
-    world = LongIterationsWorld(Disturbance(), seed=1)
+    world = LongIterationsWorld(Disturbance(), seed=32)
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
     while len(world.asked) < 90:
         controller.run(5)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from changing import ChangingWorld
 from enforced import PASSES_TO_PLAN, enforcing
 from worlds import Controller, World
 
@@ -161,13 +162,27 @@ def test_a_target_that_becomes_unreachable_gives_back(world: World, store: Datab
 
 
 def test_a_graph_that_does_not_explain_the_job_changes_nothing(store: DatabaseStore) -> None:
-    """Half of the microbatches stand in the policy: the model is off by far more than 3 %."""
-    world = World()
+    """Half of the microbatches stand in the policy: the model is off by far more than 3 %. The job
+    reports no operations, which would show how many there are.
+    """
+    world = ChangingWorld()
+    world.detailed = False
     policy = world.policy(pipeline=replace(world.pipeline, microbatches=12))
     controller = Controller(world, store, policy)
     controller.run(40)
     assert world.calls == []
     assert "the pipeline graph predicts" in controller.job.sentence
+
+
+def test_microbatches_that_run_count_where_the_policy_has_others(store: DatabaseStore) -> None:
+    world = World()
+    policy = world.policy(pipeline=replace(world.pipeline, microbatches=12))
+    controller = Controller(world, store, policy)
+    controller.run(40)
+    assert not world.at_default()
+    pipeline = controller.job.view.policy.pipeline
+    assert pipeline is not None
+    assert pipeline.microbatches == world.pipeline.microbatches
 
 
 def test_no_pipeline_means_no_change(world: World, store: DatabaseStore) -> None:

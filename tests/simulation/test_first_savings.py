@@ -36,6 +36,7 @@ class MemoryWorld(UnprofiledWorld):
 
     def __init__(self, job: str, clock_share: float) -> None:
         self.read: dict[str, tuple[float, float]] = {}  # energy counter, and when
+        self.power_w: dict[str, float] = {}
         super().__init__(job=job, stages=2, microbatches=8, scale=0.1)
         noise = Noise(operation=0.002)
         self.plant = MemoryPlant([self.sku] * 2, 8, time_scale=self.scale, noise=noise, seed=1)
@@ -44,11 +45,13 @@ class MemoryWorld(UnprofiledWorld):
     def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
         shown = super()._snapshot(agent, uuid)
         energy_j, (before_j, before_s) = shown.energy_j or 0.0, self.read.get(uuid, (0.0, 0.0))
-        self.read[uuid] = energy_j, self.now_s
-        passed_s = self.now_s - before_s
+        if self.now_s > before_s:  # a step may look twice at the same moment
+            self.read[uuid] = energy_j, self.now_s
+            if before_j:
+                self.power_w[uuid] = (energy_j - before_j) / (self.now_s - before_s)
         return replace(
             shown,
-            power_average_w=(energy_j - before_j) / passed_s if before_j and passed_s else None,
+            power_average_w=self.power_w.get(uuid),
             utilization_memory_ratio=1.0 - self.plant.clock_share,
         )
 

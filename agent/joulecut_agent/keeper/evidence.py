@@ -51,20 +51,26 @@ def verdict(
     clock_mhz, (low_mhz, high_mhz) = reading.clock_mhz, leased_mhz
     if high_mhz and low_mhz - CLOCK_SLACK_MHZ <= clock_mhz <= high_mhz + CLOCK_SLACK_MHZ:
         return Verdict.UNCLEAR
+    free_mhz = min(default_mhz * (1.0 - BELOW_SLACK_RATIO), lowest_default_mhz(default_mhz))
     busy = reading.busy_ratio >= BUSY_RATIO and IDLE not in reading.reasons
     above_lock = 0 < high_mhz < clock_mhz  # no load and no reason lifts a GPU above its lock
     shows = above_lock or (busy and not set(reading.reasons) - {IDLE})
     if shows and is_written(clock_mhz, written_mhz, default_mhz):
         return Verdict.OURS
-    if busy and clock_mhz >= default_mhz * (1.0 - BELOW_SLACK_RATIO):
+    if (above_lock or busy) and clock_mhz >= free_mhz:
         return Verdict.FREE
     return Verdict.OTHER if shows else Verdict.UNCLEAR
 
 
 def is_written(clock_mhz: int, written_mhz: Collection[int], default_mhz: int) -> bool:
     """Whether a clock below the default is one of those written."""
-    lowered_mhz = (mhz for mhz in written_mhz if mhz < default_mhz - 2 * CLOCK_SLACK_MHZ)
+    lowered_mhz = (mhz for mhz in written_mhz if mhz < lowest_default_mhz(default_mhz))
     return any(abs(clock_mhz - mhz) <= CLOCK_SLACK_MHZ for mhz in lowered_mhz)
+
+
+def lowest_default_mhz(default_mhz: int) -> int:
+    """The lowest clock that no reading tells from the default."""
+    return default_mhz - 2 * CLOCK_SLACK_MHZ
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class CurveValues:
 
     `group` numbers the group of each curve; `common_sd` (windows,) is the prior standard deviation
     of what each window has in common. `columns` (curves, windows, count) times unknowns with
-    standard deviations `columns_sd` (count,) are part of the values.
+    standard deviations `columns_sd` (count,) are part of the values. `noise` (windows,) is that of
+    one value of each window; absent, the prior's.
     """
 
     fall: Floats
@@ -58,6 +59,7 @@ class CurveValues:
     common_sd: Floats
     columns: Floats
     columns_sd: Floats
+    noise: Floats | None = None
 
 
 class ClockCurves:
@@ -79,7 +81,8 @@ class ClockCurves:
         self._level = level[:, 0]
         left = given.values - level - prior.slope * fall
         covariance = self._covariance(fall, fall) + LEVEL_SD**2
-        covariance += prior.noise**2 * np.eye(windows)
+        noise = np.full(windows, prior.noise) if given.noise is None else given.noise
+        covariance += np.diag(noise**2)
         self._weight = np.linalg.inv(covariance)
         weighted = self._weight @ design
         precision = np.einsum("cwi,cwj->ij", design, weighted)

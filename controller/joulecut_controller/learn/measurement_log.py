@@ -25,7 +25,8 @@ class Measurement:
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
-    `known_stderr_ratio` is the error of `time_s` where other evidence makes it smaller.
+    Spreads are beside what all GPUs have in common. `known_stderr_ratio` is the error of `time_s`
+    where other evidence makes it smaller.
     """
 
     clocks_mhz: tuple[int, ...]
@@ -35,6 +36,7 @@ class Measurement:
     energy_j: tuple[float, ...]
     busy_s: tuple[tuple[float, ...], ...] = ()
     operation_sd_ratio: float | None = None  # of one operation; None if not reported
+    gpu_sd_ratio: float | None = None  # of all that one GPU does in an iteration, likewise
     known_stderr_ratio: float | None = None
 
     def scaled(self, ratio: float) -> "Measurement":
@@ -136,19 +138,25 @@ class MeasurementLog:
     refused: int = 0  # windows that could not be true
     restarts: int = 0  # how often the job had changed
 
-    def add(self, measurement: Measurement) -> tuple["MeasurementLog", str]:
-        """The log with one more window; and why it was refused or the log was emptied, if so."""
+    def add(
+        self, measurement: Measurement, *, at_default: bool = False
+    ) -> tuple["MeasurementLog", str]:
+        """The log with one more window; and why it was refused or the log was emptied, if so.
+
+        One `at_default` clocks belongs to the first, whatever clocks these are today.
+        """
         complaint = _complaint(measurement)
         if complaint:
             return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
-        old = next((r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz), None)
+        same = (r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz)
+        old = self.measurements[0] if at_default and self.measurements else next(same, None)
         if old is not None and bool(old.busy_s) == bool(measurement.busy_s):
             moved = measurement.time_s / old.time_s - 1.0
             doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
             known = max(MOVED_RATIO, MOVED_STDERRS * doubt)
             if old is self.measurements[0]:
                 if abs(moved) > max(BASELINE_MOVED_RATIO, BASELINE_MOVED_STDERRS * doubt):
-                    return self._scaled(measurement.time_s / old.time_s)
+                    return self._scaled(measurement.time_s / old.time_s, measurement.clocks_mhz)
                 measurement = _merged(old, measurement)
             elif abs(moved) > known and measurement.busy_s:
                 pass  # its curves are ratios, which hold; the newest window counts alone
@@ -160,7 +168,8 @@ class MeasurementLog:
                 )
             else:
                 measurement = _merged(old, measurement)
-        kept = [r for r in self.measurements if r.clocks_mhz != measurement.clocks_mhz]
+        others = (r for r in self.measurements if r is not old)
+        kept = [r for r in others if r.clocks_mhz != measurement.clocks_mhz]
         if kept and bool(kept[0].busy_s) != bool(measurement.busy_s):
             if measurement.clocks_mhz != self.measurements[0].clocks_mhz:
                 return (
@@ -174,15 +183,16 @@ class MeasurementLog:
         kept.insert(min(where, len(kept)), measurement)
         return replace(self, measurements=tuple(kept)), ""
 
-    def _scaled(self, ratio: float) -> tuple["MeasurementLog", str]:
+    def _scaled(self, ratio: float, default_mhz: tuple[int, ...]) -> tuple["MeasurementLog", str]:
         """The log of a job that takes `ratio` times as long at default clocks.
 
         All clocks are taken to have changed by this ratio until a window measures another.
         Slowdowns relative to default clocks, and their uncertainty, stay as they are.
         """
-        scaled = tuple(one.scaled(ratio) for one in self.measurements)
+        scaled = [one.scaled(ratio) for one in self.measurements]
+        scaled[0] = replace(scaled[0], clocks_mhz=default_mhz)
         words = f"iteration time at default clocks changed by {ratio - 1.0:+.1%}"
-        return replace(self, measurements=scaled), words
+        return replace(self, measurements=tuple(scaled)), words
 
     def state(self) -> str:
         """The log as text for a store."""
@@ -219,7 +229,11 @@ def _complaint(measurement: Measurement) -> str:
     stages = len(measurement.clocks_mhz)
     if not all(math.isfinite(n) and n > 0.0 for n in numbers):
         return "a time or an energy is not above 0"
-    spreads = (measurement.time_sd_s, measurement.operation_sd_ratio or 0.0)
+    spreads = (
+        measurement.time_sd_s,
+        measurement.operation_sd_ratio or 0.0,
+        measurement.gpu_sd_ratio or 0.0,
+    )
     if not all(math.isfinite(spread) and spread >= 0.0 for spread in spreads):
         return "its spread is not a number"
     least = ITERATIONS_MIN_DETAILED if measurement.busy_s else ITERATIONS_MIN
@@ -245,8 +259,12 @@ def _merged(old: Measurement, new: Measurement) -> Measurement:
     time_s = mean(old.time_s, new.time_s)
     sd_s = math.sqrt(mean(old.time_sd_s**2, new.time_sd_s**2))
     enough = math.ceil((sd_s / time_s / STDERR_ENOUGH) ** 2)
-    spreads = old.operation_sd_ratio, new.operation_sd_ratio
-    known = [spread for spread in spreads if spread is not None]
+
+    def spread(a: float | None, b: float | None) -> float | None:
+        if a is None or b is None:  # too few iterations in one of them
+            return b if a is None else a
+        return math.sqrt(mean(a**2, b**2))
+
     return Measurement(
         new.clocks_mhz,
         min(total, max(ITERATIONS_MAX, enough)),
@@ -254,7 +272,8 @@ def _merged(old: Measurement, new: Measurement) -> Measurement:
         sd_s,
         tuple(map(mean, old.energy_j, new.energy_j)),
         tuple(tuple(map(mean, a, b)) for a, b in zip(old.busy_s, new.busy_s, strict=True)),
-        math.sqrt(mean(known[0] ** 2, known[1] ** 2)) if len(known) == len(spreads) else None,
+        spread(old.operation_sd_ratio, new.operation_sd_ratio),
+        spread(old.gpu_sd_ratio, new.gpu_sd_ratio),
     )
 
 
@@ -265,8 +284,11 @@ def _measurement(held: dict[str, object]) -> Measurement:
     iterations, time_s, sd_s = held["iterations"], held["time_s"], held["time_sd_s"]
     if not (isinstance(iterations, int) and isinstance(time_s, float) and isinstance(sd_s, float)):
         raise TypeError("not a measurement")
-    spread = held.get("operation_sd_ratio")  # absent in older texts
-    if not (spread is None or isinstance(spread, float)):
+    spreads = [
+        held.get(key) for key in ("operation_sd_ratio", "gpu_sd_ratio")
+    ]  # absent in older texts
+    known = [spread if isinstance(spread, float) else None for spread in spreads]
+    if known != spreads:
         raise TypeError("not a measurement")
     return Measurement(
         tuple(int(mhz) for mhz in clocks),
@@ -275,5 +297,5 @@ def _measurement(held: dict[str, object]) -> Measurement:
         sd_s,
         tuple(float(joules) for joules in energies),
         tuple(tuple(float(s) for s in each) for each in busy),
-        spread,
+        *known,
     )

@@ -6,7 +6,6 @@ Ratios to default clocks are what counts: noise that a whole window has in commo
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +47,7 @@ LATE_KNEE = 0.06
 # rounding to clocks of the table.
 LOCKED_SD, CAPPED_WIDE = 0.01, 0.03
 NOTHING_SD = 1e-6  # of an unknown that is known: 0
+HIGH_SDS = 1.6  # of expected times: 19 of 20 are faster
 # Power while waiting, of the mean power, and the standard deviation of its logarithm, where the
 # policy does not give it: GPUs that wait more in one window than in another show it.
 BLOCKING_UNKNOWN, BLOCKING_SD = 0.25, 0.35
@@ -58,7 +58,8 @@ class OperationModel:
     """Tables (stages, clocks) of one state of the log; `grid_mhz` is padded with its last clock.
 
     `mean_s`, `high_s` and `worst_s` are seconds of one operation (stages, kinds, clocks): expected,
-    one standard deviation slower, and as slow as work can get below the clocks it was measured at.
+    HIGH_SDS standard deviations slower, and as slow as work can get below the clocks it was
+    measured at.
     `power_w` (stages, clocks) is that of one GPU while it works, `waiting_w` while it waits.
     `cost_j` is the energy of a stage above waiting, per iteration.
     """
@@ -85,8 +86,7 @@ class OperationModel:
         self.grid_mhz, self.reachable = self._grid(grids, STEP_RATIO * constants.clock_max_mhz)
         spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
         self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
-        count = min(m.iterations for m in kept) * constants.pipeline.microbatches
-        self._noise = float(np.hypot(TIME.noise, self._spread / np.sqrt(count)))
+        self._noise = self._scatter(kept, constants.pipeline.microbatches)
         fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         self.power_w, capped = self._power(kept, fall, ahead, constants)
@@ -97,6 +97,16 @@ class OperationModel:
         self.default = np.full(self.stages, self.grid_mhz.shape[1] - 1)
         self.excess = self._excess(kept)
         self.base_s = self.jittered_s(self.mean_s, self.default)
+
+    def _scatter(self, kept: Sequence[Measurement], microbatches: int) -> Floats:
+        """Standard deviation of the mean operation of each window, a ratio: operations vary one by
+        one, and a GPU for whole iterations.
+        """
+        iterations = np.array([m.iterations for m in kept], dtype=np.float64)
+        known = [m.gpu_sd_ratio for m in kept if m.gpu_sd_ratio is not None]
+        gpu = float(np.mean(known)) if known else 0.0
+        variance = (self._spread**2 / microbatches + gpu**2) / iterations
+        return np.asarray(np.sqrt(TIME.noise**2 + variance))
 
     def _grid(
         self, grids: tuple[tuple[int, ...], ...], step_mhz: float
@@ -123,13 +133,14 @@ class OperationModel:
         locked_sd = np.full(locked.shape[2], LOCKED_SD if held > CAPPED_WIDE else NOTHING_SD)
         common_sd = np.full(fall.shape[1], COMMON_SD)
         curves = below_cap(
-            CurveValues(fall, values, group, common_sd, locked, locked_sd),
-            replace(TIME, noise=self._noise),
+            CurveValues(fall, values, group, common_sd, locked, locked_sd, self._noise),
+            TIME,
             held + LATE_KNEE if held > 0.0 else 0.0,
         )
         change, sd = curves.changes(ahead, groups * (ahead > 0.0)[:, :, None])
         mean, shape = np.exp(curves.levels()[:, None] + change), (self.stages, kinds, -1)
-        self.mean_s, self.high_s = mean.reshape(shape), (mean * np.exp(sd)).reshape(shape)
+        high = mean * np.exp(HIGH_SDS * sd)
+        self.mean_s, self.high_s = mean.reshape(shape), high.reshape(shape)
         # Below the lowest measured clock no work slows by more than its clock, and above the power
         # cap, as far as a GPU of the kind was measured, it does not slow at all.
         low = np.array(self.lowest, dtype=np.float64)

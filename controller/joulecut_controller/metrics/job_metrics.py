@@ -107,6 +107,11 @@ def _windows(job: JobBoard) -> Iterator[Row]:
         yield (job.view.policy.name, arm, outcome), float(count)
 
 
+def _phases(job: JobBoard) -> Iterator[Row]:
+    for kind, seconds in job.view.phases_s:
+        yield (job.view.policy.name, kind), seconds
+
+
 def _baseline_age_s(job: JobBoard) -> Iterator[Row]:
     if job.default_time and job.default_time.age_s is not None:
         yield (job.view.policy.name,), job.default_time.age_s
@@ -188,4 +193,5 @@ GAUGES: tuple[tuple[m.Metric, Rows], ...] = (
 COUNTERS: tuple[tuple[m.Metric, Rows], ...] = (
     (m.PREDICT_REFUSED, _refused),
     (m.JOB_HOLDOUT_WINDOWS, _windows),
+    (m.JOB_PHASE_SECONDS, _phases),
 )

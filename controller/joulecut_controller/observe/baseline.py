@@ -13,13 +13,13 @@ from joulecut_controller.observe.work import work_over
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
 
-BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
+BASELINE_ITERATIONS_MIN = 20  # the standard deviation is then known to a sixth
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
 # Of iterations that vary more, so many times as many: from then on windows at default clocks bring
 # the rest, and a plan within a ratio of the baseline does not depend on its level.
-BASELINE_NOISY_TIMES = 2
+BASELINE_NOISY_TIMES = 3
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
@@ -40,10 +40,14 @@ class Recalled:
 class Baseline:
     """`window` is None before the first measurement."""
 
-    def __init__(self, recalled: Recalled | None, now_s: float) -> None:
-        """With a recalled one a plan may go on."""
+    def __init__(
+        self, recalled: Recalled | None, now_s: float, first: Window | None = None
+    ) -> None:
+        """With a recalled one a plan may go on. `first` was measured when the job took its shape,
+        in another phase of it.
+        """
         self.window = recalled.window if recalled else None
-        self._first = recalled.first if recalled else None
+        self.first = recalled.first if recalled else first
         self._before: Window | None = None  # when the window since `_since_s` began
         self._since_s = math.nan
         self._part: Window | None = None  # of earlier windows, too few iterations for a baseline
@@ -52,9 +56,9 @@ class Baseline:
         self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
 
     def _moved_ratio(self) -> float:
-        if self.window is None or self._first is None:
+        if self.window is None or self.first is None:
             return 1.0
-        ratio = self.window.time_mean_s / self._first.time_mean_s
+        ratio = self.window.time_mean_s / self.first.time_mean_s
         return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
 
     def measure(self, seen: Window, *, since_s: float, now_s: float) -> bool:
@@ -78,7 +82,7 @@ class Baseline:
         elif before is not None:
             self.window = blended(before, seen, _wanted(seen))
         if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
-            self._first = self._first or self.window
+            self.first = self.first or self.window
             pace_ratio = self.drift.pace_ratio
             if self.drift.gpu_shift is not None and before is not None:
                 pace_ratio *= self.window.time_mean_s / before.time_mean_s
@@ -104,7 +108,7 @@ class Baseline:
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""
-        self.window = self._before = self._first = None
+        self.window = self._before = self.first = None
         self.drift = BaselineDrift(measured_s=-math.inf, pace_ratio=self.drift.pace_ratio)
 
 

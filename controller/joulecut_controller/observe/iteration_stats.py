@@ -271,12 +271,15 @@ class IterationStats:
         now_s: float,
     ) -> None:
         """Another phase has windows and a baseline of its own."""
+        before = track.baselines.get(track.phase.key)
         track.phase, track.window = phase, MeasurementWindow(now_s, track.stage_of)
         if phase.key not in track.baselines:
+            # Without operations a phase of other lengths may be the same work on more or less data.
+            first = before.first if before and not phase.shape else None
             while len(track.baselines) >= PHASES_MAX:
                 del track.baselines[next(iter(track.baselines))]
             recalled = recall(shape_in(track.shape, phase))
-            track.baselines[phase.key] = Baseline(recalled, now_s)
+            track.baselines[phase.key] = Baseline(recalled, now_s, first)
 
     def _unloaded(
         self, track: _Track, fresh: list[Iteration], *, loads: bool

@@ -190,7 +190,8 @@ class MeasurementWindow:
         self._outliers_s: list[tuple[float, float]] = []  # durations, and the work in them
         self._first: list[Iteration] = []  # outliers among them show only after some more
         self.shift_ratio = 1.0  # newest pace over the first under these clocks
-        self._pace = PaceShift()
+        self._pace = PaceShift()  # at equal work
+        self._length = PaceShift(correlated=True)  # of the work itself
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
         self._reported = TrainingTime()
@@ -235,6 +236,8 @@ class MeasurementWindow:
         self._works.append(work)
         if self.shift_ratio == 1.0:
             self.shift_ratio = self._pace.take(adjusted_s)
+        if self.shift_ratio == 1.0 and factor is not None:
+            self.shift_ratio = self._length.take(one.duration_s)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.until_s = max(self._reported.until_s, one.arrived_s)

@@ -55,9 +55,14 @@ class Veto:
         return self.kind not in SUSPENDS
 
 
+def in_order(vetoes: Iterable[Veto]) -> tuple[Veto, ...]:
+    """By the order of KINDS, then as given."""
+    return tuple(sorted(vetoes, key=lambda veto: KINDS.index(veto.kind)))
+
+
 def first(vetoes: Iterable[Veto]) -> Veto | None:
-    """The one whose sentence an operator reads: by the order of KINDS, then as given."""
-    return min(vetoes, key=lambda veto: KINDS.index(veto.kind), default=None)
+    """The one whose sentence an operator reads."""
+    return next(iter(in_order(vetoes)), None)
 
 
 def releases(vetoes: Iterable[Veto]) -> bool:

@@ -13,10 +13,10 @@ from functools import partial
 
 from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.planner import SOLVING, Decision, given_up
+from joulecut_controller.plan.planner import SOLVING, Decision, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.power_limits import without_limits
-from joulecut_controller.plan.veto import Veto
+from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.ports import Fleet, FleetState
 from joulecut_controller.reconcile.cluster_step import Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
@@ -256,6 +256,12 @@ class JobSteps:
             work, done = self.planning.completion(choice), partial(rollout.complete, generation)
             services.background.want(("completion", job.policy.name), work, done)
 
+    def _vetoes(self, inputs: PlanningInput) -> tuple[Veto, ...]:
+        """All of them. A job that is learnt needs no profile."""
+        found = vetoes(inputs)
+        learnt = inputs.job.policy.pipeline is not None
+        return in_order(veto for veto in found if not (learnt and veto.kind == "profile"))
+
     def board(self, name: str, learned: Learnt | None) -> JobBoard:
         """The job as its last step left it."""
         job, services, picture = self.jobs[name], self.services, self.pictures[name]
@@ -273,6 +279,7 @@ class JobSteps:
             saved_measured_j=account.measured_j,
             saved_known_ratio=account.known_ratio,
             slowdown=account.slowdown,
+            vetoes=self._vetoes(picture.inputs),
             learnt=learned or Learnt(services.first_savings.sentence(name)),
         )
         return replace(shown, advisable=advice_to_enforce(shown))

@@ -100,7 +100,7 @@ class OnlineProfiler:
         if isinstance(measurement, str):
             self._said = measurement
             return ""
-        self._log, self._said = self._log.add(measurement)
+        self._log, self._said = self._log.add(measurement, at_default=measured.at_default)
         self._durations_s.clear()
         return self._log.state()
 
@@ -146,6 +146,7 @@ class OnlineProfiler:
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
+            current.gpu_sd_ratio if detailed else None,
         )
 
     def _clock_mhz(
@@ -161,21 +162,17 @@ class OnlineProfiler:
             return "GPUs of one stage are under different locks"
         lock = asked.pop()
         seen = min(load.clock_mhz for load in loads)
-        if lock:
-            if seen and seen < lock * REACHED_RATIO:
-                return f"{lock} MHz was asked, {seen} MHz was reached: not learned from"
-            return lock
-        if self._log.measurements:
-            stage = next(load.stage for load in loads)
-            usual = self._log.measurements[0].clocks_mhz[stage]
-            throttled = bool(seen) and seen < usual * REACHED_RATIO
-            words = f"{seen} MHz at default clocks, usually {usual} MHz: not learned from"
-            return words if throttled else usual
-        gpu = view.get(uuids[0])
-        if gpu is None or not gpu.description.clocks_mhz:
-            return "a GPU of the job is not known"
-        table = gpu.description.clocks_mhz
-        return next((mhz for mhz in table if mhz >= seen > 0), table[-1])
+        if not lock and not self._log.measurements:
+            return _default_mhz(view.get(uuids[0]), seen)
+        usual_mhz = self._log.measurements[0].clocks_mhz if self._log.measurements else ()
+        usual = usual_mhz[next(load.stage for load in loads)] if usual_mhz else lock
+        wanted = min(lock, usual) if lock else usual
+        if not seen or seen >= wanted * REACHED_RATIO:
+            return lock or usual
+        if not lock and _lower_together(measured, usual_mhz):
+            return _default_mhz(view.get(uuids[0]), seen)
+        words = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
+        return f"{words}, {seen} MHz was reached: not learned from"
 
     def decide(self, inputs: PlanningInput, state: PlannerState, advise: Advise) -> Decision:
         """The decision of a pass. Raises ValueError if the pipeline cannot be laid out, Unanswered
@@ -305,6 +302,22 @@ class OnlineProfiler:
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
         )
+
+
+def _default_mhz(gpu: GpuView | None, seen_mhz: int) -> int | str:
+    """The clock of the table that a GPU runs at without a lock."""
+    if gpu is None or not gpu.description.clocks_mhz:
+        return "a GPU of the job is not known"
+    table = gpu.description.clocks_mhz
+    return next((mhz for mhz in table if mhz >= seen_mhz > 0), table[-1])
+
+
+def _lower_together(measured: Measured, usual_mhz: Sequence[int]) -> bool:
+    """Whether half of the GPUs or more run lower at default clocks than they did: a hot room. That
+    is what default clocks give now; a single such GPU recovers.
+    """
+    shown = [load.clock_mhz / usual_mhz[load.stage] for load in measured.loads if load.clock_mhz]
+    return bool(shown) and statistics.median(shown) < REACHED_RATIO
 
 
 def _throttled(loads: Sequence[StageLoad], view: Mapping[str, GpuView]) -> str:

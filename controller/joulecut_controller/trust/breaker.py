@@ -91,24 +91,25 @@ def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = Non
 
 @dataclass(slots=True)
 class _Lane:
-    """Windows of one length: the one being filled, and how many before it were too slow.
+    """Windows of one length: the one being filled (phases and ratios), and how many before it were
+    too slow.
 
     `slow_ratio` is the median of the newest of these over its limit, which was `slow_limit_s`.
     """
 
     size: int
-    ratios: list[float] = field(default_factory=list)
+    ratios: list[tuple[Phase, float]] = field(default_factory=list)
     slow: int = 0
     slow_ratio: float = 0.0
     slow_limit_s: float = 0.0
 
-    def take(self, ratio: float) -> tuple[float, float] | None:
+    def take(self, ratio: float, phase: Phase = ("", "")) -> tuple[float, float] | None:
         """Median and robust deviation of a window that is full now."""
-        self.ratios.append(ratio)
+        self.ratios.append((phase, ratio))
         if len(self.ratios) < self.size:
             return None
-        middle = statistics.median(self.ratios)
-        spread = statistics.median(abs(one - middle) for one in self.ratios)
+        middle = statistics.median(one for _, one in self.ratios)
+        spread = statistics.median(abs(one - middle) for _, one in self.ratios)
         self.ratios.clear()
         return middle, NORMAL_MAD_RATIO * spread
 
@@ -133,16 +134,20 @@ class _Reference:
         elif newest is not None:
             self.window = _window((*self._known_s, *self._newest_s))
 
-    def end(self) -> bool:
-        """The default window is over. Whether there was one with enough iterations."""
+    def end(self) -> bool | None:
+        """The default window is over. Whether it shows another time than those before; None where
+        it had too few iterations.
+        """
         newest = _window(self._newest_s) if self._newest_s else None
+        moved = None
         if newest is not None:
-            if self._known is not None and _differs(newest, self._known):
+            moved = self._known is not None and _differs(newest, self._known)
+            if moved:
                 self._known_s.clear()
             self._known_s.extend(self._newest_s)
             self._known = self.window
         self._newest_s.clear()
-        return newest is not None
+        return moved
 
 
 def _window(times_s: Sequence[float]) -> Window | None:
@@ -198,7 +203,7 @@ class Breaker:
             excused_s = self._peer_s if peers_ours else one.peer_s
             allowed_s = max(limit.limit_s, (excused_s or 0.0) * (1.0 + PEER_LATE_RATIO))
             for lane in self._lanes_of(one.phase):
-                full = lane.take(one.duration_s / allowed_s)
+                full = lane.take(one.duration_s / allowed_s, one.phase)
                 if full is None:
                     continue
                 lane.slow = lane.slow + 1 if self._above(full, lane.size, limit) else 0
@@ -226,13 +231,14 @@ class Breaker:
 
     def _end_default_window(self, limit: Limit) -> None:
         """Our clocks are back: a window above the old limit that is within the new one was the
-        job's own doing.
+        job's own doing. Open windows lose the iterations of phases that take another time now.
         """
-        ended = [reference.end() for reference in self._references.values()]
-        if not any(ended):
+        ended = {phase: reference.end() for phase, reference in self._references.items()}
+        if all(moved is None for moved in ended.values()):
             return
         self.suspected = ""
         for lane in (lane for lanes in self._lanes.values() for lane in lanes):
+            lane.ratios = [one for one in lane.ratios if not ended.get(one[0])]
             if lane.slow_ratio * lane.slow_limit_s <= limit.limit_s * (1.0 + self.tolerance_ratio):
                 lane.slow = 0
 

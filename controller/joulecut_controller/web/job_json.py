@@ -14,6 +14,7 @@ from joulecut_controller.learn.advice import Advice
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.plan.traces import Delay
+from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import JobPolicy, Mode
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
@@ -56,6 +57,8 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "report_age_s": number(shown.report_age_s),
         "report_faults": [_fault_json(fault) for fault in job_faults(shown, view)],
         "delay": job.delay and _delay_json(job.delay),
+        "phase": _phase_json(shown),
+        "vetoes": [_veto_json(veto) for veto in job.vetoes],
         "peer_iteration_time_s": number(shown.peer_iteration_time_s),
         "generation_running": shown.generation_running,
         "baseline": _window_json(shown.baseline),
@@ -107,6 +110,26 @@ def hold_json(hold: Hold) -> Json:
         "since_unix_s": number(hold.since_unix_s),
         "until_unix_s": number(hold.until_unix_s),
         "sentence": hold.sentence,
+    }
+
+
+def _phase_json(shown: JobView) -> Json:
+    """The kind of work now, with the operations of one GPU in an iteration (empty where none are
+    reported), and the seconds of iterations by kind.
+    """
+    return {
+        "kind": shown.phase.kind,
+        "operations": shown.phase.shape,
+        "seconds_by_kind": {kind: number(seconds) for kind, seconds in shown.phases_s},
+    }
+
+
+def _veto_json(veto: Veto) -> Json:
+    """Why no plan is made or held now; `action` is what happens to the plan before."""
+    return {
+        "kind": veto.kind,
+        "action": "release" if veto.releases else "suspend",
+        "text": veto.text,
     }
 
 

@@ -149,6 +149,12 @@ _JOB = obj(
     profile=WORD,
     evidence=obj(level=TEXT, text=TEXT),
     hindrance=TEXT,
+    phase=obj(
+        kind={"enum": ["train", "evaluate", "other", "pause"]},
+        operations=TEXT,
+        seconds_by_kind=_NUMBERS,
+    ),
+    vetoes=listed(obj(kind=TEXT, action={"enum": ["suspend", "release"]}, text=TEXT)),
     report_age_s=NUMBER,
     report_faults=listed(obj(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)),
     delay=maybe(

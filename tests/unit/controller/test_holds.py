@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from joulecut_controller.orders import ALL, Hold, HoldKind
+from joulecut_controller.plan.veto import first
 from joulecut_controller.ports import Record
 from joulecut_controller.reconcile.holds import (
     REFRESH_S,
@@ -41,7 +42,8 @@ def clock() -> Clock:
 
 def said(holds: Holds, job: str) -> str:
     """What the operator reads of a job."""
-    return " ".join(veto.text for veto in holds.vetoes(job))
+    veto = first(holds.vetoes(job))
+    return veto.text if veto else ""
 
 
 def paused(job: str, kind: HoldKind = "pause") -> Hold:

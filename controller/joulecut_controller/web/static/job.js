@@ -148,6 +148,9 @@ function shapeOf(job) {
   }
   parts.push(`granularity ${job.granularity}${job.granularity_why ? ` (${job.granularity_why})` : ""}`, sloText(job));
   if (job.timing) parts.push(timingText(job.timing));
+  const spent = Object.entries(job.phase?.seconds_by_kind ?? {}).map(([kind, seconds]) => `${ago(seconds)} of ${kind}`);
+  if (spent.length) parts.push(`phase ${job.phase.kind}${job.phase.operations ? ` (${job.phase.operations})` : ""}, so far ${spent.join(", ")}`);
+  for (const veto of (job.vetoes ?? []).slice(1)) parts.push(`also: ${veto.text}`);
   parts.push(job.profile === null ? "no profile" : `profile ${job.profile.split("/").pop()}`);
   parts.push(`${job.evidence.level}: ${job.evidence.text}`);
   if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);
