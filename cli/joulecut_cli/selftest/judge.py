@@ -283,7 +283,9 @@ def _sets(seen: Evidence) -> Answer:
 
 
 def _resets(seen: Evidence) -> Answer:
-    tried = [one for one in seen.changes if not one.to_mhz and was_locked(one, seen)]
+    every = [one for one in seen.changes if not one.to_mhz and was_locked(one, seen)]
+    # An idle card leaves its clocks when it likes: it answers only where no load was there.
+    tried = [one for one in every if one.loaded] or every
     done = [one.seen_s for one in tried if one.seen_s is not None]
     if done and len(done) >= SHARE * len(tried):
         found = f"{median(done) * 1e3:.0f} ms, {len(done)} of {len(tried)}"

@@ -186,12 +186,8 @@ class Writing:
             clock_mhz = sample.clock_mhz or 0
             return abs(clock_mhz - locked_mhz) > CLOCK_SLACK_MHZ
 
-        def ended() -> bool:
-            mine = [gpu for gpu in self._agent.seen().gpus if gpu.uuid == self._watcher.uuid]
-            return bool(mine) and mine[0].lease is None
-
-        left_s = ttl_s + WAIT_S
-        if self._watcher.until(free, left_s) or (not self._evidence.loaded and ended()):
+        # An idle card may keep its clock for longer: that is no answer.
+        if self._watcher.until(free, ttl_s + 2.0 * WAIT_S):
             self._evidence.expired_s = time.monotonic() - began_s
             self._watcher.locked(None)
 
