@@ -358,13 +358,12 @@ def _writers(seen: Evidence) -> Answer:
 def _expiry(seen: Evidence) -> Answer:
     if not seen.write_tried or seen.refused or seen.lost:
         return UNANSWERED, "no lease ran out", ""
-    if seen.expired_s is None:
-        found = f"not seen free {seen.ttl_s + EXPIRY_SLACK_S:g} s after its last sign"
-        follows = "leases do not protect this card"
-        verdict = WRONG if seen.loaded else UNANSWERED
-        return verdict, found, follows if seen.loaded else ""
-    verdict = OK if seen.expired_s <= seen.ttl_s + EXPIRY_SLACK_S else WRONG
-    return verdict, f"{seen.expired_s:.1f} s of {seen.ttl_s:g} s", ""
+    if seen.expired_s is not None and seen.expired_s <= seen.ttl_s + EXPIRY_SLACK_S:
+        return OK, f"{seen.expired_s:.1f} s of {seen.ttl_s:g} s", ""
+    found = f"not seen free {seen.ttl_s + EXPIRY_SLACK_S:g} s after its last sign"
+    if not seen.loaded:
+        return UNANSWERED, f"{found}, on an idle card", ""
+    return WRONG, found, "leases do not protect this card"
 
 
 def _killed(seen: Evidence) -> Answer:
