@@ -33,6 +33,7 @@ CERT_LEFT_S = 7 * 86_400.0  # time to renew it
 DRIVER_MIN = 535  # older ones have neither both powers nor the reasons for lower clocks
 SCRAPED = "joulecut_build_info"
 SCRAPE_S = 300.0  # five scrapes at the usual interval
+NO_AGENTS = "agents: [HOST:9431] of the controller"
 SELFTEST = "joulecut selftest --write --save FILE, then measured: FILE in its configuration"
 
 
@@ -227,7 +228,9 @@ def _driver(measured: Sequence[card_facts.CardFacts]) -> Iterator[Step]:
     try:
         cards = identify()
     except DeviceError as error:
-        yield Step("driver", False, str(error), "nvidia-smi says the same? then the driver's unit")
+        yield Step(
+            "driver", False, str(error), "load the NVIDIA driver, until nvidia-smi lists the GPUs"
+        )
         return
     version = cards[0].driver if cards else ""
     major = version.partition(".")[0]
@@ -303,7 +306,7 @@ def _controller(url: str) -> Iterator[Step]:
         found = f"{len(lost)} lost: {first['node'] or first['address']}: {first['error']}"
         yield Step("agents", False, found, "on that node: joulecut doctor")
     else:
-        yield Step("agents", bool(board["nodes"]), f"{len(board['nodes'])} connected", "agents:")
+        yield Step("agents", bool(board["nodes"]), f"{len(board['nodes'])} connected", NO_AGENTS)
     yield _matched(board)
     yield _rated(board)
 

@@ -23,6 +23,9 @@ from running_agent import RunningAgent, eventually
 from running_prometheus import prometheus_in
 from serving import Serving
 
+from joulecut_wire import card_facts
+from joulecut_wire.card_facts import CardFacts
+
 COMMAND = str(Path(sys.executable).with_name("joulecut"))
 Steps = dict[str, dict[str, Any]]
 
@@ -146,6 +149,18 @@ def test_ecc_pending_and_an_old_driver() -> None:
         assert {"driver", "ECC"} <= _wrong(steps)  # other agents of this machine may run beside
         assert "470.0.0" in steps["driver"]["found"]
         assert "0 of 1 GPUs on measured values" in steps["measured"]["found"]
+
+
+def test_measured_and_assumed_values_are_told_apart() -> None:
+    with fake_driver(2) as driver, agent_on(driver) as node:
+        facts = CardFacts(
+            driver.uuids[1], "580.0.0-fake", "00.00.00.00.00", "A100", time.time() - 9e4
+        )
+        card_facts.save(node.home / "facts.json", [facts])
+        node.config["measured"] = "facts.json"
+        steps = _doctor("--config", node.write_config(), env=driver.environment())
+        assert steps["measured"]["done"]
+        assert "1 of 2 GPUs on measured values" in steps["measured"]["found"]
 
 
 def test_a_unit_without_its_directory(node: RunningAgent) -> None:

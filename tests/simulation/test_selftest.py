@@ -4,6 +4,7 @@ A lie contradicts a reading or a write, and is found; what a card is known to do
 """
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -123,6 +124,27 @@ def test_a_lie_is_found(runs: dict[str, Run], lie: str) -> None:
     assert LIES[lie][2] in done.wrong, done.findings
     if lie != "another writer" and lie != "reset does nothing":
         assert done.locks == (None, None), "nothing of ours is left"
+
+
+@pytest.mark.long
+def test_two_idle_cards_and_a_killed_keeper(tmp_path: Path) -> None:
+    with fake_driver(2) as driver, agent_on(driver) as agent:
+        agent.start()
+        words = [COMMAND, "selftest", "--write", "--kill", "--minutes", "0.02", "--gpu", "all"]
+        words += ["--agent", agent.address, "--json", "--html", str(tmp_path / "page.html")]
+        env = driver.environment()
+        env["PATH"] = f"{Path(COMMAND).parent}:{env['PATH']}"
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        for card in json.loads(done.stdout)["cards"]:
+            findings = {one["name"]: one for one in card["findings"]}
+            assert findings["keeper killed"]["verdict"] == "ok"
+            assert "2 cards within" in findings["cards together"]["measured"]
+            assert findings["locks"]["verdict"] == "not answered", "without a load nothing passes"
+        assert driver.locks() == (None, None)
+        page = (tmp_path / "page.html").read_text()
+        assert page.count("<svg") >= 4
+        assert not re.search(r'(src|href)="[^#]', page), "nothing is fetched"
 
 
 def test_nothing_is_set_on_a_gpu_in_use() -> None:
