@@ -47,7 +47,10 @@ COMMANDS: dict[str, Command] = {
     "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
-    "doctor": Command("joulecut_cli.doctor:run", "what a job lacks for enforced savings"),
+    "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
+    "selftest": Command(
+        "joulecut_cli.selftest.command:run", "whether what is assumed of a card holds here", "agent"
+    ),
     "profile": Command(
         "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
     ),

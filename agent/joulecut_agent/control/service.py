@@ -36,6 +36,7 @@ from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Batch, Samples
 from joulecut_agent.ports.reader import Series
 from joulecut_wire import codec, ranges
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import (
     Allocation,
@@ -87,6 +88,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._schedules = schedules
         self._allocations = allocations
         self._faults = faults
+        self.facts: Callable[[str], CardFacts | None] = lambda _: None  # of a self-test
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
         self._watch_seats = WatchSeats(WATCHERS_MAX)
         self._leaving = threading.Event()
@@ -250,7 +252,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._sample_slots.release()
 
     def _with_latency(self, gpu: GpuDescription) -> GpuDescription:
-        known = self._latency.latencies(gpu.uuid)
+        """As planned with: the measured latency, without clocks that no lock gives."""
+        known, facts = self._latency.latencies(gpu.uuid), self.facts(gpu.uuid)
+        if facts and facts.unreached_mhz:
+            reached = tuple(mhz for mhz in gpu.clocks_mhz if mhz not in facts.unreached_mhz)
+            gpu = replace(gpu, clocks_mhz=reached)
         return replace(gpu, set_latency_p95_s=known.p95_s, set_latency_spread_s=known.spread_s)
 
     def _unknown(self, uuids: Iterable[str]) -> list[str]:
