@@ -24,8 +24,9 @@ from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.log import log
 from joulecut_agent.settings import Settings
-from joulecut_wire import document
+from joulecut_wire import card_facts, document
 from joulecut_wire.address import is_loopback
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, address, choice, number, shown, text, whole
@@ -236,6 +237,7 @@ class AgentKeys:
     access: dict[str, tuple[str, ...]] | None = key(_ACCESS, None)
     audit: AuditLimits = key(_AUDIT, AuditLimits())
     web_config: str = key(_PATH, "")
+    measured: str = key(_PATH, "")
 
 
 def load(path: Path, node: str | None = None) -> Settings:
@@ -264,6 +266,7 @@ class _Reading:
 
         whole_file = Section(made, {**root.keys, "device": device, **own})
         self.keys: AgentKeys = read(doc, whole_file, doc.data, unknown=self._warn)
+        self.measured = self._measured()
 
     def settings(self, node: str | None) -> Settings:
         keys, listen, tls = self.keys, self.keys.listen, self.keys.tls
@@ -295,8 +298,19 @@ class _Reading:
             attribution=self._attribution(),
             otlp=self._otlp(),
             logs=keys.logs,
+            measured=self.measured,
             keys_ignored=self._ignored,
         )
+
+    def _measured(self) -> tuple[CardFacts, ...]:
+        """A damaged file is a warning: GPUs must not go without a keeper because of it."""
+        path = self._optional(self.keys.measured)
+        try:
+            return card_facts.read(path) if path else ()
+        except BadInput as error:
+            what = f"is not used: {error.where}: {error.what}"
+            _log(self._doc.bad(("measured",), what, error.allowed))
+            return ()
 
     def tls(self) -> TlsFiles | None:
         given, folder = self.keys.tls, self._folder
@@ -352,6 +366,9 @@ class _Reading:
 
     def _bounds(self) -> Bounds:
         bounds = Bounds(ttl_s_max=self.keys.lease.ttl_s_max, **self.keys.bounds or {})
+        # What was measured of a card only tightens, whatever driver it was measured with.
+        dwell_s = max([bounds.min_dwell_s, *(card.dwell_s for card in self.measured)])
+        bounds = replace(bounds, min_dwell_s=dwell_s)
         self._ordered("bounds", bounds.clock_min_mhz, bounds.clock_max_mhz)
         low_w, high_w = bounds.power_min_w, bounds.power_max_w
         if high_w and low_w > high_w:

@@ -40,6 +40,8 @@ from joulecut_agent.monitor.energy_account import EnergyFile
 from joulecut_agent.monitor.sampler import Picture, Sampler
 from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.settings import Settings
+from joulecut_wire import card_facts
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.messages import GpuSnapshot, IterationReport
 from joulecut_wire.metrics import (
@@ -73,7 +75,7 @@ class Parts:
         self._report_queue = ReportQueue()
         self._owner_change = OwnerChange(keeper)
         keeper.watch(self._uuids)
-        self._latency = SetLatency()
+        self._latency = SetLatency(self._facts)
         self.starts = IterationStarts()
         self.schedules = ClockSchedules(
             keeper, self._counters, self.starts, self._latency.latencies
@@ -103,6 +105,16 @@ class Parts:
         self.server = self._make_server(boot_id)
         self.health = HealthChecks(self.sampler, self.window, settings.sample_interval_s)
         self.exporter = self._make_exporter()
+
+    def _facts(self, uuid: str) -> CardFacts | None:
+        """Measured facts of a GPU, under the driver and VBIOS that it has now."""
+        cards = self._settings.measured
+        gpu = next((one for one in self.sampler.gpus if one.uuid == uuid), None) if cards else None
+        return card_facts.valid_for(cards, gpu.uuid, gpu.driver, gpu.vbios) if gpu else None
+
+    def _miscounts(self, uuid: str) -> bool:
+        facts = self._facts(uuid)
+        return facts is not None and facts.counter_scope in {"module", "other"}
 
     def _uuids(self) -> tuple[str, ...]:
         return tuple([gpu.uuid for gpu in self.sampler.gpus])
@@ -240,6 +252,7 @@ class Parts:
         self._samples = Samples(DriverReader(address, settings.options, state_dir))
         self.sampler.samples = self._samples
         self.sampler.watcher = self._latency.seen
+        self.sampler.miscounts = self._miscounts
 
     def _make_server(self, boot_id: str) -> Server:
         settings = self._settings
@@ -257,6 +270,7 @@ class Parts:
             allocations=self.registry.allocations,
             faults=self.faults.current,
         )
+        service.facts = self._facts
         audit_log = AuditLog(
             self._state_dir, settings.audit, lambda: self._counters.count(AUDIT_LOST.name)
         )

@@ -9,6 +9,7 @@ from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.log_tail import LogSource
 from joulecut_agent.jobs.settings import AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.tls import TlsFiles
 
 
@@ -36,4 +37,5 @@ class Settings:
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
     otlp: OtlpSettings = field(default_factory=OtlpSettings)
     logs: tuple[LogSource, ...] = ()
+    measured: tuple[CardFacts, ...] = ()
     keys_ignored: int = 0

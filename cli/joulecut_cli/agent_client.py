@@ -1,15 +1,15 @@
 """gRPC client of one node's agent. Every failure becomes one line."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
 
-from joulecut_wire import tls
+from joulecut_wire import codec, tls
 from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.messages import Result
+from joulecut_wire.messages import Command, NodeDescription, Result, WatchTick
 from joulecut_wire.v1 import agent_pb2 as pb
 from joulecut_wire.v1 import agent_pb2_grpc
 
@@ -42,15 +42,41 @@ class Agent:
 
     def node(self) -> str:
         """The name of the agent's node. Raises Unavailable."""
-        about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
-        return str(about.node)
+        return self.describe().node
 
-    def clear(self, job: str, reason: str) -> tuple[Result, ...]:
-        """Reset the GPUs of one job, or of all if empty. Raises Unavailable."""
+    def describe(self) -> NodeDescription:
+        """Raises Unavailable."""
         about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
-        request = pb.ClearRequest(epoch=about.epoch_seen, job=job, reason=reason)
-        answer = self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
-        return tuple(Result(r.uuid, r.accepted, r.reason) for r in answer.results)
+        return codec.decode_node(about)
+
+    def seen(self) -> WatchTick:
+        """The newest snapshots, leases and owners. Raises Unavailable."""
+        request = pb.WatchRequest(interval_s=1.0)
+        return codec.decode_tick(
+            self._call(lambda stub: next(stub.Watch(request, timeout=ANSWER_WAIT_S)))
+        )
+
+    def apply(self, command: Command) -> tuple[Result, ...]:
+        """Raises Unavailable."""
+        request = codec.encode_command(command)
+        return codec.decode_results(
+            self._call(lambda stub: stub.Apply(request, timeout=ANSWER_WAIT_S))
+        )
+
+    def renew(self, epoch: int, job: str, generation: int, ttl_s: float) -> tuple[Result, ...]:
+        """Raises Unavailable."""
+        request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
+        return codec.decode_results(
+            self._call(lambda stub: stub.Renew(request, timeout=ANSWER_WAIT_S))
+        )
+
+    def clear(self, job: str, reason: str, uuids: Sequence[str] = ()) -> tuple[Result, ...]:
+        """Reset the GPUs of one job, or of all if empty. Raises Unavailable."""
+        epoch = self.describe().epoch_seen
+        request = pb.ClearRequest(epoch=epoch, job=job, uuids=uuids, reason=reason)
+        return codec.decode_results(
+            self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
+        )
 
     def _call(self, call: Callable[[Any], Any]) -> Any:
         with self._channel() as channel:

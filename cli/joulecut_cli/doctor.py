@@ -1,41 +1,47 @@
-"""`joulecut doctor JOB`: what is missing between a running job and enforced savings, in order.
+"""`joulecut doctor [JOB]`: what is missing between a running job and enforced savings, in order.
 
 Each step needs the ones before it, so the first that fails is the one to mend; its line ends with
-the command or the line of the policy that does. Exit status 0 where nothing is missing, else 1.
+the command or the line of the policy that does. Without a job an installation is examined.
+Exit status 0 where nothing is missing, else 1.
 """
 
+import argparse
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from pathlib import Path
 
-from joulecut_cli.controller_client import Controller, Json, understood
+from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, understood
+from joulecut_cli.doctor_step import Step
 from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.errors import BadInput
 
 SOURCES_PAGE = "docs/integrations.md"
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One step towards savings: `found` says what is there, `mend` what to do where it is not."""
-
-    name: str
-    done: bool
-    found: str
-    mend: str = ""
 
 
 @understood
 def run(argv: list[str]) -> int:
     """Raises BadInput for a bad flag, Unavailable without a controller."""
     parser = Parser(
-        "joulecut doctor", "What is missing between a running job and enforced savings, in order."
+        "joulecut doctor",
+        "What is missing between a running job and enforced savings, in order; without a JOB, "
+        "what is wrong with the installation of this machine.",
     )
-    parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
+    parser.add_argument("job", metavar="JOB", nargs="?", help="as `joulecut status` names it")
+    parser.add_argument(
+        "--config", metavar="FILE", type=Path, action="append", default=[],
+        help="of an agent or a controller; default: those in /etc/joulecut",
+    )  # fmt: skip
+    parser.add_argument("--prometheus", metavar="URL", help="that scrapes the agents")
     add_controller_flags(parser)
+    parser.set_defaults(controller=None)
     given = parser.parse_args(argv)
-    controller = Controller(given.controller)
+    if given.job is None:
+        return _installation(given)
+    if given.config or given.prometheus:
+        raise BadInput(parser.prog, "--config or --prometheus with a JOB", "one of the two")
+    controller = Controller(given.controller or DEFAULT_URL)
     board = controller.board()
     job = next((one for one in board["jobs"] if one["name"] == given.job), None)
     steps = list(examined(given.job, job, board))
@@ -44,6 +50,19 @@ def run(argv: list[str]) -> int:
         print(json.dumps(_json(given.job, steps, missing), indent=2))
     else:
         print("\n".join(_page(given.job, steps, missing, controller.url)))
+    return FINE if missing is None else FAILED
+
+
+def _installation(given: argparse.Namespace) -> int:
+    from joulecut_cli import installation
+
+    wanted = installation.parts(given.config, given.controller, given.prometheus)
+    steps = list(installation.examined(wanted))
+    missing = next((step for step in steps if not step.done), None)
+    if given.json:
+        print(json.dumps(_json("", steps, missing), indent=2))
+    else:
+        print("\n".join(_installed(steps)))
     return FINE if missing is None else FAILED
 
 
@@ -230,9 +249,20 @@ def _page(name: str, steps: list[Step], missing: Step | None, url: str) -> Itera
     yield "Nothing is missing." if missing is None else f"Next: {missing.mend}"
 
 
+def _installed(steps: list[Step]) -> Iterator[str]:
+    """Every step, and below each that fails its own next step."""
+    width = max(len(step.name) for step in steps)
+    for step in steps:
+        yield f"  {'ok' if step.done else '!!'}  {step.name:<{width}}  {step.found}"
+        if not step.done:
+            yield f"      {'':<{width}}  next: {step.mend}"
+    wrong = sum(not step.done for step in steps)
+    yield f"{wrong} of {len(steps)} are wrong." if wrong else "Nothing is wrong."
+
+
 def _json(name: str, steps: list[Step], missing: Step | None) -> Json:
     return {
-        "job": name,
+        "job": name or None,
         "missing": missing.name if missing else None,
         "next": missing.mend if missing else None,
         "steps": [

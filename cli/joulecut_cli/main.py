@@ -47,7 +47,10 @@ COMMANDS: dict[str, Command] = {
     "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
     "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
     "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
-    "doctor": Command("joulecut_cli.doctor:run", "what a job lacks for enforced savings"),
+    "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
+    "selftest": Command(
+        "joulecut_cli.selftest.command:run", "whether what is assumed of a card holds here", "agent"
+    ),
     "profile": Command(
         "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
     ),
@@ -57,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "restore": Command(
         "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
     ),
+    "adopt": Command("joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"),
     "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
     "release": Command(
         "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"

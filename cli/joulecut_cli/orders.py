@@ -1,4 +1,4 @@
-"""Orders to a controller (`pause`, `resume`) and to an agent (`release`, `clear`, `resume`).
+"""Orders to a controller (`pause`, `resume`, `adopt`) and an agent (`release`, `clear`, `resume`).
 
 `pause` and `resume` need the standard library alone; gRPC is loaded once an agent is called.
 """
@@ -78,6 +78,24 @@ def resume(argv: list[str]) -> int:
     except BadInput:
         _raise_if_node(controller, given.job)
         raise
+    return print_result(done, given)
+
+
+def adopt(argv: list[str]) -> int:
+    """Decides where two nodes show the same GPU: one was repaired, moved or renamed.
+
+    Raises BadInput where the node shows no such GPU, Unavailable without a leader.
+    """
+    parser = Parser(
+        "joulecut adopt",
+        "Gives a node the GPUs that it shows and another node shows as well, after a repair, a "
+        "move or a new name.",
+    )
+    parser.add_argument("node", metavar="NODE", help="as `joulecut status` names it")
+    parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
+    add_controller_flags(parser)
+    given = parser.parse_args(argv)
+    done = Controller(given.controller).order("adopt", reason=given.reason, node=given.node)
     return print_result(done, given)
 
 

@@ -8,6 +8,7 @@ policy can name it like a file; `profiles` lists what is there, `remove` takes o
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -285,8 +286,7 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
         "kubernetes": job.pods
         and {"namespace": job.pods.namespace, "labels": dict(job.pods.labels)},
-        "slurm": job.slurm
-        and {"job_name": job.slurm.job_name or None, "job_id": job.slurm.job_id or None},
+        "slurm": job.slurm and {key: word or None for key, word in asdict(job.slurm).items()},
         "ranks": job.ranks,
         "rank_order": job.rank_order,
         "granularity": job.clocks.granularity,
@@ -306,7 +306,11 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
         "blocking_power_w": job.blocking_power_w if profile else None,
         "tenant": job.tenant or None,
-        "opt_in": {"allow": job.opt_in.allow, "max_slowdown_ratio": job.opt_in.max_slowdown},
+        "opt_in": {
+            "allow": job.opt_in.allow,
+            "max_slowdown_ratio": job.opt_in.max_slowdown,
+            "slurm": job.opt_in.slurm and job.opt_in.slurm.shown,
+        },
         "holdout_ratio": job.verify.holdout,
         "window_s": job.verify.window_s,
         "outcome": outcome(job),
@@ -316,7 +320,8 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
 def _opt_in(job: "JobPolicy") -> str:
     """What running jobs may ask for."""
     template = not job.gpus and not job.found_by_allocation
-    who = "every job that names it gets a copy" if template else "the job may ask"
+    only = f"Slurm job with {job.opt_in.slurm.shown}" if job.opt_in.slurm else "job"
+    who = f"every {only} that names it gets a copy" if template else "the job may ask"
     if job.slo.max_slowdown is None:
         return who if template else "allowed, but the target is no max_slowdown"
     most = job.opt_in.max_slowdown

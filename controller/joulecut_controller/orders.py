@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
-Op = Literal["pause", "resume", "restore"]
+Op = Literal["pause", "resume", "restore", "adopt"]
 HoldKind = Literal["pause", "restore", "breaker"]
 
 ALL = ""  # the job of a hold on every job, and of an order that names none
@@ -49,7 +49,7 @@ class Hold:
 @dataclass(frozen=True, slots=True)
 class Order:
     """One command of a person. `job` and `node` are both empty for all; a node can only be
-    restored. `by` says who, as far as it is known.
+    restored, or adopt the GPUs in conflict that it shows. `by` says who, as far as it is known.
     """
 
     op: Op

@@ -136,6 +136,10 @@ class Store(Protocol):
         """A term larger than any before and than `at_least`; durable before it returns."""
         ...
 
+    def epoch(self) -> int:
+        """The newest term given out, by whichever controller; 0 before the first."""
+        ...
+
     def next_generation(self) -> int:
         """The next number of the one controller-wide counter; durable before it returns."""
         ...

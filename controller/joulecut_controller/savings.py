@@ -9,43 +9,45 @@ from collections.abc import Iterable, Mapping
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
+from joulecut_controller.trust import energy_ledger
 from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust.wall import Prices
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
-from joulecut_controller.view import GpuView, JobView
+from joulecut_controller.view import GpuView, JobState
+from joulecut_wire import slurm
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
+SHEETS_MAX = 5_000  # hours: as many as the store keeps
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
 
 
-def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str, Known]:
+def known_jobs(jobs: Iterable[JobState], gpus: Mapping[str, GpuView]) -> dict[str, Known]:
     """The jobs of a running controller, with whose they are."""
     found = {}
     for job in jobs:
         policy, running = job.policy, job.running
-        namespaces = {
-            gpu.allocation.namespace
-            for stage in job.stages
+        owners = {
+            gpu.allocation.namespace or slurm.of_labels(gpu.allocation.labels).account
+            for stage in job.placement.stages
             for uuid in stage
-            if (gpu := gpus.get(uuid)) and gpu.allocation and gpu.allocation.namespace
-        }
+            if (gpu := gpus.get(uuid)) and gpu.allocation
+        } - {""}
         tenant = tenant_of(policy)
         if not policy.tenant and running and running.source == KUBERNETES and running.namespace:
             tenant = running.namespace
-        elif tenant == NO_TENANT and len(namespaces) == 1:
-            tenant = namespaces.pop()
+        elif tenant == NO_TENANT and len(owners) == 1:
+            tenant = owners.pop()
         found[policy.name] = Known(tenant, policy.verify.holdout)
     return found
 
 
 def tenant_of(policy: JobPolicy) -> str:
-    """As the policy says, else the namespace that its `match` names; agents tell no Slurm
-    account.
-    """
+    """As the policy says, else the namespace or Slurm account that its `match` names."""
     if policy.tenant:
         return policy.tenant
-    return policy.pods.namespace if policy.pods is not None else NO_TENANT
+    account = policy.slurm.account if policy.slurm is not None else ""
+    return policy.pods.namespace if policy.pods is not None else account or NO_TENANT
 
 
 def read_report(
@@ -59,6 +61,8 @@ def read_report(
 ) -> Report:
     """Of all jobs, or one. Raises Unavailable where the store cannot be read."""
     windows, truncated = read_windows(store, job, since_unix_s)
+    sheets = store.records(energy_ledger.TOPIC, since_unix_s=since_unix_s, limit=SHEETS_MAX)
+    texts = [*(record.content for record in sheets), store.learnt(energy_ledger.TOPIC)]
     return report(
         windows,
         since_unix_s=since_unix_s,
@@ -66,6 +70,7 @@ def read_report(
         prices=prices,
         known={name: about for name, about in known.items() if job in {"", name}},
         truncated=truncated,
+        energy=energy_ledger.total(texts, since_unix_s),
     )
 
 

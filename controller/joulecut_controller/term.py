@@ -20,7 +20,7 @@ from joulecut_controller.ports import ArrivedReport, Store
 from joulecut_controller.reconcile.cluster_step import profiles_of
 from joulecut_controller.reconcile.learning import NAME as PREDICTORS
 from joulecut_controller.reconcile.learning import unpacked
-from joulecut_controller.reconcile.leases import ImpossibleEpoch, impossible_epoch
+from joulecut_controller.reconcile.leases import confirmed_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -38,10 +38,12 @@ from joulecut_wire.log_line import Level
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
 LAG_LOOK_S = 0.1
+OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
+OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
 PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
-# Agents that do not answer by then are looked for on; only their epochs are not known yet,
-# and a larger one found later makes this controller stand back.
+# Agents that do not answer by then are looked for on; only their epochs are not known yet, and one
+# that shows a larger one later gets no commands.
 FIRST_READING_S = 10.0
 
 
@@ -164,19 +166,17 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
 async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
-    strange = impossible_epoch(nodes)
-    if strange:
-        raise ImpossibleEpoch(strange)  # only a person can mend that
     broken = False
     try:
         context.policy = await asyncio.to_thread(context.source.newest, context.policy)
     except BadInput:
         broken = True
     context.store.fence(0)
-    epoch = context.store.next_epoch(max(node.epoch_seen for node in nodes))
+    epoch = context.store.next_epoch(confirmed_epoch(nodes, context.store.epoch()))
     context.store.fence(epoch)
+    context.fleet.owners.restore(context.store.learnt(OWNERS), time.monotonic())
     reconciler = Reconciler(
-        fleet=FencedFleet(context.fleet, lambda: context.leadership.proven),
+        fleet=FencedFleet(context.fleet, lambda: context.leadership.proven, epoch),
         store=context.store,
         source=context.source,
         policy=context.policy,
@@ -192,6 +192,7 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
         unready=lambda: context.warming.wait,
         rates=rates,
         reports=tuple(ready.newest.values()),
+        adopt=context.fleet.owners.adopt,
     )
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it
@@ -213,6 +214,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
+        asyncio.create_task(_keep_owners(context), name="owners"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     stop = asyncio.create_task(context.stopping.wait())
@@ -251,6 +253,18 @@ async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
             context.sweeper.freeze()
         elif board.pass_number > BEGUN_BOARDS:
             context.sweeper.tend()
+
+
+async def _keep_owners(context: ServiceContext) -> None:
+    """Which GPU is whose outlives this controller: a lie after a restart comes second as well."""
+    kept = ""
+    while True:
+        await asyncio.sleep(OWNERS_EVERY_S)
+        text = context.fleet.owners.text(time.monotonic())
+        if text != kept:
+            with suppress(Unavailable, ValueError):  # tried again
+                await asyncio.to_thread(context.store.keep_learnt, OWNERS, text)
+                kept = text
 
 
 async def _time_event_loop(reconciler: Reconciler) -> None:

@@ -1,13 +1,15 @@
 """Conversion of messages to protobuf and back.
 
-Watts travel as integer milliwatts, as NVML gives them. Decoding never raises on content: ranges are
-checked at the use of the value, which refuses with a reason.
+Watts travel as integer milliwatts, as NVML gives them. Decoding raises BadInput for a message with
+anything outside `joulecut_wire.ranges`, and for nothing else; narrower bounds are checked at the
+use of a value, which refuses with a reason.
 """
 
 from functools import lru_cache
 from sys import intern
 
 from joulecut_wire import messages as m
+from joulecut_wire import ranges
 from joulecut_wire.v1 import agent_pb2 as pb
 
 _MW_PER_W = 1000.0
@@ -53,6 +55,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
 
 
 def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
+    ranges.check(msg)
     return m.NodeDescription(
         node=msg.node,
         agent_version=msg.agent_version,
@@ -280,6 +283,7 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
 
 
 def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
+    ranges.check(msg)
     return m.WatchTick(
         sequence=msg.sequence,
         age_s=msg.age_s,
@@ -362,6 +366,7 @@ def encode_command(command: m.Command) -> pb.ApplyRequest:
 
 
 def decode_command(msg: pb.ApplyRequest) -> m.Command:
+    ranges.check(msg)
     return m.Command(
         epoch=msg.epoch,
         job=msg.job,
@@ -402,4 +407,5 @@ def encode_results(results: tuple[m.Result, ...]) -> list[pb.Result]:
 def decode_results(
     msg: pb.ApplyResponse | pb.RenewResponse | pb.ClearResponse,
 ) -> tuple[m.Result, ...]:
+    ranges.check(msg)
     return tuple(m.Result(uuid=r.uuid, accepted=r.accepted, reason=r.reason) for r in msg.results)

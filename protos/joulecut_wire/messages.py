@@ -27,6 +27,9 @@ class GpuDescription:
     power_controllable: bool = False
     set_latency_p95_s: float = 0.0  # from command to clock seen, measured; 0: unknown
     set_latency_spread_s: float = 0.0  # its P95 less its P5; 0: unknown
+    # Not on the wire: what measured facts of a card are bound to.
+    driver: str = ""
+    vbios: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of on
 LOOP_LAG_SECONDS = Metric("loop_lag_seconds", "histogram", (), "How late the controller's event loop runs what is due.")
 RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), "Unix time of the last successful step of the cluster.")
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
+RECONCILE_DISTRUSTED = _gauge("reconcile_distrusted_agents", ("cause",), "Agents that are not believed: quarantine (of an agent), or conflict (about GPUs that another agent owns).")
 # fmt: on
 
 AGENT: tuple[Metric, ...] = (
@@ -151,5 +152,5 @@ CONTROLLER: tuple[Metric, ...] = (
     PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
     POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
     CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS, LOOP_LAG_SECONDS,
-    RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, BUILD_INFO,
+    RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, RECONCILE_DISTRUSTED, BUILD_INFO,
 )  # fmt: skip

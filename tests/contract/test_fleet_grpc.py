@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 from held_port import held_port
 
 from joulecut_controller.fleet.grpc_fleet import REPORTS_KEPT, GrpcFleet
@@ -44,6 +45,9 @@ class Servant(AgentServiceServicer):
         self.hang = ""
         self.refusal = ""
         self.age_s = 0.25
+        self.gpus = ("G0",)
+        self.name = "n1"
+        self.energy_j = 1.0  # of each GPU, times the number of the message
         self.reports = 1
         self.owners: tuple[Allocation, ...] = ()
         self.stopped = ""
@@ -58,10 +62,13 @@ class Servant(AgentServiceServicer):
 
     async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:
         self.described += 1
-        gpu = GpuDescription("G0", 0, "sim", (900, 1410), controllable=True)
+        gpus = tuple(
+            GpuDescription(uuid, index, "sim", (900, 1410), controllable=True)
+            for index, uuid in enumerate(self.gpus)
+        )
         return codec.encode_node(
             NodeDescription(
-                "n1", "0.1", "boot", self.epoch_seen, 60.0, (gpu,), roles=("observe", "apply")
+                self.name, "0.1", "boot", self.epoch_seen, 60.0, gpus, roles=("observe", "apply")
             )
         )
 
@@ -71,13 +78,16 @@ class Servant(AgentServiceServicer):
             self.ticks += 1
             sequence = self.ticks  # goes on where a stream is taken up again
             lease = Lease("job", 1, self.generation, 0, 900, 5.0)
-            snapshot = GpuSnapshot("G0", energy_j=1.0 * sequence, lease=lease)
-            report = IterationReport("job", "G0", 0, sequence, 0.1)
+            shown = tuple(
+                GpuSnapshot(uuid, energy_j=self.energy_j * sequence, lease=lease)
+                for uuid in self.gpus
+            )
+            reports = tuple(IterationReport("job", uuid, 0, sequence, 0.1) for uuid in self.gpus)
             tick = WatchTick(
                 sequence,
                 self.age_s,
-                (snapshot,),
-                (report,) * self.reports,
+                shown,
+                reports * self.reports,
                 allocations=self.owners,
                 stopped=self.stopped,
             )
@@ -369,3 +379,94 @@ def test_agents_that_join_and_leave_touch_no_other() -> None:
         await server.stop(None)
 
     with_fleet(body)
+
+
+def with_two(
+    first: Servant, second: Servant, body: Callable[[GrpcFleet, str, str], Awaitable[None]]
+) -> None:
+    async def go() -> None:
+        servers = [await serve(one) for one in (first, second)]
+        addresses = [f"127.0.0.1:{port}" for _, port in servers]
+        fleet = GrpcFleet(addresses, watch_s=0.05, silence_s=5.0)
+        await fleet.start()
+        try:
+            await body(fleet, *addresses)
+        finally:
+            await fleet.stop()
+            for server, _ in servers:
+                await server.stop(None)
+
+    asyncio.run(go())
+
+
+async def quarantined(fleet: GrpcFleet, address: str) -> str:
+    until_s = time.monotonic() + LIMIT_S
+    while time.monotonic() < until_s:
+        (one,) = fleet.observe(time.monotonic(), [address]).nodes
+        if one.quarantine:
+            return one.quarantine
+        await asyncio.sleep(0.02)
+    raise AssertionError("never quarantined")
+
+
+@pytest.mark.parametrize("energy_j", [float("nan"), float("inf"), -1.0])
+def test_an_agent_with_a_number_that_cannot_be_is_quarantined_alone(energy_j: float) -> None:
+    liar, honest = Servant(), Servant()
+    liar.energy_j, honest.gpus, honest.name = energy_j, ("G1",), "n2"
+
+    async def body(fleet: GrpcFleet, lying: str, other: str) -> None:
+        why = await quarantined(fleet, lying)
+        assert "gpus[0].energy_j" in why
+        state = fleet.observe(time.monotonic())
+        shown = {gpu.uuid: gpu for gpu in state.gpus}
+        assert shown["G0"].snapshot is None, "nothing of it is believed"
+        assert "quarantined" in next(n for n in state.nodes if n.address == lying).hindrance
+        begun_s, honest.energy_j = time.monotonic(), 2.0
+        while not fleet.observe(time.monotonic(), [other]).nodes[0].connected:
+            assert time.monotonic() < begun_s + LIMIT_S
+            await asyncio.sleep(0.02)
+        assert fleet.observe(time.monotonic(), [other]).nodes[0].hindrance == ""
+
+    with_two(liar, honest, body)
+
+
+def test_reports_without_end_cost_the_gpu_that_they_are_of_and_no_memory() -> None:
+    flooding, honest = Servant(), Servant()
+    flooding.reports, honest.gpus = 5_000, ("G1",)
+
+    async def body(fleet: GrpcFleet, lying: str, other: str) -> None:
+        assert "reports is too long" in (await quarantined(fleet, lying)).replace(": ", " is ")
+        assert all(one.report.uuid == "G1" for one in fleet.take_reports())
+
+    with_two(flooding, honest, body)
+
+
+def test_an_agent_says_nothing_about_a_gpu_of_another() -> None:
+    owner, thief = Servant(), Servant()
+    thief.name, thief.gpus, thief.generation = "n2", ("G0", "G1"), 9
+
+    async def body(fleet: GrpcFleet, first: str, second: str) -> None:
+        fleet.owners.restore(f'{{"G0": ["{first}", "n1"]}}', time.monotonic())
+        begun_s = time.monotonic()
+        while not all(node.connected for node in fleet.observe(time.monotonic()).nodes):
+            assert time.monotonic() < begun_s + LIMIT_S
+            await asyncio.sleep(0.02)
+        fleet.take_reports()
+        while thief.ticks < 20:
+            await asyncio.sleep(0.02)
+        state = fleet.observe(time.monotonic())
+        assert {gpu.uuid: gpu.address for gpu in state.gpus} == {"G0": first, "G1": second}
+        shown = next(gpu for gpu in state.gpus if gpu.uuid == "G0").snapshot
+        assert shown is not None
+        assert shown.lease is not None
+        assert shown.lease.generation == owner.generation
+        nodes = {node.address: node for node in state.nodes}
+        assert "GPU G0 of agent" in nodes[second].conflict
+        assert nodes[first].conflict == ""
+        sent = [one.report for one in fleet.take_reports() if one.report.uuid == "G0"]
+        assert len(sent) <= owner.ticks, "the thief's reports do not count"
+        assert fleet.owners.adopt("n2") == ("G0",)
+        state = fleet.observe(time.monotonic())
+        assert {gpu.uuid: gpu.address for gpu in state.gpus} == {"G0": second, "G1": second}
+
+    with_two(owner, thief, body)

@@ -4,18 +4,23 @@ import json
 import math
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_wire import codec, document, reports
+from joulecut_wire import codec, document, ranges, reports
 from joulecut_wire import messages as m
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.v1 import agent_pb2 as pb
 
 names = st.text(min_size=1, max_size=30)
-u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
+numbers = st.integers(0, 2**63)
+ranks = st.integers(0, 65_535)
+clocks = st.integers(0, 100_000)
 seconds = st.floats(0, 1e6)
+iteration_s = st.floats(0, 86_400.0)
+shares = st.floats(0, 100.0)
 watts = st.integers(0, 2_000_000).map(lambda milliwatts: milliwatts / 1000.0)
 
 
@@ -27,12 +32,12 @@ leases = st.builds(
     m.Lease,
     job=names,
     epoch=u64,
-    generation=u64,
-    clock_min_mhz=u32,
-    clock_max_mhz=u32,
+    generation=numbers,
+    clock_min_mhz=clocks,
+    clock_max_mhz=clocks,
     expires_in_s=seconds,
     power_limit_w=optional(watts),
-    clock_lowest_mhz=u32,
+    clock_lowest_mhz=clocks,
 )
 gpu_snapshots = st.builds(
     m.GpuSnapshot,
@@ -40,12 +45,12 @@ gpu_snapshots = st.builds(
     power_average_w=optional(watts),
     power_instant_w=optional(watts),
     energy_j=optional(seconds),
-    clock_sm_mhz=optional(u32),
-    clock_memory_mhz=optional(u32),
-    temperature_celsius=optional(seconds),
-    utilization_gpu_ratio=optional(seconds),
-    utilization_memory_ratio=optional(seconds),
-    memory_used_bytes=optional(u64),
+    clock_sm_mhz=optional(clocks),
+    clock_memory_mhz=optional(clocks),
+    temperature_celsius=optional(st.floats(-40.0, 200.0)),
+    utilization_gpu_ratio=optional(shares),
+    utilization_memory_ratio=optional(shares),
+    memory_used_bytes=optional(st.integers(0, 2**60)),
     power_limit_enforced_w=optional(watts),
     event_reasons=st.tuples(names),
     lease=optional(leases),
@@ -66,30 +71,30 @@ iteration_reports = st.builds(
     m.IterationReport,
     job=names,
     uuid=names,
-    stage=u32,
-    iteration=u64,
-    duration_s=seconds,
+    stage=ranks,
+    iteration=numbers,
+    duration_s=st.floats(1e-6, 86_400.0),
     operations=st.tuples(
         st.builds(
             m.OperationReport,
             kind=names,
-            count=u32,
-            busy_s=seconds,
-            durations_s=st.lists(st.floats(0.0, 1e6, width=32), max_size=3).map(tuple),
+            count=st.integers(0, 10**6),
+            busy_s=iteration_s,
+            durations_s=st.lists(st.floats(0.0, 86_400.0, width=32), max_size=3).map(tuple),
         )
     ),
     order=names,
-    peer_iteration_time_s=optional(seconds),
+    peer_iteration_time_s=optional(iteration_s),
     source=names,
-    age_s=seconds,
+    age_s=iteration_s,
     shape=optional(
         st.builds(
             m.PipelineShape,
             schedule=names,
-            stages=u32,
-            microbatches=u32,
-            tensor_parallel=u32,
-            data_parallel=u32,
+            stages=st.integers(0, 256),
+            microbatches=st.integers(0, 4096),
+            tensor_parallel=ranks,
+            data_parallel=ranks,
         )
     ),
 )
@@ -99,7 +104,7 @@ report_faults = st.builds(
     uuids=st.tuples(names),
     source=names,
     text=names,
-    count=u64,
+    count=numbers,
     age_s=seconds,
 )
 iteration_timings = st.builds(
@@ -110,16 +115,16 @@ iteration_timings = st.builds(
     iteration_time_s=seconds,
     start_jitter_s=seconds,
     starts_per_minute=seconds,
-    missed_ratio=seconds,
+    missed_ratio=shares,
     change_error_s=seconds,
 )
 ticks = st.builds(
     m.WatchTick,
-    sequence=u64,
+    sequence=numbers,
     age_s=seconds,
     gpus=st.lists(gpu_snapshots, max_size=3).map(tuple),
     reports=st.lists(iteration_reports, max_size=3).map(tuple),
-    reports_dropped=u64,
+    reports_dropped=numbers,
     allocations=st.lists(allocations, max_size=3).map(tuple),
     stopped=names,
     timings=st.lists(iteration_timings, max_size=3).map(tuple),
@@ -136,11 +141,11 @@ nodes = st.builds(
         st.builds(
             m.GpuDescription,
             uuid=names,
-            index=u32,
+            index=ranks,
             model=names,
-            clocks_mhz=st.lists(u32, max_size=5).map(tuple),
-            clock_min_mhz=u32,
-            clock_max_mhz=u32,
+            clocks_mhz=st.lists(clocks, max_size=5).map(tuple),
+            clock_min_mhz=clocks,
+            clock_max_mhz=clocks,
             power_limit_default_w=watts,
             power_limit_min_w=watts,
             power_limit_max_w=watts,
@@ -154,27 +159,28 @@ nodes = st.builds(
     ),
     stopped=names,
     roles=st.lists(names, max_size=4).map(tuple),
-    schedule_steps_max=u32,
-    timed_steps_max=u32,
+    schedule_steps_max=st.integers(0, 10**6),
+    timed_steps_max=st.integers(0, 10**6),
 )
 commands = st.builds(
     m.Command,
     epoch=u64,
     job=names,
-    generation=u64,
+    generation=numbers,
     ttl_s=seconds,
     settings=st.lists(
         st.builds(
             m.Setting,
             uuid=names,
-            clock_max_mhz=u32,
-            clock_min_mhz=u32,
+            clock_max_mhz=clocks,
+            clock_min_mhz=clocks,
             power_limit_w=optional(watts),
             clock_schedule=st.lists(
-                st.builds(m.ScheduleStep, names, u32, optional(u64), st.booleans()), max_size=3
+                st.builds(m.ScheduleStep, names, clocks, optional(numbers), st.booleans()),
+                max_size=3,
             ).map(tuple),
             shortest_step_s=seconds,
-            timed_steps=st.lists(st.builds(m.TimedStep, seconds, u32), max_size=3).map(tuple),
+            timed_steps=st.lists(st.builds(m.TimedStep, seconds, clocks), max_size=3).map(tuple),
             iteration_time_s=seconds,
         ),
         max_size=4,
@@ -205,6 +211,82 @@ def test_a_command_survives_the_wire(command: m.Command) -> None:
 def test_results_survive_the_wire(results: list[m.Result]) -> None:
     answer = pb.ApplyResponse(results=codec.encode_results(tuple(results)))
     assert codec.decode_results(answer) == tuple(results)
+
+
+MESSAGES = {about.name: about for about in pb.DESCRIPTOR.message_types_by_name.values()}
+DOUBLES = sorted(
+    (name, field.name)
+    for name, about in MESSAGES.items()
+    for field in about.fields
+    if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT)
+)
+
+
+def test_every_number_of_every_message_has_a_range() -> None:
+    for about in MESSAGES.values():
+        for field in about.fields:
+            if field.message_type is None and field.cpp_type not in (
+                field.CPPTYPE_STRING,
+                field.CPPTYPE_BOOL,
+            ):
+                low, high = ranges.range_of(field)
+                assert low < high, (about.name, field.name)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -300.0, -1e16, 1e16])
+@pytest.mark.parametrize(("message", "field"), DOUBLES)
+def test_a_number_out_of_its_range_is_refused_wherever_it_stands(
+    message: str, field: str, value: float
+) -> None:
+    low, high = ranges.range_of(MESSAGES[message].fields_by_name[field])
+    if low <= value <= high:  # the age of no reading is infinite, a sample may be negative
+        assert (message, field) in (("WatchResponse", "age_s"), ("Sample", "value"))
+        return
+    wrong = getattr(pb, message)()
+    if message == "IterationReport":
+        wrong.duration_s = 1.0
+    if MESSAGES[message].fields_by_name[field].default_value == []:
+        getattr(wrong, field).extend([1.0, value, 1.0])
+    else:
+        setattr(wrong, field, value)
+    with pytest.raises(BadInput, match=field):
+        ranges.check(wrong)
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_message_raise_one_error(raw: bytes) -> None:
+    for decode, kind in (
+        (codec.decode_tick, pb.WatchResponse),
+        (codec.decode_node, pb.DescribeResponse),
+        (codec.decode_command, pb.ApplyRequest),
+        (codec.decode_results, pb.ApplyResponse),
+    ):
+        try:
+            message = kind.FromString(raw)
+        except DecodeError:
+            continue
+        try:
+            decode(message)
+        except BadInput as error:
+            assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("tick", "where"),
+    [
+        (pb.WatchResponse(gpus=[pb.GpuSnapshot(uuid="G" * 8193)]), r"gpus\[0\]\.uuid"),
+        (pb.WatchResponse(gpus=[pb.GpuSnapshot()] * 65), "gpus"),
+        (
+            pb.WatchResponse(allocations=[pb.Allocation(labels={"app": "x" * 8193})]),
+            r"allocations\[0\]\.labels",
+        ),
+        (pb.WatchResponse(gpus=[pb.GpuSnapshot(event_reasons=["x" * 8193])]), "event_reasons"),
+        (pb.WatchResponse(faults=[pb.ReportFault()] * 8193), "faults"),
+    ],
+)
+def test_texts_and_lists_are_bounded(tick: pb.WatchResponse, where: str) -> None:
+    with pytest.raises(BadInput, match=where):
+        codec.decode_tick(tick)
 
 
 GOOD = {

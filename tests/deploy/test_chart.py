@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from manifests import CHART, ROOT, chart, check, helm, one, refusal, versions
+from manifests import CHART, HELM, NEWEST, ROOT, VALUES, chart, check, helm, one, refusal, versions
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 # What Kubernetes defines, or the policy's own loader checks.
@@ -18,11 +18,23 @@ FREE = {
 }  # fmt: skip
 
 
-def test_it_lints_and_packs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [HELM, NEWEST / "helm"], ids=["3", "4"])
+def test_it_lints_and_packs(tmp_path: Path, program: Path) -> None:
     for values in ([], ["--values", ROOT / "tests/deploy/values/everything.yaml"]):
-        done = helm("lint", CHART, "--strict", *values)
+        done = helm("lint", CHART, "--strict", *values, program=program)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert helm("package", CHART, "--destination", tmp_path).returncode == 0
+    packed = helm("package", CHART, "--destination", tmp_path, program=program)
+    assert packed.returncode == 0
+
+
+@pytest.mark.parametrize("values", ["everything", "keeper", "controller"])
+def test_helm_4_makes_the_same_objects(values: str) -> None:
+    argv = ("template", "joulecut", CHART, "-n", "joulecut", "-f", VALUES / f"{values}.yaml")
+    done = helm(*argv, program=NEWEST / "helm")
+    assert done.returncode == 0, done.stderr
+    made = [found for found in yaml.safe_load_all(done.stdout) if found]
+    by_name = {(o["kind"], o["metadata"]["name"]): o for o in chart(values)}
+    assert {(o["kind"], o["metadata"]["name"]): o for o in made} == by_name
 
 
 def test_its_version_is_that_of_the_package() -> None:

@@ -172,6 +172,8 @@ static int index_of(const void *device)
     return (int)((given - first) % GPUS_MAX);
 }
 
+int device_index(nvmlDevice_t device) { return index_of(device); }
+
 static int is_of_this_session(nvmlDevice_t device)
 {
     uint32_t row = atomic_load(&session) % SESSIONS;
@@ -288,6 +290,7 @@ nvmlReturn_t session_enter(const char *function)
             return call_end(&call, NVML_ERROR_INSUFFICIENT_RESOURCES);
         session_load = call.state->driver_loads;
         atomic_fetch_add(&session, 1);
+        call.state->sessions++;
     }
     if (code == NVML_SUCCESS)
         atomic_fetch_add(&users, 1);

@@ -33,6 +33,7 @@ nvmlReturn_t part_code(struct call *call, const char *part);
 nvmlReturn_t session_enter(const char *function);
 nvmlReturn_t session_leave(const char *function);
 
+int device_index(nvmlDevice_t device); /* -1: it is no handle of ours */
 nvmlDevice_t handle_of(struct call *call, uint32_t index);
 nvmlReturn_t put_text(struct call *call, char *buffer, uint32_t length, const char *text);
 void sleep_ms(int64_t delay_ms);

@@ -1,5 +1,5 @@
 """The pytest fixture `fake_nvml`, for the tests of this folder."""
 
-from fixture import fake_nvml
+from fake_node import fake_nvml
 
 __all__ = ["fake_nvml"]

@@ -10,7 +10,7 @@
         ...
         assert fake_nvml.locks()[0] == (210, 1005)
 
-where the folder's conftest.py has `from fixture import fake_nvml` (8 A100, a state of each test's
+where the folder's conftest.py has `from fake_node import fake_nvml` (8 A100, a state of each test's
 own); or make a `FakeNvml(tmp_path / "gpus.state", gpus=4, model="a40")` in the test itself.
 NVML is loaded once
 a process, so a client of the fake is a child process with `environment()`.
@@ -28,12 +28,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import layout
 from fake_library import CompilerMissing, build
 
-__all__ = ["Call", "CompilerMissing", "FakeNvml", "Write", "build", "fake_nvml"]
+__all__ = ["Call", "CompilerMissing", "FakeNvml", "Write", "build"]
 
 FOREVER = -1
 EVERY_GPU = -1
@@ -317,6 +315,48 @@ class _Others(_Faults):
         masks = [sum(1 << number for number in numbers) for numbers in (requested, enforced)]
         self._change(gpu, profiles_requested=masks[0], profiles_enforced=masks[1])
 
+    def set_counter(self, gpu: int, *, step_s: float = 0.1, beside_w: float = 0.0) -> None:
+        """How often the energy counter moves, and what it counts that is not the GPU's: a lie,
+        since no power of a module answers.
+        """
+        step_ns = int(_positive("step", step_s) * 1e9)
+        self._change(
+            gpu, counter_step_ns=step_ns, module_w=beside_w, counts_module=int(beside_w > 0.0)
+        )
+
+    def set_instant_power_averaged(self, gpu: int, on: bool) -> None:
+        """A lie: the field of instant power shows the average, where the card has both."""
+        self._change(gpu, instant_is_average=int(on))
+
+    def set_clock_doubt(self, gpu: int, mhz: int) -> None:
+        """A lie: `nvmlDeviceGetClock` is off from `nvmlDeviceGetClockInfo` by so much."""
+        self._change(gpu, clock_doubt_mhz=mhz)
+
+    def set_unreached_clocks(self, gpu: int, clocks_mhz: tuple[int, ...]) -> None:
+        """A lie: the card lists these clocks, and a lock at one gives a lower one."""
+        with self._look() as state:
+            changed = _gpu(state, gpu)
+            listed = changed.clocks_mhz[: changed.clock_count]
+            masks = [0] * len(changed.unreached)
+            for mhz in clocks_mhz:
+                place = listed.index(_clock(changed, mhz))
+                masks[place // 32] |= 1 << place % 32
+            changed.unreached[:] = masks
+
+    def set_uuids_renumber(self, on: bool) -> None:
+        """A lie: each session of NVML finds the UUIDs at other indices."""
+        with self._look() as state:
+            state.renumbers = int(on)
+
+    def set_ecc_change_pending(self, gpu: int, on: bool) -> None:
+        """ECC is to be off from the next reset on."""
+        self._change(gpu, ecc_changes=int(on))
+
+    def set_driver_version(self, major: int) -> None:
+        """Before any client opens the driver."""
+        with self._shared.turn() as state:
+            state.driver_version = major
+
     def set_ambient(self, gpu: int, celsius: float) -> None:
         """The air it is cooled with; busy boards throttle in hot air."""
         self._change(gpu, ambient_celsius=celsius)
@@ -562,12 +602,3 @@ def _positive(what: str, number: float) -> float:
 
 def _range(lock: layout.ClockLock) -> tuple[int, int] | None:
     return (lock.min_mhz, lock.max_mhz) if lock.max_mhz else None
-
-
-@pytest.fixture
-def fake_nvml(tmp_path: Path) -> FakeNvml:
-    """Eight fake A100 of this test's own; skips where there is no compiler."""
-    try:
-        return FakeNvml(tmp_path / "gpus.state")
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))

@@ -210,3 +210,16 @@ nvmlReturn_t nvmlDeviceSetPersistenceMode(nvmlDevice_t device, uint32_t mode)
         call.gpu->persistence = mode;
     return write_end(&call, mode, 0, code);
 }
+
+/* ---- ECC: on, until a reset makes a pending change ------------------------------------------- */
+
+nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, uint32_t *current, uint32_t *pending)
+{
+    struct call call;
+    nvmlReturn_t code = device_begin(&call, __func__, device);
+    if (code == NVML_SUCCESS) {
+        *current = 1;
+        *pending = !call.gpu->ecc_changes;
+    }
+    return call_end(&call, code);
+}

@@ -186,8 +186,15 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
     return handle_named(__func__, serial, device);
 }
 
+static const char *uuid_shown(const struct call *call)
+{
+    const struct state *state = call->state;
+    uint32_t turned = state->renumbers ? (uint32_t)call->index + state->sessions : 0;
+    return state->renumbers ? state->gpus[turned % state->gpu_count].uuid : call->gpu->uuid;
+}
+
 TEXT_GETTER(nvmlDeviceGetName, call.gpu->name)
-TEXT_GETTER(nvmlDeviceGetUUID, call.gpu->uuid)
+TEXT_GETTER(nvmlDeviceGetUUID, uuid_shown(&call))
 TEXT_GETTER(nvmlDeviceGetSerial, call.gpu->serial)
 TEXT_GETTER(nvmlDeviceGetVbiosVersion, "00.00.00.00.00")
 GETTER(nvmlDeviceGetIndex, uint32_t, call.index)

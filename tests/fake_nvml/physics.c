@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#define COUNTER_STEP_NS 100000000ULL /* boards update the energy counter about every 100 ms */
 #define SAMPLE_STEP_NS 20000000ULL   /* assumed; 128 of them reach back 2.5 s */
 #define EVENT_STEP_NS 1000000ULL     /* two temperatures are never crossed closer than that */
 #define AVERAGE_S 1.0                /* time constant that stands for the 1 s average */
@@ -65,6 +64,16 @@ static struct clock_lock lock_in_force(const struct gpu_state *gpu, uint64_t now
     return now_ns < gpu->lock_at_ns ? gpu->lock_before : gpu->lock;
 }
 
+/* The clock that a lock at a listed clock gives: itself, or the one below a hole. */
+static uint32_t reached_mhz(const struct gpu_state *gpu, uint32_t clock_mhz)
+{
+    uint32_t best = gpu->clocks_mhz[0];
+    for (uint32_t i = 0; i < gpu->clock_count && gpu->clocks_mhz[i] <= clock_mhz; i++)
+        if (!(gpu->unreached[i / 32] >> i % 32 & 1))
+            best = gpu->clocks_mhz[i];
+    return best;
+}
+
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 struct pace { /* the clock of a busy GPU, and why it is no higher */
@@ -76,7 +85,7 @@ static struct pace busy_pace(const struct gpu_state *gpu, const struct motion *m
                              uint64_t now_ns)
 {
     struct clock_lock lock = lock_in_force(gpu, now_ns);
-    uint32_t top = top_mhz(gpu), clock = lock.max_mhz ? lock.max_mhz : top;
+    uint32_t top = top_mhz(gpu), clock = lock.max_mhz ? reached_mhz(gpu, lock.max_mhz) : top;
     uint32_t cap = under_w(gpu, physics_limit_mw(gpu) / 1000.0);
     uint64_t reasons = 0;
     if (gpu->clock_ceiling_mhz != 0)
@@ -111,7 +120,7 @@ static uint32_t clock_of(const struct gpu_state *gpu, const struct motion *motio
 {
     if (gpu->load > 0.0)
         return busy_pace(gpu, motion, now_ns).clock_mhz;
-    uint32_t min_mhz = lock_in_force(gpu, now_ns).min_mhz;
+    uint32_t min_mhz = reached_mhz(gpu, lock_in_force(gpu, now_ns).min_mhz);
     return gpu->idle_clock_mhz > min_mhz ? gpu->idle_clock_mhz : min_mhz;
 }
 
@@ -175,11 +184,13 @@ static void advance_steady(struct gpu_state *gpu, struct motion *motion, uint64_
     double seconds = (double)(until_ns - from_ns) / 1e9;
     double power_w = power_of(gpu, motion, from_ns);
     uint64_t reasons = reasons_of(gpu, motion, from_ns);
-    uint64_t step_ns = until_ns - until_ns % COUNTER_STEP_NS;
+    uint64_t step_ns = until_ns - until_ns % gpu->counter_step_ns;
+    double counted_w = power_w + (gpu->counts_module ? gpu->module_w : 0.0);
     take_samples(gpu, motion, until_ns);
     if (step_ns > from_ns)
-        motion->energy_visible_mj = motion->energy_mj + power_w * (double)(step_ns - from_ns) / 1e6;
-    motion->energy_mj += power_w * seconds * 1e3;
+        motion->energy_visible_mj =
+            motion->energy_mj + counted_w * (double)(step_ns - from_ns) / 1e6;
+    motion->energy_mj += counted_w * seconds * 1e3;
     motion->power_average_w += (power_w - motion->power_average_w) * -expm1(-seconds / AVERAGE_S);
     double settled = gpu->ambient_celsius + gpu->celsius_per_w * power_w;
     motion->temperature_celsius +=

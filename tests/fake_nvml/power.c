@@ -15,6 +15,8 @@ static int shows_instant_power(const struct gpu_state *gpu)
 
 static double instant_mw(const struct call *call)
 {
+    if (call->gpu->instant_is_average)
+        return call->motion->power_average_w * 1e3;
     return physics_power_w(call->gpu, call->now_ns) * 1e3;
 }
 
@@ -185,6 +187,11 @@ static nvmlReturn_t field_value(struct call *call, nvmlFieldValue_t *field)
         return link_share(call, scope, id == NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES
                                            ? motion->nvlink_tx_bytes : motion->nvlink_rx_bytes,
                           1.0, field);
+    }
+    if (scope == 1 && call->gpu->has_module && id == NVML_FI_DEV_POWER_INSTANT) {
+        field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        field->value.uiVal = (uint32_t)(instant_mw(call) + call->gpu->module_w * 1e3);
+        return NVML_SUCCESS;
     }
     if (scope != 0)
         return NVML_ERROR_NOT_SUPPORTED;

@@ -13,9 +13,9 @@
 #include <stdint.h>
 
 #define STATE_MAGIC 0x4d564e4c554f4aULL /* "JOULNVM" */
-#define STATE_VERSION 4
+#define STATE_VERSION 5
 #define GPUS_MAX 16
-#define CLOCKS_MAX 256
+#define CLOCKS_MAX 256 /* B300 lists 256 */
 #define MEMORY_CLOCKS_MAX 4
 #define HOOKS_MAX 32
 #define WRITES_MAX 1024 /* a ring; `writes_total` tells when it has wrapped */
@@ -108,6 +108,10 @@ struct gpu_state {
     double volts_per_ghz; /* relative to the voltage below the knee */
     double celsius_per_w; /* above ambient, once settled */
     uint64_t set_latency_ns;
+    uint64_t counter_step_ns; /* how often the energy counter moves */
+    double module_w;          /* drawn beside the GPU by the rest of its module (Grace) */
+    uint32_t has_module;      /* power of the module answers, as scope 1 of a field */
+    uint32_t counts_module;   /* the energy counter is the module's */
     uint32_t nvlink_count;
     uint32_t profiles_supported; /* bit per workload power profile; 0: the card has none */
 
@@ -124,6 +128,10 @@ struct gpu_state {
     uint32_t clock_ceiling_mhz;    /* 0: none; lowers the clock without a reason */
     uint32_t application_mhz;      /* 0: default */
     uint32_t power_brake;
+    uint32_t instant_is_average;  /* a lie: the field of instant power shows its average */
+    int32_t clock_doubt_mhz;      /* a lie: the second reading of the clock is off by it */
+    uint32_t unreached[CLOCKS_MAX / 32]; /* a lie: bit per listed clock that a lock does not reach */
+    uint32_t ecc_changes;         /* its mode is another one from the next reset on */
     struct clock_lock lock;        /* as last written */
     struct clock_lock lock_before; /* in force until lock_at_ns */
     uint64_t lock_at_ns;
@@ -210,6 +218,8 @@ struct state {
     uint32_t driver_loaded;
     uint32_t driver_loads;    /* a client knows the load it was opened under, and no other */
     uint32_t driver_version;  /* a library knows one version of the driver, and no other */
+    uint32_t renumbers;       /* a lie: each session finds the UUIDs at other indices */
+    uint32_t sessions;
     uint32_t idle_unload;     /* settings go with the last client, without persistence mode */
     uint64_t writes_total;
     uint64_t calls_total;

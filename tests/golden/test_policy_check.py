@@ -104,8 +104,9 @@ def test_the_same_for_programs(folder: Path) -> None:
     pods, batch, one = content["jobs"][1:4]
     assert pods["kubernetes"] == {"namespace": "train", "labels": {"app": "gpt3", "tier": "gpu"}}
     assert (pods["ranks"], pods["rank_order"]) == ("completion-index", "pp-tp-cp-ep-dp")
-    assert batch["slurm"] == {"job_name": "llama-70b", "job_id": None}
-    assert one["slurm"] == {"job_name": None, "job_id": "4711"}
+    unset = {"user": None, "account": None, "partition": None}
+    assert batch["slurm"] == {"job_name": "llama-70b", "job_id": None, **unset}
+    assert one["slurm"] == {"job_name": None, "job_id": "4711", **unset}
     assert content["jobs"][4]["slo"]["max_iteration_time_s"] == 5.0
     assert content["jobs"][7]["mode"] == "off"
 

@@ -36,6 +36,7 @@ def _script(node: RunningAgent, script: Path, job: str, gpus: str, wait_s: int =
         "JOULECUT_SLURM_DIR": str(node.home / "map"),
         "JOULECUT_STATE_DIR": str(node.state_dir),
         "JOULECUT_WAIT_S": str(wait_s),
+        "JOULECUT_ASK_S": "0",
         "SLURM_JOB_ID": job,
         "SLURM_JOB_GPUS": gpus,
         "PATH": os.environ["PATH"],

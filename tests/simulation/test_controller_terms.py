@@ -81,16 +81,18 @@ def test_stopping_gives_everything_back(world: World, store: DatabaseStore) -> N
     assert any("the controller stops" in text for text in controller.events("clear"))
 
 
-def test_a_term_that_no_controller_can_have_reached_says_what_to_do(
-    world: World, store: DatabaseStore
-) -> None:
+def test_a_false_term_costs_its_own_node_alone(world: World, store: DatabaseStore) -> None:
     controller = enforcing(world, store)
+    honest = world.agents["n2:1"].epoch_seen
     world.agents["n2:1"].epoch_seen = 2**64 - 1
-    controller.run(2)
-    sentence = controller.boards[-1].sentence
-    assert "agent n2:1 has seen term 18446744073709551615" in sentence
-    assert "run joulecut-agent reset-epoch on that node" in sentence
-    assert "\n" not in sentence
-    sent = len(world.calls)
-    controller.run(5)
-    assert len(world.calls) == sent
+    controller.run(10)
+    assert controller.reconciler.leads
+    (liar,) = [node for node in controller.boards[-1].view.nodes if node.quarantine]
+    assert liar.address == "n2:1"
+    assert "has seen term 18446744073709551615" in liar.quarantine
+    assert "run joulecut-agent reset-epoch on that node" in liar.quarantine
+    assert world.at_default(), "the job uses that node"
+    assert "quarantined" in controller.job.decision.reason
+    world.agents["n2:1"].epoch_seen = honest
+    controller.run(60, until=lambda: not world.at_default())
+    assert not world.at_default(), "the agent is believed again"

@@ -151,6 +151,41 @@ def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
     assert sum(world.limits_w().values()) <= policy.power_budget_w
 
 
+def reload(world: World, address: str, *, counted: bool = True) -> None:
+    """The driver of a node forgets every limit, and begins its energy counters again."""
+    agent = world.agents[address]
+    for uuid in agent.uuids:
+        agent.limits_w.pop(uuid, None)
+        if counted:
+            world.begin_energy(uuid)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) -> None:
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    kept_w = sum(world.limits_w().values())
+    reload(world, "n1:1", counted=counted)
+    assert sum(world.limits_w().values()) > kept_w
+    controller.run(2)
+    assert sum(world.limits_w().values()) <= policy.power_budget_w
+    shown = controller.boards[-1].power_limits
+    assert shown is not None
+    assert "another writer" not in shown.best_effort
+
+
+def test_who_raises_every_limit_again_is_a_person(store: DatabaseStore) -> None:
+    world, policy = budgeted(share=1.2)
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    for _ in range(2):
+        reload(world, "n3:1", counted=False)  # as `nvidia-smi -pl` does for all GPUs
+        controller.run(SETTLED_PASSES)
+    assert world.limits_w()["GPU-n3-0"] == world.sku.power_limit_w
+
+
 def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:
     world, policy = budgeted()
     assert policy.power_budget_w is not None

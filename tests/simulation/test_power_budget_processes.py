@@ -129,6 +129,28 @@ def test_on_the_driver_no_death_exceeds_the_budget(tmp_path: Path) -> None:
         assert nodes[0].gpu().power_limit_kept_w > 0.0
 
 
+def test_after_a_driver_reload_the_limits_are_back(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        driver = stack.enter_context(fake_driver(4, load=dict.fromkeys(range(4), 1.0)))
+        node = stack.enter_context(agent_on(driver, lease={"ttl_s_max": TTL_S}))
+        budget_w = 1000.0  # four cards of 400 W
+        controller = controller_over(tmp_path, [node.start().address], budget_w)
+        _, url = stack.enter_context(controller)
+        eventually("the budget in force", lambda: kept(url))
+        for _ in range(2):
+            # What the counter then falls from is more than it can gain until the next reading.
+            eventually("energy", lambda: (node.gpu().energy_j or 0.0) > 3_000.0)
+            driver.reload_driver()
+            assert sum(driver.limits_w()) == 4 * 400.0
+            eventually("the limits are back", lambda: sum(driver.limits_w()) <= budget_w)
+            assert "another writer" not in get(f"{url}/api/v1/board")
+            eventually("the budget in force", lambda: kept(url))
+        driver.foreign_limit(0, 400.0)
+        board = f"{url}/api/v1/board"
+        eventually("a person's raise is left", lambda: "another writer" in get(board))
+        assert driver.limits_w()[0] == 400.0
+
+
 def test_clocks_are_restored_and_the_budget_holds(cluster: Cluster) -> None:
     states = [StateFile.open(cluster.state(node)) for node in NODES]
     places = [(state, index) for state in states for index in range(state.cards)]

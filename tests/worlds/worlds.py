@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from at_once import AtOnce, studied
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
@@ -192,6 +193,10 @@ class World:
         self.agents[agent.address] = agent
         self._energy |= dict.fromkeys(agent.uuids, 0.0)
         return agent
+
+    def begin_energy(self, uuid: str) -> None:
+        """The driver was loaded again."""
+        self._energy[uuid] = 0.0
 
     def limits_w(self) -> dict[str, float]:
         """The power limit in force on every GPU."""
@@ -522,9 +527,9 @@ class Controller:
     ) -> None:
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
-        seen = max(agent.epoch_seen for agent in world.agents.values())
+        epoch = store.next_epoch(max(agent.epoch_seen for agent in world.agents.values()))
         self.reconciler = Reconciler(
-            fleet=world,
+            fleet=FencedFleet(world, lambda: True, epoch),
             store=store,
             source=self.source,
             policy=policy,
@@ -533,7 +538,7 @@ class Controller:
             solver=SolverFunctions(prepare, judge, frontier, keep, complete),
             planners=planners or AtOnce(),
             background=AtOnce(),
-            epoch=store.next_epoch(seen),
+            epoch=epoch,
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,
             unix_s=lambda: 1.8e9 + world.now_s,

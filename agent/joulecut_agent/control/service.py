@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import Message
 
 from joulecut_agent import __version__
 from joulecut_agent.control import validation
@@ -34,7 +35,9 @@ from joulecut_agent.log import log
 from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Batch, Samples
 from joulecut_agent.ports.reader import Series
-from joulecut_wire import codec
+from joulecut_wire import codec, ranges
+from joulecut_wire.card_facts import CardFacts
+from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import (
     Allocation,
     GpuDescription,
@@ -85,6 +88,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._schedules = schedules
         self._allocations = allocations
         self._faults = faults
+        self.facts: Callable[[str], CardFacts | None] = lambda _: None  # of a self-test
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
         self._watch_seats = WatchSeats(WATCHERS_MAX)
         self._leaving = threading.Event()
@@ -113,7 +117,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def Watch(self, request: pb.WatchRequest, context: Context) -> Iterator[pb.WatchResponse]:  # noqa: N802
         interval_s = request.interval_s
-        if not (math.isfinite(interval_s) and 0 <= interval_s <= INTERVAL_S_MAX):
+        if not 0.0 <= interval_s <= INTERVAL_S_MAX:
             _abort(context, f"interval_s is {interval_s}; allowed: 0 to {INTERVAL_S_MAX:g}")
         seat = self._watch_seats.take(context)
         if seat is None:
@@ -135,7 +139,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._watch_seats.leave(seat)
 
     def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
-        wanted = codec.decode_command(request)
+        try:
+            wanted = codec.decode_command(request)
+        except BadInput as error:
+            named = [setting.uuid for setting in request.settings]
+            return pb.ApplyResponse(results=self._refuse("apply", named, str(error)))
         uuids = [setting.uuid for setting in wanted.settings]
         _check(context, validation.refuse_command(wanted))
         if unknown := self._unknown(uuids):
@@ -177,11 +185,14 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         return pb.ApplyResponse(results=results_pb)
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
+        if error := _out_of_range(request):
+            return pb.RenewResponse(results=self._refuse("renew", [""], error))
         _check(context, validation.refuse_job_name(request.job))
         command = requests.Renew(request.epoch, request.job, request.generation, request.ttl_s)
         return pb.RenewResponse(results=self._pass_on("renew", command, [""], ""))
 
     def Clear(self, request: pb.ClearRequest, context: Context) -> pb.ClearResponse:  # noqa: N802
+        _check(context, _out_of_range(request))
         uuids = list(dict.fromkeys(request.uuids))
         if request.job:
             _check(context, validation.refuse_job_name(request.job))
@@ -206,6 +217,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
         """Answers once every handle is dropped; FAILED_PRECONDITION if that fails."""
+        _check(context, _out_of_range(request))
         duration_s = request.duration_s
         if not 0.0 < duration_s <= RELEASE_S_MAX:
             allowed = f"above 0 and up to {RELEASE_S_MAX:g} s"
@@ -221,8 +233,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self, request: pb.ReadSamplesRequest, context: Context
     ) -> Iterator[pb.ReadSamplesResponse]:
         """Times are Unix times of this node; `since_s` 0: every sample that is left."""
-        if not (math.isfinite(request.since_s) and request.since_s >= 0.0):
-            _abort(context, f"since_s is {request.since_s}; allowed: 0 or more")
+        _check(context, _out_of_range(request))
         if unknown := self._unknown(request.uuids):
             _abort(context, f"no GPU {unknown[0]!r} on this node")
         if not self._sample_slots.acquire(blocking=False):
@@ -241,7 +252,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             self._sample_slots.release()
 
     def _with_latency(self, gpu: GpuDescription) -> GpuDescription:
-        known = self._latency.latencies(gpu.uuid)
+        """As planned with: the measured latency, without clocks that no lock gives."""
+        known, facts = self._latency.latencies(gpu.uuid), self.facts(gpu.uuid)
+        if facts and facts.unreached_mhz:
+            reached = tuple(mhz for mhz in gpu.clocks_mhz if mhz not in facts.unreached_mhz)
+            gpu = replace(gpu, clocks_mhz=reached)
         return replace(gpu, set_latency_p95_s=known.p95_s, set_latency_spread_s=known.spread_s)
 
     def _unknown(self, uuids: Iterable[str]) -> list[str]:
@@ -327,6 +342,15 @@ def _batch(batch: Batch) -> pb.ReadSamplesResponse:
         pcie_bytes_per_s=encode(batch.pcie_bytes_per_s),
         dropped=batch.dropped,
     )
+
+
+def _out_of_range(request: Message) -> str:
+    """Which field of the request no command can have, or ""."""
+    try:
+        ranges.check(request)
+    except BadInput as error:
+        return str(error)
+    return ""
 
 
 def _check(context: Context, error: str) -> None:

@@ -6,13 +6,14 @@ changed just to measure. Without load on the GPU there is no measurement.
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
 from joulecut_agent.control.iteration_clock import p95
 from joulecut_agent.control.timed_schedule import SetLatencies
 from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.messages import GpuSnapshot, NodeSnapshot
 
 SAMPLES_MAX = 64  # the newest; a driver upgrade changes the answer
@@ -42,9 +43,13 @@ _NOTHING = _Gpu()
 
 
 class SetLatency:
-    """Thread-safe: `started` at a command, `seen` at a reading of the device."""
+    """Thread-safe: `started` at a command, `seen` at a reading of the device.
 
-    def __init__(self) -> None:
+    `facts` are those of a self-test: they count until there are enough changes of its own.
+    """
+
+    def __init__(self, facts: Callable[[str], CardFacts | None] = lambda _: None) -> None:
+        self._facts = facts
         self._lock = threading.Lock()
         self._gpus: dict[str, _Gpu] = {}
 
@@ -78,6 +83,9 @@ class SetLatency:
             known = self._gpus.get(uuid, _NOTHING)
             slowest_s = p95(latest_s for _, latest_s in _sharp(known.samples_s))
             if len(known.samples_s) < SAMPLES_MIN:
+                if facts := self._facts(uuid):
+                    slowest_s = max(slowest_s, facts.set_latency_p95_s)
+                    return SetLatencies(facts.set_latency_p5_s, slowest_s)
                 return SetLatencies(0.0, slowest_s)
             fastest_s = -p95(-earliest_s for earliest_s, _ in _sharp(known.samples_s))
             return SetLatencies(max(0.0, fastest_s), slowest_s)

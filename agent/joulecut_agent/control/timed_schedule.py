@@ -14,12 +14,12 @@ from itertools import pairwise
 from joulecut_agent.control.iteration_clock import Prediction
 from joulecut_agent.control.mark_schedule import Due
 from joulecut_agent.keeper.lease import STEP_S
+from joulecut_wire.assumed import SET_LATENCY_S
 from joulecut_wire.messages import Setting, TimedStep
 
 TIMED_STEPS_MAX = 64  # sixteen times what a plan has
 JITTER_RATIO = 0.5  # of the shortest stretch: beyond, a change may fall into the next one
 FIT_RATIO = 0.1  # between measured and expected iteration time; beyond, it is another workload
-RAISE_AHEAD_S = 0.1  # while no latency is known: the slowest known clock change
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class SetLatencies:
     @property
     def raise_ahead_s(self) -> float:
         """How long before its place a raise is sent; a step down is sent `p5_s` before."""
-        return self.p95_s or RAISE_AHEAD_S
+        return self.p95_s or SET_LATENCY_S
 
 
 def changes_of(steps: tuple[TimedStep, ...]) -> tuple[TimedStep, ...]:

@@ -7,9 +7,10 @@ and from its own report is one owner and not two. A GPU with several owners is s
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from joulecut_wire import slurm
 from joulecut_wire.messages import Allocation
 
-KUBERNETES, SLURM, REPORT, PROCESS = "kubernetes", "slurm", "report", "process"
+KUBERNETES, SLURM, REPORT, PROCESS = "kubernetes", slurm.SOURCE, "report", "process"
 SOURCES = (KUBERNETES, SLURM, REPORT, PROCESS)  # the default order: schedulers first
 BOUND = (KUBERNETES, SLURM)  # sources that know allocations, not only use
 SHARED = "shared"

@@ -36,6 +36,7 @@ from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.log import log
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
+from joulecut_wire.slurm import SlurmJob
 
 TURN_S = 0.5  # a lease ends within a second of its owner
 INVENTORY_TURNS = 20  # MIG instances and minors change at a reconfiguration
@@ -278,8 +279,7 @@ class Registry:
         job = belongs.slurm_job
         if job:
             name = self._processes.variable(pid, "SLURM_JOB_NAME")[:JOB_CHARS_MAX]
-            labels = {"slurm_job_id": job, **({"slurm_job_name": name} if name else {})}
-            return Owner(SLURM, job, labels=labels)
+            return Owner(SLURM, job, labels=SlurmJob(job, name=name).labels())
         # Untrusted, and good enough for a name: it gives no rights.
         job_id = self._processes.variable(pid, "SLURM_JOB_ID")
         unit = belongs.unit or self._processes.command(pid)

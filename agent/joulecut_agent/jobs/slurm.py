@@ -1,23 +1,24 @@
 """Owners of GPUs in Slurm, from the files that a prolog writes: one a GPU, one job id a line.
 
 The same directory as for other exporters. Write permission there gives control of clocks, so a
-world-writable directory is not read. The directory of the same name with `-comments` has the
-comments of jobs, one file each, whose words may say what a job asks for.
+world-writable directory is not read. The directory of the same name with `-jobs` has one record a
+job (`joulecut_wire.slurm`).
 """
 
 import os
 import re
 import stat
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import JOB_CHARS_MAX, SLURM, Claims, Owner, printable
 from joulecut_agent.log import log
+from joulecut_wire import slurm
 
 FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there
-FILE_BYTES_MAX = 4096
+FILE_BYTES_MAX = 8192  # a comment of 4096 letters beside the other lines
 FRESH_S = 1.0  # a file may change twice within one step of its time stamp
 OWNERS_MAX = 64  # of one GPU
 # Words of a comment, and the labels that they become; as annotations of a pod.
@@ -29,54 +30,60 @@ _Stamp = tuple[int, int, int]
 
 
 class MappingDirectory:
-    """For one thread. `comments` is the directory of the jobs' comments."""
+    """For one thread."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.comments = Comments(folder.with_name(f"{folder.name}-comments"))
-        self._read: dict[str, tuple[_Stamp, tuple[str, ...]]] = {}
-        self._logged = ""
+        self._gpus = _Folder(folder)
+        self._records = _Folder(folder.with_name(f"{folder.name}-jobs"))
 
     def poll(self, inventory: Inventory) -> Claims:
         """The owners by GPU; reads only files that have changed."""
         found: dict[str, list[Owner]] = {}
-        for name, jobs in self._files().items():
+        files = self._gpus.read()
+        records = self._records.read()  # later: a record is there before its mapping files
+        for name, text in files.items():
             device = inventory.ordinal(name)
             if device is None:
                 continue
             uuid, sliced = device
             owners = found.setdefault(uuid, [])
-            room = OWNERS_MAX - len(owners)
+            lines = [line.split() for line in text.splitlines()]
+            jobs = printable([words[0] for words in lines if words])
             owners += [
-                Owner(SLURM, job, sliced=sliced, labels={"slurm_job_id": job, **self.comments(job)})
-                for job in jobs[:room]
+                Owner(SLURM, job, sliced=sliced, labels=_labels(job, records.get(job, "")))
+                for job in jobs[: OWNERS_MAX - len(owners)]
             ]
-        self.comments.keep({owner.job for owners in found.values() for owner in owners})
         return {uuid: tuple(owners) for uuid, owners in found.items()}
 
-    def _files(self) -> Mapping[str, tuple[str, ...]]:
+
+class _Folder:
+    """The small files of one directory that root alone writes, by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: dict[str, tuple[_Stamp, str]] = {}
+        self._logged = ""
+
+    def read(self) -> Mapping[str, str]:
+        """Their text; opens only files that have changed."""
         try:
-            if os.stat(self._folder).st_mode & stat.S_IWOTH:
-                self._log_once(f"{self._folder}: world-writable, so it is not read")
+            if os.stat(self._path).st_mode & stat.S_IWOTH:
+                self._log_once(f"{self._path}: world-writable, so it is not read")
                 return {}
-            with os.scandir(self._folder) as entries:
+            with os.scandir(self._path) as entries:
                 names = sorted(entry.name for _, entry in zip(range(FILES_MAX), entries))  # noqa: B905
         except FileNotFoundError:  # no GPU job since boot
             names = []
         except OSError as error:
-            self._log_once(f"{self._folder}: {error.strerror}")
+            self._log_once(f"{self._path}: {error.strerror}")
             return {}
-        kept = {}
-        for name in names:
-            if (found := self._file(name)) is not None:
-                kept[name] = found
-        self._read = kept
-        return {name: jobs for name, (_, jobs) in kept.items()}
+        self._read = {name: one for name in names if (one := self._file(name)) is not None}
+        return {name: text for name, (_, text) in self._read.items()}
 
-    def _file(self, name: str) -> tuple[_Stamp, tuple[str, ...]] | None:
+    def _file(self, name: str) -> tuple[_Stamp, str] | None:
         # No link out of the directory, and no pipe without a writer.
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        path = self._folder / name
+        path = self._path / name
         try:
             seen = path.lstat()
             stamp = (seen.st_mtime_ns, seen.st_size, seen.st_ino)
@@ -95,8 +102,7 @@ class MappingDirectory:
             return None
         finally:
             os.close(fd)
-        lines = [line.strip() for line in raw.decode(errors="replace").splitlines()]
-        return stamp, printable([line.split()[0] for line in lines if line])
+        return stamp, raw.decode(errors="replace")
 
     def _log_once(self, line: str) -> None:
         if line != self._logged:
@@ -104,41 +110,10 @@ class MappingDirectory:
         self._logged = line
 
 
-class Comments:
-    """What jobs ask for by `sbatch --comment`. A comment is read once: it is there before the
-    mapping files are.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[str, Mapping[str, str]] = {}
-
-    def __call__(self, job: str) -> Mapping[str, str]:
-        """The labels that follow from a job's comment."""
-        if job not in self._known:
-            self._known[job] = words_of(self._read(job))
-        return self._known[job]
-
-    def keep(self, jobs: Collection[str]) -> None:
-        """Forgets the others: an id comes again."""
-        self._known = {job: words for job, words in self._known.items() if job in jobs}
-
-    def _read(self, job: str) -> str:
-        if not job.isdigit():
-            return ""
-        try:
-            if os.stat(self._folder).st_mode & stat.S_IWOTH:
-                return ""
-            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            fd = os.open(self._folder / job, flags)
-        except OSError:
-            return ""
-        try:
-            return os.read(fd, FILE_BYTES_MAX).decode(errors="replace")
-        except OSError:
-            return ""
-        finally:
-            os.close(fd)
+def _labels(job: str, record: str) -> dict[str, str]:
+    """The labels of a job's GPUs: its record, and the words of its comment."""
+    known = slurm.of_record(job, record)
+    return {**known.labels(), **words_of(known.comment)}
 
 
 def words_of(comment: str) -> dict[str, str]:

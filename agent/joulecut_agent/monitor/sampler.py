@@ -83,6 +83,8 @@ class Sampler:
         self._logged = ""
         self.gpus = source.gpus
         self.hardware = HardwareState()
+        # Whether the energy counter of a GPU counts more than it; its energy is then absent.
+        self.miscounts: Callable[[str], bool] = lambda _: False
         # Called at each tick; returns whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
         self.samples: Samples | None = None  # opens the device too
@@ -252,7 +254,9 @@ class Sampler:
         known = {gpu.uuid for gpu in self.gpus}
         awaited, read = False, []
         for at_s, readings in ticks:
-            mine = [r for r in readings if r.snapshot is not None and r.uuid in known]
+            mine = [
+                self._counted(r) for r in readings if r.snapshot is not None and r.uuid in known
+            ]
             gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
             snapshot = NodeSnapshot(self._picture.snapshot.sequence + 1, at_s, gpus)
             self._count(readings)
@@ -265,6 +269,11 @@ class Sampler:
         self._account.add([gpu.uuid for gpu in self.gpus], read)
         if not awaited:
             self._hurry_until_s = 0.0
+
+    def _counted(self, reading: Reading) -> Reading:
+        if reading.snapshot is None or not self.miscounts(reading.uuid):
+            return reading
+        return replace(reading, snapshot=replace(reading.snapshot, energy_j=None))
 
     def _log_once(self, line: str) -> None:
         """Logs a line once, while it repeats."""

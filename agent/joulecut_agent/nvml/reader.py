@@ -241,6 +241,8 @@ def _describe(device: Device) -> GpuDescription:
         power_limit_max_w=limits_mw[1] / 1e3,
         controllable=not reason,
         reason=reason,
+        driver=str(pynvml.nvmlSystemGetDriverVersion()),
+        vbios=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle, "")),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from joulecut_cli.chart import require
 from joulecut_cli.controller_client import DEFAULT_URL, Json, understood
+from joulecut_cli.report.owners import by_owner, by_text
 from joulecut_cli.report.page import receipt_html, report_html
 from joulecut_cli.report.source import Asked, FromController, Source
 from joulecut_cli.report.spreadsheet import report_csv
@@ -40,7 +41,9 @@ def run(argv: list[str]) -> int:
         made, is_receipt = source.report(asked), False
         if job and not made["jobs"]:
             raise BadInput("--job", f"no job {job!r}", f"a job in {source.name}")
-    if file is not None:
+    if given.by is not None:
+        print(json.dumps(by_owner(made, given.by)) if given.json else by_text(made, given.by))
+    elif file is not None:
         page = receipt_html if is_receipt else report_html
         _write(file, page(made, source.name))
         print(f"written: {file}")
@@ -82,6 +85,11 @@ def _parsed(argv: list[str]) -> Namespace:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--job", metavar="NAME", help="one job only")
+    which.add_argument(
+        "--by",
+        choices=("user", "account", "partition", "namespace"),
+        help="energy of all GPUs by their owners",
+    )
     which.add_argument("--receipt", metavar="JOB", help="one job with every change of its clocks")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object")
@@ -98,6 +106,8 @@ def _parsed(argv: list[str]) -> Namespace:
             "--policy without --store",
             "--policy with --store; a controller has its own policy",
         )
+    if given.by is not None and (given.csv or given.html is not None):
+        raise BadInput(PROG, "--by with --csv or --html", "--json, or a table")
     if given.receipt is not None and given.csv:
         raise BadInput(PROG, "--csv of a receipt", "--json, --html FILE, or a table")
     for name in ("job", "receipt"):

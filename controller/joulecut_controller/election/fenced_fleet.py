@@ -1,14 +1,17 @@
 """The fleet behind a fence: commands are sent only while leadership is proven.
 
 The check happens at the moment of sending, not when the pass began: nothing that was decided before
-a freeze is sent after it. Agents refuse older epochs as well; this saves them the question.
+a freeze is sent after it. Agents refuse older epochs as well; this saves them the question. A node
+that shows a newer epoch is quarantined: a real takeover shows in the store, which ends this term.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from joulecut_controller.election.leader_lock import COMMAND_S
 from joulecut_controller.fleet.grpc_fleet import COMMAND_DEADLINE_S
 from joulecut_controller.ports import ArrivedReport, Fleet, FleetState
+from joulecut_controller.view import NodeView
 from joulecut_wire.messages import Command, Result
 
 assert COMMAND_S >= COMMAND_DEADLINE_S, "a command must end before another controller can lead"
@@ -16,13 +19,26 @@ NOT_SENT = "not sent: leadership cannot be proven"
 
 
 class FencedFleet:
-    """Implements `ports.Fleet`; observing is always allowed."""
+    """Implements `ports.Fleet` for the term `epoch`; observing is always allowed."""
 
-    def __init__(self, fleet: Fleet, proven: Callable[[], bool]) -> None:
-        self._fleet, self._proven = fleet, proven
+    def __init__(self, fleet: Fleet, proven: Callable[[], bool], epoch: int) -> None:
+        self._fleet, self._proven, self._epoch = fleet, proven, epoch
 
     def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
-        return self._fleet.observe(now_s, addresses)
+        state = self._fleet.observe(now_s, addresses)
+        if all(node.epoch_seen <= self._epoch for node in state.nodes):
+            return state
+        return replace(state, nodes=tuple(map(self._judged, state.nodes)))
+
+    def _judged(self, node: NodeView) -> NodeView:
+        if node.quarantine or node.epoch_seen <= self._epoch:
+            return node
+        why = (
+            f"it has seen term {node.epoch_seen}, and no controller of this store began one after "
+            f"{self._epoch}: run joulecut-agent reset-epoch on that node, or restart this "
+            "controller where all nodes show it"
+        )
+        return replace(node, quarantine=why)
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         return self._fleet.take_reports()

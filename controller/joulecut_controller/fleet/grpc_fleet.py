@@ -1,7 +1,9 @@
 """gRPC client of all agents: one stream per agent, and commands with deadlines.
 
 A lost agent is normal: its GPUs grow old, its commands are refused, and the stream reconnects with
-a bounded back-off. Nothing here raises into a pass.
+a bounded back-off. Nothing here raises into a pass. An agent that sends what no agent of ours sends
+is quarantined: nothing of it is believed and its GPUs are not set, for a minute, and for twice as
+long after each time. No agent says anything about a GPU of another.
 """
 
 import asyncio
@@ -10,16 +12,19 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import grpc
 import grpc.aio
 
+from joulecut_controller.fleet.gpu_owners import GpuOwners
+from joulecut_controller.fleet.quota import Quota
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
+from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import (
     Allocation,
     Command,
@@ -52,7 +57,8 @@ SILENCE_LOOK_S = 0.5
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
-MESSAGE_BYTES_MAX = 64 << 20  # a thousand reports a tick are a tenth of a megabyte
+MESSAGE_BYTES_MAX = 16 << 20  # twice the largest reports that an agent keeps for a watcher
+QUARANTINE_S, QUARANTINE_S_MAX = 60.0, 3600.0
 _PEER = re.compile(r"^[A-Z]+: (?:ipv[46]|unix):\S+: ")  # the peer, shown already
 SPREAD = 0.1  # after ten messages the streams are out of step
 ROTATION_LOOK_S = 2.0  # certificates live for hours at least
@@ -83,6 +89,10 @@ class _Agent:
     stream: Any = None  # the call, while one is open
     quiet_s: float = 0.0  # of the open stream, since its last message
     silent: bool = False  # the stream was ended for that
+    quota: Quota = field(default_factory=lambda: Quota(1.0, MESSAGE_BYTES_MAX))
+    quarantine: str = ""  # why nothing of it is believed
+    offences: int = 0
+    offended_s: float = float("-inf")
     shown: tuple[object, object] | None = None  # what the last notice was of
 
 
@@ -111,7 +121,7 @@ class GrpcFleet:
         self._watch_s = watch_s
         self._deadline_s = deadline_s
         self._silence_s = max(silence_s, SILENCE_INTERVALS * watch_s)
-        self._agents = {address: _Agent(address) for address in addresses}
+        self._agents = {address: self._agent(address) for address in addresses}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._stubs: dict[str, AgentServiceAsyncStub] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -119,9 +129,14 @@ class GrpcFleet:
         self._reports: deque[ArrivedReport] = deque(maxlen=reports_kept)
         self._opening = asyncio.Semaphore(OPENING_MAX)
         self._started_s = -math.inf
+        self.owners = GpuOwners()
         # Called with the address of an agent that shows something else than before, and whether
         # that concerns the agent itself or whose its GPUs are.
         self.noticed: Callable[[str, bool], None] = lambda *_: None
+
+    def _agent(self, address: str) -> _Agent:
+        interval_s = _own_interval_s(address, self._watch_s)
+        return _Agent(address, quota=Quota(interval_s, MESSAGE_BYTES_MAX))
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
@@ -145,7 +160,7 @@ class GrpcFleet:
             await channel.close()
         for address in addresses:
             if address not in self._agents:
-                self._agents[address] = _Agent(address)
+                self._agents[address] = self._agent(address)
                 self._begin(address)
 
     def _begin(self, address: str) -> None:
@@ -205,14 +220,15 @@ class GrpcFleet:
         return False
 
     def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
-        nodes, gpus = [], []
+        nodes: list[NodeView] = []
+        gpus: list[GpuView] = []
         wanted = [self._agents[one] for one in addresses if one in self._agents]
         for agent in wanted if addresses else self._agents.values():
             known = agent.description
             nodes.append(
                 NodeView(
                     address=agent.address,
-                    node=known.node if known else "",
+                    node=self.owners.named(agent.address, known.node) if known else "",
                     connected=agent.connected,
                     epoch_seen=known.epoch_seen if known else 0,
                     ttl_max_s=known.ttl_max_s if known else 0.0,
@@ -224,19 +240,32 @@ class GrpcFleet:
                     keeps_power_limits=known.keeps_power_limits if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
                     marked_steps_max=known.schedule_steps_max if known else 0,
+                    quarantine=agent.quarantine,
+                    conflict=self.owners.conflicts(agent.address),
                 )
             )
-            if known is None:
-                continue
-            for gpu in known.gpus:
-                snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
-                allocation = agent.allocations.get(gpu.uuid)
-                age_s = now_s - taken_s
-                timing = agent.timings.get(gpu.uuid)
-                gpus.append(
-                    GpuView(gpu, agent.address, known.node, snapshot, age_s, allocation, timing)
-                )
+            if known is not None:
+                gpus.extend(self._gpus(agent, known, now_s))
         return FleetState(tuple(nodes), tuple(gpus))
+
+    def _gpus(self, agent: _Agent, known: NodeDescription, now_s: float) -> Iterator[GpuView]:
+        """The GPUs that the agent speaks for."""
+        node = self.owners.named(agent.address, known.node)
+        for gpu in known.gpus:
+            if not self.owners.owns(agent.address, gpu.uuid):
+                continue
+            snapshot, taken_s = agent.snapshots.get(gpu.uuid, (None, float("-inf")))
+            allocation, timing = agent.allocations.get(gpu.uuid), agent.timings.get(gpu.uuid)
+            yield GpuView(
+                gpu,
+                agent.address,
+                node,
+                snapshot,
+                now_s - taken_s,
+                allocation,
+                timing,
+                conflict=self.owners.conflict(gpu.uuid),
+            )
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         taken = tuple(self._reports)
@@ -277,6 +306,8 @@ class GrpcFleet:
             results = codec.decode_results(await call)
         except grpc.aio.AioRpcError as error:
             return (Result("", accepted=False, reason=f"no answer ({_reason(error)})"),)
+        except BadInput as error:
+            return (Result("", accepted=False, reason=f"no valid answer ({error})"),)
         if not all(result.accepted for result in results) and address in self._agents:
             self._agents[address].asked.set()  # a larger epoch may be why
         return results
@@ -290,6 +321,7 @@ class GrpcFleet:
                 async with self._opening:
                     await self._describe(agent)
                 async for tick, arrived_s in self._ticks(agent, stub):
+                    agent.quarantine = ""
                     self._take(agent, tick, arrived_s)
                     backoff_s = BACKOFF_S_MIN
                     if agent.asked.is_set() or arrived_s - agent.described_s > DESCRIBE_EVERY_S:
@@ -299,6 +331,8 @@ class GrpcFleet:
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
                 agent.error = _reason(error)
+            except BadInput as error:
+                backoff_s = self._quarantine(agent, str(error))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not agent.silent or (task is not None and task.cancelling()):
@@ -309,6 +343,16 @@ class GrpcFleet:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 
+    def _quarantine(self, agent: _Agent, why: str) -> float:
+        """Believes nothing of the agent any more. Returns for how many seconds."""
+        now_s = time.monotonic()
+        forgiven = now_s - agent.offended_s > 2.0 * QUARANTINE_S_MAX
+        agent.offences = 0 if forgiven else min(agent.offences + 1, 16)
+        agent.offended_s = now_s
+        agent.quarantine = agent.error = why
+        agent.snapshots, agent.allocations, agent.timings, agent.faults = {}, {}, {}, ()
+        return float(min(QUARANTINE_S * 2.0**agent.offences, QUARANTINE_S_MAX))
+
     async def _describe(self, agent: _Agent) -> None:
         agent.asked.clear()
         request = pb.DescribeRequest()
@@ -316,7 +360,11 @@ class GrpcFleet:
         agent.description = codec.decode_node(answer)
         agent.described_s = time.monotonic()
         agent.stopped = agent.description.stopped
-        known = {gpu.uuid for gpu in agent.description.gpus}
+        known = frozenset([gpu.uuid for gpu in agent.description.gpus])
+        self.owners.claim(
+            agent.address, agent.description.node, known, self._agents, agent.described_s
+        )
+        agent.quota.keep_only(known)
         for gone in [uuid for uuid in agent.snapshots if uuid not in known]:
             del agent.snapshots[gone]
 
@@ -331,11 +379,34 @@ class GrpcFleet:
                 message = await call.read()
                 if not isinstance(message, pb.WatchResponse):  # grpc.aio.EOF
                     return
-                agent.quiet_s = 0.0
-                yield codec.decode_tick(message), time.monotonic()
+                agent.quiet_s, now_s = 0.0, time.monotonic()
+                yield self._checked(agent, message, now_s), now_s
         finally:
             agent.stream = None
             call.cancel()
+
+    def _checked(self, agent: _Agent, message: pb.WatchResponse, now_s: float) -> WatchTick:
+        """What the agent may say of it: about its own GPUs, within its quota. Raises BadInput."""
+        known = agent.description.gpus if agent.description else ()
+        flood = agent.quota.flood(message.ByteSize(), len(known), now_s)
+        if flood:
+            raise BadInput(f"agent {agent.address}", flood)
+        tick, address, owns = codec.decode_tick(message), agent.address, self.owners.owns
+        dropped = agent.quota.dropped
+        reports = tuple(
+            report
+            for report, raw in zip(tick.reports, message.reports, strict=True)
+            if owns(address, report.uuid)
+            and agent.quota.has_room(report.uuid, raw.ByteSize(), now_s)
+        )
+        return replace(
+            tick,
+            gpus=tuple([one for one in tick.gpus if owns(address, one.uuid)]),
+            reports=reports,
+            reports_dropped=tick.reports_dropped + agent.quota.dropped - dropped,
+            allocations=tuple([one for one in tick.allocations if owns(address, one.uuid)]),
+            timings=tuple([one for one in tick.timings if owns(address, one.uuid)]),
+        )
 
     async def _end_silent_streams(self) -> None:
         """Ends streams whose socket was silent; one look counts no more than its own length, so

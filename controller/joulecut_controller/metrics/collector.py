@@ -71,7 +71,7 @@ class BoardCollector(Collector):
         limits = board.power_limits if board else None
         yield from _limits(limits if limits and limits.budget_w else None)
         yield _gauge(m.PRIOR_ERROR, [])
-        yield _agents(board)
+        yield from _agents(board)
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
         """Counters never fall: under a plan that costs energy they stand still. The board shows
@@ -101,7 +101,7 @@ class StandbyCollector(Collector):
         """See prometheus_client.registry.Collector."""
         yield _build()
         yield _gauge(m.CONTROLLER_LEADER, [((), 0.0)])
-        yield _agents(self._board)
+        yield from _agents(self._board)
 
 
 def _build() -> Family:
@@ -121,11 +121,16 @@ def _limits(limits: PowerLimits | None) -> Iterator[Family]:
     yield _gauge(m.POWER_BUDGET_BEST_EFFORT, uncertain)
 
 
-def _agents(board: Board | None) -> Family:
+def _agents(board: Board | None) -> Iterator[Family]:
     nodes = board.view.nodes if board else ()
     connected = sum(node.connected for node in nodes)
     states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
-    return _gauge(m.RECONCILE_AGENTS, states)
+    yield _gauge(m.RECONCILE_AGENTS, states)
+    causes = [
+        (("quarantine",), float(sum(bool(node.quarantine) for node in nodes))),
+        (("conflict",), float(sum(bool(node.conflict) for node in nodes))),
+    ]
+    yield _gauge(m.RECONCILE_DISTRUSTED, causes)
 
 
 def _bare(metric: m.Metric) -> str:

@@ -11,7 +11,6 @@ from itertools import chain
 from joulecut_controller.policy.owner import (
     KUBERNETES,
     SLURM,
-    SLURM_NAME,
     Instance,
     instance_of,
     matches,
@@ -20,6 +19,7 @@ from joulecut_controller.policy.owner import (
 )
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.view import GpuView
+from joulecut_wire import slurm
 
 NAMED_MAX = 3  # jobs named in one line
 # The GPUs of each running job, in groups that all entries of the policy treat alike.
@@ -81,7 +81,8 @@ def _by_owner(policy: Policy, gpus: Mapping[str, GpuView]) -> Owners:
     owners: dict[Instance, dict[Hashable, list[str]]] = {}
     if not any(job.found_by_allocation for job in policy.jobs):
         return owners
-    keys = {SLURM_NAME, *(key for job in policy.jobs if job.pods for key, _ in job.pods.labels)}
+    keys = {key for job in policy.jobs if job.pods for key, _ in job.pods.labels}
+    keys.update(slurm.LABELS.values())
     for uuid, gpu in gpus.items():
         given = gpu.allocation
         if given is not None:
@@ -156,7 +157,7 @@ def _absent(job: JobPolicy, gpus: Mapping[str, GpuView]) -> str:
     if job.pods is not None and job.pods.labels and not any(one.labels for one in reported):
         return f"{what} (the agents do not know labels: attribution.kubernetes.pods)"
     if job.slurm is not None and job.slurm.job_name:
-        nameless = sum(SLURM_NAME not in one.labels for one in reported)
+        nameless = sum(slurm.LABELS["name"] not in one.labels for one in reported)
         if nameless:
             return f"{what} (of {nameless} GPUs given by Slurm the agents know ids, not names)"
     return what

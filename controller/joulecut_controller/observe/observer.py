@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.baseline import Recalled
-from joulecut_controller.observe.iteration_stats import IterationStats, Measured, shape_in
+from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
-from joulecut_controller.observe.placement import Placement, Placements
+from joulecut_controller.observe.placement import Placements
 from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import ReportedShapes
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
-from joulecut_controller.view import GpuView, JobView, View
+from joulecut_controller.view import GpuView, JobState, Placement, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_wire.messages import IterationReport, PipelineShape
@@ -38,9 +38,8 @@ class JobObservation:
     one shape does not hold in another.
     """
 
-    view: JobView
-    placement: Placement
-    measured: Measured
+    job: JobState
+    fresh: Fresh
     shape: str
 
 
@@ -64,6 +63,8 @@ class Observer:
         self._policies: dict[str, JobPolicy] = {}
         self._matches = Matches()
         self._entry_of: dict[str, str] = {}  # of GPUs whose owners say which entry has them
+        self._nodes: dict[str, str] = {}  # by GPU
+        self._listed: dict[str, frozenset[str]] = {}  # nodes of the entries that list their GPUs
         self._stale_s = stale_s
 
     def changed(
@@ -97,20 +98,25 @@ class Observer:
             if job.found_by_allocation
             for uuid in self._matches.of(job.name).uuids
         }
+        self._nodes = {uuid: gpu.node for uuid, gpu in gpus.items()}
+        self._listed = {
+            job.name: frozenset([ref.node for ref in job.gpus]) for job in policy.jobs if job.gpus
+        }
         moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
 
     def route(self, reports: Iterable[ArrivedReport], rates: Iterable[RateSample] = ()) -> Routed:
         """Where owners say which GPUs an entry has, the name that a job gives itself does not
-        count; elsewhere it is all there is. Rates stand for reports of all GPUs of their jobs. What
-        such a job sends itself does not count: two sources would number iterations twice.
+        count, nor where the entry lists GPUs of other nodes; elsewhere it is all there is. Rates
+        stand for reports of all GPUs of their jobs. What such a job sends itself does not count:
+        two sources would number iterations twice.
         """
         by_job: dict[str, list[ArrivedReport]] = {}
         unclaimed: list[ArrivedReport] = []
         for arrived in reports:
             entry = self._entry_of.get(arrived.report.uuid, arrived.report.job)
             known = self._policies.get(entry)
-            if known is None:
+            if known is None or self._is_elsewhere(entry, arrived.report.uuid):
                 unclaimed.append(arrived)
             elif not known.rate:
                 by_job.setdefault(entry, []).append(arrived)
@@ -123,6 +129,11 @@ class Observer:
                 arrived = ArrivedReport(report, one.arrived_s, one.span_s)
                 by_job.setdefault(one.job, []).append(arrived)
         return Routed(by_job, tuple(unclaimed))
+
+    def _is_elsewhere(self, entry: str, uuid: str) -> bool:
+        """Whether the GPU is on a node of which the entry lists none."""
+        nodes, node = self._listed.get(entry), self._nodes.get(uuid)
+        return nodes is not None and node is not None and node not in nodes
 
     def gpus_of(self, job: str, reports: Iterable[ArrivedReport]) -> frozenset[str]:
         """The GPUs that a look at the job needs, with those of its newest reports."""
@@ -186,7 +197,7 @@ class Observer:
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
         shape = self._shape(policy, placement)
-        measured = self._stats.fold(
+        measured, fresh = self._stats.fold(
             policy.name,
             placement.stages,
             reports,
@@ -208,33 +219,16 @@ class Observer:
             policy = replace(policy, mode="recommend")
         if measured.operations_reported is False and _learnt_online(policy):
             policy = replace(policy, profile=None)
-        view = JobView(
+        job = JobState(
             policy=policy,
-            stages=placement.stages,
-            loads=measured.loads,
-            baseline=measured.baseline,
-            current=measured.current,
+            placement=placement,
+            measured=measured,
             generation_running=_generation(policy.name, placement, gpus),
-            peer_iteration_time_s=measured.peer_iteration_time_s,
-            report_age_s=placement.report_age_s,
-            rate_source=placement.source,
-            complaint=placement.complaint,
             running=running,
-            external_lock=measured.external_lock,
             reservation=reservation,
             hindrance=hindrance,
-            reports_refused=measured.refused,
-            groups=placement.groups,
-            pipelines=placement.pipelines,
-            time_ratios=measured.time_ratios,
-            traces=measured.traces,
-            newest=measured.newest,
-            newest_at_default=measured.newest_at_default,
-            drift=measured.drift,
-            phase=measured.phase,
-            phases_s=measured.phases_s,
         )
-        return JobObservation(view, placement, measured, shape_in(shape, measured.phase))
+        return JobObservation(job, fresh, shape_in(shape, measured.phase))
 
     def _shape(self, policy: JobPolicy, placement: Placement) -> str:
         known = self._shapes.get(policy.name)

@@ -9,7 +9,14 @@ reason; an entry's own target stays where a word against it is refused. Pure.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from joulecut_controller.policy.owner import KUBERNETES, SLURM, Instance, instance_of, matches
+from joulecut_controller.policy.owner import (
+    KUBERNETES,
+    SLURM,
+    Instance,
+    instance_of,
+    matches,
+    matches_slurm,
+)
 from joulecut_controller.policy.owner import shared as has_several_owners
 from joulecut_controller.policy.policy import (
     SLOWDOWN,
@@ -114,6 +121,8 @@ def _copy(
         slo = f"entry {words.policy} {why}"
     elif template is None:
         slo = f"the policy has no entry {_shown(words.policy)}"
+    elif (only := template.opt_in.slurm) and not matches_slurm(only, words.owner):
+        slo = f"entry {words.policy} is for Slurm jobs with {only.shown}"
     else:
         slo = _target(template, words)
     if template is None or isinstance(slo, str):

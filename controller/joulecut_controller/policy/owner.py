@@ -7,12 +7,12 @@ alone. Pure.
 
 from dataclasses import dataclass
 
-from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.policy.policy import JobPolicy, SlurmJobMatch
+from joulecut_wire import slurm
 from joulecut_wire.messages import Allocation
 
-KUBERNETES, SLURM, REPORT = "kubernetes", "slurm", "report"  # as agents name their sources
+KUBERNETES, SLURM, REPORT = "kubernetes", slurm.SOURCE, "report"  # as agents name their sources
 SHARED = "shared"  # the job of a GPU with several owners
-SLURM_ID, SLURM_NAME = "slurm_job_id", "slurm_job_name"  # labels of a Slurm job's GPU
 # What pods of one StatefulSet, DaemonSet or Deployment have in common, where no label names a job.
 REVISIONS = ("controller-revision-hash", "pod-template-hash")
 
@@ -32,7 +32,11 @@ class Instance:
 
 def shared(allocation: Allocation) -> bool:
     """Whether the GPU has several owners: then no namespace, pod or labels are set."""
-    return allocation.job == SHARED and not allocation.pod and SLURM_ID not in allocation.labels
+    return (
+        allocation.job == SHARED
+        and not allocation.pod
+        and slurm.LABELS["id"] not in allocation.labels
+    )
 
 
 def instance_of(allocation: Allocation) -> Instance:
@@ -65,11 +69,20 @@ def matches(job: JobPolicy, allocation: Allocation) -> bool:
             and job.pods.job in ("", instance_of(allocation).job)
             and all(allocation.labels.get(key) == value for key, value in job.pods.labels)
         )
-    if job.slurm is None or allocation.source != SLURM:
-        return False
-    if job.slurm.job_id:
-        return allocation.job == job.slurm.job_id
-    return allocation.labels.get(SLURM_NAME) == job.slurm.job_name
+    return job.slurm is not None and matches_slurm(job.slurm, allocation)
+
+
+def matches_slurm(wanted: SlurmJobMatch, allocation: Allocation) -> bool:
+    """Whether this GPU belongs to a Slurm job that is wanted."""
+    running = slurm.of_labels(allocation.labels)
+    pairs = (
+        (wanted.job_id, allocation.job),
+        (wanted.job_name, running.name),
+        (wanted.user, running.user),
+        (wanted.account, running.account),
+        (wanted.partition, running.partition),
+    )
+    return allocation.source == SLURM and all(word in ("", known) for word, known in pairs)
 
 
 def foreign(job: JobPolicy, running: Instance | None, allocation: Allocation | None) -> str:
@@ -96,4 +109,4 @@ def wanted(job: JobPolicy) -> str:
         return f"pods in namespace {job.pods.namespace}" + (f" with {labels}" if labels else "")
     if job.slurm is not None and job.slurm.job_id:
         return f"Slurm job {job.slurm.job_id}"
-    return f"Slurm jobs named {job.slurm.job_name}" if job.slurm else "its own reports"
+    return f"Slurm jobs with {job.slurm.shown}" if job.slurm else "its own reports"

@@ -195,15 +195,28 @@ def _slurm_id(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobMatch:
-    """Slurm jobs of this name, or the one of this id; exactly one is given."""
+    """The Slurm job of this id, or those of this name, user, account and partition, as far as
+    they are given.
+    """
 
     job_name: str = key(text(253, "a name"), "")
     job_id: str = key(_slurm_id, "")
+    user: str = key(text(253, "a name"), "")
+    account: str = key(text(253, "a name"), "")
+    partition: str = key(text(253, "a name"), "")
+
+    @property
+    def shown(self) -> str:
+        """As written in the policy: `job_name: gpt3, user: alice`."""
+        names = (field.name for field in fields(self))
+        return ", ".join(f"{name}: {word}" for name in names if (word := getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True)
 class OptIn:
-    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own."""
+    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own;
+    with `slurm`, only these Slurm jobs may ask.
+    """
 
     allow: bool = key(
         flag,
@@ -219,6 +232,12 @@ class OptIn:
         takes="0% to 100%",
         meaning="the largest `max_slowdown` that a job may ask for; needs `allow: true`. Default: "
         "the entry's own",
+    )
+    slurm: SlurmJobMatch | None = key(
+        SlurmJobMatch,
+        None,
+        takes="as `match.slurm`",
+        meaning="only these Slurm jobs may ask for the template",
     )
 
 

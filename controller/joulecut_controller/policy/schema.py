@@ -74,7 +74,8 @@ class Match:
     slurm: SlurmJobMatch | None = key(
         SlurmJobMatch,
         None,
-        takes='`{job_id: "4711"}` or `{job_name: gpt3}`',
+        takes='`{job_id: "4711"}`, or some of '
+        "`{job_name: gpt3, user: alice, account: bio, partition: gpu}`",
         meaning="GPUs of this Slurm job",
     )
     gpus: tuple[tuple[GpuRef, ...], ...] | None = key(
@@ -311,8 +312,8 @@ class JobKeys:
         "",
         default="none",
         takes="a name",
-        meaning="a team or a Slurm account, for [reports](savings.md). Default: the job's "
-        "Kubernetes namespace",
+        meaning="a team, for [reports](savings.md). Default: the job's Kubernetes namespace or "
+        "Slurm account",
     )
     opt_in: OptIn = key(OptIn, OptIn())
 

@@ -7,7 +7,7 @@ does not exist.
 
 from collections.abc import Iterator
 
-from joulecut_controller.policy.policy import GpuRef
+from joulecut_controller.policy.policy import GpuRef, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import RANK_SOURCES, JobKeys, PolicyKeys
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL
@@ -100,10 +100,8 @@ def _match(job: JobKeys, path: KeyPath) -> Iterator[Place]:
         yield Place(
             (*place, extra), f"contradicts {given[0]}", f"exactly one of {', '.join(MATCHES)}"
         )
-    slurm = job.match.slurm
-    if slurm is not None and bool(slurm.job_name) == bool(slurm.job_id):
-        what = "a name beside an id" if slurm.job_id else "nothing to match"
-        yield Place((*place, "slurm"), what, "exactly one of job_name, job_id")
+    if job.match.slurm is not None:
+        yield from _slurm(job.match.slurm, (*place, "slurm"))
     if job.match.gpus == ():
         yield Place((*place, "gpus"), "an empty list", "at least one GPU")
 
@@ -209,6 +207,12 @@ def _verify(job: JobKeys, path: KeyPath) -> Iterator[Place]:
         )
 
 
+def _slurm(match: SlurmJobMatch, place: KeyPath) -> Iterator[Place]:
+    if match == SlurmJobMatch() or (match.job_id and match != SlurmJobMatch(job_id=match.job_id)):
+        what = "a word beside an id" if match.job_id else "nothing to match"
+        yield Place(place, what, "job_id alone, or job_name, user, account, partition")
+
+
 def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     place, most = (*path, "opt_in"), job.opt_in.max_slowdown
     if most is not None and not job.opt_in.allow:
@@ -219,6 +223,10 @@ def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
             "bounds a max_slowdown, and the job has another target",
             "slo.max_slowdown",
         )
+    if job.opt_in.slurm is not None:
+        yield from _slurm(job.opt_in.slurm, (*place, "slurm"))
+        if not job.opt_in.allow or job.match is not None:
+            yield Place((*place, "slurm"), "is for templates", "allow: true, and no match")
     if job.opt_in.allow and job.match is not None and job.match.gpus:
         yield Place(
             (*place, "allow"),

@@ -9,6 +9,7 @@ jobs.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from joulecut_controller.observe.found_jobs import FoundJobs
@@ -20,12 +21,12 @@ from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.leases import overtaken
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
-from joulecut_controller.view import JobView, View
+from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
+from joulecut_wire.errors import Unavailable
 
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
@@ -113,13 +114,14 @@ class Cluster:
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
-        for memory in (self._services.learning, self._services.first_savings):
+        services = self._services
+        for memory in (services.learning, services.first_savings, services.energy):
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
 
     async def _observe(self) -> set[str]:
-        """The cluster as of now. A larger epoch anywhere means that another controller leads.
-        Returns the jobs that this changes: those whose GPUs moved, or all.
+        """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or
+        all where another controller leads.
         """
         context = self._context
         now_s = context.now_s()
@@ -130,12 +132,30 @@ class Cluster:
         seen, moved = context.observer.arrange(self.policy, state, now_s)
         faults = self._rates.faults(now_s) if self._rates else ()
         self.seen = replace(seen, rate_faults=faults)
-        lost = overtaken(state.nodes, context.epoch)
+        self._services.energy.look(self.seen, context.unix_s())
+        lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
             return set(self._jobs)
         return moved
+
+    async def _overtaken(self, nodes: Iterable[NodeView]) -> str:
+        """Why this term is over; empty while it is not. An agent that shows a newer term is asked
+        nothing: the store says whether one was begun.
+        """
+        epoch, store = self._context.epoch, self._context.store
+        newer = next((node for node in nodes if node.epoch_seen > epoch), None)
+        given = 0
+        if newer is not None:
+            with suppress(Unavailable):  # the leader lock, which is in the store, ends the term
+                given = await asyncio.to_thread(store.epoch)
+        if newer is None or given <= epoch:
+            return ""
+        return (
+            f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
+            f"this one is {epoch}; nothing is commanded until this controller is restarted"
+        )
 
     def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
         """The deadline that the power budget sets for each job. Returns those whose changed."""
@@ -156,16 +176,14 @@ class Cluster:
 
     def _least_w_without_job(self, observations: Mapping[str, JobObservation]) -> float:
         """What GPUs without a job take of a power budget: their least limits, and their hosts."""
-        at_work = {
-            uuid for one in observations.values() for uuids in one.view.stages for uuid in uuids
-        }
+        at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         return sum(
             gpu.description.power_limit_min_w + self.policy.cost.host_power_w
             for uuid, gpu in self.seen.gpus.items()
             if uuid not in at_work
         )
 
-    def view(self, jobs: Iterable[JobView]) -> View:
+    def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
         now_s = self.seen.now_s if self.begun else self._context.now_s()
         return replace(self.seen, now_s=now_s, jobs=tuple(jobs))
@@ -175,12 +193,12 @@ class Cluster:
     ) -> None:
         """The next step towards the power limits that keep the budget."""
         services = self._services
-        view = self.view(observation.view for observation in observations.values())
+        view = self.view(observation.job for observation in observations.values())
         if not services.power_budget.needed(self.policy, view):
             return
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():
-            state, stages = self._jobs[name].rollout.state, observation.view.stages
+            state, stages = self._jobs[name].rollout.state, observation.job.placement.stages
             needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
             needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
             if state.costs and needed:
@@ -197,6 +215,7 @@ class Cluster:
         if not self._context.leases.lost:
             await services.learning.step(self._context.now_s())
             await services.first_savings.save()
+            await services.energy.save(self._context.unix_s())
             services.holds.refresh()
 
 

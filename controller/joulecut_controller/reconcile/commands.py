@@ -5,7 +5,7 @@ reported; their leases run out.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Protocol
 
@@ -39,10 +39,14 @@ class Commands:
         jobs: Mapping[str, Releasing],
         view: Callable[[], View | None],
         executed: Callable[[str], None],
+        adopt: Callable[[str], Sequence[str]],
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
     ) -> None:
-        """`executed` is called with the job of each command, or "" for several."""
+        """`executed` is called with the job of each command, or "" for several. `adopt` gives a
+        node the GPUs in conflict that it shows, and returns them.
+        """
+        self._adopt = adopt
         self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
         self._jobs, self._view = jobs, view
         self._executed, self._now_s, self._unix_s = executed, now_s, unix_s
@@ -64,7 +68,10 @@ class Commands:
         if refusal:
             return Done(refusal, "unknown")
         try:
-            done = self._resume(order) if order.op == "resume" else await self._stop(order)
+            if order.op == "adopt":
+                done = self._settle(order.node)
+            else:
+                done = self._resume(order) if order.op == "resume" else await self._stop(order)
             if done.refused:
                 return done
             self._audit.note(
@@ -128,6 +135,13 @@ class Commands:
             said += f"; still held: {_some(left)}"
         return Done(said, jobs=tuple(sorted({hold.job for hold in ended} - {ALL})))
 
+    def _settle(self, node: str) -> Done:
+        """The GPUs that this node shows beside another are its own."""
+        uuids = self._adopt(node)
+        if not uuids:
+            return Done(f"{node} shows no GPU that another node shows as well", "conflict")
+        return Done(f"{_some(uuids)}: of node {node} from now on", gpus=len(uuids))
+
     async def _stop(self, order: Order) -> Done:
         """Sets the hold, then releases the GPUs; a restore clears every lease on them."""
         jobs, error = self._jobs_of(order), ""
@@ -167,7 +181,7 @@ class Commands:
         view = self._view()
         for seen in view.jobs if view else ():
             if seen.policy.name == job:
-                found.update(uuid for stage in seen.stages for uuid in stage)
+                found.update(uuid for stage in seen.placement.stages for uuid in stage)
         return found
 
     def _gpus(self) -> tuple[GpuView, ...]:

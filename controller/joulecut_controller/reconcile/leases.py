@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
-from joulecut_wire.errors import JoulecutError
 from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
 
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
@@ -312,38 +311,16 @@ def _refusals(addresses: Sequence[str], answers: Sequence[tuple[Result, ...]]) -
 EPOCH_MAX = 2**32  # a controller started every second for 136 years
 
 
-class ImpossibleEpoch(JoulecutError):
-    """An epoch that no controller can have reached. Needs an operator; no retry helps."""
+def confirmed_epoch(nodes: Iterable[NodeView], stored: int) -> int:
+    """The term that a new one must exceed. `stored` is the newest of the store, 0 without one.
 
-
-def impossible_epoch(nodes: Iterable[NodeView]) -> str:
-    """What an operator has to do where an agent has seen an impossible epoch; else empty.
-
-    Epochs count starts of controllers. A huge one was sent by something else, and would shut out
-    every later controller.
+    A lost or older store is behind the agents. Of three numbers or more, one alone is not believed:
+    the second largest counts. A number that most others would refuse to follow never counts.
     """
-    nodes = tuple(nodes)
-    least = min((node.epoch_seen for node in nodes if node.epoch_seen), default=0)
-    highest = min(EPOCH_MAX, least + 2**20 - 1)  # all others would refuse the term after it
-    node = next((node for node in nodes if node.epoch_seen > highest), None)
-    if node is None:
-        return ""
-    return (
-        f"agent {node.address} has seen term {node.epoch_seen}, which no controller can have "
-        "reached: run joulecut-agent reset-epoch on that node"
-    )
-
-
-def overtaken(nodes: Iterable[NodeView], epoch: int) -> str:
-    """Why a controller of this epoch must send no more commands; empty where it may."""
-    nodes = tuple(nodes)
-    newer = next((node for node in nodes if node.epoch_seen > epoch), None)
-    if newer is None:
-        return ""
-    strange = impossible_epoch(nodes)
-    if strange:
-        return f"{strange}; nothing is commanded until this controller is restarted"
-    return (
-        f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
-        f"this one is {epoch}; nothing is commanded until this controller is restarted"
-    )
+    seen = sorted(node.epoch_seen for node in nodes if node.epoch_seen)
+    known = sorted((*seen, stored) if stored else seen)
+    highest = min(EPOCH_MAX, known[(len(known) - 1) // 2] + 2**20 - 1) if known else 0
+    known = [epoch for epoch in known if epoch <= highest]
+    if not known:
+        return 0
+    return known[-2] if len(known) > 2 else known[-1]

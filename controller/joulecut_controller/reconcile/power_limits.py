@@ -60,7 +60,8 @@ class _Seen:
     """One GPU of this process; times are monotonic.
 
     A reading counts from `shown_s` on: some time after the newest command was answered, infinite
-    while it is not. `awaited`: no reading has followed that answer yet.
+    while it is not. `awaited`: no reading has followed that answer yet. `energy_j` is the last
+    reading's counter, which a driver that is loaded again begins at 0.
     """
 
     limit: _Limit
@@ -70,6 +71,8 @@ class _Seen:
     busy_s: float = float("-inf")
     external_until_s: float = float("-inf")  # another writer raised the limit
     refused: str = ""
+    energy_j: float = 0.0
+    reloaded_s: float = float("-inf")
 
 
 class PowerBudget:
@@ -156,19 +159,34 @@ class PowerBudget:
 
     def _look(self, view: View) -> None:
         """What the nodes show now."""
+        at_default = self._all_at_default(view)
         for uuid, gpu in view.gpus.items():
             seen, shown = self._gpus.get(uuid), gpu.snapshot
             if seen is None:
                 default_w = gpu.description.power_limit_default_w
                 seen = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
             if shown is not None and view.now_s - gpu.age_s > seen.shown_s:
+                if _reloaded(seen, gpu, shown, view.now_s, at_once=gpu.address in at_default):
+                    never_s = float("-inf")
+                    seen = replace(seen, external_until_s=never_s, reloaded_s=view.now_s)
                 seen = _read_back(seen, gpu, shown, view.now_s)
+            if shown is not None and shown.energy_j is not None:
+                seen = replace(seen, energy_j=shown.energy_j)
             if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
         here = {node.address for node in view.nodes}
         for uuid in [u for u, seen in self._gpus.items() if seen.address not in here]:
             del self._gpus[uuid]
+
+    def _all_at_default(self, view: View) -> set[str]:
+        """Agents of several limited GPUs that all show the card's own limit now."""
+        limited: dict[str, list[bool]] = {}
+        for uuid, seen in self._gpus.items():
+            gpu = view.gpus.get(uuid)
+            if seen.limit.set_w and gpu is not None:
+                limited.setdefault(gpu.address, []).append(_at_default(gpu))
+        return {address for address, shown in limited.items() if len(shown) > 1 and all(shown)}
 
     def _limited(
         self,
@@ -178,7 +196,9 @@ class PowerBudget:
         held: Mapping[str, Hold],
     ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
-        job_of = {u: job.policy.name for job in view.jobs for stage in job.stages for u in stage}
+        job_of = {
+            u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
+        }
         mode_of = {job.name: job.mode for job in policy.jobs}
         gpus = []
         for uuid, seen in self._gpus.items():
@@ -354,11 +374,30 @@ def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _
     if abs(kept_w - now_w) <= POWER_SLACK_W:  # a refused command changed nothing
         return replace(seen, limit=_Limit(limit.found_w, now_w, now_w))
     until_s = seen.external_until_s
-    # A driver reload forgets the limit, and its keeper then keeps none: that is no other writer.
     raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and kept_w
-    if raised and until_s <= now_s:
+    if raised and seen.reloaded_s < now_s and until_s <= now_s:
         until_s = now_s + EXTERNAL_S
     return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
+
+
+def _reloaded(
+    seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float, *, at_once: bool
+) -> bool:
+    """Whether the driver was loaded again since the last reading, and forgot the limit.
+
+    A person who raises it leaves the energy counter alone. Where that shows nothing, all limits of
+    a node at their default at once are a reload, and a person's wish where they are again so soon.
+    """
+    if not _at_default(gpu):
+        return False
+    begun_again = shown.energy_j is not None and shown.energy_j < seen.energy_j
+    return begun_again or (at_once and now_s - seen.reloaded_s > EXTERNAL_S)
+
+
+def _at_default(gpu: GpuView) -> bool:
+    """Whether the card's own limit is in force, as after the driver was loaded."""
+    limit_w = gpu.snapshot.power_limit_enforced_w if gpu.snapshot else None
+    return limit_w is not None and not gpu.power_limited
 
 
 def _any_kept(view: View) -> bool:

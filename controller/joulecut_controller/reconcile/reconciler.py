@@ -30,6 +30,7 @@ from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
@@ -83,6 +84,7 @@ class Reconciler:
         unready: Callable[[], str] = lambda: "",
         rates: Rates | None = None,
         reports: Sequence[ArrivedReport] = (),
+        adopt: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """`planners` compute for plans, `background` for all else; `unready` says why no plan can
         be made yet. `reports` came before the term: they say where jobs run. `learnt` is the stored
@@ -149,6 +151,7 @@ class Reconciler:
             jobs=self._jobs,
             view=lambda: self.board.view if self.board else None,
             executed=self._ordered,
+            adopt=adopt,
             now_s=now_s,
             unix_s=unix_s,
         )
@@ -367,4 +370,5 @@ def _job_services(
         breakers=Breakers(holds, audit, lag_s),
         default_windows=DefaultWindows(StoredBook(store, audit), lag_s=lag_s),
         first_savings=FirstSavings(store, audit, background),
+        energy=EnergyBook(store, audit),
     )

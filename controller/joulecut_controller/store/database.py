@@ -133,6 +133,9 @@ class DatabaseStore:
     def next_epoch(self, at_least: int) -> int:
         return self._count("epoch", at_least)
 
+    def epoch(self) -> int:
+        return self._transactions.given()
+
     def next_generation(self) -> int:
         return self._count("generation", 0)
 

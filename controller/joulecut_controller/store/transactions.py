@@ -33,6 +33,11 @@ class Transactions:
         """Refuses writes once a newer term was given out; 0 removes the fence."""
         self._term = term
 
+    def given(self) -> int:
+        """The newest term given out. Raises Unavailable."""
+        with self.reading() as connection:
+            return connection.execute(_TERM).scalar_one_or_none() or 0
+
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction; durable at its end. Raises Unavailable."""

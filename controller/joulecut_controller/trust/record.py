@@ -3,10 +3,12 @@
 Units are in the keys; an interval is three numbers; an unknown value is null.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.receipt import Change, Receipt
 from joulecut_controller.trust.report import JobReport, Report, Sum
@@ -33,6 +35,19 @@ def report_json(report: Report, *, points: bool = False) -> Json:
         "jobs": [job_json(job, points=each if points else 0) for job in report.jobs],
         "tenants": [_sum(tenant) for tenant in report.tenants],
         "total": _sum(report.total),
+        "energy": report.energy and _energy(report.energy),
+    }
+
+
+def _energy(sheet: Sheet) -> Json:
+    """Owners, idle and unknown add up to the boards' counters."""
+    return {
+        "since_unix_s": sheet.since_unix_s,
+        "until_unix_s": sheet.until_unix_s,
+        "owners": [
+            asdict(payer) | {"energy_j": joules} for payer, joules in sorted(sheet.joules.items())
+        ],
+        "total_j": math.fsum(sheet.joules.values()),
     }
 
 

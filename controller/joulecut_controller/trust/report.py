@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
@@ -80,6 +81,7 @@ class Report:
     tenants: tuple[Sum, ...]
     total: Sum
     truncated: bool = False
+    energy: Sheet | None = None  # of all GPUs by owner; None where none was booked
 
 
 def report(
@@ -90,6 +92,7 @@ def report(
     prices: Prices,
     known: Mapping[str, Known],
     truncated: bool = False,
+    energy: Sheet | None = None,
 ) -> Report:
     """Of the windows that ended in the period. `known` are the jobs of a policy: those without
     a window are in the report too, with what would have to be done.
@@ -113,6 +116,7 @@ def report(
         ),
         total=_sum("all", jobs, prices),
         truncated=truncated,
+        energy=energy,
     )
 
 

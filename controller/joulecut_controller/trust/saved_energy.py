@@ -16,11 +16,11 @@ from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.level import Level, Point
 from joulecut_controller.trust.measured_windows import TimedWindow
 from joulecut_controller.trust.seen import PlanInForce
+from joulecut_wire.assumed import COUNTER_STEP_S
 
 # A window before the warm-up has cooler GPUs than default clocks have in the long run: 5 K and
 # 0.15 %/K of leakage, half of it in the mean of a window.
 COLD_SD = 0.004
-COUNTER_STEP_S = 0.1  # energy counters move in such steps
 CREDITS_KEPT = (
     128  # half a day of windows; after that a default window to come changes nothing any more
 )

@@ -31,14 +31,15 @@ from joulecut_controller.trust.paired_difference import (
     usable_windows,
 )
 from joulecut_controller.trust.window import MeasuredWindow
+from joulecut_wire.assumed import COUNTER_STEP_S
 
 HOLDOUTS_MIN = 3  # two differ by chance as little as they like, and Student's factor is 12.7
 LOG_HALF_WIDTH_MAX = 0.35  # beyond minus thirty to plus forty per cent nothing was measured
 CHANCE_PAIRS_MAX = 0.2  # of pairs: at a share of 5 % one in forty meets by lot, at 20 % two in five
 POINT = 0.01  # width of the interval that is promised: one point from end to end
-# A counter that moves in steps of 0.1 s leaves up to one of them at either end of a window:
-# the difference of two uniform errors.
-COUNTER_STEP_SD_S = 0.1 / math.sqrt(6.0)
+# A counter leaves up to one of its steps at either end of a window: the difference of two uniform
+# errors.
+COUNTER_STEP_SD_S = COUNTER_STEP_S / math.sqrt(6.0)
 
 
 @dataclass(frozen=True, slots=True)

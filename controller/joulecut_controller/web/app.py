@@ -163,6 +163,7 @@ def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
         "pause": commands.pause_all,
         "resume": commands.resume_all,
         "restore": commands.restore,
+        "adopt": commands.adopt,
     }
     return [Route(PREFIX + path, do, methods=["POST"]) for path, do in posted.items()]
 

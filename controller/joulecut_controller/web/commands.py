@@ -1,4 +1,4 @@
-"""The routes that change state: pause, resume, restore.
+"""The routes that change state: pause, resume, restore, adopt.
 
 The sender is identified by the loopback interface, a user's password or a client certificate. A
 page of another site in the same browser has that access as well, so a command must carry what such
@@ -33,7 +33,7 @@ PREFIX = "/api/v1/"
 # The outcome of a command.
 DONE = Answer(
     "Done",
-    op=Key({"enum": ["pause", "resume", "restore"]}).given,
+    op=Key({"enum": ["pause", "resume", "restore", "adopt"]}).given,
     complete=FLAG,
     sentence=TEXT,
     jobs=listed(TEXT),
@@ -91,6 +91,9 @@ class Commands:
     async def restore(self, request: Request) -> Response:
         return await self._named("restore", request, ("job", "node", "all"))
 
+    async def adopt(self, request: Request) -> Response:
+        return await self._named("adopt", request, ("node",))
+
     async def _one(self, op: Op, request: Request) -> Response:
         by = sender(request, self._web)
         body = _checked(await body_of(request), ())
@@ -138,7 +141,7 @@ def is_command(path: str) -> bool:
         return False
     last = rest.rpartition("/")[2]
     return (
-        rest in ("pause", "resume", "restore")
+        rest in ("pause", "resume", "restore", "adopt")
         or (rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume"))
         or (rest.startswith("profiles/") and rest.count("/") < 3)
     )

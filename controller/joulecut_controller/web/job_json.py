@@ -13,7 +13,7 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.policy.policy import JobPolicy, Mode
-from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.view import GpuView, JobState, View, Window
 from joulecut_controller.web.answer import (
     CLOCK,
     COUNT,
@@ -194,7 +194,7 @@ PLAN = Answer(
 
 def _saved_ratio(job: JobBoard) -> float | None:
     """By the current window against the baseline."""
-    baseline, current = job.view.baseline, job.view.current
+    baseline, current = job.view.measured.baseline, job.view.measured.current
     if baseline and current and baseline.energy_j and current.energy_j is not None:
         return 1.0 - current.energy_j / baseline.energy_j
     return None
@@ -239,7 +239,7 @@ JOB = Answer(
     mode=MODE,
     found=FLAG.at("view.policy.found").more,  # no line of the policy names it
     sentence=TEXT,
-    complaint=TEXT.at("view.complaint"),
+    complaint=TEXT.at("view.placement.complaint"),
     holds=listed(HOLD),
     breaker_trips=COUNT.at("trips"),
     slo=SLO.key.given,
@@ -253,17 +253,17 @@ JOB = Answer(
     profile=WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
     evidence=Answer(level=TEXT, text=TEXT).key.given,
     hindrance=TEXT.at("view.hindrance"),  # why no command could be sent now
-    phase=PHASE.key.at("view"),
+    phase=PHASE.key.at("view.measured"),
     vetoes=listed(VETO),
-    report_age_s=NUMBER.at("view.report_age_s"),
+    report_age_s=NUMBER.at("view.placement.report_age_s"),
     report_faults=listed(FAULT).given,
     delay=maybe(DELAY),
-    peer_iteration_time_s=NUMBER.at("view.peer_iteration_time_s"),
+    peer_iteration_time_s=NUMBER.at("view.measured.peer_iteration_time_s"),
     generation_running=COUNT.at("view.generation_running"),
-    baseline=maybe(WINDOW).at("view.baseline"),
-    foreign_lock=TEXT.at("view.external_lock").more,  # why no baseline is measured
+    baseline=maybe(WINDOW).at("view.measured.baseline"),
+    foreign_lock=TEXT.at("view.measured.external_lock").more,  # why no baseline is measured
     baseline_look=maybe(BASELINE_LOOK).at("default_time"),
-    current=maybe(WINDOW).at("view.current"),
+    current=maybe(WINDOW).at("view.measured.current"),
     measured=MEASURED.key.at(_itself),
     predicted=PREDICTED.key.at(_itself),
     bloat_w=Key(NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
@@ -286,7 +286,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
     assert faults is not None
     return JOB.json(
         job,
-        slo=_slo_json(job.view.policy, job.view.baseline),
+        slo=_slo_json(job.view.policy, job.view.measured.baseline),
         evidence=evidence(job.view),
         report_faults=faults(job_faults(job.view, view)),
         gpus=_clocks_json(job, view) if gpus else [],
@@ -299,11 +299,11 @@ def state_json(job: JobBoard) -> Json:
     return STATE.json(standing(job))
 
 
-def evidence(shown: JobView) -> Json:
+def evidence(shown: JobState) -> Json:
     """Level of the job's reports, which bounds what can be done for it."""
-    if any(load.samples for load in shown.loads):
+    if any(load.samples for load in shown.measured.loads):
         return {"level": "L1", "text": "reports its iterations and the time of its operations"}
-    if number(shown.report_age_s) is not None:
+    if number(shown.placement.report_age_s) is not None:
         return {"level": "L1", "text": "reports its iterations"}
     return {"level": "L0", "text": "no reports, so no clock is changed"}
 
@@ -322,7 +322,7 @@ def _clocks_json(job: JobBoard, view: View) -> list[Json]:
     """Recommended against applied, GPU by GPU, in the order of the stages."""
     actions = {action.uuid: action for action in job.decision.actions} if job.decision else {}
     rows = []
-    for stage, uuids in enumerate(job.view.stages):
+    for stage, uuids in enumerate(job.view.placement.stages):
         for uuid in uuids:
             action, gpu = actions.get(uuid), view.gpus.get(uuid)
             row = {

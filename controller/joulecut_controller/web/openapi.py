@@ -309,6 +309,11 @@ def _paths() -> Json:
             _RESTORED,
             named=False,
         ),
+        "/api/v1/adopt": _post(
+            "gives a node the GPUs that it shows and another node shows as well",
+            _words(node={"type": "string"}),
+            named=False,
+        ),
     }
 
 

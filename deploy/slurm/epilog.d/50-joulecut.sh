@@ -12,7 +12,7 @@ job=${SLURM_JOB_ID:-}
 gpus=$(echo "$gpus" | tr ',' ' ')
 
 umask 022
-case $job in *[!0-9]*) ;; *) rm -f "$dir-comments/$job" ;; esac
+case $job in *[!0-9]*) ;; *) rm -f "$dir-jobs/$job" ;; esac
 (
     flock -w 5 9 || echo "joulecut: $dir stays locked; writing without" >&2
     for gpu in $gpus; do

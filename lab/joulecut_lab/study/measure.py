@@ -8,9 +8,9 @@ when several windows in a row agree, or is marked as not stable.
 from dataclasses import dataclass, field
 
 from joulecut_lab.study.bench import Bench, Done, Reading
+from joulecut_wire.assumed import COUNTER_STEP_S
 from joulecut_wire.errors import Unavailable
 
-COUNTER_STEP_S = 0.1  # the driver refreshes the counter every 100 ms (Zeus)
 POLL_S = 0.01  # around an edge the counter is looked at so often: a tenth of a step
 LOOK_S = 0.25  # between edges clock and temperature are sampled so often
 PASSES_MIN = 3  # in a window, however long one takes

@@ -11,9 +11,9 @@ from math import exp, floor
 
 from joulecut_lab.study.bench import DEFAULT_CLOCK, Done, Machine, Reading, Split
 from joulecut_lab.study.cell import Cell
-from joulecut_lab.study.measure import COUNTER_STEP_S
 from joulecut_sim.layer import memory_bytes
 from joulecut_sim.layer_plant import LayerCard, LayerPlant, Operating
+from joulecut_wire.assumed import COUNTER_STEP_S
 
 # Relative standard deviations, per stretch: adjacent clocks of the public sweeps scatter by
 # 0.13-0.22 % in time and 0.4-0.5 % in power.

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import JOB_CHARS_MAX, Claims
 from joulecut_agent.jobs.slurm import OWNERS_MAX, MappingDirectory
+from joulecut_wire.slurm import SlurmJob, of_labels, of_record
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "deploy" / "slurm"
 HERE = Inventory({0: "GPU-a", 1: "GPU-b"})
@@ -102,6 +103,24 @@ def test_a_huge_file_and_a_crowd_are_cut(tmp_path: Path) -> None:
     MappingDirectory(tmp_path).poll(HERE)
 
 
+def _scripted(folder: Path, script: str, squeue: str | None = "", **words: str) -> str:
+    """Runs a script as slurmd does; `squeue` is what slurmctld answers, None: nothing for a
+    minute. Returns its stderr.
+    """
+    command = folder / "bin" / "squeue"
+    command.parent.mkdir(exist_ok=True)
+    answers = f"cat <<'END'\n{squeue}\nEND\n" if squeue else "exit 1\n"
+    command.write_text("#!/bin/sh\n" + ("exec sleep 60\n" if squeue is None else answers))
+    command.chmod(0o755)
+    env = {
+        "PATH": f"{command.parent}:{os.environ['PATH']}", "JOULECUT_SLURM_DIR": f"{folder}/slurm",
+        "SLURM_JOB_ID": "4711", "SLURM_JOB_GPUS": "0", "JOULECUT_STATE_DIR": str(folder),
+        "SLURM_JOB_USER": "alice", "SLURM_JOB_PARTITION": "gpu", **words,
+    }  # fmt: skip
+    path = SCRIPTS / f"{script}.d" / "50-joulecut.sh"
+    return subprocess.run([path], env=env, check=True, capture_output=True, text=True).stderr
+
+
 @pytest.mark.parametrize(
     ("comment", "expected"),
     [
@@ -115,28 +134,60 @@ def test_words_of_a_comment_become_labels(
     tmp_path: Path, comment: str, expected: tuple[str | None, str | None]
 ) -> None:
     """Written and removed by the scripts that Slurm runs."""
-    folder = tmp_path / "slurm"
-    env = {
-        "PATH": os.environ["PATH"], "JOULECUT_SLURM_DIR": str(folder), "SLURM_JOB_ID": "4711",
-        "SLURM_JOB_GPUS": "0", "SLURM_JOB_COMMENT": comment, "JOULECUT_STATE_DIR": str(tmp_path),
-    }  # fmt: skip
-    subprocess.run([SCRIPTS / "prolog.d/50-joulecut.sh"], env=env, check=True)
-    mapping = MappingDirectory(folder)
+    _scripted(tmp_path, "prolog", "4711|4711_N/A|phys|gpt", SLURM_JOB_COMMENT=comment)
+    mapping = MappingDirectory(tmp_path / "slurm")
     ((owner,),) = mapping.poll(HERE).values()
     assert owner.labels["slurm_job_id"] == "4711"
     asked = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
     assert tuple(owner.labels.get(key) for key in asked) == expected
-    subprocess.run([SCRIPTS / "epilog.d/50-joulecut.sh"], env=env, check=True)
+    _scripted(tmp_path, "epilog")
     assert mapping.poll(HERE) == {}
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [*(tmp_path / "slurm").iterdir(), *(tmp_path / "slurm-jobs").iterdir()] == []
 
 
-def test_a_comment_is_read_only_from_where_root_alone_writes(tmp_path: Path) -> None:
-    (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm/0").write_text("4711\n")
-    comments = tmp_path / "slurm-comments"
-    comments.mkdir()
-    (comments / "4711").write_text("joulecut.policy=small")
-    comments.chmod(0o777)
+@pytest.mark.parametrize(
+    ("answer", "given", "expected"),
+    [
+        ("4711|4711_N/A|phys|a | b", {}, ("a | b", "phys", "")),
+        ("4710|4710_1|x|x\n4711|4710_2|phys|n", {}, ("n", "phys", "4710_2")),
+        ("", {}, ("", "", "")),  # slurmctld does not answer
+        ("4711|4711_N/A|phys|own\nuser root", {"SLURM_JOB_ACCOUNT": "bio"}, ("own", "bio", "")),
+        ("4711|4711_N/A|x|a\x0buser root", {"SLURM_JOB_COMMENT": "b\nuser root"}, ("", "x", "")),
+        ("4711|4711_N/A|x|n", {"SLURM_JOB_NAME": "c\x85d"}, ("", "x", "")),
+    ],
+)
+def test_a_record_has_what_slurm_says_and_no_word_of_the_job_for_it(
+    tmp_path: Path, answer: str, given: dict[str, str], expected: tuple[str, str, str]
+) -> None:
+    said = _scripted(tmp_path, "prolog", answer, **given)
+    assert ("does not name" in said) is (not answer)
     ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
+    found = of_labels(owner.labels)
+    assert (found.id, found.user, found.partition) == ("4711", "alice", "gpu")
+    assert (found.name, found.account, found.array_id) == expected
+
+
+def test_a_prolog_waits_no_longer_for_slurmctld_than_it_may(tmp_path: Path) -> None:
+    said = _scripted(tmp_path, "prolog", None, JOULECUT_ASK_S="0.2")
+    assert "does not name job 4711" in said
+    ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
+    assert of_labels(owner.labels) == SlurmJob("4711", user="alice", partition="gpu")
+
+
+@given(st.text())
+def test_any_record_is_read(text: str) -> None:
+    job = of_record("4711", f"joulecut-slurm-job 1\n{text}")
+    assert job.id == "4711"
+    assert all(word.isprintable() for word in (*job.labels().values(), job.comment))
+    assert of_record("4711", text.replace("joulecut", "")) == SlurmJob("4711")
+
+
+def test_a_record_is_read_only_from_where_root_alone_writes(tmp_path: Path) -> None:
+    _scripted(tmp_path, "prolog", "4711|4711_N/A|phys|gpt")
+    mapping = MappingDirectory(tmp_path / "slurm")
+    (tmp_path / "slurm-jobs").chmod(0o777)
+    ((owner,),) = mapping.poll(HERE).values()
     assert owner.labels == {"slurm_job_id": "4711"}
+    (tmp_path / "slurm-jobs").chmod(0o755)
+    ((owner,),) = mapping.poll(HERE).values()
+    assert owner.labels["slurm_job_name"] == "gpt"

@@ -85,6 +85,7 @@ def test_orders_reach_the_controller(served: Serving, clerk: Clerk) -> None:
         ("restore", "node1"),
         ("restore", "--node", "node1"),
         ("restore", "--all", "--reason", "now"),
+        ("adopt", "node1", "--reason", "new board"),
     ):
         done = joulecut(*words, *url)
         assert (done.returncode, done.stderr) == (0, ""), words
@@ -98,6 +99,7 @@ def test_orders_reach_the_controller(served: Serving, clerk: Clerk) -> None:
         Order("restore", node="node1"),
         Order("restore", node="node1"),
         Order("restore", reason="now"),
+        Order("adopt", node="node1", reason="new board"),
     ]
 
 

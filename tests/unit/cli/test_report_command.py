@@ -57,6 +57,35 @@ def asked_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, obje
     return found
 
 
+def test_energy_by_owner_adds_up_to_the_boards(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, now_s = f"sqlite:///{tmp_path}/controller.db", time.time()
+    store = open_store(url)
+    assert (ask("--store", url, "--by", "user"), capsys.readouterr().out[:19]) == (
+        FINE, "No energy was booke",
+    )  # fmt: skip
+    rows = [
+        ["job", "alice", "physics", "gpu", "", 10.8e6], ["job", "alice", "bio", "gpu", "", 3.6e6],
+        ["job", "bob", "bio", "gpu", "", 3.6e6], ["idle", "", "", "", "", 1.8e6],
+        ["unknown", "", "", "", "", 1.8e6],
+    ]  # fmt: skip
+    store.keep_learnt("energy", json.dumps([1, now_s - 7200.0, now_s - 60.0, rows, {}]))
+    store.close()
+    made = asked_json(capsys, "--store", url, "--by", "account", "--since", "1h")
+    assert made["rows"] == [
+        {"name": "physics", "energy_j": 10.8e6}, {"name": "bio", "energy_j": 7.2e6},
+    ]  # fmt: skip
+    assert (made["idle_j"], made["unknown_j"], made["total_j"]) == (1.8e6, 1.8e6, 2.16e7)
+    assert ask("--store", url, "--by", "user") == FINE
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [
+        ["USER", "KWH", "SHARE"], ["alice", "4.000", "66.7%"], ["bob", "1.000", "16.7%"],
+        ["(idle)", "0.5000", "8.3%"], ["(unknown)", "0.5000", "8.3%"], ["all", "GPUs", "6.000"],
+    ]  # fmt: skip
+    assert ask("--store", url, "--by", "user", "--csv") == BAD_INPUT
+
+
 def test_store_and_controller_tell_the_same(
     url: str, opened: DatabaseStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

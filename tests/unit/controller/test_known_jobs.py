@@ -5,9 +5,10 @@ from dataclasses import replace
 import boards
 
 from joulecut_controller.policy.owner import Instance
-from joulecut_controller.policy.policy import PodMatch, Verify
-from joulecut_controller.savings import known_jobs
+from joulecut_controller.policy.policy import PodMatch, SlurmJobMatch, Verify
+from joulecut_controller.savings import known_jobs, tenant_of
 from joulecut_wire.messages import Allocation
+from joulecut_wire.slurm import SlurmJob
 
 
 def test_the_tenant_is_the_namespace_that_is_known_best() -> None:
@@ -38,3 +39,18 @@ def test_a_job_on_gpus_of_two_tenants_has_none() -> None:
         for place, (uuid, gpu) in enumerate(board.view.gpus.items())
     }
     assert known_jobs([job.view], gpus)[job.view.policy.name].tenant == "-"
+
+
+def test_the_tenant_of_a_slurm_job_is_its_account() -> None:
+    board = boards.board()
+    [job] = board.jobs
+    labels = SlurmJob("4711", account="physics").labels()
+    gpus = {
+        uuid: replace(gpu, allocation=Allocation(uuid, "4711", source="slurm", labels=labels))
+        for uuid, gpu in board.view.gpus.items()
+    }
+    by_account = SlurmJobMatch(account="bio")
+    policy = replace(job.view.policy, slurm=by_account)
+    assert known_jobs([job.view], gpus)[job.view.policy.name].tenant == "physics"
+    assert tenant_of(policy) == "bio"
+    assert tenant_of(replace(policy, tenant="theirs")) == "theirs"

@@ -209,7 +209,7 @@ class CountingFleet:
 def test_commands_are_sent_only_while_leadership_is_proven() -> None:
     proven = threading.Event()
     inner = CountingFleet()
-    fleet = FencedFleet(inner, proven.is_set)
+    fleet = FencedFleet(inner, proven.is_set, 7)
     command = Command(epoch=1, job="j", generation=1, ttl_s=1.0, settings=(), reason="")
 
     async def all_three() -> list[tuple[Result, ...]]:

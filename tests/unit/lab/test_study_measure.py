@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from joulecut_lab.study.bench import Done, Machine, Reading, Split
 from joulecut_lab.study.cell import Cell
-from joulecut_lab.study.measure import COUNTER_STEP_S, QUICK, Rule, measure
+from joulecut_lab.study.measure import QUICK, Rule, measure
+from joulecut_wire.assumed import COUNTER_STEP_S
 from joulecut_wire.errors import Unavailable
 
 

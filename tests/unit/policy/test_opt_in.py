@@ -40,8 +40,8 @@ def pod(job: str, *, name: str = "", slowdown: str = "", app: str = "other") -> 
     return Allocation("G", job, "train", f"{job}-0", "kubernetes", kept)
 
 
-def slurm(job: str, *, name: str = "", slowdown: str = "") -> Allocation:
-    labels = {"slurm_job_id": job, POLICY: name, MAX_SLOWDOWN: slowdown}
+def slurm(job: str, *, name: str = "", slowdown: str = "", account: str = "") -> Allocation:
+    labels = {"slurm_job_id": job, POLICY: name, MAX_SLOWDOWN: slowdown, "slurm_account": account}
     return Allocation("G", job, source="slurm", labels={k: v for k, v in labels.items() if v})
 
 
@@ -49,6 +49,16 @@ def test_a_template_alone_is_no_job_and_a_policy_without_any_stays_itself() -> N
     assert with_opted_in(policy(TEMPLATE), [pod("a")]).jobs == ()
     closed = policy(CLOSED, MATCHED)
     assert with_opted_in(closed, [pod("a")]) is closed
+
+
+def test_a_template_for_one_account_refuses_the_jobs_of_others() -> None:
+    limited = TEMPLATE.replace("2%}", "2%, slurm: {account: physics}}")
+    owners = [slurm("47", name="small", account="physics"), slurm("48", name="small", account="x")]
+    pods, mine, other = with_opted_in(policy(limited), [*owners, pod("a", name="small")]).jobs
+    assert (mine.name, mine.mode, mine.opt_in_refused) == ("small:47", "enforce", "")
+    refusal = "entry small is for Slurm jobs with account: physics"
+    for refused, name in ((pods, "small:train.a"), (other, "small:48")):
+        assert (refused.name, refused.mode, refused.opt_in_refused) == (name, "off", refusal)
 
 
 @pytest.mark.parametrize("owner", [pod("a", name="small"), slurm("47", name="small")])

@@ -60,6 +60,8 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
         assert served.post(path, ALL).status == 200
     assert served.post("/api/v1/restore", b'{"node": "node1"}').status == 200
     assert served.post("/api/v1/restore", b'{"job": "a/b"}').status == 200
+    assert served.post("/api/v1/adopt", b'{"node": "node1"}').status == 200
+    assert served.post("/api/v1/adopt", b'{"all": true}').status == 400
     assert served.post("/api/v1/jobs/a%2Fb%20%C3%A9/pause", b"").status == 200
     by, reason = "alice@laptop (loopback)", "paged"
     assert clerk.orders == [
@@ -70,6 +72,7 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
         Order("restore", by="loopback"),
         Order("restore", node="node1", by="loopback"),
         Order("restore", job="a/b", by="loopback"),
+        Order("adopt", node="node1", by="loopback"),
         Order("pause", job="a/b é", by="loopback"),
     ]
 

@@ -1,0 +1,1 @@
+"""`joulecut selftest`: whether what the code assumes of a card holds on this one."""

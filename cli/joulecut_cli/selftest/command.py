@@ -1,0 +1,174 @@
+"""`joulecut selftest`: is it safe and right on this card? Five minutes, nothing uploaded.
+
+Read-only unless `--write` is given. Exit status 1 where an assumption of the code is wrong here.
+"""
+
+import argparse
+import json
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from joulecut_agent.nvml.card import Identity, identify
+from joulecut_agent.ports.failure import DeviceError
+from joulecut_cli import chart, outfile
+from joulecut_cli.agent_client import Agent
+from joulecut_cli.agent_lease import agent_at
+from joulecut_cli.orders import DEFAULT_NODE
+from joulecut_cli.selftest import judge, report, writing
+from joulecut_cli.selftest.killing import killed
+from joulecut_cli.selftest.load import Load
+from joulecut_cli.selftest.watcher import Watcher
+from joulecut_wire import card_facts
+from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.errors import BadInput, Unavailable
+
+PROG = "joulecut selftest"
+MINUTES_MIN, MINUTES_MAX = 0.02, 60.0
+QUIET_SHARE, WATCH_SHARE = 0.1, 0.2  # of the time; the rest is for writing, or is watched too
+FAKE = "-fake"  # how the fake driver's version ends: its figures are simulated
+
+
+def run(argv: list[str]) -> int:
+    """Raises BadInput for a bad flag, Unavailable without a driver or an agent to write through.
+
+    With --write a card that nothing may be set on is FAILED too, and still read.
+    """
+    given = _parser().parse_args(argv)
+    _check(given)
+    try:
+        found = identify()
+    except DeviceError as error:
+        raise Unavailable(str(error)) from None
+    chosen = _chosen(given.gpu, found)
+    agent = agent_at("--agent", given.agent) if given.write else None
+    if given.write:  # as Ctrl-C: clocks and load are given back
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    notes = list[str]()
+    tested = _tested(chosen, agent, Load(given.load), given, notes)
+    simulated = any(one.driver.endswith(FAKE) for one in found)
+    if given.json:
+        print(json.dumps(report.to_json(tested, simulated=simulated), indent=2))
+    else:
+        print("\n".join([*report.screen(tested), *notes]))
+    if given.html:
+        with outfile.replacing(given.html) as path:
+            path.write_text(report.page(tested, simulated=simulated))
+    if given.save:
+        card_facts.save(given.save, [one.facts for one in tested])
+    return FAILED if notes or any(one.wrong for one in tested) else FINE
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        PROG,
+        "Measures what this node's cards and their driver do, and compares it with what the code "
+        "assumes. Read-only without --write. Nothing leaves the machine.",
+    )
+    parser.add_argument("--gpu", metavar="INDEX|all", default="0", help="default: 0")
+    parser.add_argument("--minutes", type=float, default=5.0, help="for each card; default: 5")
+    parser.add_argument(
+        "--write", action="store_true", help="set clocks of an idle GPU, under a lease"
+    )
+    parser.add_argument(
+        "--kill", action="store_true",
+        help="with --write: kill an agent and keeper of its own while they hold a clock",
+    )  # fmt: skip
+    parser.add_argument(
+        "--agent", metavar="unix:PATH", default=DEFAULT_NODE, help="to write through"
+    )
+    parser.add_argument(
+        "--load", metavar="COMMAND", default="",
+        help="keeps the GPU busy until it is ended; default: torch, where installed",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="a page with plots")
+    parser.add_argument(
+        "--save", metavar="FILE", type=Path, help="measured facts, for `measured` of the agent"
+    )
+    return parser
+
+
+def _check(given: argparse.Namespace) -> None:
+    if not MINUTES_MIN <= given.minutes <= MINUTES_MAX:
+        raise BadInput("--minutes", f"{given.minutes:g}", f"{MINUTES_MIN:g} to {MINUTES_MAX:g}")
+    if given.kill and not given.write:
+        raise BadInput("--kill", "without --write", "both, or neither")
+    if given.html:
+        outfile.checked("--html", given.html)
+        chart.require()
+    if given.save:
+        outfile.checked("--save", given.save)
+        card_facts.read(given.save)  # another kind of file is refused first
+
+
+def _chosen(named: str, found: Sequence[Identity]) -> list[Identity]:
+    if named == "all":
+        return list(found)
+    chosen = [one for one in found if str(one.index) == named]
+    if not chosen:
+        allowed = (
+            f"all, {', '.join(str(one.index) for one in found)}" if found else "no GPU is here"
+        )
+        raise BadInput("--gpu", f'"{named}"', allowed)
+    return chosen
+
+
+def _tested(
+    chosen: Sequence[Identity],
+    agent: Agent | None,
+    load: Load,
+    given: argparse.Namespace,
+    notes: list[str],
+) -> list[report.CardReport]:
+    """Every card in turn, then all together. Where nothing may be set, `notes` say why."""
+    seconds, watchers, idle = 60.0 * given.minutes, list[Watcher](), list[Watcher]()
+    with ExitStack() as stack:
+        for identity in chosen:
+            watcher = Watcher(identity)
+            stack.callback(watcher.close)
+            watchers.append(watcher)
+            if agent is not None and not watcher.evidence.uncontrollable:
+                watcher.identify_again()
+                if why := judge.renumbered(watcher.evidence) or writing.refusal(agent, watcher):
+                    notes.append(f"GPU {identity.index}: nothing is set: {why}")
+                else:
+                    idle.append(watcher)
+            _watch(watcher, seconds, to_write=watcher in idle)
+            if agent is not None and watcher in idle:
+                share = 1.0 - QUIET_SHARE - WATCH_SHARE
+                writing.Writing(agent, watcher, load, share * seconds).run()
+                if given.kill:
+                    killed(agent, watcher)
+        if agent is not None and len(idle) > 1:
+            writing.together(agent, idle)
+        for watcher in watchers:
+            watcher.identify_again()
+    now_unix_s = time.time()
+    return [
+        report.CardReport(
+            one.evidence, judge.findings(one.evidence), judge.facts(one.evidence, now_unix_s)
+        )
+        for one in watchers
+    ]
+
+
+def _watch(watcher: Watcher, seconds: float, *, to_write: bool) -> None:
+    """Reads nothing for a while, then reads as fast as is useful."""
+    evidence, quiet_s = watcher.evidence, QUIET_SHARE * seconds
+    before = watcher.look()
+    time.sleep(quiet_s)
+    after = watcher.look()
+    evidence.samples.clear()  # a gap is no sample
+    watcher.phase = "watched"
+    watcher.watch((WATCH_SHARE if to_write else 1.0 - QUIET_SHARE) * seconds)
+    last = evidence.samples[-1]
+    idle = not any(one.busy_ratio for one in (before, after, *evidence.samples))
+    counters = (before.energy_j, after.energy_j, last.energy_j)
+    if idle and None not in counters:
+        a_j, b_j, c_j = (one or 0.0 for one in counters)
+        evidence.quiet_w = (b_j - a_j) / (after.at_s - before.at_s)
+        evidence.watched_w = (c_j - b_j) / (last.at_s - after.at_s)
+        evidence.quiet_s = after.at_s - before.at_s

@@ -1,0 +1,160 @@
+"""The report of a self-test: one screen, JSON, and one self-contained page with plots."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+
+from joulecut_agent.keeper.evidence import BUSY_RATIO
+from joulecut_cli import chart
+from joulecut_cli.selftest import judge
+from joulecut_cli.selftest.evidence import Evidence
+from joulecut_cli.selftest.observations import latencies_s, quantile
+from joulecut_wire.card_facts import CardFacts
+
+Json = dict[str, Any]
+MARKS = {judge.OK: "ok", judge.WRONG: "!!", judge.NOTE: " i", judge.UNANSWERED: " -"}
+PLOT_W, PLOT_H = 880, 260
+STYLE = """
+body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--paper);color:var(--ink);
+font:15px/1.45 system-ui,sans-serif}section{background:var(--card);border:1px solid var(--line);
+border-radius:8px;padding:1rem;margin:1rem 0}table{border-collapse:collapse;width:100%}
+td,th{text-align:left;padding:.25rem .6rem .25rem 0;vertical-align:top;border-bottom:1px solid
+var(--line)}.wrong{color:var(--due);font-weight:600}.muted{color:var(--muted)}svg{width:100%}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CardReport:
+    """One card: what was seen, what follows, and what replaces the assumptions."""
+
+    seen: Evidence
+    findings: tuple[judge.Finding, ...]
+    facts: CardFacts
+
+    @property
+    def wrong(self) -> tuple[judge.Finding, ...]:
+        return tuple(one for one in self.findings if one.verdict == judge.WRONG)
+
+
+def screen(cards: Sequence[CardReport]) -> Iterator[str]:
+    for card in cards:
+        first = card.seen.first
+        yield f"GPU {first.index}  {card.seen.model}  {first.uuid}: measured [assumed]"
+        width = max(len(one.name) for one in card.findings)
+        for one in card.findings:
+            said = f"{one.measured} [{one.assumed}]"
+            if one.verdict == judge.UNANSWERED:
+                said = f"not answered: {one.measured}"
+            yield f"  {MARKS[one.verdict]}  {one.name:<{width}}  {said}"
+            if one.follows:
+                yield f"      {'':<{width}}  so: {one.follows}"
+    wrong = sum(len(card.wrong) for card in cards)
+    unanswered = sum(one.verdict == judge.UNANSWERED for card in cards for one in card.findings)
+    yield f"{wrong or 'No'} assumption{'' if wrong == 1 else 's'} wrong, {unanswered} not answered."
+
+
+def to_json(cards: Sequence[CardReport], *, simulated: bool) -> Json:
+    """Everything but single samples; `basis` is simulated over the fake driver."""
+    return {
+        "basis": "simulated" if simulated else "measured",
+        "wrong": sum(len(card.wrong) for card in cards),
+        "cards": [
+            {
+                "identity": asdict(card.seen.first),
+                "model": card.seen.model,
+                "findings": [asdict(one) for one in card.findings],
+                "facts": msgspec.to_builtins(card.facts),
+                "calls_s": {
+                    name: {
+                        "p50": quantile(taken, 0.5),
+                        "p99": quantile(taken, 0.99),
+                        "count": len(taken),
+                    }
+                    for name, taken in sorted(card.seen.calls_s.items())
+                },
+                "changes": [asdict(one) for one in card.seen.changes],
+                "samples": len(card.seen.samples),
+            }
+            for card in cards
+        ],
+    }
+
+
+def page(cards: Sequence[CardReport], *, simulated: bool) -> str:
+    """Raises Unavailable without matplotlib."""
+    chart.require()
+    basis = "Simulated: over the fake driver." if simulated else "Measured on this machine."
+    body = [f"<h1>joulecut selftest</h1><p class=muted>{basis} Nothing was uploaded.</p>"]
+    for card in cards:
+        first = card.seen.first
+        rows = "".join(_row(one) for one in card.findings)
+        body.append(
+            f"<section><h2>GPU {first.index}: {escape(card.seen.model)}</h2>"
+            f"<p class=muted>{escape(first.uuid)}, driver {escape(first.driver)}, VBIOS "
+            f"{escape(first.vbios)}</p><table><tr><th>ASSUMPTION<th>VERDICT<th>MEASURED<th>ASSUMED"
+            f"<th>WHAT FOLLOWS</tr>{rows}</table></section>"
+        )
+        body += [f"<section><h3>{title}</h3>{drawn}</section>" for title, drawn in _plots(card)]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>joulecut selftest'
+        f"</title><style>{chart.palette()}{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
+    )
+
+
+def _row(one: judge.Finding) -> str:
+    kind = " class=wrong" if one.verdict == judge.WRONG else ""
+    cells = (one.measured, one.assumed, one.follows)
+    tail = "".join(f"<td>{escape(text)}" for text in cells)
+    return f"<tr><td>{escape(one.name)}<td{kind}>{one.verdict}{tail}</tr>"
+
+
+def _plots(card: CardReport) -> Iterator[tuple[str, str]]:
+    seen, ours = card.seen, chart.SERIES["ours"][0]
+    known_ms = sorted(1e3 * one for one in latencies_s(seen))
+    if known_ms:
+        shares = [(place + 1) / len(known_ms) for place in range(len(known_ms))]
+        yield "Latency of a lock", _plot([(known_ms, shares, ours)], "ms", "share of changes")
+    loaded = [
+        (one.clock_mhz, one.instant_w if one.instant_w is not None else one.average_w)
+        for one in seen.samples
+        if one.lock is not None and (one.busy_ratio or 0.0) >= BUSY_RATIO
+    ]
+    points = sorted((mhz, watts) for mhz, watts in loaded if mhz and watts)
+    if points:
+        clocks, watts = zip(*points, strict=True)
+        yield "Power against clock, under load", _plot([(clocks, watts, ours)], "MHz", "W", "o")
+    if (lines := _counted(seen)) is not None:
+        yield "Energy counter against integrated power", _plot(lines, "s", "J")
+
+
+def _counted(seen: Evidence) -> list[tuple[Sequence[float], Sequence[float], str]] | None:
+    first = next((one for one in seen.samples if one.energy_j is not None), None)
+    if first is None:
+        return None
+    integral_j, times_s, counted_j, integrals_j = 0.0, list[float](), list[float](), list[float]()
+    for a, b in pairwise(seen.samples):
+        power_w = a.average_w if a.instant_w is None else a.instant_w
+        if power_w is None or b.energy_j is None:
+            continue
+        integral_j += power_w * (b.at_s - a.at_s)
+        times_s.append(b.at_s - first.at_s)
+        counted_j.append(b.energy_j - (first.energy_j or 0.0))
+        integrals_j.append(integral_j)
+    series = chart.SERIES
+    return [(times_s, counted_j, series["ours"][0]), (times_s, integrals_j, series["gpu"][0])]
+
+
+def _plot(
+    lines: Sequence[tuple[Sequence[float], Sequence[float], str]], x: str, y: str, marker: str = ""
+) -> str:
+    with chart.style():
+        drawn, axes = chart.figure(PLOT_W, PLOT_H)
+        for xs, ys, colour in lines:
+            axes.plot(xs, ys, marker or "-", color=colour, ms=3, lw=1.6)
+        axes.set_xlabel(x, loc="right")
+        axes.set_title(y, loc="left")
+    return chart.svg(drawn, f"{y} over {x}")

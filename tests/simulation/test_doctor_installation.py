@@ -1,0 +1,236 @@
+"""`joulecut doctor` without a job: broken installations, each started for real and each named."""
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import boards
+import pytest
+from certificates import Authority
+from driven_agent import agent_on, fake_driver
+from running_agent import RunningAgent, eventually
+from running_prometheus import prometheus_in
+from serving import Serving
+
+from joulecut_wire import card_facts
+from joulecut_wire.card_facts import CardFacts
+
+COMMAND = str(Path(sys.executable).with_name("joulecut"))
+Steps = dict[str, dict[str, Any]]
+
+
+def _doctor(*words: str | Path, env: dict[str, str] | None = None) -> Steps:
+    """The steps by name. Every one that fails names its next step."""
+    done = subprocess.run(
+        [COMMAND, "doctor", "--json", *map(str, words)], env=env, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.stdout, done.stderr
+    found: Steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}
+    wrong = [step for step in found.values() if not step["done"]]
+    assert done.returncode == bool(wrong)
+    assert all(step["mend"] for step in wrong)
+    return found
+
+
+def _wrong(steps: Steps) -> set[str]:
+    return {name for name, step in steps.items() if not step["done"]}
+
+
+@pytest.fixture
+def node() -> Iterator[RunningAgent]:
+    with RunningAgent(cards=1) as agent:
+        yield agent
+
+
+def test_a_sound_node_lacks_nothing(node: RunningAgent) -> None:
+    node.start()
+    steps = _doctor("--config", node.write_config())
+    assert _wrong(steps) == set(), steps
+
+
+def test_no_keeper(node: RunningAgent) -> None:
+    node.config["keeper"] = str(node.state_dir / "keeper.sock")
+    node.start()
+    steps = _doctor("--config", node.write_config())
+    assert "no keeper at" in steps["keeper"]["found"]
+    assert steps["keeper"]["mend"] == "systemctl enable --now joulecut-keeper"
+
+
+def test_wrong_group(node: RunningAgent) -> None:
+    node.start()
+    node.config["listen"]["grpc_socket_group"] = "daemon"  # the running agent was not told
+    if os.getgid() == 1:
+        pytest.skip("this user's group is daemon")
+    steps = _doctor("--config", node.write_config())
+    assert "not daemon" in steps["command socket"]["found"]
+
+
+def test_expired_certificate(node: RunningAgent, tmp_path: Path) -> None:
+    leaf = Authority(tmp_path, "ca").leaf("agent", "IP:127.0.0.1", expired=True)
+    node.config["tls"] = {"cert": str(leaf.cert), "key": str(leaf.key), "client_ca": str(leaf.ca)}
+    steps = _doctor("--config", node.write_config())
+    assert "expired" in steps["agent's certificate"]["found"]
+
+
+@contextmanager
+def _late_clock() -> Iterator[str]:
+    """A controller's answers, dated ten minutes ago."""
+    dated_s = time.time() - 600.0
+    with Serving(boards.board()) as server:
+        body = urllib.request.urlopen(f"{server.url}/api/v1/board").read()
+
+    class Late(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            self.send_header("date", formatdate(dated_s, usegmt=True))
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Late) as late:
+        threading.Thread(target=late.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{late.server_port}"
+        finally:
+            late.shutdown()
+
+
+def test_clock_skew() -> None:
+    with _late_clock() as url:
+        steps = _doctor("--controller", url)
+    assert "ahead of the controller's" in steps["clock"]["found"]
+
+
+def test_unreachable_controller() -> None:
+    steps = _doctor("--controller", "http://127.0.0.1:1")
+    assert _wrong(steps) == {"controller"}
+
+
+def test_two_agents(node: RunningAgent) -> None:
+    node.start()
+    with RunningAgent(cards=1) as second:
+        second.config["simulated"] = {"state": str(node.state_dir / "gpus.state")}
+        second.start()
+        steps = _doctor("--config", node.write_config())
+        assert f"process {second.process.pid}" in steps["one agent"]["found"]  # type: ignore[union-attr]
+
+
+def test_locks_of_nvidia_smi() -> None:
+    with fake_driver(1, load={0: 1.0}) as driver, agent_on(driver) as node:
+        driver.set_site_lock(0, 900)
+        node.start()
+        eventually("the lock is seen", lambda: not node.describe().gpus[0].controllable)
+        steps = _doctor("--config", node.write_config(), env=driver.environment())
+        assert "ran at 900 MHz under load" in steps["control"]["found"]
+        assert "nvidia-smi -rgc" in steps["control"]["mend"]
+
+
+def test_ecc_pending_and_an_old_driver() -> None:
+    with fake_driver(1) as driver, agent_on(driver) as node:
+        driver.set_driver_version(470)
+        driver.set_ecc_change_pending(0, True)
+        node.start()
+        steps = _doctor("--config", node.write_config(), env=driver.environment())
+        assert {"driver", "ECC"} <= _wrong(steps)  # other agents of this machine may run beside
+        assert "470.0.0" in steps["driver"]["found"]
+        assert "0 of 1 GPUs on measured values" in steps["measured"]["found"]
+
+
+def test_measured_and_assumed_values_are_told_apart() -> None:
+    with fake_driver(2) as driver, agent_on(driver) as node:
+        facts = CardFacts(
+            driver.uuids[1], "580.0.0-fake", "00.00.00.00.00", "A100", time.time() - 9e4
+        )
+        card_facts.save(node.home / "facts.json", [facts])
+        node.config["measured"] = "facts.json"
+        steps = _doctor("--config", node.write_config(), env=driver.environment())
+        assert steps["measured"]["done"]
+        assert "1 of 2 GPUs on measured values" in steps["measured"]["found"]
+
+
+def test_a_unit_without_its_directory(node: RunningAgent) -> None:
+    node.config["state_dir"] = "lost"
+    steps = _doctor("--config", node.write_config())
+    assert "no directory" in steps["directories"]["found"]
+
+
+def test_a_full_disk(node: RunningAgent) -> None:
+    small = node.home / "small"
+    small.mkdir()
+    mounted = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(small)]
+    if subprocess.run(mounted, check=False, capture_output=True).returncode:
+        pytest.skip("this user may not mount a small disk")
+    try:
+        node.config["state_dir"] = "small"
+        steps = _doctor("--config", node.write_config())
+        assert "0 MiB free" in steps["disk"]["found"]
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_name_that_no_resolver_knows(tmp_path: Path) -> None:
+    config = tmp_path / "controller.yaml"
+    (tmp_path / "policy.yaml").write_text("apiVersion: joulecut/v1\nkind: Policy\njobs: []\n")
+    ca = Authority(tmp_path, "ca")
+    leaf = ca.leaf("controller", "DNS:controller")
+    config.write_text(
+        "agents: [gpu-node-7.invalid:9431]\npolicy: policy.yaml\nstore: sqlite:///store.db\n"
+        "listen: {http: 127.0.0.1:1}\n"
+        f"tls: {{cert: {leaf.cert}, key: {leaf.key}, ca: {leaf.ca}}}\n"
+    )
+    steps = _doctor("--config", config)
+    assert "gpu-node-7.invalid" in steps["names"]["found"]
+
+
+def test_a_policy_that_matches_nothing_and_a_job_without_a_rate() -> None:
+    board = boards.board()
+    job = board.jobs[0]
+    silent = replace(job.view, report_age_s=float("inf"), baseline=None)
+    shown = replace(board, jobs=(replace(job, view=silent, timing=None),))
+    with Serving(shown) as server:
+        steps = _doctor("--controller", server.url)
+    assert "gpt3-175b has no rate" in steps["rates"]["found"]
+    empty = replace(job.view, stages=(), loads=(), complaint="no GPU matches")
+    with Serving(replace(board, jobs=(replace(job, view=empty),))) as server:
+        steps = _doctor("--controller", server.url)
+    assert "gpt3-175b matches no GPU" in steps["policy"]["found"]
+
+
+@pytest.mark.prometheus
+def test_a_prometheus_without_targets(tmp_path: Path) -> None:
+    (tmp_path / "prometheus.yml").write_text("scrape_configs: []\n")
+    with prometheus_in(tmp_path) as url:
+        eventually("it answers", lambda: _answers(url))
+        steps = _doctor("--prometheus", url)
+    assert "scrapes no agent" in steps["scraping"]["found"]
+
+
+def _answers(url: str) -> bool:
+    try:
+        return bool(urllib.request.urlopen(f"{url}/-/ready").status == 200)
+    except OSError:
+        return False
+
+
+def test_nothing_to_examine_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text("a: 1\n")
+    done = subprocess.run(
+        [COMMAND, "doctor", "--config", str(path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)

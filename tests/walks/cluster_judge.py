@@ -1,0 +1,89 @@
+"""The judge of a cluster's walk: what was seen on the wire, against what is promised.
+
+Standard library alone; it knows no code of the controller. An event is a JSON object with `at_s`
+and `what`; see `violations` for what is read of each.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+Event = dict[str, Any]
+MEMORY_MIB_MAX = 250.0  # of growth, from the end of the first settling on
+RELOAD_S = 2.0  # besides two intervals, for limits after a driver reload
+
+
+def violations(events: Iterable[Event], contract: Event) -> list[str]:
+    """What was broken, in order; empty for a good walk. The contract has `gpus` (UUIDs by node),
+    `protected` (nodes that no lie may reach), `budget_w`, `interval_s`.
+    """
+    judge = _Judge(contract)
+    for event in events:
+        getattr(judge, event["what"])(event)
+    return judge.found
+
+
+class _Judge:
+    def __init__(self, contract: Event) -> None:
+        self.found: list[str] = []
+        self._gpus = {node: set(uuids) for node, uuids in contract["gpus"].items()}
+        self._protected = set(contract["protected"])
+        self._budget_w, self._interval_s = contract["budget_w"], contract["interval_s"]
+        self._starts, self._calm = 0, False
+        self._memory_mib: dict[int, float] = {}
+        self._excused_s = float("inf")  # limits may exceed the budget until then
+
+    def _break(self, event: Event, text: str) -> None:
+        self.found.append(f"{event['at_s']:.2f} s: {text}")
+
+    def started(self, _: Event) -> None:
+        """A controller was started."""
+        self._starts += 1
+
+    def ended(self, event: Event) -> None:
+        """A controller ended: `wanted` where the walk killed it."""
+        if not event["wanted"]:
+            self._break(event, f"a controller ended by itself, status {event['status']}")
+
+    def calm(self, event: Event) -> None:
+        """From now on (`on`) only the liar misbehaves, and all is settled."""
+        self._calm = event["on"]
+        if event["on"] and self._excused_s == float("inf"):
+            self._excused_s = event["at_s"]
+
+    def command(self, event: Event) -> None:
+        """A command reached a node: `epoch`, `uuids`, `clear`."""
+        strange = set(event["uuids"]) - self._gpus[event["node"]]
+        if strange and event["node"] in self._protected:
+            self._break(event, f"{event['node']} is told of GPUs that it has not: {strange}")
+        if event["epoch"] > self._starts:
+            self._break(event, f"epoch {event['epoch']} after {self._starts} starts")
+        if self._calm and event["clear"] and event["node"] in self._protected:
+            self._break(event, f"{event['node']} is cleared while others lie")
+
+    def expired(self, event: Event) -> None:
+        """A lease on a node ran out."""
+        if self._calm and event["node"] in self._protected:
+            self._break(event, f"a lease on {event['node']} ran out while others lie")
+
+    def unsettled(self, event: Event) -> None:
+        """The job of the protected nodes did not come back: `after_s`."""
+        self._break(event, f"the job is not held {event['after_s']:.0f} s after the last fault")
+
+    def reloaded(self, event: Event) -> None:
+        """The driver of a node was loaded again, and forgot its limits."""
+        allowed_s = event["at_s"] + 2.0 * self._interval_s + RELOAD_S
+        self._excused_s = max(self._excused_s, allowed_s)
+
+    def limits(self, event: Event) -> None:
+        """Power limits of the protected nodes together: `sum_w`."""
+        if self._calm and event["at_s"] > self._excused_s and event["sum_w"] > self._budget_w:
+            self._break(event, f"limits of {event['sum_w']:g} W, {self._budget_w:g} W allowed")
+
+    def memory(self, event: Event) -> None:
+        """Resident memory of a controller: `pid`, `mib`."""
+        if not self._calm:
+            return
+        first = self._memory_mib.setdefault(event["pid"], event["mib"])
+        if event["mib"] > first + MEMORY_MIB_MAX:
+            self._break(event, f"{event['mib']:.0f} MiB, {first:.0f} MiB at first")
+            self._memory_mib[event["pid"]] = event["mib"]

@@ -1,0 +1,88 @@
+"""Walks of a cluster with a lying agent, and the judge's own tests: what is planted is found."""
+
+import importlib.util
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+STEPS, STEPS_NIGHTLY = 150, 20_000  # four minutes; nine hours
+CONTRACT = {
+    "gpus": {"n0": ["a", "b"], "n3": ["z"]},
+    "protected": ["n0"],
+    "budget_w": 1000.0,
+    "interval_s": 0.5,
+}
+
+
+def judged(*events: dict[str, Any]) -> list[str]:
+    about = importlib.util.spec_from_file_location("cluster_judge", HERE / "cluster_judge.py")
+    assert about is not None
+    assert about.loader is not None
+    judge = importlib.util.module_from_spec(about)
+    about.loader.exec_module(judge)
+    found: list[str] = judge.violations(
+        [{"at_s": float(n), **event} for n, event in enumerate(events)], CONTRACT
+    )
+    return found
+
+
+STARTED, CALM = {"what": "started"}, {"what": "calm", "on": True}
+LIMITS = {"what": "limits", "sum_w": 1500.0}
+COMMAND = {"what": "command", "node": "n0", "epoch": 1, "uuids": ["a"], "clear": False}
+
+
+def test_a_good_walk_breaks_nothing() -> None:
+    reload, storm = {"what": "reloaded", "node": "n0"}, {"what": "calm", "on": False}
+    within = {"what": "limits", "sum_w": 900.0}
+    memory = [{"what": "memory", "pid": 1, "mib": mib} for mib in (900.0, 100.0, 200.0)]
+    assert not judged(
+        STARTED, COMMAND, memory[0], LIMITS, CALM, COMMAND, *memory[1:], reload, LIMITS, within,
+        storm, {"what": "expired", "node": "n0"}, {**COMMAND, "clear": True},
+        {"what": "ended", "wanted": True, "status": -9},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("planted", "said"),
+    [
+        ([{"what": "ended", "wanted": False, "status": 1}], "ended by itself"),
+        ([{**COMMAND, "uuids": ["z"]}], "GPUs that it has not"),
+        ([{**COMMAND, "epoch": 2}], "epoch 2 after 1 starts"),
+        ([{**COMMAND, "clear": True}], "cleared while others lie"),
+        ([{"what": "expired", "node": "n0"}], "ran out while others lie"),
+        ([{"what": "unsettled", "after_s": 90.0}], "not held 90 s after"),
+        ([LIMITS], "limits of 1500 W"),
+        ([{"what": "reloaded", "node": "n0"}, *[LIMITS] * 5], "limits of 1500 W"),
+        ([{"what": "memory", "pid": 1, "mib": mib} for mib in (100.0, 600.0)], "600 MiB"),
+    ],
+)
+def test_what_is_planted_is_found(planted: list[dict[str, Any]], said: str) -> None:
+    found = judged(STARTED, CALM, COMMAND, *planted)
+    assert any(said in text for text in found), found
+
+
+def _walk(steps: int) -> None:
+    drawn = 1 if os.environ.get("CI") else random.randrange(2**31)
+    seed = os.environ.get("JOULECUT_WALK_SEED", str(drawn))
+    script = str(HERE / "cluster_walk.py")
+    command = [sys.executable, script, "--seed", seed, "--steps", str(steps)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.first
+def test_no_lie_reaches_another_node() -> None:
+    _walk(STEPS)
+
+
+@pytest.mark.nightly
+def test_no_lie_reaches_another_node_in_a_night() -> None:
+    _walk(STEPS_NIGHTLY)
