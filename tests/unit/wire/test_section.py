@@ -69,7 +69,7 @@ def one_line_or_a_value(read_file: Callable[[document.Document], object], raw: b
     try:
         read_file(document.parse(raw, "/none/file.yaml"))
     except BadInput as error:
-        assert str(error).startswith("/none/file.yaml")
+        assert str(error).startswith("/none/")  # the file, or one that it names
         assert "\n" not in str(error)
 
 
