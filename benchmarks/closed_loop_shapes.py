@@ -73,7 +73,7 @@ def main() -> int:
             controller.run(EVERY)
             shown(world, controller, done, time.process_time() - begun_s)
         store.close()
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     saved, slower = world.saved(), world.recent_s(MEASURED) / baseline.time_mean_s - 1.0
     print(f"saved {saved:.2%} of {best:.2%} possible, {slower:+.2%} slower (budget {budget:.1%})")
@@ -85,7 +85,7 @@ def main() -> int:
 
 
 def shown(world: ShapeWorld, controller: Controller, done: int, seconds: float) -> None:
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     slower = world.recent_s(30) / baseline.time_mean_s - 1.0 if baseline else 0.0
     print(
         f"{done:4d} passes, {seconds:4.0f} s: saved {world.saved():.2%}, {slower:+.2%} slower: "

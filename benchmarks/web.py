@@ -111,7 +111,7 @@ def policy_of(board: Board) -> Policy:
     """An entry for each job of the board, by node and index."""
     jobs: list[JobPolicy] = []
     for job in board.jobs:
-        gpus = [board.view.gpus[uuid] for stage in job.view.stages for uuid in stage]
+        gpus = [board.view.gpus[uuid] for stage in job.view.placement.stages for uuid in stage]
         refs = tuple(GpuRef(gpu.node, gpu.description.index) for gpu in gpus)
         jobs.append(replace(job.view.policy, mode="recommend", gpus=refs))
     return Policy(jobs=tuple(jobs), source="benchmark", digest="0")

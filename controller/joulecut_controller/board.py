@@ -22,7 +22,7 @@ from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.view import JobView, View
+from joulecut_controller.view import JobState, View
 from joulecut_wire.messages import IterationTiming
 
 
@@ -52,7 +52,7 @@ class JobBoard:
     plans. `slowdown` is that of the newest plan's clocks against adjacent default windows.
     """
 
-    view: JobView
+    view: JobState
     mode: Mode
     sentence: str  # what the last pass did for this job, and why
     decision: Plan | None = None
@@ -83,7 +83,7 @@ class JobBoard:
         """Measured, of the clocks in force: against the default windows beside them, and until they
         are compared against the baseline. None until there is one.
         """
-        baseline, current = self.view.baseline, self.view.current
+        baseline, current = self.view.measured.baseline, self.view.measured.current
         if self.slowdown is not None and self.applied is not None:
             return self.slowdown.mid
         if baseline is None or current is None or baseline.time_mean_s <= 0.0:
@@ -94,7 +94,7 @@ class JobBoard:
     def refused(self) -> tuple[tuple[str, int], ...]:
         """Reports and samples refused or corrected, by reason."""
         both = Counter(dict(self.learnt.refused))
-        both.update(dict(self.view.reports_refused))
+        both.update(dict(self.view.measured.refused))
         return tuple(sorted(both.items()))
 
 

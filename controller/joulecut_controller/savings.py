@@ -13,20 +13,20 @@ from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust.wall import Prices
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
-from joulecut_controller.view import GpuView, JobView
+from joulecut_controller.view import GpuView, JobState
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
 EVENTS_MAX = 20_000  # of one job: months of hold-outs, each with two changes
 
 
-def known_jobs(jobs: Iterable[JobView], gpus: Mapping[str, GpuView]) -> dict[str, Known]:
+def known_jobs(jobs: Iterable[JobState], gpus: Mapping[str, GpuView]) -> dict[str, Known]:
     """The jobs of a running controller, with whose they are."""
     found = {}
     for job in jobs:
         policy, running = job.policy, job.running
         namespaces = {
             gpu.allocation.namespace
-            for stage in job.stages
+            for stage in job.placement.stages
             for uuid in stage
             if (gpu := gpus.get(uuid)) and gpu.allocation and gpu.allocation.namespace
         }

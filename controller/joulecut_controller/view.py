@@ -257,41 +257,80 @@ class PipelineTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
-    """One job of the policy, as it runs now.
-
-    `stages[s]` are the UUIDs that work stage s, `groups[s]` the same by lock-step group (one
-    per data-parallel replica; empty where they are unknown). `time_ratios` are the times of
-    GPUs over those of the slowest of their stage, as measured at default clocks; empty unless
-    known of all. `pipelines` has the GPUs by replica, then by stage; empty where unknown.
-    `baseline` was measured at default clocks; `current` under the clocks in force now.
-    `peer_iteration_time_s` is set while a sibling pipeline is waited for.
+class Placement:
+    """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
+    that keeps even that from being known. `groups[s]` are the same GPUs by lock-step group, one
+    group per replica; empty where the groups are unknown. `pipelines` has the groups by replica,
+    then by stage; empty where it is unknown which groups of two stages are of one replica.
     """
 
-    policy: JobPolicy
     stages: tuple[tuple[str, ...], ...]
-    loads: tuple[StageLoad, ...]
-    baseline: Window | None
-    current: Window | None
-    generation_running: int  # generation whose clocks all the job's GPUs hold; 0 is default
-    peer_iteration_time_s: float | None
-    report_age_s: float  # infinite where the job never reported
-    complaint: str = ""  # why the job cannot be laid out (missing stage, GPU unknown)
-    running: Instance | None = None  # the running job that all its GPUs belong to, where known
-    external_lock: str = ""  # why default clocks are not measured: another writer's lock
-    reservation: str = ""  # why a job in mode enforce is only recommended for now
-    hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
-    reports_refused: tuple[tuple[str, int], ...] = ()  # out of their turn, so far, by reason
+    report_age_s: float
+    silence_limit_s: float
+    complaint: str = ""
+    doubt: str = ""  # why counted ranks may be wrong
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
-    pipelines: tuple[Stages, ...] = ()
+    pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
+    source: str = ""  # of the newest report; empty: the job's own datagrams, or none
+
+    @property
+    def silent(self) -> bool:
+        return self.report_age_s > self.silence_limit_s
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        return frozenset(uuid for stage in self.stages for uuid in stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a job in its present phase, by the clocks its iterations ran under.
+
+    `baseline` was measured at default clocks; `current` under the clocks in force now. `locks` maps
+    every GPU of the job to the clock its lease allows, 0 for default clocks. `time_ratios` are the
+    times of GPUs over those of the slowest of their stage, as measured at default clocks; empty
+    unless known of all. `peer_iteration_time_s` is set while a sibling pipeline is waited for.
+    """
+
+    baseline: Window | None = None
+    current: Window | None = None
+    current_iterations: int = 0
+    straggling: bool = False
+    peer_iteration_time_s: float | None = None
+    loads: tuple[StageLoad, ...] = ()
+    locks: Mapping[str, int] = field(default_factory=dict)
+    at_default: bool = False
+    settled: bool = False  # the clocks in force have been so for several passes
+    since_s: float = -math.inf  # another one means that clocks or counters changed
+    external_lock: str = ""  # why default clocks are not measured: another writer's lock
+    refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
+    # Whether the job has reported operations in this shape; None before its first report.
+    operations_reported: bool | None = None
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
     newest_at_default: tuple[PipelineTrace, ...] = ()
-    rate_source: str = ""  # of its newest report; empty: its own datagrams, or none
     drift: BaselineDrift = field(default_factory=BaselineDrift)
-    phase: Phase = field(default_factory=Phase)  # all that was measured is of it
+    phase: Phase = field(default_factory=Phase)
     phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job of the policy, as it runs now: its policy, where it runs, and what was measured.
+
+    `policy` is as far as it can be kept now: with the pipeline that runs, and in mode recommend
+    under a reservation. `generation_running` is the one whose clocks all the job's GPUs hold; 0 is
+    default.
+    """
+
+    policy: JobPolicy
+    placement: Placement
+    measured: Measured
+    generation_running: int = 0
+    running: Instance | None = None  # the running job that all its GPUs belong to, where known
+    reservation: str = ""  # why a job in mode enforce is only recommended for now
+    hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +340,7 @@ class View:
     now_s: float  # monotonic
     nodes: tuple[NodeView, ...] = ()
     gpus: Mapping[str, GpuView] = field(default_factory=dict)
-    jobs: tuple[JobView, ...] = ()
+    jobs: tuple[JobState, ...] = ()
     rate_faults: tuple[ReportFault, ...] = ()  # why rates of jobs are not to be had
     node_at: Mapping[str, NodeView] = field(init=False, compare=False, repr=False)  # by address
 

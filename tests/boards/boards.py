@@ -8,6 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from job_states import changed, job_state
+
 from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
@@ -16,7 +18,7 @@ from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.default_windows import HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.saving import Saving
-from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
+from joulecut_controller.view import GpuView, NodeView, StageLoad, View, Window
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
@@ -193,7 +195,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
     enforced = mode == "enforce"
     baseline = window(fastest, times=1.001, joules=1.004)
     current = window(planned, times=1.002, joules=1.006) if enforced else replace(baseline)
-    told = JobView(
+    told = job_state(
         policy=shape,
         stages=tuple((uuid(stage),) for stage in range(STAGES)),
         loads=tuple(
@@ -203,8 +205,8 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         baseline=baseline,
         current=current,
         generation_running=decision.generation if enforced else 0,
-        peer_iteration_time_s=None,
         report_age_s=0.6,
+        phases_s=(("evaluate", 240.0), ("train", 6400.0)),
     )
     return JobBoard(
         view=told,
@@ -338,7 +340,7 @@ def measuring() -> Board:
     young = replace(
         shown,
         learnt=Learnt(),
-        view=replace(shown.view, baseline=None, current=None),
+        view=changed(shown.view, baseline=None, current=None),
         advisable=Verdict(yes=False, text="not yet: nothing was recommended so far"),
         sentence=sentence,
         decision=undecided,
@@ -378,14 +380,14 @@ def straggling() -> Board:
     """A sibling pipeline is slow; the plan waits for it, and one agent is lost meanwhile."""
     whole = board("enforce")
     [shown] = whole.jobs
-    assert shown.view.current is not None
-    peer_s = shown.view.current.time_mean_s * 1.12
+    assert shown.view.measured.current is not None
+    peer_s = shown.view.measured.current.time_mean_s * 1.12
     slow = replace(
         shown,
-        view=replace(
+        view=changed(
             shown.view,
             peer_iteration_time_s=peer_s,
-            current=replace(shown.view.current, time_mean_s=peer_s, iterations=9),
+            current=replace(shown.view.measured.current, time_mean_s=peer_s, iterations=9),
         ),
         sentence="waits for a sibling pipeline: plan 43 uses its time",
     )

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import boards
+from job_states import changed
 
 from joulecut_controller.board import Board
 from joulecut_controller.view import NodeView, View
@@ -41,8 +42,8 @@ def board(nodes: int = 1250, *, passes: int = 128, jobs: int = 100) -> Board:
         )
         plan = replace(shown.decision, actions=actions, job=f"job{number:03d}")
         policy = replace(shown.view.policy, name=f"job{number:03d}")
-        view = replace(shown.view, policy=policy, stages=stages)
-        made.append(replace(shown, view=view, decision=plan, applied=plan))
+        state = changed(shown.view, policy=policy, stages=stages)
+        made.append(replace(shown, view=state, decision=plan, applied=plan))
     assert len(placed) == nodes * 8
     view = View(now_s=640.0, nodes=tuple(agents), gpus=gpus, jobs=tuple(job.view for job in made))
     return replace(whole, view=view, jobs=tuple(made))

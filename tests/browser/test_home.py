@@ -13,6 +13,7 @@ from typing import Any, Literal
 import boards
 import large
 import pytest
+from job_states import changed
 from playwright.sync_api import Browser, Page, expect
 from serving import Serving
 
@@ -39,7 +40,7 @@ def fleet() -> Board:
     whole = large.board()
     first, second, *rest = whole.jobs
     ready = replace(first, mode="recommend", applied=None, advisable=Verdict(True, "checked"))
-    slow = replace(second, view=replace(second.view, peer_iteration_time_s=4.2))
+    slow = replace(second, view=changed(second.view, peer_iteration_time_s=4.2))
     lost = replace(whole.view.nodes[7], connected=False, error="no answer for 9 s")
     nodes = (*whole.view.nodes[:7], lost, *whole.view.nodes[8:])
     return replace(whole, jobs=(ready, slow, *rest), view=replace(whole.view, nodes=nodes))

@@ -9,6 +9,7 @@ from pathlib import Path
 import boards
 import pytest
 from golden_text import same_as_golden
+from job_states import changed
 
 from joulecut_cli import explain, status
 from joulecut_controller.board import Board, Learnt, standby_board
@@ -38,7 +39,7 @@ def unprofiled() -> Board:
     )
     bare = replace(
         job,
-        view=replace(job.view, policy=policy, loads=()),
+        view=changed(job.view, policy=policy, loads=()),
         sentence="no profile, hence no evidence about other clocks: no change",
         decision=nothing,
         frontier=(),

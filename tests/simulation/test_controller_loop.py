@@ -70,12 +70,12 @@ def test_a_cold_start_measures_first_and_then_keeps_the_target(
     assert world.calls == []
     controller.run(PASSES_TO_PLAN + 30)
     assert controller.job.applied is not None
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert world.recent_s() <= baseline.time_mean_s * 1.021
     assert controller.job.saved_measured_j is None  # nothing was paired: no hold-outs
     assert controller.job.saved_predicted_j > 0
-    current = controller.job.view.current
+    current = controller.job.view.measured.current
     forecast = controller.job.applied.forecast
     assert current is not None
     assert forecast is not None
@@ -99,7 +99,7 @@ def test_a_plan_that_comes_out_late_is_backed_off(world: World, store: DatabaseS
     """Something slows the job below default clocks that no report explains."""
     world.hidden_ratio = 1.012
     controller = enforcing(world, store, slo=Slo(max_slowdown=0.02))
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert any("backing off" in text for text in controller.events("verify"))
     assert world.recent_s() <= baseline.time_mean_s * 1.021
@@ -198,7 +198,7 @@ def test_while_the_solver_is_made_ready_passes_go_on_without_a_plan(
     why = ["the solver is being compiled"]
     controller = Controller(world, store, world.policy(), unready=lambda: why[0])
     controller.run(PASSES_TO_PLAN)
-    assert controller.job.view.baseline is not None
+    assert controller.job.view.measured.baseline is not None
     assert controller.job.sentence == why[0]
     assert world.at_default()
     why[0] = ""

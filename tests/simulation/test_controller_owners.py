@@ -79,8 +79,12 @@ def test_a_job_without_an_entry_is_found_and_only_recommended(
     world.give("4711", source="slurm", slurm_job_id="4711")
     controller.run(PASSES_TO_PLAN)
     (job,) = controller.boards[-1].jobs
-    assert (job.view.policy.name, job.mode, job.view.complaint) == ("slurm:4711", "recommend", "")
-    assert job.view.baseline is not None
+    assert (job.view.policy.name, job.mode, job.view.placement.complaint) == (
+        "slurm:4711",
+        "recommend",
+        "",
+    )
+    assert job.view.measured.baseline is not None
     assert job_json(job, controller.boards[-1].view)["found"] is True
 
     controller.source.put(replace(owned(world), jobs=(*owned(world).jobs, by_id("4711"))))

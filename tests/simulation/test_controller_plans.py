@@ -57,7 +57,7 @@ def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> 
     world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=0.03)))
     controller.run(60, until=lambda: not world.at_default())
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert baseline.operation_sd_ratio == pytest.approx(0.03, rel=0.25)
     begun = len(world.history)
@@ -75,7 +75,7 @@ def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> Non
         world = World(noise=Noise(operation=0.03, gpu_time=0.0), seed=3)
         still = Controller(world, store, world.policy("recommend"))
         still.run(PASSES_TO_PLAN)
-        baseline = still.job.view.baseline
+        baseline = still.job.view.measured.baseline
         assert baseline is not None
         slo = Slo(
             max_iteration_time_s=1.03 * baseline.time_mean_s,
@@ -114,7 +114,7 @@ def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: Databa
     assert plan.forecast.slowdown_ratio > 0.005
     assert plan.forecast.energy_j / plan.forecast.iteration_time_s <= tight.power_budget_w * 1.005
     controller.run(40)
-    current = controller.job.view.current
+    current = controller.job.view.measured.current
     assert current is not None
     assert current.power_w is not None
     assert current.power_w <= tight.power_budget_w * 1.03

@@ -327,10 +327,10 @@ def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> N
     world = HeldOutWorld(creep_per_s=1e-5)  # 3.6 % an hour
     controller = controlled(world, store)
     controller.run(30)
-    early = controller.job.view.baseline
+    early = controller.job.view.measured.baseline
     assert early is not None
     controller.run(round(8 * SLOT_S / INTERVAL_S))
-    late = controller.job.view.baseline
+    late = controller.job.view.measured.baseline
     assert late is not None
     grown = late.time_mean_s / early.time_mean_s - 1.0
     last = windows(store, "default")[-1]

@@ -53,7 +53,7 @@ def test_a_job_is_learnt_without_a_line_on_its_pipeline(store: DatabaseStore) ->
     pipeline = controller.job.view.policy.pipeline
     assert pipeline is not None
     assert (pipeline.schedule, pipeline.stages, pipeline.microbatches) == ("1f1b", 4, 24)
-    assert controller.job.view.complaint == ""
+    assert controller.job.view.placement.complaint == ""
     assert controller.world.sent("apply")
 
 
@@ -71,8 +71,8 @@ def test_nothing_changes_where_the_shape_is_not_whole(
 ) -> None:
     controller = _controller(store, shapes, 20)
     assert controller.job.view.policy.pipeline is None
-    assert complaint in controller.job.view.complaint
-    assert bool(complaint) == bool(controller.job.view.complaint)
+    assert complaint in controller.job.view.placement.complaint
+    assert bool(complaint) == bool(controller.job.view.placement.complaint)
     assert not controller.world.sent("apply")
 
 
@@ -87,4 +87,4 @@ def test_one_stage_needs_no_schedule(store: DatabaseStore) -> None:
     pipeline = controller.job.view.policy.pipeline
     assert pipeline is not None
     assert (pipeline.stages, pipeline.data_parallel) == (1, 4)
-    assert controller.job.view.complaint == ""
+    assert controller.job.view.placement.complaint == ""

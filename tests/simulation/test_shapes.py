@@ -30,7 +30,7 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     apart = clocks["GPU-0-0-1"] < clocks["GPU-0-0-0"]
     assert apart is seen_apart  # where reports contain the waiting for it, nothing is known
     job = controller.job
-    assert job.view.baseline is not None
+    assert job.view.measured.baseline is not None
     assert job.applied is not None
     assert job.applied.forecast is not None
     assert job.applied.forecast.constant_s == pytest.approx(CONSTANT_S, rel=0.2)
@@ -39,7 +39,7 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     assert max(one.variability_bloat_w or 0.0 for one in forecasts) > 0.0  # of default clocks
     missed = 0.01 if seen_apart else 0.02  # what only the own times would show
     assert world.saved() >= possible(world.plant, BUDGET) - missed, job.sentence
-    assert world.recent_s(250) <= job.view.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
+    assert world.recent_s(250) <= job.view.measured.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
 def test_replicas_that_nobody_names_keep_one_clock(store: DatabaseStore) -> None:
@@ -65,10 +65,10 @@ def test_running_jobs_of_other_schedules(store: DatabaseStore, shape: Pipeline) 
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
     controller.run(30)
     job = controller.job
-    assert job.view.baseline is not None
+    assert job.view.measured.baseline is not None
     assert job.applied is not None, job.sentence
     assert world.saved() >= possible(world.plant, BUDGET) - 0.01, job.sentence
-    assert world.recent_s(150) <= job.view.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
+    assert world.recent_s(150) <= job.view.measured.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
 def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
@@ -78,7 +78,7 @@ def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
     clocks = world.clocks_mhz()
     assert clocks["GPU-0-1-0"] < clocks["GPU-0-0-0"]
     assert world.saved() >= possible(world.plant, BUDGET) - 0.012, controller.job.sentence
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert world.recent_s(400) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 

@@ -138,7 +138,7 @@ def test_an_answer_to_a_picture_that_has_changed_is_not_applied(store: DatabaseS
         return job(controller, SLOW).applied is not None
 
     controller.run(PASSES, until=until)
-    applied, baseline = job(controller, SLOW).applied, job(controller, SLOW).view.baseline
+    applied, baseline = job(controller, SLOW).applied, job(controller, SLOW).view.measured.baseline
     assert applied is not None
     assert baseline is not None
     assert applied.deadline_s is not None

@@ -53,7 +53,7 @@ def test_groups_save_what_is_possible_in_time(store: DatabaseStore, slow: int) -
     assert len(controller.job.applied.actions if controller.job.applied else ()) == 4
     possible = search_in_jitter(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible - 0.01, controller.job.sentence
-    baseline = controller.job.view.baseline
+    baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert world.recent_s(200) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 

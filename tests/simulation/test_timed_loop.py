@@ -52,13 +52,13 @@ def test_nothing_is_slower_and_several_percent_are_saved(
     """Then starts are missed, and one clock per GPU is left, which saves nothing here."""
     controller = timed(world, store)
     controller.run(20)  # four changes of each GPU, where they pay
-    base, plan = controller.job.view.baseline, controller.job.applied
+    base, plan = controller.job.view.measured.baseline, controller.job.applied
     assert base is not None
     assert base.energy_j is not None
     assert plan is not None
     assert all(action.lowest_mhz is not None for action in plan.actions)
     controller.run(40)
-    now = controller.job.view.current
+    now = controller.job.view.measured.current
     assert now is not None
     assert now.energy_j is not None
     assert now.time_mean_s <= base.time_mean_s * 1.0035
@@ -86,17 +86,21 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
     controller = Controller(world, store, policy_of(world, 0.02), interval_s=5.0)
     controller.run(PASSES, until=lambda: controller.job.applied is not None)
     controller.run(25)
-    plan, base, now = controller.job.applied, controller.job.view.baseline, controller.job.view
+    plan, base, now = (
+        controller.job.applied,
+        controller.job.view.measured.baseline,
+        controller.job.view,
+    )
     assert plan is not None
     assert plan.granularity == "computation"
     assert any(isinstance(gpu.schedule, MarkSchedule) for gpu in world.timed_gpus.values())
     assert base is not None
     assert base.energy_j is not None
-    assert now.current is not None
-    assert now.current.energy_j is not None
-    assert now.current.time_mean_s <= base.time_mean_s * 1.023
+    assert now.measured.current is not None
+    assert now.measured.current.energy_j is not None
+    assert now.measured.current.time_mean_s <= base.time_mean_s * 1.023
     assert plan.forecast is not None
-    assert 1.0 - now.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
+    assert 1.0 - now.measured.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
     world.timing = replace(world.timing, marked=False)
     controller.run(12)
     assert controller.job.applied is not None

@@ -6,13 +6,14 @@ from planning import case_of, costs_of, seen, view_of
 from dataclasses import replace
 from typing import Any
 
+from job_states import changed, job_state
 from worlds import World
 
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.evaluation import Evaluation, default_clocks, evaluate
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.view import JobView, View, Window
+from joulecut_controller.view import JobState, View, Window
 from joulecut_engine.estimate.estimator import Estimator
 
 
@@ -22,7 +23,7 @@ def view_of(world: World, now_s: float) -> View:
     return View(now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus})
 
 
-def seen(world: World, slowdown: float, **more: Any) -> JobView:
+def seen(world: World, slowdown: float, **more: Any) -> JobState:
     """The world's job, one GPU a stage, under this budget; nothing measured yet but `more`."""
     at_first: dict[str, Any] = {
         "loads": (),
@@ -32,14 +33,14 @@ def seen(world: World, slowdown: float, **more: Any) -> JobView:
         "peer_iteration_time_s": None,
         "report_age_s": 0.0,
     }
-    return JobView(
+    return job_state(
         policy=world.policy(slo=Slo(max_slowdown=slowdown)).jobs[0],
         stages=tuple((uuid,) for uuid in world.uuids),
         **{**at_first, **more},
     )
 
 
-def costs_of(job: JobView, view: View, estimator: Estimator) -> Costs:
+def costs_of(job: JobState, view: View, estimator: Estimator) -> Costs:
     costs = price(job, view.gpus, estimator, 0.0)
     assert isinstance(costs, Costs)
     return costs
@@ -52,13 +53,13 @@ def at_default(costs: Costs) -> Evaluation:
     return default
 
 
-def with_baseline(job: JobView, costs: Costs, ratio: float = 1.0) -> JobView:
+def with_baseline(job: JobState, costs: Costs, ratio: float = 1.0) -> JobState:
     """The job with a full baseline: what these costs say, times `ratio`."""
     iteration_s = at_default(costs).iteration_time_s
-    return replace(job, baseline=Window(64, ratio * iteration_s, 0.0, None, None))
+    return changed(job, baseline=Window(64, ratio * iteration_s, 0.0, None, None))
 
 
-def case_of(job: JobView, view: View) -> PlanningInput:
+def case_of(job: JobState, view: View) -> PlanningInput:
     """The case of a job that may be enforced, with nothing applied."""
     return PlanningInput(
         view=replace(view, jobs=(job,)),
@@ -66,7 +67,7 @@ def case_of(job: JobView, view: View) -> PlanningInput:
         mode="enforce",
         silent=False,
         baseline_progress=(64, 30),
-        running={uuid: 0 for stage in job.stages for uuid in stage},
+        running={uuid: 0 for stage in job.placement.stages for uuid in stage},
         measured_applied=False,
         stale_s=3.0,
     )

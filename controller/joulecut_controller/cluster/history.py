@@ -204,7 +204,7 @@ def _values(board: Board) -> Iterator[tuple[str, Values]]:
 
 
 def _job_values(job: JobBoard) -> Values:
-    current = job.view.current
+    current = job.view.measured.current
     if current is None:
         return (math.nan,) * len(JOB_FIELDS)
     given = current.time_mean_s, current.energy_j, current.power_w

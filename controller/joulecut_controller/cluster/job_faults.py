@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.view import JobView, View
+from joulecut_controller.view import JobState, View
 
 REPORT = "report"  # as agents name the owner that is known by its reports alone
 POWER = "power"  # as agents name the source that samples jobs without reports
@@ -23,15 +23,15 @@ class JobFault:
     age_s: float
 
 
-def job_faults(job: JobView, view: View) -> tuple[JobFault, ...]:
+def job_faults(job: JobState, view: View) -> tuple[JobFault, ...]:
     """The newest first."""
     found = [*_refused(job, view), *_misnamed(job, view)]
     return tuple(sorted(found, key=lambda fault: fault.age_s))
 
 
-def _refused(job: JobView, view: View) -> Iterator[JobFault]:
+def _refused(job: JobState, view: View) -> Iterator[JobFault]:
     listed = {f"{ref.node}/{ref.index}" for ref in job.policy.gpus}
-    mine = {uuid for stage in job.stages for uuid in stage}
+    mine = {uuid for stage in job.placement.stages for uuid in stage}
     mine |= {uuid for uuid, gpu in view.gpus.items() if listed and gpu.place in listed}
     names = {job.policy.name, *((job.running.name,) if job.running else ())}
     for node in view.nodes:
@@ -45,10 +45,10 @@ def _refused(job: JobView, view: View) -> Iterator[JobFault]:
             yield JobFault("", fault.source, fault.text, fault.count, fault.age_s)
 
 
-def _misnamed(job: JobView, view: View) -> Iterator[JobFault]:
+def _misnamed(job: JobState, view: View) -> Iterator[JobFault]:
     """An entry that is found by name, has no report, and has a neighbour in spelling."""
     policy = job.policy
-    if policy.gpus or policy.found_by_allocation or any(job.stages):
+    if policy.gpus or policy.found_by_allocation or any(job.placement.stages):
         return
     for name, places in _unknown_names(view).items():
         if difflib.SequenceMatcher(None, name, policy.name).ratio() > NAME_LIKE:

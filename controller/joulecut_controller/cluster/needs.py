@@ -108,18 +108,20 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
         yield Need("decision", standing.next_step, job=name, runbook="JoulecutPauseForgotten")
     elif state == "unplaced":
         yield Need("fault", standing.next_step, job=name)
-    elif state == "silent" or (state == "enforced" and math.isinf(view.report_age_s)):
+    elif state == "silent" or (state == "enforced" and math.isinf(view.placement.report_age_s)):
         # A job that the policy names may not run at all.
-        never = state == "silent" and view.complaint == NOT_REPORTED
+        never = state == "silent" and view.placement.complaint == NOT_REPORTED
         text = "has not reported yet" if never else "no report: no clock is changed for it"
         yield Need("note" if never else "fault", text, job=name, runbook="JoulecutJobSilent")
-    elif view.external_lock:
-        text = f"no baseline is measured: {view.external_lock}"
+    elif view.measured.external_lock:
+        text = f"no baseline is measured: {view.measured.external_lock}"
         yield Need("fault", text, job=name, runbook="JoulecutSecondWriter")
-    if view.peer_iteration_time_s is not None and math.isfinite(view.peer_iteration_time_s):
+    if view.measured.peer_iteration_time_s is not None and math.isfinite(
+        view.measured.peer_iteration_time_s
+    ):
         slower = ""
-        if view.baseline is not None and view.baseline.time_mean_s > 0.0:
-            ratio = view.peer_iteration_time_s / view.baseline.time_mean_s - 1.0
+        if view.measured.baseline is not None and view.measured.baseline.time_mean_s > 0.0:
+            ratio = view.measured.peer_iteration_time_s / view.measured.baseline.time_mean_s - 1.0
             slower = f" takes {100.0 * ratio:.0f} % longer than this job's baseline"
         yield Need(
             "note", f"straggler: a sibling pipeline{slower}; this job waits for it", job=name
@@ -149,12 +151,17 @@ def _over_budget(job: JobBoard, standing: Standing) -> bool:
     """Whether a job under a plan is slower than tolerated, unless its plan was made for a straggler
     that has just recovered.
     """
-    slowdown, budget, baseline = standing.slowdown_ratio, standing.budget_ratio, job.view.baseline
+    slowdown, budget, baseline = (
+        standing.slowdown_ratio,
+        standing.budget_ratio,
+        job.view.measured.baseline,
+    )
     if standing.state != "enforced" or slowdown is None or budget is None or baseline is None:
         return False
     limit = 1.0 + budget + OVER_BUDGET_RATIO
     planned_s = job.applied.forecast.iteration_time_s if job.applied and job.applied.forecast else 0
-    young = job.view.current is not None and job.view.current.iterations < JUDGED_ITERATIONS
+    current = job.view.measured.current
+    young = current is not None and current.iterations < JUDGED_ITERATIONS
     recovered = young and planned_s > limit * baseline.time_mean_s
     return 1.0 + slowdown > limit and not recovered
 

@@ -48,7 +48,7 @@ class Standing:
 def standing(job: JobBoard) -> Standing:
     """The standing of one job of a board."""
     view = job.view
-    baseline, current, state = view.baseline, view.current, state_of(job)
+    baseline, current, state = view.measured.baseline, view.measured.current, state_of(job)
     saved = budget = None
     if baseline is not None and baseline.time_mean_s > 0.0:
         deadline_s = view.policy.slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
@@ -62,7 +62,7 @@ def standing(job: JobBoard) -> Standing:
         next_step=_next_step(job, state),
         rate_source=rate_source(job),
         granularity=job.rung.name,
-        gpus=sum(map(len, view.stages)),
+        gpus=sum(map(len, view.placement.stages)),
         power_w=current.power_w if current else None,
         slowdown_ratio=job.slowdown_ratio,
         budget_ratio=budget,
@@ -71,7 +71,7 @@ def standing(job: JobBoard) -> Standing:
         saved_ratio=job.holdout.saving.saved_ratio if job.holdout and job.holdout.saving else None,
         saved_measured_j=job.saved_measured_j,
         saved_predicted_j=job.saved_predicted_j,
-        straggler=view.peer_iteration_time_s is not None,
+        straggler=view.measured.peer_iteration_time_s is not None,
     )
 
 
@@ -84,10 +84,13 @@ def state_of(job: JobBoard) -> State:
         (job.mode == "off", "off"),
         ("breaker" in kinds, "tripped"),
         (bool(kinds), "paused"),
-        (view.complaint not in {"", NOT_REPORTED}, "unplaced"),
+        (view.placement.complaint not in {"", NOT_REPORTED}, "unplaced"),
         (job.applied is not None and not job.applied.changes_nothing, "enforced"),
-        (view.baseline is None and not math.isfinite(view.report_age_s), "silent"),
-        (view.baseline is None, "measuring"),
+        (
+            view.measured.baseline is None and not math.isfinite(view.placement.report_age_s),
+            "silent",
+        ),
+        (view.measured.baseline is None, "measuring"),
         (first_step(job) is not None, "recommended"),
         (not learnt, "learning"),
         (job.mode == "enforce" and not view.reservation, "default"),
@@ -113,7 +116,11 @@ def rate_source(job: JobBoard) -> str:
     """The source of the job's iterations; empty without one."""
     if job.timing is not None:
         return job.timing.source
-    return job.view.rate_source or "report" if math.isfinite(job.view.report_age_s) else ""
+    return (
+        job.view.placement.source or "report"
+        if math.isfinite(job.view.placement.report_age_s)
+        else ""
+    )
 
 
 def predicted_saved_ratio(job: JobBoard) -> float | None:
@@ -129,14 +136,14 @@ def predicted_saved_ratio(job: JobBoard) -> float | None:
 
 
 def _next_step(job: JobBoard, state: State) -> str:
-    view, plan, lock = job.view, job.decision, job.view.external_lock
+    view, plan, lock = job.view, job.decision, job.view.measured.external_lock
     reserved = f"recommended only: {view.reservation}" if view.reservation else ""
     advice = job.probing.reason if job.probing else "no profile, hence no evidence on other clocks"
     steps: dict[State, str] = {
         "off": "set `mode: recommend` in the policy",
         "paused": job.holds[0].sentence if job.holds else "",
         "tripped": job.holds[0].sentence if job.holds else "",
-        "unplaced": f"its GPUs cannot be assigned to stages: {view.complaint}",
+        "unplaced": f"its GPUs cannot be assigned to stages: {view.placement.complaint}",
         "silent": "no report yet: the job must report its iterations (docs/integrations.md)",
         "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
         "learning": advice,

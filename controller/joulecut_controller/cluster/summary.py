@@ -143,10 +143,10 @@ def _power(board: Board) -> Power:
     less_w = available_w = 0.0
     predicted = False
     for job in board.jobs:
-        baseline, current = job.view.baseline, job.view.current
+        baseline, current = job.view.measured.baseline, job.view.measured.current
         if job.applied is not None and not job.applied.changes_nothing:
             measured_w = current.power_w if current else None
-            if job.view.peer_iteration_time_s is not None or measured_w is None:
+            if job.view.measured.peer_iteration_time_s is not None or measured_w is None:
                 less_w += _forecast_w(job.applied)
                 predicted = True
             elif baseline and baseline.power_w:

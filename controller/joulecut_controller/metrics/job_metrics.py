@@ -19,20 +19,19 @@ Rows = Callable[[JobBoard], Iterator[Row]]
 
 def _iteration_time(job: JobBoard) -> Iterator[Row]:
     name, view = job.view.policy.name, job.view
-    if view.current:
-        yield (name, "measured"), view.current.time_mean_s
-    if view.baseline:
-        yield (name, "baseline"), view.baseline.time_mean_s
+    if view.measured.current:
+        yield (name, "measured"), view.measured.current.time_mean_s
+    if view.measured.baseline:
+        yield (name, "baseline"), view.measured.baseline.time_mean_s
     if job.decision and job.decision.forecast:
         yield (name, "predicted"), job.decision.forecast.iteration_time_s
 
 
 def _power(job: JobBoard) -> Iterator[Row]:
-    name, view = job.view.policy.name, job.view
-    if view.current and view.current.power_w is not None:
-        yield (name, "measured"), view.current.power_w
-    if view.baseline and view.baseline.power_w is not None:
-        yield (name, "baseline"), view.baseline.power_w
+    name, measured = job.view.policy.name, job.view.measured
+    for kind, window in (("measured", measured.current), ("baseline", measured.baseline)):
+        if window is not None and window.power_w is not None:
+            yield (name, kind), window.power_w
     if job.decision and job.decision.forecast:
         forecast = job.decision.forecast
         yield (name, "predicted"), forecast.energy_j / forecast.iteration_time_s
@@ -50,7 +49,11 @@ def _slowdown(job: JobBoard) -> Iterator[Row]:
 
 def _margin(job: JobBoard) -> Iterator[Row]:
     """Of the statistic that the policy holds to the target, here and at default clocks alike."""
-    current, baseline, slo = job.view.current, job.view.baseline, job.view.policy.slo
+    current, baseline, slo = (
+        job.view.measured.current,
+        job.view.measured.baseline,
+        job.view.policy.slo,
+    )
     if current and baseline:
         deadline_s = slo.deadline_s(slo.statistic_s(baseline.time_mean_s, baseline.time_sd_s))
         now_s = slo.statistic_s(current.time_mean_s, current.time_sd_s)
@@ -108,7 +111,7 @@ def _windows(job: JobBoard) -> Iterator[Row]:
 
 
 def _phases(job: JobBoard) -> Iterator[Row]:
-    for kind, seconds in job.view.phases_s:
+    for kind, seconds in job.view.measured.phases_s:
         yield (job.view.policy.name, kind), seconds
 
 

@@ -32,13 +32,12 @@ from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
-    BaselineDrift,
     GpuShift,
     GpuView,
+    Measured,
     Phase,
     PipelineTrace,
     StageLoad,
-    Window,
 )
 
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
@@ -53,45 +52,19 @@ SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """One job's measurements as of a pass. `fresh_iterations` and `fresh_durations_s` are what this
-    pass added. `fresh` are the loads of `fresh_loaded` iterations since they were computed last,
-    `fresh_passes` ago.
-
-    `locks` maps every GPU of the job to the clock its lease allows, 0 for default clocks.
+class Fresh:
+    """What a look added. `iterations` and `durations_s` count towards the window in force. `loads`
+    are those of `loaded` iterations since they were computed last, `passes` ago.
     """
 
-    baseline: Window | None
-    current: Window | None
-    current_iterations: int
-    straggling: bool
-    peer_iteration_time_s: float | None
-    loads: tuple[StageLoad, ...]
-    fresh: tuple[StageLoad, ...]
-    fresh_iterations: int
-    locks: Mapping[str, int]
-    at_default: bool
-    settled: bool  # the clocks in force have been so for several passes
-    fresh_loaded: int = 0
-    fresh_passes: int = 1
-    ended: tuple[
-        EndedIteration, ...
-    ] = ()  # this pass: usual ones, and those that settle or stand out
-    since_s: float = -math.inf  # another one means that clocks or counters changed
-    external_lock: str = ""  # why default clocks are not measured: another writer's lock
-    reported: tuple[Iteration, ...] = ()  # all since the last pass, whatever clocks they ran under
-    refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
-    # Whether the job has reported operations in this shape; None before its first report.
-    operations_reported: bool | None = None
-    fresh_durations_s: tuple[float, ...] = ()
-    time_ratios: Mapping[str, float] = field(default_factory=dict)  # see `own_pace`
-    traces: tuple[PipelineTrace, ...] = ()  # see `JobView`
-    newest: tuple[PipelineTrace, ...] = ()
-    newest_at_default: tuple[PipelineTrace, ...] = ()
-    drift: BaselineDrift = field(default_factory=BaselineDrift)
-    gpu_shift: GpuShift | None = None  # found in this pass
-    phase: Phase = field(default_factory=Phase)  # all of the above is of it
-    phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
+    iterations: int = 0
+    durations_s: tuple[float, ...] = ()
+    loads: tuple[StageLoad, ...] = ()
+    loaded: int = 0
+    passes: int = 1
+    ended: tuple[EndedIteration, ...] = ()  # usual ones, and those that settle or stand out
+    reported: tuple[Iteration, ...] = ()  # whatever clocks they ran under
+    gpu_shift: GpuShift | None = None
 
 
 @dataclass(slots=True)
@@ -190,7 +163,7 @@ class IterationStats:
         shape: str = "",
         recall: Callable[[str], Recalled | None] = lambda _shape: None,
         loads: bool = True,
-    ) -> Measured:
+    ) -> tuple[Measured, Fresh]:
         """Adds the reports and snapshots since the last pass. Call it once a pass.
 
         A job in a new `shape` starts over, with the baseline that `recall` returns. Without
@@ -229,39 +202,42 @@ class IterationStats:
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
         unloaded, passes = self._unloaded(track, fresh, loads=loads)
-        return Measured(
+        fresh_now = Fresh(
+            iterations=len(fresh),
+            durations_s=tuple(one.duration_s for one in fresh),
+            loads=track.window.loads_of(unloaded),
+            loaded=len(unloaded),
+            passes=passes,
+            ended=tuple(
+                EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
+                for one in confirmed
+            ),
+            reported=tuple(track.reported),
+            gpu_shift=shifted,
+        )
+        measured = Measured(
             baseline=track.baseline.window,
             current=track.window.summary(RECENT),
             current_iterations=track.window.iterations,
             straggling=track.straggling,
             peer_iteration_time_s=statistics.fmean(track.peers_s) if track.peers_s else None,
             loads=track.window.loads(newest=loads),
-            fresh=track.window.loads_of(unloaded),
-            fresh_iterations=len(fresh),
             locks=dict(track.locks),
             at_default=at_default,
             settled=track.window.passes > SETTLED_PASSES,
-            fresh_loaded=len(unloaded),
-            fresh_passes=passes,
-            ended=tuple(
-                EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
-                for one in confirmed
-            ),
             since_s=track.window.since_s,
             external_lock=external_lock,
-            reported=tuple(track.reported),
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
-            fresh_durations_s=tuple(one.duration_s for one in fresh),
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
             newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,
-            gpu_shift=shifted,
             phase=track.phase,
             phases_s=phases.spent_s,
         )
+        return measured, fresh_now
 
     def _enter(
         self,

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.baseline import Recalled
-from joulecut_controller.observe.iteration_stats import IterationStats, Measured, shape_in
+from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
-from joulecut_controller.observe.placement import Placement, Placements
+from joulecut_controller.observe.placement import Placements
 from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import ReportedShapes
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
-from joulecut_controller.view import GpuView, JobView, View
+from joulecut_controller.view import GpuView, JobState, Placement, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_wire.messages import IterationReport, PipelineShape
@@ -38,9 +38,8 @@ class JobObservation:
     one shape does not hold in another.
     """
 
-    view: JobView
-    placement: Placement
-    measured: Measured
+    job: JobState
+    fresh: Fresh
     shape: str
 
 
@@ -198,7 +197,7 @@ class Observer:
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
         shape = self._shape(policy, placement)
-        measured = self._stats.fold(
+        measured, fresh = self._stats.fold(
             policy.name,
             placement.stages,
             reports,
@@ -220,33 +219,16 @@ class Observer:
             policy = replace(policy, mode="recommend")
         if measured.operations_reported is False and _learnt_online(policy):
             policy = replace(policy, profile=None)
-        view = JobView(
+        job = JobState(
             policy=policy,
-            stages=placement.stages,
-            loads=measured.loads,
-            baseline=measured.baseline,
-            current=measured.current,
+            placement=placement,
+            measured=measured,
             generation_running=_generation(policy.name, placement, gpus),
-            peer_iteration_time_s=measured.peer_iteration_time_s,
-            report_age_s=placement.report_age_s,
-            rate_source=placement.source,
-            complaint=placement.complaint,
             running=running,
-            external_lock=measured.external_lock,
             reservation=reservation,
             hindrance=hindrance,
-            reports_refused=measured.refused,
-            groups=placement.groups,
-            pipelines=placement.pipelines,
-            time_ratios=measured.time_ratios,
-            traces=measured.traces,
-            newest=measured.newest,
-            newest_at_default=measured.newest_at_default,
-            drift=measured.drift,
-            phase=measured.phase,
-            phases_s=measured.phases_s,
         )
-        return JobObservation(view, placement, measured, shape_in(shape, measured.phase))
+        return JobObservation(job, fresh, shape_in(shape, measured.phase))
 
     def _shape(self, policy: JobPolicy, placement: Placement) -> str:
         known = self._shapes.get(policy.name)

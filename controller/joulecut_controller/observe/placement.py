@@ -12,7 +12,7 @@ from joulecut_controller.observe.job_matcher import JobMatch
 from joulecut_controller.observe.ranks import Seat, by_completion, seats
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import NOT_REPORTED, GpuView
+from joulecut_controller.view import NOT_REPORTED, GpuView, Placement
 
 # A checkpoint or an evaluation holds up a few iterations; more is not working any more.
 SILENCE_ITERATIONS = 8
@@ -21,32 +21,6 @@ SILENCE_S_MIN = 5.0
 SILENCE_SPANS = 3  # of a rate: one answer lost, and the next one late
 UNMATCHED = JobMatch()  # owners are unknown
 STAGES_IN_DOUBT = 2  # with one stage there is nothing to mistake
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where a job runs. `stages[s]` are the UUIDs of stage s, sorted; empty with a complaint
-    that keeps even that from being known. `groups[s]` are the same GPUs by lock-step group, one
-    group per replica; empty where the groups are unknown. `pipelines` has the groups by replica,
-    then by stage; empty where it is unknown which groups of two stages are of one replica.
-    """
-
-    stages: tuple[tuple[str, ...], ...]
-    report_age_s: float
-    silence_limit_s: float
-    complaint: str = ""
-    doubt: str = ""  # why counted ranks may be wrong
-    groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
-    pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
-    source: str = ""  # of the newest report; empty: the job's own datagrams, or none
-
-    @property
-    def silent(self) -> bool:
-        return self.report_age_s > self.silence_limit_s
-
-    @property
-    def uuids(self) -> frozenset[str]:
-        return frozenset(uuid for stage in self.stages for uuid in stage)
 
 
 @dataclass(slots=True)

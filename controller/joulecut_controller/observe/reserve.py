@@ -5,11 +5,10 @@ A plan is still made and shown, so that an operator sees what waits, and why. Pu
 
 from collections.abc import Mapping
 
-from joulecut_controller.observe.placement import Placement
 from joulecut_controller.observe.power_rates import POWER
 from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.view import GpuView, View
+from joulecut_controller.view import GpuView, Placement, View
 
 
 def unanimous(placement: Placement, gpus: Mapping[str, GpuView]) -> Instance | None:

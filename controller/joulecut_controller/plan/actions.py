@@ -6,17 +6,17 @@ from dataclasses import replace
 from joulecut_controller.plan.plan import Action, verb_of
 from joulecut_controller.plan.planner import Choice
 from joulecut_controller.plan.timed_steps import Steps
-from joulecut_controller.view import JobView
+from joulecut_controller.view import JobState
 
 
-def actions_for(job: JobView, choice: Choice, running: Mapping[str, int]) -> tuple[Action, ...]:
+def actions_for(job: JobState, choice: Choice, running: Mapping[str, int]) -> tuple[Action, ...]:
     """One action per GPU, by stage. `running` maps GPUs to the clock their lease allows (0:
     none). A GPU that should run at its default clock gets no lock: `clear`, or `hold`
     without a clock where none is in force.
     """
     actions = []
     for row, uuids in enumerate(choice.costs.gpus):
-        stage = row % len(job.stages)
+        stage = row % len(job.placement.stages)
         default_mhz = choice.costs.default_mhz[row]
         clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[row]})
         for uuid in uuids:
@@ -50,9 +50,9 @@ def _span(steps: Steps) -> str:
     return ", ".join(f"{step.clock_max_mhz} MHz from {step.offset_s:.3g} s" for step in steps)
 
 
-def release_actions(job: JobView, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:
+def release_actions(job: JobState, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:
     """Default clocks for every GPU of the job that has a lock."""
-    stage_of = {uuid: stage for stage, uuids in enumerate(job.stages) for uuid in uuids}
+    stage_of = {uuid: stage for stage, uuids in enumerate(job.placement.stages) for uuid in uuids}
     return tuple(
         Action(uuid, stage_of.get(uuid, 0), "clear", None, reason)
         for uuid, clock_mhz in running.items()

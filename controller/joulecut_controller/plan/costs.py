@@ -14,7 +14,7 @@ import numpy as np
 from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN, Floats, own_clocks
 from joulecut_controller.plan.replicas import Classes, classes_of
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.view import GpuView, JobView, Stages
+from joulecut_controller.view import GpuView, JobState, Stages
 from joulecut_engine.estimate.estimator import Estimator, Subject
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption
@@ -117,7 +117,7 @@ class _Priced:
 
 
 def price(
-    job: JobView,
+    job: JobState,
     gpus: Mapping[str, GpuView],
     estimator: Estimator,
     host_power_w: float,
@@ -168,7 +168,7 @@ def price(
 
 
 def _price(
-    job: JobView,
+    job: JobState,
     gpus: Mapping[str, GpuView],
     estimator: Estimator,
     inputs: tuple[object, ...],
@@ -179,7 +179,7 @@ def _price(
     by_part, blocking_w = _by_part(job), job.policy.blocking_power_w
     stages: list[_Predicted] = []
     ratios: dict[str, float] = {}
-    for stage, uuids in enumerate(job.stages):
+    for stage, uuids in enumerate(job.placement.stages):
         placed = [gpus[uuid] for uuid in uuids]
         default_mhz = _default_mhz(placed)
         keys = keys_of(pipeline, stage, by_part=by_part)
@@ -193,8 +193,8 @@ def _price(
             if not predicted.add((row, kind), subjects, estimator):
                 return f"no prediction for {kind} of stage {stage}"
         stages.append(predicted)
-        ratios |= predicted.follow(job.time_ratios) if job.time_ratios else {}
-    classes = classes_of(job.pipelines, ratios)
+        ratios |= predicted.follow(job.measured.time_ratios) if job.measured.time_ratios else {}
+    classes = classes_of(job.placement.pipelines, ratios)
     if held is not None and len(held.ratios) == len(ratios) and _ratios_hold(held, ratios):
         classes = held.classes  # at the edge of two classes noise would decide
     table: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
@@ -206,7 +206,9 @@ def _price(
         for stage, whole in enumerate(stages):
             predicted = whole
             if len(classes) > 1:
-                mine = [uuid for replica in replicas for uuid in job.pipelines[replica][stage]]
+                mine = [
+                    uuid for replica in replicas for uuid in job.placement.pipelines[replica][stage]
+                ]
                 predicted = whole.part(mine, ratios)
             share = len(predicted.uuids) / len(whole.uuids)
             uniform |= _scaled(predicted.uniform(blocking_w), apart, share)
@@ -222,11 +224,11 @@ def _price(
         ratios=ratios,
         allowed_mhz=tuple(one.allowed_mhz for one in rows),
         default_mhz=tuple(one.default_mhz for one in rows),
-        width=len(job.stages[0]),
+        width=len(job.placement.stages[0]),
         inputs=inputs,
         classes=classes,
         gpus=tuple(one.uuids for one in rows),
-        share=tuple(len(one.uuids) / len(job.stages[0]) for one in rows),
+        share=tuple(len(one.uuids) / len(job.placement.stages[0]) for one in rows),
     )
 
 
@@ -257,7 +259,7 @@ def _scaled(
     }
 
 
-def _by_part(job: JobView) -> bool:
+def _by_part(job: JobState) -> bool:
     pipeline, profile = job.policy.pipeline, job.policy.profile
     return bool(pipeline and profile and profile.stages > pipeline.stages)
 

@@ -33,13 +33,13 @@ def learn_pace(
     measured_ratio: float,
 ) -> tuple[PlannerState, bool]:
     """The pace updated by the running plan, and whether that plan is late."""
-    measured, costs = inputs.job.current, state.costs
+    measured, costs = inputs.job.measured.current, state.costs
     if not inputs.measured_applied or state.clocks is None or measured is None or costs is None:
         return state, False
     running = evaluate(costs, state.clocks)
     if running is None:
         return state, False
-    baseline = inputs.job.baseline
+    baseline = inputs.job.measured.baseline
     assert baseline is not None
     measured_s = measured.adjusted_mean_s
     seen, known = work_of(measured, costs, running), work_of(baseline, costs, at_default(costs))
@@ -48,7 +48,7 @@ def learn_pace(
     running = with_jitter(running, costs, state.jitter, solver)
     # Pace is learnt from means, whichever statistic the deadline is for.
     deadline_s -= inputs.job.policy.slo.beyond_mean_s(measured.adjusted_sd_s)
-    limit_s, peer_s = deadline_s, inputs.job.peer_iteration_time_s
+    limit_s, peer_s = deadline_s, inputs.job.measured.peer_iteration_time_s
     if peer_s is not None:
         limit_s = max(deadline_s, peer_s * (1.0 + PEER_LATE_RATIO))
         if measured.time_mean_s <= limit_s:
@@ -72,7 +72,7 @@ def _peer_s(inputs: PlanningInput) -> float | None:
     pipeline = inputs.job.policy.pipeline
     if pipeline is None or pipeline.sync != "iteration":
         return None
-    return inputs.job.peer_iteration_time_s
+    return inputs.job.measured.peer_iteration_time_s
 
 
 def goal_of(
@@ -130,7 +130,7 @@ def dwell_s(inputs: PlanningInput) -> float:
     """Least time between two lowerings: the operator's setting, or a site's if longer."""
     sites = (
         inputs.view.gpus[uuid].description.min_dwell_s
-        for stage in inputs.job.stages
+        for stage in inputs.job.placement.stages
         for uuid in stage
         if uuid in inputs.view.gpus
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from joulecut_controller.policy.policy import GranularityAsked
-from joulecut_controller.view import GpuView, JobView, View
+from joulecut_controller.view import GpuView, JobState, View
 from joulecut_engine.graph.pipeline import KINDS, Granularity
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.change_timing import STRETCHES_MIN
@@ -68,10 +68,10 @@ class Rung:
         return self.granularity != "gpu"
 
 
-def timing_of(job: JobView, gpus: Mapping[str, GpuView]) -> IterationTiming | str:
+def timing_of(job: JobState, gpus: Mapping[str, GpuView]) -> IterationTiming | str:
     """The worst timing of the job's GPUs, or the reason why there is none."""
     found: list[IterationTiming] = []
-    uuids = [uuid for stage in job.stages for uuid in stage]
+    uuids = [uuid for stage in job.placement.stages for uuid in stage]
     for uuid in uuids:
         one = gpus[uuid].timing if uuid in gpus else None
         if one is not None and one.starts_per_minute > 0.0 and _sound(one):
@@ -92,30 +92,30 @@ def timing_of(job: JobView, gpus: Mapping[str, GpuView]) -> IterationTiming | st
     )
 
 
-def uncertainty_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+def uncertainty_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     """By how much a change may come early or late: spread of the set latency and jitter of the
     starts together, of the worst GPU. Infinite where starts are not known."""
     timing = timing_of(job, gpus)
     return math.inf if isinstance(timing, str) else _spread_s(job, gpus) + timing.start_jitter_s
 
 
-def shortest_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+def shortest_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     """The shortest stretch at one clock that changes as uncertain as these allow, in seconds."""
     return max(STRETCH_S_MIN, STRETCHES_MIN * uncertainty_s(job, gpus))
 
 
-def shortest_marked_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+def shortest_marked_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     """The shortest stretch at one clock that changes on marks allow, in seconds."""
     latencies_s = (
         gpus[uuid].description.set_latency_p95_s or SPREAD_UNKNOWN_S
-        for stage in job.stages
+        for stage in job.placement.stages
         for uuid in stage
     )
     return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
 
 
 def changes_of_auto(
-    job: JobView, view: View, asked: GranularityAsked, held: Rung, prices: Mapping[str, float]
+    job: JobState, view: View, asked: GranularityAsked, held: Rung, prices: Mapping[str, float]
 ) -> int:
     """Clock changes of a GPU per iteration: the policy's, or MORE_CHANGES under `auto` where the
     policy names none and they save enough more. `prices` are predicted savings by granularity, as
@@ -125,7 +125,9 @@ def changes_of_auto(
     if asked != "auto" or job.policy.clocks.changes_given or count >= MORE_CHANGES:
         return count
     nodes = {node.address: node for node in view.nodes}
-    agents = [nodes.get(view.gpus[uuid].address) for stage in job.stages for uuid in stage]
+    agents = [
+        nodes.get(view.gpus[uuid].address) for stage in job.placement.stages for uuid in stage
+    ]
     if not all(node and node.timed_steps_max >= MORE_CHANGES for node in agents):
         return count
     has_more = (held.granularity, held.limits.per_iteration) == ("changes", MORE_CHANGES)
@@ -136,7 +138,7 @@ def changes_of_auto(
 
 
 def rung_of(
-    job: JobView,
+    job: JobState,
     view: View,
     asked: GranularityAsked,
     held: Rung,
@@ -194,7 +196,7 @@ def _finer_first(asked: GranularityAsked) -> tuple[Granularity, ...]:
     return _LADDER[asked]
 
 
-def _operations(job: JobView, view: View, held: Rung) -> str:
+def _operations(job: JobState, view: View, held: Rung) -> str:
     """Why no clock per operation, changed on the marks of operations, is possible."""
     timing, pipeline = timing_of(job, view.gpus), job.policy.pipeline
     if isinstance(timing, str) or not timing.marked:
@@ -203,12 +205,12 @@ def _operations(job: JobView, view: View, held: Rung) -> str:
         return "marks name forwards and backwards of one part of the model alone"
     nodes = {node.address: node for node in view.nodes}
     steps = len(KINDS) * pipeline.microbatches
-    for stage in job.stages:
+    for stage in job.placement.stages:
         for uuid in stage:
             node = nodes.get(view.gpus[uuid].address)
             if node is None or node.marked_steps_max < steps:
                 return f"agent {view.gpus[uuid].address} takes no schedule of {steps} operations"
-    times_s = [load.busy_s.get(kind, 0.0) for load in job.loads for kind in KINDS]
+    times_s = [load.busy_s.get(kind, 0.0) for load in job.measured.loads for kind in KINDS]
     shortest_s = min(times_s, default=0.0)
     margin = 1.0 if held.granularity == "computation" else OPERATION_MARGIN
     least_s = margin * shortest_marked_s(job, view.gpus)
@@ -218,13 +220,13 @@ def _operations(job: JobView, view: View, held: Rung) -> str:
     return f"the shortest operation {known}, and the set latency asks for {least_s:.3g} s"
 
 
-def _changes(job: JobView, view: View, held: Rung, count: int) -> str:
+def _changes(job: JobState, view: View, held: Rung, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
     nodes = {node.address: node for node in view.nodes}
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):
         return timing
-    for stage in job.stages:
+    for stage in job.placement.stages:
         for uuid in stage:
             node = nodes.get(view.gpus[uuid].address)
             if node is None or node.timed_steps_max < count:
@@ -233,7 +235,8 @@ def _changes(job: JobView, view: View, held: Rung, count: int) -> str:
     if timing.missed_ratio > missed_max:
         return f"{timing.missed_ratio:.0%} of iteration starts missed (at most {missed_max:.0%})"
     stretch_s = shortest_s(job, view.gpus)
-    iteration_s = job.baseline.time_mean_s if job.baseline else timing.iteration_time_s
+    baseline = job.measured.baseline
+    iteration_s = baseline.time_mean_s if baseline else timing.iteration_time_s
     if STRETCHES_MIN * stretch_s > iteration_s:  # two changes make two stretches
         return (
             f"spread of the set latency ({_spread_s(job, view.gpus) * 1e3:.0f} ms) and jitter of "
@@ -244,7 +247,7 @@ def _changes(job: JobView, view: View, held: Rung, count: int) -> str:
 
 
 def _limits(
-    job: JobView, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung, count: int
+    job: JobState, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung, count: int
 ) -> ChangeLimits:
     """The limits in model seconds; those held as long as they are enough, and not far too much."""
     needed_s = MODEL_MARGIN * shortest_s(job, gpus)
@@ -256,9 +259,9 @@ def _limits(
     return ChangeLimits(count, min_dwell_s=least_s * STRETCH_STEP**steps)
 
 
-def _spread_s(job: JobView, gpus: Mapping[str, GpuView]) -> float:
+def _spread_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     spreads_s = []
-    for stage in job.stages:
+    for stage in job.placement.stages:
         for uuid in stage:
             gpu = gpus[uuid].description
             spreads_s.append(gpu.set_latency_spread_s or gpu.set_latency_p95_s or SPREAD_UNKNOWN_S)

@@ -14,7 +14,7 @@ from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, 
 from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO, moved_ratio
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
-from joulecut_controller.view import BUDGET_JOB, GpuView, JobView, View
+from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, View
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
@@ -76,38 +76,38 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
     )
 
 
-def _evidence(job: JobView, authority: Authority) -> str:
+def _evidence(job: JobState, authority: Authority) -> str:
     if job.policy.profile is None and authority.reach_mhz is None:
         return "no profile: no evidence about other clocks"
-    if job.baseline is None:
+    if job.measured.baseline is None:
         return "no baseline was measured"
-    if not job.report_age_s <= authority.report_age_max_s:
-        return f"the job's last report is {job.report_age_s:.0f} s old"
-    return job.complaint
+    if not job.placement.report_age_s <= authority.report_age_max_s:
+        return f"the job's last report is {job.placement.report_age_s:.0f} s old"
+    return job.placement.complaint
 
 
-def _whole(plan: Plan, job: JobView) -> str:
+def _whole(plan: Plan, job: JobState) -> str:
     """Every GPU of the job stands in the plan once, under its own stage."""
-    pipeline = job.policy.pipeline
-    if pipeline is None or len(job.stages) != pipeline.stages or not all(job.stages):
+    pipeline, stages = job.policy.pipeline, job.placement.stages
+    if pipeline is None or len(stages) != pipeline.stages or not all(stages):
         return "a stage of the pipeline is missing"
     planned = sorted((action.stage, action.uuid) for action in plan.actions)
-    placed = sorted((s, uuid) for s, uuids in enumerate(job.stages) for uuid in uuids)
+    placed = sorted((s, uuid) for s, uuids in enumerate(job.placement.stages) for uuid in uuids)
     return "" if planned == placed else "the plan does not cover the job's GPUs one by one"
 
 
-def _alone(job: JobView, view: View) -> str:
-    mine = {uuid for uuids in job.stages for uuid in uuids}
+def _alone(job: JobState, view: View) -> str:
+    mine = {uuid for uuids in job.placement.stages for uuid in uuids}
     for other in view.jobs:
         if other.policy.name == job.policy.name:
             continue
-        shared = mine.intersection(uuid for uuids in other.stages for uuid in uuids)
+        shared = mine.intersection(uuid for uuids in other.placement.stages for uuid in uuids)
         if shared:
             return f"GPU {min(shared)} is shared with job {other.policy.name}"
     return ""
 
 
-def _ours(plan: Plan, job: JobView, view: View) -> str:
+def _ours(plan: Plan, job: JobState, view: View) -> str:
     """Whether each GPU is the job's to set, and its agent would let us, as of this moment."""
     if job.reservation:
         return job.reservation
@@ -140,7 +140,7 @@ def _reachable(plan: Plan, view: View, authority: Authority) -> str:
     return ""
 
 
-def _timed(plan: Plan, job: JobView, view: View) -> str:
+def _timed(plan: Plan, job: JobState, view: View) -> str:
     """Whether the clock changes of an iteration come in order, and far enough apart for what is
     measured of their timing."""
     timed = [action for action in plan.actions if action.steps]
@@ -181,7 +181,7 @@ def _timed(plan: Plan, job: JobView, view: View) -> str:
     return ""
 
 
-def _marked(plan: Plan, job: JobView, view: View, authority: Authority) -> str:
+def _marked(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
     """Whether clocks on marks are those of the plan or higher, operation by operation, and far
     enough apart for the measured set latency."""
     if plan.granularity != "computation" or plan.solution is None or authority.problem is None:
@@ -205,7 +205,7 @@ def _marked(plan: Plan, job: JobView, view: View, authority: Authority) -> str:
             for i in graph.order[action.stage]
         }
         slower = [key for key, mhz in planned.items() if marked.get(key, rest_mhz) < mhz]
-        own = action.uuid in job.time_ratios  # faster GPUs have a clock of their own
+        own = action.uuid in job.measured.time_ratios  # faster GPUs have a clock of their own
         broken = (
             (bool(slower) and not own, "a clock below that of the plan"),
             (len(marked) < len(action.marks), "two clocks on one mark"),
@@ -226,14 +226,14 @@ def _any_marks(plan: Plan) -> bool:
     return any(action.marks for action in plan.actions)
 
 
-def _bounds(action: Action, job: JobView, view: View, authority: Authority) -> str:
+def _bounds(action: Action, job: JobState, view: View, authority: Authority) -> str:
     changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
     clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
     found = (_bound(mhz, action, job, view, authority) for mhz in clocks if mhz is not None)
     return next(filter(None, found), "")
 
 
-def _bound(clock_mhz: int, action: Action, job: JobView, view: View, authority: Authority) -> str:
+def _bound(clock_mhz: int, action: Action, job: JobState, view: View, authority: Authority) -> str:
     gpu = view.gpus[action.uuid]
     site, held = gpu.description, _other_holder(gpu, job)
     stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
@@ -259,12 +259,12 @@ def _bound(clock_mhz: int, action: Action, job: JobView, view: View, authority: 
     return next((f"{where}: {why}" for breaks, why in broken if breaks), "")
 
 
-def _other_holder(gpu: GpuView, job: JobView) -> str:
+def _other_holder(gpu: GpuView, job: JobState) -> str:
     lease = gpu.snapshot.lease if gpu.snapshot else None
     return lease.job if lease and lease.job not in (job.policy.name, BUDGET_JOB) else ""
 
 
-def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:
+def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
     profile = job.policy.profile
     assert profile is not None
     pipeline = job.policy.pipeline
@@ -276,7 +276,7 @@ def _lowest_profiled_mhz(job: JobView, stage: int) -> int | None:
     return max(min(option.clock_mhz for option in options) for options in measured)
 
 
-def _sound(plan: Plan, job: JobView, authority: Authority, check: Check) -> str:
+def _sound(plan: Plan, job: JobState, authority: Authority, check: Check) -> str:
     forecast, solution = plan.forecast, plan.solution
     if forecast is None or solution is None or plan.deadline_s is None:
         return "the plan has no forecast"

@@ -7,7 +7,7 @@ made without jitter is late at first and backs off, so plans use the job's own v
 import math
 from dataclasses import dataclass, field
 
-from joulecut_controller.view import JobView, Window
+from joulecut_controller.view import JobState, Window
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
@@ -43,13 +43,13 @@ STILL = Jitter()
 
 
 def jitter_of(
-    job: JobView, held: Jitter | None, recorded: Recorded | None = None, *, classes: int = 1
+    job: JobState, held: Jitter | None, recorded: Recorded | None = None, *, classes: int = 1
 ) -> Jitter:
     """As measured at default clocks; `held` while it says the same within what is known. Timed
     operations say more than a standard deviation of them. Each draw has one replica of each of the
     `classes` in the graph.
     """
-    pipeline, baseline = job.policy.pipeline, job.baseline
+    pipeline, baseline = job.policy.pipeline, job.measured.baseline
     if pipeline is None or baseline is None:
         return STILL
     siblings = math.ceil(pipeline.replicas / classes)

@@ -9,7 +9,7 @@ deadline divided by it. It is learned at default clocks first, and under a plan 
 import math
 from dataclasses import dataclass, replace
 
-from joulecut_controller.view import JobView, Window
+from joulecut_controller.view import JobState, Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
 EXPLAINED_RATIO = 0.03
@@ -49,23 +49,23 @@ class Pace:
         return self if self.learned is None else replace(self, learned=ratio * self.learned)
 
 
-def moved_ratio(job: JobView) -> float:
+def moved_ratio(job: JobState) -> float:
     """By how much the graph has to be scaled since it was first compared with the job. Operations
     that are reported correct the graph themselves.
     """
-    reported = bool(job.time_ratios) or any(load.busy_s for load in job.loads)
-    return 1.0 if reported else job.drift.moved_ratio
+    reported = bool(job.measured.time_ratios) or any(load.busy_s for load in job.measured.loads)
+    return 1.0 if reported else job.measured.drift.moved_ratio
 
 
-def constant_s(job: JobView, measured_s: float, modelled_s: float, held_s: float) -> float:
+def constant_s(job: JobState, measured_s: float, modelled_s: float, held_s: float) -> float:
     """Seconds of an iteration beside its pipeline, which takes `modelled_s` at default clocks,
     where the iteration takes `measured_s`; 0 unless every GPU reports its operations. `held_s`
     while the difference is noise.
     """
-    if job.baseline is None or not job.time_ratios:
+    if job.measured.baseline is None or not job.measured.time_ratios:
         return 0.0
     found_s = max(0.0, measured_s - modelled_s)
-    step_s = max(RATIO_STEP_MIN, job.baseline.stderr_ratio) * measured_s
+    step_s = max(RATIO_STEP_MIN, job.measured.baseline.stderr_ratio) * measured_s
     return held_s if abs(found_s - held_s) < step_s else found_s
 
 

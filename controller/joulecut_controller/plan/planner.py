@@ -47,7 +47,7 @@ from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
 from joulecut_controller.plan.veto import Kind, Veto, first, releases
 from joulecut_controller.plan.work import work_of
-from joulecut_controller.view import JobView
+from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
@@ -177,7 +177,7 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     job, policy = inputs.job, inputs.job.policy
     counted, needed = inputs.baseline_progress
     progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
-    stale, phase = _stale(inputs), job.phase
+    stale, phase = _stale(inputs), job.measured.phase
     found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
         (
@@ -190,11 +190,11 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
             "profile",
             "no profile, hence no evidence about other clocks: no change",
         ),
-        (bool(job.complaint), "layout", f"{job.complaint}: no change"),
+        (bool(job.placement.complaint), "layout", f"{job.placement.complaint}: no change"),
         (
             inputs.silent,
             "silent",
-            f"the job has been silent for {job.report_age_s:.0f} s: default clocks",
+            f"the job has been silent for {job.placement.report_age_s:.0f} s: default clocks",
         ),
         (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
@@ -203,9 +203,9 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
             f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
         ),
         (
-            job.baseline is None,
+            job.measured.baseline is None,
             "baseline",
-            f"measuring the baseline ({job.external_lock or progress})",
+            f"measuring the baseline ({job.measured.external_lock or progress})",
         ),
     )
     own = (Veto(kind, text) for applies, kind, text in found if applies)
@@ -214,7 +214,7 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
 
 def _stale(inputs: PlanningInput) -> str:
     """The first GPU of the job without a current reading."""
-    for uuid in (uuid for stage in inputs.job.stages for uuid in stage):
+    for uuid in (uuid for stage in inputs.job.placement.stages for uuid in stage):
         gpu = inputs.view.gpus.get(uuid)
         if gpu is None or gpu.snapshot is None or gpu.age_s > inputs.stale_s:
             return f"{gpu.node}/{gpu.description.index}" if gpu else uuid
@@ -225,7 +225,7 @@ def _within_reach(
     inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
 ) -> Decision:
     """Checks the model against the baseline and the target against both, then solves."""
-    job, baseline = inputs.job, inputs.job.baseline
+    job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
     default = at_default(costs)
     measured = measured_graph(job, costs.graph, state.measured)
@@ -258,7 +258,7 @@ def _within_reach(
     beside_s = constant_s(job, base_s / work, default.mean_s, state.constant_s)
     state = replace(state, constant_s=beside_s)
     measured_ratio = base_s / (default.mean_s + state.constant_s)
-    pace_ratio = job.drift.pace_ratio
+    pace_ratio = job.measured.drift.pace_ratio
     if pace_ratio != state.pace_ratio:
         shifted = state.pace.shifted(pace_ratio / state.pace_ratio)
         state = replace(state, pace=shifted, pace_ratio=pace_ratio)
@@ -432,19 +432,22 @@ def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comp
     )
 
 
-def _unexplained(job: JobView, modelled_s: float, measured: MeasuredGraph | None) -> str:
+def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | None) -> str:
     """Why the graph does not describe this job; empty where it does. Where the job's operations
     are measured, what is missing is what the graph has not: communication and the optimizer.
     Iterations whose operations differ are explained by their own operations, not by means.
     """
-    assert job.baseline is not None
-    measured_s, doubt = job.baseline.adjusted_mean_s, DOUBT_STDERRS * job.baseline.stderr_ratio
+    assert job.measured.baseline is not None
+    measured_s, doubt = (
+        job.measured.baseline.adjusted_mean_s,
+        DOUBT_STDERRS * job.measured.baseline.stderr_ratio,
+    )
     if measured is not None:
         if measured.complaint:
             return f"{measured.complaint}: no change"
         modelled_s = measured_s / measured.ratio
     least = EXPLAINED_RATIO + doubt
-    most = max(CONSTANT_RATIO_MAX if job.time_ratios else EXPLAINED_RATIO, least)
+    most = max(CONSTANT_RATIO_MAX if job.measured.time_ratios else EXPLAINED_RATIO, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""
     return (

@@ -17,7 +17,7 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.trust import short_window
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.view import JobView, View
+from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
 
 
@@ -29,7 +29,7 @@ class PlanningInput:
     """
 
     view: View
-    job: JobView
+    job: JobState
     mode: Mode
     silent: bool
     baseline_progress: tuple[int, int]  # iterations counted, and needed at least

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks, at_default, default_clocks
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
-from joulecut_controller.view import POWER_SLACK_W, GpuView, JobView
+from joulecut_controller.view import POWER_SLACK_W, GpuView, JobState
 
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
 # deviations of 1.5 %, as measured between the GPUs of one node.
@@ -155,20 +155,21 @@ def needed_w(costs: Costs, clocks: Clocks) -> tuple[float, ...] | None:
     return tuple(power_w * (1.0 + HEADROOM_RATIO) for power_w in most)
 
 
-def without_limits(job: JobView, gpus: Mapping[str, GpuView], costs: Costs | None) -> JobView:
+def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | None) -> JobState:
     """The job with the baseline that it would have without power limits, for planning.
 
     Default clocks under a limit are slower than any plan for a job's own target assumes. Where
     a limit is in force and the measured baseline is slower than the pipeline graph explains, the
     predicted time takes its place; plans under the limit are still verified against measurements.
     """
-    baseline = job.baseline
+    baseline = job.measured.baseline
     if costs is None or baseline is None or not _limited(job, gpus):
         return job
     default = at_default(costs)
     if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
         return job
-    return replace(job, baseline=replace(baseline, time_mean_s=default.iteration_time_s))
+    unlimited = replace(baseline, time_mean_s=default.iteration_time_s)
+    return replace(job, measured=replace(job.measured, baseline=unlimited))
 
 
 def peak_ratio(costs: Costs) -> float:
@@ -184,6 +185,6 @@ def peak_ratio(costs: Costs) -> float:
     return most_w / mean_w
 
 
-def _limited(job: JobView, gpus: Mapping[str, GpuView]) -> bool:
-    uuids = (uuid for stage in job.stages for uuid in stage)
+def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:
+    uuids = (uuid for stage in job.placement.stages for uuid in stage)
     return any(uuid in gpus and gpus[uuid].power_limited for uuid in uuids)

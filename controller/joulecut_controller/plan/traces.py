@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from joulecut_controller.view import GpuView, JobView, PipelineTrace
+from joulecut_controller.view import GpuView, JobState, PipelineTrace
 from joulecut_engine.graph import Graph
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.levels import Floats
@@ -45,24 +45,24 @@ class MeasuredGraph:
     recorded: Recorded | None = None
 
 
-def measured_graph(job: JobView, graph: Graph, held: MeasuredGraph | None) -> MeasuredGraph | None:
+def measured_graph(job: JobState, graph: Graph, held: MeasuredGraph | None) -> MeasuredGraph | None:
     """None where too few iterations were timed; `held` while little is new."""
-    if len(job.traces) < TRACES_MIN:
+    if len(job.measured.traces) < TRACES_MIN:
         return None
-    newest = job.traces[-1].iteration
+    newest = job.measured.traces[-1].iteration
     pipeline = job.policy.pipeline
     assert pipeline is not None
     if held is not None and held.pipeline == pipeline:
-        grown = len(job.traces) >= 2 * held.pipelines
+        grown = len(job.measured.traces) >= 2 * held.pipelines
         if not grown and 0 <= newest - held.newest < RENEW_ITERATIONS:
             return held
-    made = MeasuredGraph(pipeline, len(job.traces), newest)
-    wrong = misfit(graph, job.traces[-1].stages, job.traces[-1].orders)
+    made = MeasuredGraph(pipeline, len(job.measured.traces), newest)
+    wrong = misfit(graph, job.measured.traces[-1].stages, job.measured.traces[-1].orders)
     if wrong:
         return replace(made, complaint=wrong)
-    seconds = _seconds(job.traces, graph)
+    seconds = _seconds(job.measured.traces, graph)
     modelled_s = iteration_times(graph, seconds)
-    ratio = float(np.median(_over_pipelines(job.traces, modelled_s.tolist())))
+    ratio = float(np.median(_over_pipelines(job.measured.traces, modelled_s.tolist())))
     found = recorded(graph, seconds)
     uneven = float(found.factors.std()) >= UNEVEN_RATIO_MIN
     return replace(made, ratio=ratio, recorded=found if uneven else None)
@@ -104,15 +104,15 @@ class Delay:
 
 
 def delay_of(
-    job: JobView, graph: Graph, gpus: Mapping[str, GpuView], held: Delay | None
+    job: JobState, graph: Graph, gpus: Mapping[str, GpuView], held: Delay | None
 ) -> Delay | None:
     """What delays the newest iteration, if anything does, or the newest at default clocks: under a
     plan the others are as slow as the slowest on purpose. `held` while it is of that iteration.
     """
-    newest = _delay_of(job.newest, graph, gpus, held)
+    newest = _delay_of(job.measured.newest, graph, gpus, held)
     if newest is not None and newest.part.pipeline is not None:
         return newest
-    at_default = _delay_of(job.newest_at_default, graph, gpus, held)
+    at_default = _delay_of(job.measured.newest_at_default, graph, gpus, held)
     slow = at_default is not None and at_default.part.pipeline is not None
     return at_default if slow else newest
 

@@ -10,13 +10,13 @@ from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
 from joulecut_controller.plan.own_clocks import own_clock_unmodelled
 from joulecut_controller.plan.plan import Action, Draft, Forecast, verb_of
-from joulecut_controller.view import JobView
+from joulecut_controller.view import JobState
 
 UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be
 
 
 def trial_of(
-    job: JobView, facts: ExplorerInput, advice: Advice, running: Mapping[str, int]
+    job: JobState, facts: ExplorerInput, advice: Advice, running: Mapping[str, int]
 ) -> Draft | None:
     """Clocks to run for at least a window; None where the advice has no change or no figures."""
     figures = (advice.time_s, advice.energy_j, advice.baseline_time_s, advice.baseline_energy_j)
@@ -25,18 +25,18 @@ def trial_of(
         return None
     if time_s is None or energy_j is None or base_s is None or base_j is None:
         return None
-    width = max(map(len, job.stages))
+    width = max(map(len, job.placement.stages))
     top = facts.constants.clock_max_mhz
     lowest = min(advice.lowest_mhz)
     reach_mhz = tuple(min(int(low - STEP_RATIO * top), lowest) for low in advice.lowest_mhz)
     actions = []
-    for stage, uuids in enumerate(job.stages):
+    for stage, uuids in enumerate(job.placement.stages):
         asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.constants.default_mhz[stage]
         why = advice.reason if stage in advice.stages else f"{advice.verdict}: as learned so far"
         in_reach = [mhz for mhz in facts.grids[stage] if mhz >= reach_mhz[stage]]
         for uuid in uuids:
             held_mhz = running.get(uuid, 0)
-            ratio = job.time_ratios.get(uuid, 1.0)
+            ratio = job.measured.time_ratios.get(uuid, 1.0)
             own_mhz = own_clock_unmodelled(ratio, asked_mhz, in_reach)
             verb, clock_mhz = verb_of(own_mhz, held_mhz or default_mhz, default_mhz, bool(held_mhz))
             faster = f"; {1.0 - ratio:.1%} faster than its slowest GPU at {asked_mhz} MHz"

@@ -121,7 +121,7 @@ class AppliedPlan:
         """Leases on the job's GPUs that this controller does not hold, by the job they name."""
         context = self._context
         orphaned: dict[str, list[Place]] = {}
-        for uuid in observation.placement.uuids:
+        for uuid in observation.job.placement.uuids:
             gpu = view.gpus.get(uuid)
             lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
             if gpu is None or lease is None or lease.epoch > context.epoch:
@@ -160,7 +160,7 @@ class AppliedPlan:
 
 def as_asked(holding: Holding, observation: JobObservation) -> bool:
     """Whether every GPU of the job shows exactly the lock that was asked for it."""
-    locks, asked = observation.measured.locks, holding.locks
+    locks, asked = observation.job.measured.locks, holding.locks
     return {uuid: asked.get(uuid, 0) for uuid in locks} == dict(locks)
 
 
@@ -170,7 +170,7 @@ def _drift(holding: Holding, observation: JobObservation, view: View) -> str:
     A lease that is gone, another lock, or a clock above its lock: an external writer, or an agent
     that restarted. The caller releases the job and never fights over a clock.
     """
-    measured, asked = observation.measured, holding.locks
+    measured, asked = observation.job.measured, holding.locks
     for uuid, asked_mhz in asked.items():
         gpu = view.gpus.get(uuid)
         where = f"GPU {gpu.place}" if gpu else f"GPU {uuid}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.plan.budget import Claim, Point, Shares, shares
-from joulecut_controller.view import JobView
+from joulecut_controller.view import JobState
 
 FIXED_STEP_RATIO = 0.01  # of the limit: measured power that moved less is the same
 OWN_STEP_RATIO = 0.001  # a deadline that moved less is the same, as for a plan
@@ -21,7 +21,7 @@ OWN_STEP_RATIO = 0.001  # a deadline that moved less is the same, as for a plan
 class Party:
     """One job of the policy in one pass. Without a frontier it cannot be slowed yet."""
 
-    view: JobView
+    view: JobState
     frontier: tuple[FrontierPoint, ...] = ()
     digest: str = ""  # of the costs that the frontier is of
     peak_ratio: float = 1.0  # power limits that its work needs, over its mean power
@@ -36,16 +36,16 @@ class Party:
 
     def own_s(self) -> float | None:
         """The job's own deadline for the mean iteration; None before a baseline."""
-        baseline, slo = self.view.baseline, self.view.policy.slo
+        baseline, slo = self.view.measured.baseline, self.view.policy.slo
         if baseline is None:
             return None
         return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
 
     def drawn_w(self, host_power_w: float) -> float:
         """Measured power with hosts; the hosts alone before a measurement."""
-        window = self.view.current or self.view.baseline
+        window = self.view.measured.current or self.view.measured.baseline
         power_w = window.power_w if window else None
-        return (power_w or 0.0) + host_power_w * sum(map(len, self.view.stages))
+        return (power_w or 0.0) + host_power_w * sum(map(len, self.view.placement.stages))
 
     def claim(self, host_power_w: float) -> Claim | None:
         own_s = self.own_s()
@@ -53,7 +53,7 @@ class Party:
             return None
         # Hosts are in the frontier's energies already: planning charges them. Of the GPUs, what
         # counts is the power limit that leaves the plan its clocks.
-        hosts_w = host_power_w * sum(map(len, self.view.stages))
+        hosts_w = host_power_w * sum(map(len, self.view.placement.stages))
         points = (
             Point(p.iteration_time_s, hosts_w + self.peak_ratio * (mean_w - hosts_w))
             for p in self.frontier

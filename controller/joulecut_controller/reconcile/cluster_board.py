@@ -54,7 +54,7 @@ class BoardMaker:
 
     async def _jobs(self, said: Mapping[str, str]) -> tuple[JobBoard, ...]:
         pictures, boards = self.steps.pictures, []
-        profiled = [name for name, one in pictures.items() if one.observation.view.policy.profile]
+        profiled = [name for name, one in pictures.items() if one.observation.job.policy.profile]
         learned = self.services.learning.summaries(profiled)
         for name in self.cluster.policies:
             if name in pictures:
@@ -84,7 +84,11 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
         return "no job in the policy"
     advised = [job for job in jobs if job.mode == "recommend" and job.decision is not None]
     plans = [job.decision for job in advised if not job.view.hindrance]
-    planned = all(job.view.baseline and not job.view.complaint for job in jobs if job.mode != "off")
+    planned = all(
+        job.view.measured.baseline and not job.view.placement.complaint
+        for job in jobs
+        if job.mode != "off"
+    )
     words = "all jobs steady" if planned else "no change"
     saved = sorted(
         plan.forecast.saved_ratio

@@ -23,7 +23,7 @@ from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
-from joulecut_controller.view import JobView, NodeView, View
+from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import Unavailable
@@ -174,16 +174,14 @@ class Cluster:
 
     def _least_w_without_job(self, observations: Mapping[str, JobObservation]) -> float:
         """What GPUs without a job take of a power budget: their least limits, and their hosts."""
-        at_work = {
-            uuid for one in observations.values() for uuids in one.view.stages for uuid in uuids
-        }
+        at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         return sum(
             gpu.description.power_limit_min_w + self.policy.cost.host_power_w
             for uuid, gpu in self.seen.gpus.items()
             if uuid not in at_work
         )
 
-    def view(self, jobs: Iterable[JobView]) -> View:
+    def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
         now_s = self.seen.now_s if self.begun else self._context.now_s()
         return replace(self.seen, now_s=now_s, jobs=tuple(jobs))
@@ -193,12 +191,12 @@ class Cluster:
     ) -> None:
         """The next step towards the power limits that keep the budget."""
         services = self._services
-        view = self.view(observation.view for observation in observations.values())
+        view = self.view(observation.job for observation in observations.values())
         if not services.power_budget.needed(self.policy, view):
             return
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():
-            state, stages = self._jobs[name].rollout.state, observation.view.stages
+            state, stages = self._jobs[name].rollout.state, observation.job.placement.stages
             needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
             needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
             if state.costs and needed:

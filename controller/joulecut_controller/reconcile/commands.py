@@ -181,7 +181,7 @@ class Commands:
         view = self._view()
         for seen in view.jobs if view else ():
             if seen.policy.name == job:
-                found.update(uuid for stage in seen.stages for uuid in stage)
+                found.update(uuid for stage in seen.placement.stages for uuid in stage)
         return found
 
     def _gpus(self) -> tuple[GpuView, ...]:

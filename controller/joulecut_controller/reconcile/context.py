@@ -82,15 +82,15 @@ class JobServices:
         self, state: PlannerState, observation: JobObservation
     ) -> tuple[FrontierPoint, ...]:
         """The newest frontier of a job in measured seconds; empty while unknown."""
-        job, costs = observation.view, state.costs
-        return self.frontiers.points(job.policy.name, costs, job.baseline) if costs else ()
+        job, costs = observation.job, state.costs
+        return self.frontiers.points(job.policy.name, costs, job.measured.baseline) if costs else ()
 
     def party(
         self, state: PlannerState, observation: JobObservation, gpus: Mapping[str, GpuView]
     ) -> Party:
         """The job as a party to the power budget."""
-        costs, job = state.costs, without_limits(observation.view, gpus, state.costs)
-        points = self.frontier(state, replace(observation, view=job))
+        costs, job = state.costs, without_limits(observation.job, gpus, state.costs)
+        points = self.frontier(state, replace(observation, job=job))
         if costs is None or not points:
             return Party(job, points)
         return Party(job, points, costs.digest, peak_ratio(costs))
@@ -99,10 +99,10 @@ class JobServices:
         self, state: PlannerState, observation: JobObservation, now_s: float
     ) -> None:
         """Starts computing the job's frontiers where they are missing or out of date."""
-        costs, policy = state.costs, observation.view.policy
-        if costs is None or observation.view.baseline is None:
+        costs, policy = state.costs, observation.job.policy
+        if costs is None or observation.job.measured.baseline is None:
             return
         self.frontiers.ask(policy.name, costs, state.rung.granularity, now_s)
         # Where clocks change within an iteration, how long they must stay is part of the question.
-        if observation.view.peer_iteration_time_s is not None and not state.rung.timed:
+        if observation.job.measured.peer_iteration_time_s is not None and not state.rung.timed:
             self.stragglers.ask(policy.name, costs, state.rung.granularity, now_s)

@@ -84,11 +84,11 @@ class FirstSavings:
         """Once a pass: a job without a profile is predicted while it is at default clocks, and
         teaches once its curve is known.
         """
-        policy, shape = observation.view.policy, observation.shape
+        policy, shape = observation.job.policy, observation.shape
         if policy.profile is not None:
             self._jobs.pop(policy.name, None)
             return
-        gpus = [view.gpus[uuid] for uuid in observation.placement.uuids if uuid in view.gpus]
+        gpus = [view.gpus[uuid] for uuid in observation.job.placement.uuids if uuid in view.gpus]
         now = counters_of(gpus)
         job = self._jobs.get(policy.name)
         if now is not None and (job is None or job.shape != shape or not job.taught):
@@ -144,7 +144,7 @@ def sentence(found: FirstSaving, known: int) -> str:
 
 def _budget(observation: JobObservation) -> float:
     """Slowdown (a ratio) that the job's target allows; 0 where it is not known yet."""
-    slo, baseline = observation.view.policy.slo, observation.view.baseline
+    slo, baseline = observation.job.policy.slo, observation.job.measured.baseline
     if slo.max_slowdown is None and baseline is None:
         return 0.0
     base_s = baseline.time_mean_s if baseline is not None else 1.0

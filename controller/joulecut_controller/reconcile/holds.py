@@ -224,7 +224,7 @@ class Breakers:
 
         Raises Unavailable where the store did not take a trip; it holds all the same.
         """
-        job, measured = observation.view.policy.name, observation.measured
+        job, measured = observation.job.policy.name, observation.job.measured
         watched = self._watched.setdefault(job, _Watched())
         breaker, shape, now = watched.breaker, observation.shape, measured.phase
         watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
@@ -237,7 +237,7 @@ class Breakers:
                 max(one.peers_s.values(), default=None),
                 (shape, (one.phase or now).key),
             )
-            for one in measured.reported
+            for one in observation.fresh.reported
             if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
         )
         if default:
@@ -248,7 +248,7 @@ class Breakers:
             reference = breaker.reference(phase) or known
             if reference is None:
                 continue
-            limit = limit_of(observation.view.policy, reference, allotted_s)
+            limit = limit_of(observation.job.policy, reference, allotted_s)
             if held:
                 finding = breaker.controlled(alike, limit, peers_ours=_peers_ours(observation))
             else:
@@ -269,11 +269,11 @@ class Breakers:
 
     def rearm(self, observation: JobObservation) -> Hold | None:
         """Ends the breaker's hold when its time is over and default clocks were measured."""
-        measured = observation.measured
+        measured = observation.job.measured
         measured_again = measured.at_default and (
             measured.straggling or measured.current_iterations >= BASELINE_ITERATIONS_MIN
         )
-        job = observation.view.policy.name
+        job = observation.job.policy.name
         ended = self._holds.expire(job, measured_again=measured_again)
         if ended is not None:
             self._audit.note("hold", job, "the breaker is armed again: default clocks measured")
@@ -282,6 +282,6 @@ class Breakers:
 
 def _peers_ours(observation: JobObservation) -> bool:
     """Whether the job's GPUs hold several pipelines, so that our clocks may slow a sibling."""
-    pipeline = observation.view.policy.pipeline
-    width = max((len(stage) for stage in observation.view.stages), default=0)
+    pipeline = observation.job.policy.pipeline
+    width = max((len(stage) for stage in observation.job.placement.stages), default=0)
     return pipeline is not None and width > pipeline.lockstep

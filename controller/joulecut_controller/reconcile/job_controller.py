@@ -91,7 +91,7 @@ class BaselineRecord:
 
     async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""
-        baseline, drift = observation.measured.baseline, observation.measured.drift
+        baseline, drift = observation.job.measured.baseline, observation.job.measured.drift
         if baseline is None:
             return
         made = StoredBaseline(baseline, self._measured_unix_s(drift))
@@ -182,7 +182,7 @@ class JobController:
         """
         self._orphaned, self._earlier = {}, None
         rollout, lost = self.rollout, self._context.leases.lost
-        self.policy = observation.view.policy  # its mode as far as it is possible now
+        self.policy = observation.job.policy  # its mode as far as it is possible now
         if lost:
             self._applied_plan.forget()
             return (Veto("term", lost),)
@@ -208,7 +208,7 @@ class JobController:
         """The stored plan of an earlier term that all orphaned leases are of, if it was made for
         the job as it is now. Raises Unavailable.
         """
-        name, job = self.policy.name, observation.view
+        name, job = self.policy.name, observation.job
         if job.policy.profile is None or self._orphaned.keys() != {name}:
             return None
         leases = [
@@ -220,7 +220,9 @@ class JobController:
         if len(generations) != 1 or any(lease.epoch >= self._context.epoch for lease in leases):
             return None
         found = read(self._context.store.last_plan_json(name, generations.pop()))
-        if found is None or job.complaint:  # until all have reported, the job's shape is not known
+        if (
+            found is None or job.placement.complaint
+        ):  # until all have reported, the job's shape is not known
             return found
         same = found.resumption.rests_on == rests_on(job.policy, observation.shape, job.running)
         return found if same else None
@@ -232,7 +234,7 @@ class JobController:
 
     async def _leave_enforce(self, observation: JobObservation) -> None:
         """Releases the job's GPUs; a reservation by someone else counts as a failure."""
-        reservation = observation.view.reservation
+        reservation = observation.job.reservation
         if self._applied_plan.holding is None:
             return
         if reservation:
@@ -270,19 +272,19 @@ class JobController:
         vetoes: tuple[Veto, ...],
     ) -> PlanningInput:
         holding = self._applied_plan.holding
-        locks, asked = observation.measured.locks, holding.locks if holding else {}
+        locks, asked = observation.job.measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
         if self._earlier is not None:
             running = dict(locks)
-        measured = observation.measured
+        measured = observation.job.measured
         usual_s = measured.current.time_mean_s if measured.current else 0.0
         plan = self.applied or self.rollout.decision
         prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
         return PlanningInput(
             view=view,
-            job=observation.view,
+            job=observation.job,
             mode=self.policy.mode,
-            silent=observation.placement.silent,
+            silent=observation.job.placement.silent,
             baseline_progress=(measured.current_iterations, iterations_needed(usual_s)),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
@@ -320,7 +322,7 @@ class JobController:
         frontier: tuple[FrontierPoint, ...],
         gpus: Mapping[str, GpuView],
     ) -> JobBoard:
-        view, holding = observation.view, self._applied_plan.holding
+        view, holding = observation.job, self._applied_plan.holding
         if holding and as_asked(holding, observation):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, gpus)

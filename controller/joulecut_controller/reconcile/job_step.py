@@ -25,7 +25,7 @@ from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.training_samples import teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
-from joulecut_controller.view import View
+from joulecut_controller.view import JobState, View
 from joulecut_engine.estimate.online import OnlineEstimator
 
 PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
@@ -113,7 +113,8 @@ class JobSteps:
         inputs = self.planning_input(name, observation, view, vetoes, examined=examined)
         before, picture = self.pictures.get(name), Picture(inputs, observation, view)
         self.pictures[name] = picture
-        if before is not None and before.observation.view.phase != observation.view.phase:
+        phase = observation.job.measured.phase
+        if before is not None and before.observation.job.measured.phase != phase:
             self.news(name)  # the pipeline of a phase is known from the next look on
         return picture
 
@@ -127,8 +128,8 @@ class JobSteps:
         recall = self.jobs[name].baseline.recall
         policy = self.cluster.policies[name]
         observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
-        others = (one.observation.view for other, one in self.pictures.items() if other != name)
-        return observation, replace(view, jobs=(*others, observation.view))
+        others = (one.observation.job for other, one in self.pictures.items() if other != name)
+        return observation, replace(view, jobs=(*others, observation.job))
 
     def _examined(self, name: str) -> bool:
         """Whether it is this job's turn."""
@@ -167,14 +168,14 @@ class JobSteps:
     ) -> None:
         """Predictions are compared with measurements first, then learn from them."""
         job = self.jobs[name]
-        shifted = observation.measured.gpu_shift
+        shifted = observation.fresh.gpu_shift
         for uuid in shifted.uuids if shifted else ():
             self.learner.forget_gpu(name, uuid)
         if examined:
             job.taught += 1
             job.errors = teach(
-                observation.view,
-                observation.measured,
+                observation.job,
+                observation.fresh,
                 self.learner,
                 gpus=view.gpus,
                 before=job.errors,
@@ -224,7 +225,7 @@ class JobSteps:
         job = self.jobs[name]
         decision = self._unless_held(name, self.planning.decide(picture.inputs, job))
         if decision.topic == SOLVING:
-            job.rollout.wait(decision, picture.observation.view.policy)
+            job.rollout.wait(decision, picture.observation.job.policy)
             return
         fresh = self._refreshed(picture) if decision.commands else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.cluster.ttl_s())
@@ -238,13 +239,13 @@ class JobSteps:
     def _refreshed(self, picture: Picture) -> View:
         """The picture's view with the job's own agents and GPUs as of now."""
         view, now_s = picture.view, self.context.now_s()
-        uuids = picture.observation.placement.uuids
+        uuids = picture.observation.job.placement.uuids
         state = self.fleet.observe(
             now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
         )
         nodes = {node.address: node for node in (*view.nodes, *state.nodes)}
         waited_s = now_s - view.now_s
-        jobs = tuple(replace(job, report_age_s=job.report_age_s + waited_s) for job in view.jobs)
+        jobs = tuple(_aged(job, waited_s) for job in view.jobs)
         gpus = {gpu.uuid: gpu for gpu in state.gpus}
         return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
@@ -283,3 +284,10 @@ class JobSteps:
             learnt=learned or Learnt(services.first_savings.sentence(name)),
         )
         return replace(shown, advisable=advice_to_enforce(shown))
+
+
+def _aged(job: JobState, waited_s: float) -> JobState:
+    """The job when its newest report is so much older."""
+    placement = job.placement
+    older = replace(placement, report_age_s=placement.report_age_s + waited_s)
+    return replace(job, placement=older)

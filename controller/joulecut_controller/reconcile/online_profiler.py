@@ -21,7 +21,6 @@ from joulecut_controller.learn.measurement_log import (
     without_hiccups,
 )
 from joulecut_controller.learn.work_prior import work_prior
-from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, OUTLIER_RATIO
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
@@ -32,7 +31,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.trust import short_window
-from joulecut_controller.view import GpuView, JobView, StageLoad
+from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
 from joulecut_engine.graph.pipeline import KINDS, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
@@ -68,23 +67,29 @@ class OnlineProfiler:
 
     def learn(self, observation: JobObservation, view: Mapping[str, GpuView], kept: str) -> str:
         """Add a window that has ended; returns the log to store, empty if nothing is new."""
-        measured, job = observation.measured, observation.view
-        other = job.phase.kind == "evaluate" or job.policy.pipeline is None
+        job, fresh = observation.job, observation.fresh
+        measured = job.measured
+        other = measured.phase.kind == "evaluate" or job.policy.pipeline is None
         if job.policy.profile is not None or other:
             return ""
         if self._log.shape != observation.shape:
             self.probed = None
             self._log = MeasurementLog.restored(kept, observation.shape)
-        if measured.gpu_shift is not None and self._log.measurements:
+        if fresh.gpu_shift is not None and self._log.measurements:
             return self._forget()
         if measured.since_s != self._since_s:
             self._since_s = measured.since_s
             self._durations_s.clear()
             self._powered_s.clear()
-        self._durations_s.extend(measured.fresh_durations_s)
-        self._powered_s.extend(measured.fresh_durations_s)
+        self._durations_s.extend(fresh.durations_s)
+        self._powered_s.extend(fresh.durations_s)
         current = measured.current
-        if current is None or measured.straggling or not measured.settled or job.complaint:
+        if (
+            current is None
+            or measured.straggling
+            or not measured.settled
+            or job.placement.complaint
+        ):
             return ""
         detailed = all(set(KINDS) <= load.busy_s.keys() for load in measured.loads)
         wanted = window_iterations(current.time_mean_s, detailed=detailed)
@@ -112,7 +117,7 @@ class OnlineProfiler:
         return self._log.state()
 
     def _measurement(
-        self, job: JobView, measured: Measured, view: Mapping[str, GpuView]
+        self, job: JobState, measured: Measured, view: Mapping[str, GpuView]
     ) -> Measurement | str:
         """The window as a measurement, or why it cannot be used."""
         current, times_s = measured.current, without_hiccups(self._durations_s)
@@ -121,12 +126,12 @@ class OnlineProfiler:
         hiccups = _hiccup_ratio(self._powered_s) if time_s >= LONG_ITERATION_S else 0.0
         loads = {load.uuid: load for load in measured.loads}
         clocks, energies, busy = [], [], []
-        for uuids in job.stages:
+        for uuids in job.placement.stages:
             mine = [loads[uuid] for uuid in uuids if uuid in loads]
             powers = [load.power_w for load in mine if load.power_w is not None]
             if len(powers) < len(uuids):
                 return "the energy counters have not been seen for long enough yet"
-            setters = pace_setters(uuids, job.time_ratios)
+            setters = pace_setters(uuids, job.measured.time_ratios)
             mine = [load for load in mine if load.uuid in setters]
             clock = self._clock_mhz(tuple(setters), mine, measured, view)
             if isinstance(clock, str):
@@ -268,8 +273,8 @@ class OnlineProfiler:
 
     def _now_mhz(self, inputs: PlanningInput) -> tuple[int, ...]:
         """The clock of each stage: its lease's, or the default one."""
-        default, ratios = self._log.measurements[0].clocks_mhz, inputs.job.time_ratios
-        setters = (pace_setters(uuids, ratios)[0] for uuids in inputs.job.stages)
+        default, ratios = self._log.measurements[0].clocks_mhz, inputs.job.measured.time_ratios
+        setters = (pace_setters(uuids, ratios)[0] for uuids in inputs.job.placement.stages)
         held = (inputs.running.get(setter, 0) for setter in setters)
         return tuple(mhz or top for mhz, top in zip(held, default, strict=True))
 
@@ -283,7 +288,7 @@ class OnlineProfiler:
         baseline = self._log.measurements[0]
         default = baseline.clocks_mhz
         grids, models, highest = [], [], 0
-        for stage, uuids in enumerate(inputs.job.stages):
+        for stage, uuids in enumerate(inputs.job.placement.stages):
             placed = [inputs.view.gpus[uuid] for uuid in uuids]
             top = default[stage]
             allowed = [mhz for mhz in clocks_allowed_mhz(policy, placed) if mhz < top]
@@ -350,7 +355,7 @@ def _slower(inputs: PlanningInput) -> str:
     """Why default clocks are measured even where looks have had their share; empty if they need
     not be.
     """
-    shift_ratio = inputs.job.drift.shift_ratio
+    shift_ratio = inputs.job.measured.drift.shift_ratio
     if shift_ratio <= 1.0 or not any(inputs.running.values()):
         return ""
     return f"iterations at the same clocks take {shift_ratio - 1.0:.1%} longer: default clocks"

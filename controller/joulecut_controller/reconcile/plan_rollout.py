@@ -18,11 +18,11 @@ from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
-from joulecut_controller.view import JobView, View
+from joulecut_controller.view import JobState, View
 from joulecut_wire.errors import JoulecutError
 
 
-def draft_of(decision: Decision, job: JobView, running: Mapping[str, int]) -> Draft | None:
+def draft_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Draft | None:
     """None where the decision asks for no clocks. `running` maps the job's GPUs to the clock that
     their lease allows (0: none).
     """
@@ -83,7 +83,7 @@ class PlanRollout:
         """Applies the decision, or says why not. Where the store fails, the state before stands
         and the next pass decides again.
         """
-        before, job = self.state, observation.view
+        before, job = self.state, observation.job
         self.state, self._granularity = decision.state, inputs.granularity
         reason = decision.reason
         if decision.topic == "steady" and self.decision is not None:
@@ -101,7 +101,7 @@ class PlanRollout:
             if draft is None:
                 await self._apply_no_draft(decision, job)
             else:
-                limit_s = observation.placement.silence_limit_s
+                limit_s = observation.job.placement.silence_limit_s
                 authority = self._authority(draft, ttl_s, limit_s)
                 await self._change(
                     draft,
@@ -141,7 +141,7 @@ class PlanRollout:
         self._applied_plan.complete(self.decision)
         await in_thread(self._context.store.keep_plan, self.decision)
 
-    async def _apply_no_draft(self, decision: Decision, job: JobView) -> None:
+    async def _apply_no_draft(self, decision: Decision, job: JobState) -> None:
         """Default clocks, or nothing new."""
         if decision.verdict == "default" and self._applied_plan.holding:
             await self._restore(decision.reason, job)
@@ -151,9 +151,9 @@ class PlanRollout:
             self._context.audit.post("plan", job.policy.name, decision.reason)
             self.action = self.action or decision.reason
 
-    def _log_lateness(self, decision: Decision, job: JobView) -> None:
+    def _log_lateness(self, decision: Decision, job: JobState) -> None:
         """One line when iterations under the plan begin to miss their deadline."""
-        current, applied = job.current, self._applied_plan.plan
+        current, applied = job.measured.current, self._applied_plan.plan
         if decision.late and not self._late and current and applied:
             self._context.audit.post(
                 "verify",
@@ -190,7 +190,7 @@ class PlanRollout:
         """Guards the draft, numbers it, logs it and, in mode enforce, applies it. `parent` is the
         plan of an earlier term that it goes on with; 0: none.
         """
-        job = observation.view
+        job = observation.job
         context, mode, reason = self._context, job.policy.mode, decision.reason
         plan = replace(
             self._no_change(reason, job),
@@ -241,7 +241,7 @@ class PlanRollout:
         else:
             self.action = f"plan {plan.generation} applied: {counts}; {plan.reason}"
 
-    async def _restore(self, reason: str, job: JobView) -> None:
+    async def _restore(self, reason: str, job: JobState) -> None:
         """A plan of default clocks. The GPUs are released first: that waits for no store."""
         holding = self._applied_plan.holding
         locks = holding.locks if holding else {}
@@ -257,7 +257,7 @@ class PlanRollout:
         self.decision = plan
         await in_thread(self._context.audit.plan, plan)
 
-    def _no_change(self, reason: str, job: JobView) -> Plan:
+    def _no_change(self, reason: str, job: JobState) -> Plan:
         running, policy = self._applied_plan.generation, job.policy
         return Plan(
             job=policy.name,
@@ -275,7 +275,7 @@ class PlanRollout:
 
 def _resumption(draft: Draft, observation: JobObservation) -> Resumption | None:
     """None for a trial, whose clocks only its own measurements explain."""
-    job, problem = observation.view, draft.problem
+    job, problem = observation.job, draft.problem
     if problem is None or draft.solution is None:
         return None
     clocks = tuple(option.clock_mhz for option in draft.solution.clocks)

@@ -249,7 +249,7 @@ class PlanningStep:
         if decision.topic == SOLVING:
             return decision
         # A sibling, and the timing of changes within an iteration, count at once.
-        alone = inputs.job.peer_iteration_time_s is None and not decision.state.rung.timed
+        alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
         planning.steady = rests_on if decision.topic == "steady" and alone else None
         if decision.verdict == "change":
             self._metrics.plans.add(self._now_s() - planning.since_s)
@@ -292,7 +292,7 @@ class PlanningStep:
 def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
     """Whether the iterations under the applied plan keep its deadline, as far as can be said."""
     job, slo = inputs.job, inputs.job.policy.slo
-    current, baseline = job.current, job.baseline
+    current, baseline = job.measured.current, job.measured.baseline
     if current is None or baseline is None or applied is None or applied.deadline_s is None:
         return True
     limit_s = applied.deadline_s - slo.beyond_mean_s(current.adjusted_sd_s)
@@ -306,29 +306,30 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
     job = inputs.job
     return (
         job.policy,
-        job.stages,
+        job.placement.stages,
         inputs.mode,
         inputs.running,
         any(veto.kind == "default-window" for veto in inputs.vetoes),
         inputs.allotted_s,
         inputs.host_power_w,
-        job.baseline is None,
-        job.drift.pace_ratio,
-        job.peer_iteration_time_s is None,
+        job.measured.baseline is None,
+        job.measured.drift.pace_ratio,
+        job.measured.peer_iteration_time_s is None,
     )
 
 
 def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
     """The current input with the measurements of `asked`."""
-    job = replace(
-        now.job,
-        baseline=asked.job.baseline,
-        current=asked.job.current,
-        peer_iteration_time_s=asked.job.peer_iteration_time_s,
+    before = asked.job.measured
+    measured = replace(
+        now.job.measured,
+        baseline=before.baseline,
+        current=before.current,
+        peer_iteration_time_s=before.peer_iteration_time_s,
     )
     return replace(
         now,
-        job=job,
+        job=replace(now.job, measured=measured),
         baseline_progress=asked.baseline_progress,
         measured_applied=asked.measured_applied,
         priced=True,

@@ -196,7 +196,9 @@ class PowerBudget:
         held: Mapping[str, Hold],
     ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
-        job_of = {u: job.policy.name for job in view.jobs for stage in job.stages for u in stage}
+        job_of = {
+            u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
+        }
         mode_of = {job.name: job.mode for job in policy.jobs}
         gpus = []
         for uuid, seen in self._gpus.items():

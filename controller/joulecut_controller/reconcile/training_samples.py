@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from joulecut_controller.observe.iteration_stats import Measured
-from joulecut_controller.view import GpuView, JobView, StageLoad
+from joulecut_controller.observe.iteration_stats import Fresh
+from joulecut_controller.view import GpuView, JobState, Measured, StageLoad, Window
 from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
 from joulecut_engine.graph.schedules import programs
@@ -40,8 +40,8 @@ class Errors:
 
 
 def teach(
-    job: JobView,
-    measured: Measured,
+    job: JobState,
+    new: Fresh,
     estimator: Estimator,
     *,
     gpus: Mapping[str, GpuView],
@@ -52,26 +52,26 @@ def teach(
     of a stage some are taken, others at the next `turn`.
     """
     pipeline, profile = job.policy.pipeline, job.policy.profile
-    if profile is None or pipeline is None or job.complaint:
+    if profile is None or pipeline is None or job.placement.complaint:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
-    fresh = _in_turn([load for load in measured.fresh if not _mixed(gpus.get(load.uuid))], turn)
+    fresh = _in_turn([load for load in new.loads if not _mixed(gpus.get(load.uuid))], turn)
     taught = {load.uuid for load in fresh}
-    power_w = {load.uuid: load.power_w for load in measured.loads if load.uuid in taught}
+    power_w = {load.uuid: load.power_w for load in job.measured.loads if load.uuid in taught}
     samples: list[Sample] = []
     time_errors: list[float] = []
     power_errors: list[float] = []
-    weight = min(float(measured.fresh_loaded), SAMPLE_WEIGHT_MAX)
+    weight = min(float(new.loaded), SAMPLE_WEIGHT_MAX)
     known_of = {load.uuid: _predicted(job, load, work_of[load.stage], estimator) for load in fresh}
     ratios_of = {
         load.uuid: _time_ratios(load, work_of[load.stage], known_of[load.uuid], pipeline)
         for load in fresh
     }
-    common = _common_work(job, measured, ratios_of)
+    common = _common_work(job.measured.current, new.loaded, ratios_of)
     for load in fresh:
         work, known = work_of[load.stage], known_of[load.uuid]
         slower = {key: ratio / common for key, ratio in ratios_of[load.uuid].items()}
-        shown = job.current.operations_s.get(load.uuid) if job.current else None
+        shown = job.measured.current.operations_s.get(load.uuid) if job.measured.current else None
         usual = _time_ratios(replace(load, busy_s=shown or load.busy_s), work, known, pipeline)
         hot = _power_ratio(job, work, power_w.get(load.uuid), known, usual)
         if hot is not None:
@@ -82,15 +82,15 @@ def teach(
             drawn_w = None if hot is None else hot * float(predicted.power_w[0])
             subject = Subject(job.policy.name, load.uuid, row, kind)
             time_s = ratio * float(predicted.time_s[0])
-            asked = _held(load.uuid, measured, gpus.get(load.uuid))
+            asked = _held(load.uuid, job.measured, gpus.get(load.uuid))
             samples.append(Sample(subject, load.clock_mhz, time_s, drawn_w, weight, *asked))
     estimator.learn(tuple(samples))
     return Errors(_blend(before.time_ratio, time_errors), _blend(before.power_ratio, power_errors))
 
 
 def _common_work(
-    job: JobView,
-    measured: Measured,
+    current: Window | None,
+    loaded: int,
     ratios_of: Mapping[str, Mapping[tuple[int, Kind], float]],
 ) -> float:
     """What all operations of these iterations have in common, as far as their work varies: their
@@ -98,9 +98,9 @@ def _common_work(
     """
     ratios = [ratio for ratios in ratios_of.values() for ratio in ratios.values()]
     common = statistics.median(ratios) if ratios else 1.0
-    if job.current is None or job.current.iterations < VARIATION_ITERATIONS_MIN:
+    if current is None or current.iterations < VARIATION_ITERATIONS_MIN:
         return common  # it is not known by how much it varies
-    most = WORK_STDERRS * job.current.work_sd_ratio / math.sqrt(max(1, measured.fresh_loaded))
+    most = WORK_STDERRS * current.work_sd_ratio / math.sqrt(max(1, loaded))
     return math.exp(min(most, max(-most, math.log(common))))
 
 
@@ -180,7 +180,7 @@ def _held(uuid: str, measured: Measured, gpu: GpuView | None) -> tuple[int | Non
 
 
 def _power_ratio(
-    job: JobView,
+    job: JobState,
     work: Work,
     power_w: float | None,
     known: Mapping[tuple[int, Kind], Prediction],
@@ -189,7 +189,7 @@ def _power_ratio(
     """Measured over predicted power of a GPU while it works, waiting taken off. `slower` are the
     ratios of operation times in the same iterations as the job's adjusted time.
     """
-    current = job.current
+    current = job.measured.current
     if power_w is None or current is None or slower.keys() != work.keys():
         return None
     busy_s = working_j = 0.0
@@ -203,7 +203,7 @@ def _power_ratio(
 
 
 def _predicted(
-    job: JobView, load: StageLoad, work: Work, estimator: Estimator
+    job: JobState, load: StageLoad, work: Work, estimator: Estimator
 ) -> dict[tuple[int, Kind], Prediction]:
     """By row and kind, at the clock it ran at; without those of which nothing is known."""
     found = {

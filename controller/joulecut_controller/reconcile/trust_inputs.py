@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.observe.iteration_stats import Measured
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.plan import Plan
@@ -19,6 +18,7 @@ from joulecut_controller.savings import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, to_json
+from joulecut_controller.view import Measured
 from joulecut_wire.errors import JoulecutError
 
 WINDOWS_MAX = 5_000  # of one job and week
@@ -42,7 +42,8 @@ def job_seen(
     suspected: str,
 ) -> JobSeen:
     """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
-    measured, baseline, current = observation.measured, inputs.job.baseline, inputs.job.current
+    measured = observation.job.measured
+    baseline, current = inputs.job.measured.baseline, inputs.job.measured.current
     unpowered = baseline is not None and baseline.power_w is None
     return JobSeen(
         job=inputs.job.policy.name,
@@ -53,7 +54,7 @@ def job_seen(
         phase=measured.phase.key,
         gpus=inputs.view.gpus,
         locks=measured.locks,
-        ended=measured.ended,
+        ended=observation.fresh.ended,
         since_s=measured.since_s,
         iterations=measured.current_iterations,
         iteration_s=baseline.time_mean_s if baseline else None,
@@ -116,12 +117,12 @@ def advice_to_enforce(shown: JobBoard) -> Verdict | None:
         Recommendation(
             planned=plan is not None and not plan.changes_nothing,
             slack=slack,
-            baseline=job.baseline is not None,
+            baseline=job.measured.baseline is not None,
             time_error=shown.predict_error_time_ratio,
             power_error=shown.predict_error_power_ratio,
             saved=saving.saved_ratio if saving else None,
             holdouts=saving.holdouts if saving else 0,
-            doubt=job.complaint or job.hindrance or job.external_lock,
+            doubt=job.placement.complaint or job.hindrance or job.measured.external_lock,
             ranks=_RANKS[policy.ranks],
         )
     )

@@ -7,7 +7,7 @@ default clocks that is new enough. Pure.
 
 import hashlib
 
-from joulecut_controller.view import JobView
+from joulecut_controller.view import JobState
 
 ITERATIONS = 12  # 1 % of noise leaves 0.3 % of doubt, about that of a baseline
 SETTLING_S = 8.0  # beside its iterations: clocks change, and are observed
@@ -27,16 +27,16 @@ def every_s(job: str) -> float:
     return EVERY_S * (1.0 - SPREAD_RATIO * drawn)
 
 
-def anchored(job: JobView, *, now_s: float, lowered_s: float, budgeted: bool) -> bool:
+def anchored(job: JobState, *, now_s: float, lowered_s: float, budgeted: bool) -> bool:
     """Whether default clocks were measured recently enough to lower clocks, which were lowered last
     at `lowered_s`.
 
     They were if measured since then, and while the job does not move, for as long as short windows
     keep their share. A straggler and a power budget (`budgeted`) set deadlines of their own.
     """
-    drift = job.drift
-    if job.baseline is None or job.peer_iteration_time_s or budgeted:
+    drift = job.measured.drift
+    if job.measured.baseline is None or job.measured.peer_iteration_time_s or budgeted:
         return True
-    held_s = length_s(job.baseline.time_mean_s) / SHARE_MAX
+    held_s = length_s(job.measured.baseline.time_mean_s) / SHARE_MAX
     age_s = now_s - drift.measured_s
     return drift.measured_s > lowered_s or (not drift.moving and age_s <= held_s)

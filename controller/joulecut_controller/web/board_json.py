@@ -174,7 +174,7 @@ def work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
     return {
         uuid: (job.view.policy.name, stage)
         for job in board.jobs
-        for stage, uuids in enumerate(job.view.stages)
+        for stage, uuids in enumerate(job.view.placement.stages)
         for uuid in uuids
     }
 
@@ -243,7 +243,7 @@ def _job(job: JobBoard, view: View, *, large: bool) -> Json:
         whole = job_json(replace(slim, decision=job.decision), view)
         return whole | {"decision": _plan(whole["decision"])} | state_json(job)
     brief = job_json(slim, view, gpus=False) | state_json(job)
-    return brief | {"gpu_count": sum(map(len, job.view.stages))}
+    return brief | {"gpu_count": sum(map(len, job.view.placement.stages))}
 
 
 def _bare(plan: Plan | None) -> Plan | None:

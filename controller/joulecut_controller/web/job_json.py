@@ -20,7 +20,7 @@ from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.saving import Saving
-from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.view import GpuView, JobState, View, Window
 from joulecut_controller.web.responses import Json, number
 from joulecut_wire.messages import IterationTiming
 
@@ -40,10 +40,10 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "mode": job.mode,
         "found": policy.found,  # no line of the policy names it
         "sentence": job.sentence,
-        "complaint": shown.complaint,
+        "complaint": shown.placement.complaint,
         "holds": [hold_json(hold) for hold in job.holds],
         "breaker_trips": job.trips,
-        "slo": _slo_json(policy, shown.baseline),
+        "slo": _slo_json(policy, shown.measured.baseline),
         "granularity": job.rung.name,
         "granularity_asked": job.granularity_asked,
         "granularity_why": job.rung.why,
@@ -54,16 +54,16 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         "profile": policy.profile.source if policy.profile else None,
         "evidence": evidence(shown),
         "hindrance": shown.hindrance,  # why no command could be sent now
-        "report_age_s": number(shown.report_age_s),
+        "report_age_s": number(shown.placement.report_age_s),
         "report_faults": [_fault_json(fault) for fault in job_faults(shown, view)],
         "delay": job.delay and _delay_json(job.delay),
         "phase": _phase_json(shown),
         "vetoes": [_veto_json(veto) for veto in job.vetoes],
-        "peer_iteration_time_s": number(shown.peer_iteration_time_s),
+        "peer_iteration_time_s": number(shown.measured.peer_iteration_time_s),
         "generation_running": shown.generation_running,
-        "baseline": _window_json(shown.baseline),
-        "foreign_lock": shown.external_lock,  # why no baseline is measured
-        "current": _window_json(shown.current),
+        "baseline": _window_json(shown.measured.baseline),
+        "foreign_lock": shown.measured.external_lock,  # why no baseline is measured
+        "current": _window_json(shown.measured.current),
         "measured": _measured_json(job),
         "predicted": {
             "saved_j": number(job.saved_predicted_j),
@@ -113,14 +113,14 @@ def hold_json(hold: Hold) -> Json:
     }
 
 
-def _phase_json(shown: JobView) -> Json:
+def _phase_json(shown: JobState) -> Json:
     """The kind of work now, with the operations of one GPU in an iteration (empty where none are
     reported), and the seconds of iterations by kind.
     """
     return {
-        "kind": shown.phase.kind,
-        "operations": shown.phase.shape,
-        "seconds_by_kind": {kind: number(seconds) for kind, seconds in shown.phases_s},
+        "kind": shown.measured.phase.kind,
+        "operations": shown.measured.phase.shape,
+        "seconds_by_kind": {kind: number(seconds) for kind, seconds in shown.measured.phases_s},
     }
 
 
@@ -185,11 +185,11 @@ def _advisable_json(verdict: Verdict) -> Json:
     }
 
 
-def evidence(shown: JobView) -> Json:
+def evidence(shown: JobState) -> Json:
     """Level of the job's reports, which bounds what can be done for it."""
-    if any(load.samples for load in shown.loads):
+    if any(load.samples for load in shown.measured.loads):
         return {"level": "L1", "text": "reports its iterations and the time of its operations"}
-    if number(shown.report_age_s) is not None:
+    if number(shown.placement.report_age_s) is not None:
         return {"level": "L1", "text": "reports its iterations"}
     return {"level": "L0", "text": "no reports, so no clock is changed"}
 
@@ -240,7 +240,7 @@ def _window_json(window: Window | None) -> Json | None:
 
 def _measured_json(job: JobBoard) -> Json:
     """Savings where they were paired, and now against default clocks; null until measured."""
-    baseline, current, saved = job.view.baseline, job.view.current, None
+    baseline, current, saved = job.view.measured.baseline, job.view.measured.current, None
     if baseline and current and baseline.energy_j and current.energy_j is not None:
         saved = 1.0 - current.energy_j / baseline.energy_j
     return {
@@ -264,7 +264,7 @@ def _clocks_json(job: JobBoard, view: View) -> list[Json]:
     """Recommended against applied, GPU by GPU, in the order of the stages."""
     actions = {action.uuid: action for action in job.decision.actions} if job.decision else {}
     rows = []
-    for stage, uuids in enumerate(job.view.stages):
+    for stage, uuids in enumerate(job.view.placement.stages):
         for uuid in uuids:
             action, gpu = actions.get(uuid), view.gpus.get(uuid)
             row = {

@@ -14,7 +14,7 @@ def measurements_json(job: JobBoard) -> Json:
         "mode": job.mode,
         "profile": policy.profile.source if policy.profile else None,
         "pipeline": pipeline_json(policy),
-        "complaint": job.view.complaint,
+        "complaint": job.view.placement.complaint,
         "sentence": job.sentence,
         "verdict": job.probing.verdict if job.probing else None,
         "reason": job.probing.reason if job.probing else "",

@@ -39,7 +39,7 @@ def timeline_json(job: JobBoard) -> Json | None:
         "deadline_s": number(plan.deadline_s),
         "time_scale": number(scale),
         "operations": _operations_json(graph, solution.clocks, solution.start_s, scale),
-        "fastest": _fastest_json(graph, policy.profile, job.view.baseline),
+        "fastest": _fastest_json(graph, policy.profile, job.view.measured.baseline),
     }
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import boards
 import commands
 import pytest
+from job_states import changed
 from serving import Serving
 
 from joulecut_controller.board import Board
@@ -27,7 +28,7 @@ def _doctor(board: Board, *words: str) -> tuple[int, dict[str, object]]:
 def _with_faults(board: Board, *faults: ReportFault) -> Board:
     """The job has never reported; what came could not be used."""
     job = board.jobs[0]
-    view = replace(job.view, report_age_s=NEVER_S, baseline=None)
+    view = changed(job.view, report_age_s=NEVER_S, baseline=None)
     nodes = (replace(board.view.nodes[0], faults=faults), *board.view.nodes[1:])
     shown = replace(board.view, nodes=nodes, jobs=(view,))
     return replace(board, view=shown, jobs=(replace(job, view=view, timing=None),))
@@ -86,7 +87,7 @@ def test_a_wrong_report_is_shown_to_the_owner_of_its_sender() -> None:
 def test_a_name_that_fits_no_entry_is_shown_at_the_entry_it_resembles() -> None:
     board = boards.board()
     job = board.jobs[0]
-    view = replace(job.view, stages=(), report_age_s=NEVER_S, baseline=None)
+    view = changed(job.view, stages=(), report_age_s=NEVER_S, baseline=None)
     view = replace(view, policy=replace(view.policy, gpus=()))
     gpus = {
         uuid: replace(gpu, allocation=Allocation(uuid, "gpt3-175", source="report"))
@@ -112,7 +113,7 @@ def test_a_job_without_an_entry_gets_the_line_that_enforces_it(source: str, slo:
     board = boards.board("recommend")
     job = board.jobs[0]
     policy = replace(job.view.policy, name="slurm:4711", found=True)
-    view = replace(job.view, policy=policy, rate_source=source)
+    view = changed(job.view, policy=policy, source=source)
     board = replace(board, jobs=(replace(job, view=view, timing=None),))
     status, found = _doctor(board, "slurm:4711")
     assert (status, found["missing"]) == (1, "enforced")
@@ -128,7 +129,7 @@ def test_an_entry_without_reports_is_shown_the_jobs_that_no_entry_takes() -> Non
     board = _with_faults(boards.board())
     silent = board.jobs[0]
     policy = replace(silent.view.policy, name="slurm:4711", found=True)
-    other = replace(silent, view=replace(silent.view, policy=policy, report_age_s=1.0))
+    other = replace(silent, view=changed(silent.view, policy=policy, report_age_s=1.0))
     _, found = _doctor(replace(board, jobs=(silent, other)), silent.view.policy.name)
     assert found["missing"] == "reports"
     assert "slurm:4711, which no entry takes" in str(found["next"])

@@ -47,7 +47,7 @@ def test_a_week_survives_a_restart_and_fits_a_chart(tmp_path: Path) -> None:
     assert len(before.at_unix_s) <= POINTS_MAX + 1
     known = [value for value in after.columns["power_w"] if math.isfinite(value)]
     assert len(known) == 20 * COARSE_S // after.step_s
-    current = boards.board(microbatches=12).jobs[0].view.current
+    current = boards.board(microbatches=12).jobs[0].view.measured.current
     assert current is not None
     assert all(math.isclose(value, current.power_w or 0, rel_tol=1e-4) for value in known)
     powers = [value for value in before.columns["power_w"] if math.isfinite(value)]

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import boards
+from job_states import changed
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
@@ -25,11 +26,11 @@ def test_steady_is_said_only_where_nothing_waits_and_nothing_is_wrong() -> None:
     )
     whole = boards.board()
     [job] = whole.jobs
-    waits = replace(job, view=replace(job.view, peer_iteration_time_s=4.0))
+    waits = replace(job, view=changed(job.view, peer_iteration_time_s=4.0))
     late = replace(
-        job, view=replace(job.view, current=boards.window(_solution(), times=1.2, joules=1.0))
+        job, view=changed(job.view, current=boards.window(_solution(), times=1.2, joules=1.0))
     )
-    gone = replace(job, view=replace(job.view, report_age_s=math.inf))
+    gone = replace(job, view=changed(job.view, report_age_s=math.inf))
     for broken in (
         with_job(whole, waits),
         with_job(whole, late),
@@ -75,7 +76,7 @@ def test_a_straggler_that_has_just_recovered_is_no_fault_of_the_job() -> None:
                     boards.board(),
                     replace(
                         shown,
-                        view=replace(shown.view, current=replace(slow, iterations=iterations)),
+                        view=changed(shown.view, current=replace(slow, iterations=iterations)),
                     ),
                 )
             ).needs
@@ -93,7 +94,7 @@ def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     assert standing(ready).next_step == "ready: set `mode: enforce` in the policy"
     [young] = boards.measuring().jobs
     assert standing(young).next_step == "measuring the baseline (12 of 30 iterations)"
-    silent = replace(young, view=replace(young.view, report_age_s=math.inf))
+    silent = replace(young, view=changed(young.view, report_age_s=math.inf))
     assert "must report its iterations" in standing(silent).next_step
     held = replace(job, holds=(Hold(job.view.policy.name, "breaker", "late", "", 0.0),))
     assert (standing(held).state, standing(boards.job()).state) == ("tripped", "enforced")
@@ -104,9 +105,9 @@ def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
 def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() -> None:
     """A policy names jobs that do not run at the moment."""
     [young] = boards.measuring().jobs
-    stopped = replace(young, view=replace(young.view, report_age_s=math.inf))
-    never = replace(stopped, view=replace(stopped.view, complaint=NOT_REPORTED))
-    misfit = replace(stopped, view=replace(stopped.view, complaint="no GPU reports stage 1 of 2"))
+    stopped = replace(young, view=changed(young.view, report_age_s=math.inf))
+    never = replace(stopped, view=changed(stopped.view, complaint=NOT_REPORTED))
+    misfit = replace(stopped, view=changed(stopped.view, complaint="no GPU reports stage 1 of 2"))
     found = []
     for job in (never, stopped, misfit):
         [need] = cluster_of(with_job(boards.measuring(), job)).needs
@@ -119,7 +120,9 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
     [young] = boards.measuring().jobs
     sentence = "the solver is at work on the next plan"
     first = replace(
-        young, view=replace(young.view, baseline=boards.job().view.baseline), sentence=sentence
+        young,
+        view=changed(young.view, baseline=boards.job().view.measured.baseline),
+        sentence=sentence,
     )
     assert (standing(first).state, standing(first).next_step) == ("measuring", sentence)
     assert "steady" not in cluster_of(with_job(boards.measuring(), first)).headline
@@ -138,11 +141,11 @@ def test_what_is_missing_for_enforcement_is_the_next_step() -> None:
 def test_power_without_us_stands_on_measured_baselines() -> None:
     whole = boards.board()
     view = whole.jobs[0].view
-    assert view.baseline is not None
-    assert view.current is not None
+    assert view.measured.baseline is not None
+    assert view.measured.current is not None
     power = cluster_of(whole).power
-    assert power.without_w - power.now_w == (view.baseline.power_w or 0) - (
-        view.current.power_w or 0
+    assert power.without_w - power.now_w == (view.measured.baseline.power_w or 0) - (
+        view.measured.current.power_w or 0
     )
     only = cluster_of(boards.board("recommend")).power
     assert only.without_w == only.now_w
@@ -154,12 +157,12 @@ def test_power_saved_does_not_jump_while_clocks_change() -> None:
     """A window under new clocks takes seconds; readings do not compare with a baseline."""
     whole = boards.board()
     [job] = whole.jobs
-    assert job.view.current is not None
-    young = replace(job.view.current, power_w=None, energy_j=None)
+    assert job.view.measured.current is not None
+    young = replace(job.view.measured.current, power_w=None, energy_j=None)
     forecast_w = cluster_of(with_job(whole, job)).power
     for current in (None, young):
         power = cluster_of(
-            with_job(whole, replace(job, view=replace(job.view, current=current)))
+            with_job(whole, replace(job, view=changed(job.view, current=current)))
         ).power
         saved_w, settled_w = power.without_w - power.now_w, forecast_w.without_w - forecast_w.now_w
         assert power.predicted

@@ -159,7 +159,7 @@ def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
     """Commands are sent while a pass goes on with what it saw when it began."""
     bench.world.advance(2.0)
     view, observation = bench.look()
-    assert observation.measured.locks
+    assert observation.job.measured.locks
     bench.world.advance(0.5)
     bench.apply(1)
     assert bench.applied_plan.drift(observation, view) == ""

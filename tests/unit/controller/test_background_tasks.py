@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 
+from job_states import job_state
 from worlds import World
 
 from joulecut_controller.plan.costs import Costs
@@ -15,7 +16,7 @@ from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
-from joulecut_controller.view import JobView, View, Window
+from joulecut_controller.view import View, Window
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem, Solution
@@ -133,7 +134,7 @@ def test_one_at_a_time_and_a_job_that_left_is_dropped() -> None:
 def costs() -> Costs:
     world = World(stages=2, microbatches=4)
     state = world.observe(world.now_s)
-    job = JobView(
+    job = job_state(
         policy=world.policy(slo=Slo(max_slowdown=0.02)).jobs[0],
         stages=tuple((uuid,) for uuid in world.uuids),
         loads=(),

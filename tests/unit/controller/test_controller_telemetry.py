@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import boards
 import pytest
+from job_states import changed
 from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -122,13 +123,16 @@ def test_figures_are_those_of_the_board() -> None:
     (job,) = board.jobs
     name = job.view.policy.name
     shown = Shown(board)
-    assert job.view.current is not None
-    assert job.view.baseline is not None
+    assert job.view.measured.current is not None
+    assert job.view.measured.baseline is not None
     assert job.decision is not None
     seconds = shown.value("joulecut_job_iteration_time_seconds", workload=name, kind="measured")
-    assert seconds == job.view.current.time_mean_s
+    assert seconds == job.view.measured.current.time_mean_s
     slowdown = shown.value("joulecut_job_slowdown_ratio", workload=name)
-    assert slowdown == job.view.current.time_mean_s / job.view.baseline.time_mean_s - 1.0
+    assert (
+        slowdown
+        == job.view.measured.current.time_mean_s / job.view.measured.baseline.time_mean_s - 1.0
+    )
     assert shown.value("joulecut_plan_generation", workload=name) == job.decision.generation
     assert shown.value("joulecut_controller_mode", workload=name, mode="enforce") == 1.0
     assert shown.value("joulecut_controller_mode", workload=name, mode="recommend") == 0.0
@@ -140,13 +144,13 @@ def test_figures_are_those_of_the_board() -> None:
 def test_the_margin_is_that_of_the_statistic_held_to_the_target() -> None:
     board = boards.board()
     (job,) = board.jobs
-    name, policy, baseline = job.view.policy.name, job.view.policy, job.view.baseline
+    name, policy, baseline = job.view.policy.name, job.view.policy, job.view.measured.baseline
     assert baseline is not None
     steady = replace(baseline, time_mean_s=10.0, time_sd_s=0.1)
     shaken = replace(baseline, time_mean_s=10.1, time_sd_s=0.4)
 
     def margin(slo: Slo) -> float | None:
-        view = replace(job.view, policy=replace(policy, slo=slo), baseline=steady, current=shaken)
+        view = changed(job.view, policy=replace(policy, slo=slo), baseline=steady, current=shaken)
         return Shown(replace(board, jobs=(replace(job, view=view),))).value(
             "joulecut_job_slo_margin_ratio", workload=name
         )

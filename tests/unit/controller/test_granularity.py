@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_states import changed
 from planning import seen, view_of
 from worlds import World
 
@@ -21,17 +22,17 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.policy.policy import GranularityAsked
-from joulecut_controller.view import GpuView, JobView, StageLoad, View, Window
+from joulecut_controller.view import GpuView, JobState, StageLoad, View, Window
 
 DWELL_S = 10.0
 
 
-def case(**timing: Any) -> tuple[JobView, View]:
+def case(**timing: Any) -> tuple[JobState, View]:
     """A job with iterations of 8 s on agents that know their starts."""
     world = World(stages=3, microbatches=9, timed=True)
     world.history = [(8.0 * n, 8.0, {}) for n in range(4)]
     view = view_of(world, 1000.0)
-    job = replace(seen(world, 0.0), baseline=Window(64, 8.0, 0.0, None, None))
+    job = changed(seen(world, 0.0), baseline=Window(64, 8.0, 0.0, None, None))
     gpus = {uuid: _timed(gpu, **timing) for uuid, gpu in view.gpus.items()}
     return job, replace(view, gpus=gpus)
 
@@ -42,7 +43,7 @@ def _timed(gpu: GpuView, **timing: Any) -> GpuView:
 
 
 def rung(
-    job: JobView, view: View, held: Rung | None = None, asked: GranularityAsked = "auto"
+    job: JobState, view: View, held: Rung | None = None, asked: GranularityAsked = "auto"
 ) -> Rung:
     return rung_of(job, view, asked, held or Rung(), DWELL_S)
 
@@ -54,11 +55,13 @@ def test_evidence_that_is_there_gives_two_changes() -> None:
     assert "marks" in found.why  # why no clock per operation
 
 
-def marked(shortest_s: float, **timing: Any) -> tuple[JobView, View]:
+def marked(shortest_s: float, **timing: Any) -> tuple[JobState, View]:
     """A job whose operations are marked and take so long at least."""
     job, view = case(**{"marked": True, **timing})
     busy_s = {"forward": shortest_s, "backward": 2.0 * shortest_s}
-    return replace(job, loads=(StageLoad(job.stages[0][0], 0, 1410, busy_s, 9, None),)), view
+    return changed(
+        job, loads=(StageLoad(job.placement.stages[0][0], 0, 1410, busy_s, 9, None),)
+    ), view
 
 
 def test_marks_of_long_operations_give_a_clock_each() -> None:
@@ -74,7 +77,7 @@ def test_marks_of_long_operations_give_a_clock_each() -> None:
 def test_what_marks_cannot_carry_falls_back() -> None:
     assert "marks" in rung(*marked(0.5, marked=False)).why
     job, view = marked(0.5)
-    assert "is not known" in rung(replace(job, loads=()), view).why
+    assert "is not known" in rung(changed(job, loads=()), view).why
     nodes = tuple(replace(node, marked_steps_max=10) for node in view.nodes)
     assert "takes no schedule of 18 operations" in rung(job, replace(view, nodes=nodes)).why
     assert rung(job, view, asked="changes").name == "changes"
@@ -100,7 +103,7 @@ def test_more_changes_where_they_pay() -> None:
 
 def test_every_gpu_must_have_starts() -> None:
     job, view = case()
-    first = job.stages[0][0]
+    first = job.placement.stages[0][0]
     gpus = {**view.gpus, first: replace(view.gpus[first], timing=None)}
     found = rung(job, replace(view, gpus=gpus))
     assert found.name == "gpu"

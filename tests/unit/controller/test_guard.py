@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import changed, job_state
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
@@ -19,7 +20,7 @@ from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_controller.policy.policy import ClockPolicy, Slo
-from joulecut_controller.view import GpuView, JobView, NodeView, StageLoad, View, Window
+from joulecut_controller.view import GpuView, NodeView, StageLoad, View, Window
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver
@@ -35,7 +36,7 @@ def good() -> tuple[Plan, View, Authority]:
     policy = world.policy(slo=Slo(max_slowdown=0.05))
     state = world.observe(world.now_s)
     uncut = Window(50, 1.0, 0.0, None, None)
-    job = JobView(
+    job = job_state(
         policy=policy.jobs[0],
         stages=tuple((uuid,) for uuid in world.uuids),
         loads=(),
@@ -47,7 +48,7 @@ def good() -> tuple[Plan, View, Authority]:
     )
     clocks = [world.sku.clock_max_mhz] * 3
     seconds = world.plant.iterate(clocks).own_s
-    job = replace(job, baseline=replace(uncut, time_mean_s=seconds))
+    job = changed(job, baseline=replace(uncut, time_mean_s=seconds))
     view = View(
         now_s=world.now_s,
         nodes=state.nodes,
@@ -108,7 +109,7 @@ def _node(view: View, change: Callable[[NodeView], NodeView]) -> View:
 
 
 def _job(view: View, **changes: object) -> View:
-    return replace(view, jobs=(replace(view.jobs[0], **changes),))  # type: ignore[arg-type]
+    return replace(view, jobs=(changed(view.jobs[0], **changes),))
 
 
 def _action(plan: Plan, change: Callable[[Action], Action]) -> Plan:
@@ -134,7 +135,7 @@ SPOILS: dict[str, Spoil] = {
     "last report is": lambda p, v, a: (p, _job(v, report_age_s=99.0), a),
     "report is nan": lambda p, v, a: (p, _job(v, report_age_s=float("nan")), a),
     "no room": lambda p, v, a: (p, _job(v, complaint="no room"), a),
-    "stage of the pipeline": lambda p, v, a: (p, _job(v, stages=v.jobs[0].stages[:2]), a),
+    "stage of the pipeline": lambda p, v, a: (p, _job(v, stages=v.jobs[0].placement.stages[:2]), a),
     "one by one": lambda p, v, a: (replace(p, actions=p.actions[1:]), v, a),
     # Not the first once more: with "one by one" that would be the good plan in another order.
     "cover": lambda p, v, a: (replace(p, actions=(*p.actions, p.actions[-1])), v, a),

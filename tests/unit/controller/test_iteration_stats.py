@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN, Recalled, mature
-from joulecut_controller.observe.iteration_stats import PENDING_MAX, IterationStats, Measured
+from joulecut_controller.observe.iteration_stats import PENDING_MAX, Fresh, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
     ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,
@@ -80,14 +80,17 @@ class Job:
         return made
 
     def looks(self, count: int, *, loads: bool = True) -> Measured:
+        return self.fresh_looks(count, loads=loads)[0]
+
+    def fresh_looks(self, count: int, *, loads: bool = True) -> tuple[Measured, Fresh]:
         for _ in range(count):
             self.now_s += self.interval_s
             for uuid in UUIDS:
                 self.energy_j[uuid] += self.power_w * self.interval_s
-            measured = self.stats.fold(
+            found = self.stats.fold(
                 "job", STAGES, self.reports(), self.gpus(), self.now_s, loads=loads
             )
-        return measured
+        return found
 
 
 @given(apart=st.integers(1, 5), lock=st.sampled_from((0, 1200)))
@@ -97,16 +100,16 @@ def test_loads_in_turn_say_the_same_as_in_every_pass(apart: int, lock: int) -> N
         job.looks(8)
         job.locks["a"] = lock
         job.looks(4)
-    taken = [every.looks(1) for _ in range(apart)]
+    taken = [every.fresh_looks(1) for _ in range(apart)]
     if apart > 1:
-        assert turns.looks(apart - 1, loads=False).fresh == ()
-    found = turns.looks(1)
-    assert found.loads == taken[-1].loads
-    assert found.current == taken[-1].current
-    assert found.fresh_loaded == sum(one.fresh_iterations for one in taken)
-    assert found.fresh_passes == apart
-    for load in found.fresh:
-        parts = [one for each in taken for one in each.fresh if one.uuid == load.uuid]
+        assert turns.fresh_looks(apart - 1, loads=False)[1].loads == ()
+    found, fresh = turns.fresh_looks(1)
+    assert found.loads == taken[-1][0].loads
+    assert found.current == taken[-1][0].current
+    assert fresh.loaded == sum(one.iterations for _, one in taken)
+    assert fresh.passes == apart
+    for load in fresh.loads:
+        parts = [one for _, each in taken for one in each.loads if one.uuid == load.uuid]
         assert load.samples == sum(one.samples for one in parts)
 
 
@@ -158,8 +161,8 @@ def test_a_mean_that_reaches_back_over_a_change_of_clocks_counts_for_neither() -
             ArrivedReport(IterationReport("job", uuid, stage, number, 0.1), job.now_s, span_s=10.0)
             for stage, uuid in enumerate(UUIDS)
         ]
-        measured = job.stats.fold("job", STAGES, reports, job.gpus(), job.now_s)
-        for one in measured.ended:
+        _, fresh = job.stats.fold("job", STAGES, reports, job.gpus(), job.now_s)
+        for one in fresh.ended:
             ended += 1
             assert not one.began_s - LAG_S < changed_s - 2.0 < one.arrived_s
     assert ended >= 4
@@ -288,12 +291,12 @@ def test_fresh_loads_say_what_this_pass_added_and_at_which_clock() -> None:
     job = Job()
     job.locks = dict.fromkeys(UUIDS, 1200)
     job.looks(3)
-    measured = job.looks(1)
-    assert measured.fresh_iterations > 0
-    assert {load.clock_mhz for load in measured.fresh} == {1200}
-    for load in measured.fresh:
+    _, fresh = job.fresh_looks(1)
+    assert fresh.iterations > 0
+    assert {load.clock_mhz for load in fresh.loads} == {1200}
+    for load in fresh.loads:
         assert abs(load.busy_s["forward"] - 0.01) < 1e-9
-        assert load.samples == 4 * measured.fresh_iterations
+        assert load.samples == 4 * fresh.iterations
 
 
 def test_a_stale_gpu_holds_everything_back() -> None:
@@ -317,7 +320,7 @@ def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
     remembered = Recalled(window, window, age_s=40.0)
     job = Job()
     job.now_s += 1.0
-    measured = job.stats.fold(
+    measured, _ = job.stats.fold(
         "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda _shape: remembered
     )
     assert measured.baseline == window
@@ -357,7 +360,7 @@ def test_a_jobs_own_words_are_bounded_too() -> None:
             )
             for stage, uuid in enumerate(UUIDS)
         ]
-        measured = job.stats.fold("job", STAGES, reported, job.gpus(), job.now_s)
+        measured, _ = job.stats.fold("job", STAGES, reported, job.gpus(), job.now_s)
     assert all(len(load.busy_s) <= KINDS_MAX for load in measured.loads)
     assert all("forward" in load.busy_s for load in measured.loads), "known before, still counted"
 

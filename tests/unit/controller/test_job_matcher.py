@@ -245,28 +245,31 @@ def test_the_gpus_follow_the_running_job() -> None:
     watching = Watching(entry(pods=GPT3))
     first = given(gpus(), G0=pod("a"), G1=pod("a"))
     seen = watching.look(first, ("G0", 0), ("G1", 1), called="whatever")
-    assert seen.view.stages == (("G0",), ("G1",))
-    assert seen.view.running == Instance("kubernetes", "train", "a")
-    assert (seen.view.policy.mode, seen.view.complaint) == ("enforce", "")
+    assert seen.job.placement.stages == (("G0",), ("G1",))
+    assert seen.job.running == Instance("kubernetes", "train", "a")
+    assert (seen.job.policy.mode, seen.job.placement.complaint) == ("enforce", "")
 
     gone = watching.look(gpus())
-    assert gone.view.stages == ()
-    assert "no GPU is given to" in gone.view.complaint
+    assert gone.job.placement.stages == ()
+    assert "no GPU is given to" in gone.job.placement.complaint
 
     second = given(gpus(), G2=pod("b"), G3=pod("b"))
     seen = watching.look(second, ("G2", 0), ("G3", 1))
-    assert seen.view.stages == (("G2",), ("G3",))
-    assert not seen.view.complaint
+    assert seen.job.placement.stages == (("G2",), ("G3",))
+    assert not seen.job.placement.complaint
 
 
 def test_the_same_name_on_anothers_gpus_is_nobodys_business_here() -> None:
     watching = Watching(entry(pods=GPT3))
     known = given(gpus(), G0=pod("a"), G1=pod("a"), G2=pod("b", app="x"))
     seen = watching.look(known, ("G0", 0), ("G1", 1), ("G2", 1))
-    assert seen.view.stages == (("G0",), ("G1",))
-    assert not seen.view.complaint
+    assert seen.job.placement.stages == (("G0",), ("G1",))
+    assert not seen.job.placement.complaint
     unowned = watching.look(known, ("G0", 0), ("G1", 1), ("G3", 1))
-    assert "G3 reports this job, but its agent does not say whose it is" in unowned.view.complaint
+    assert (
+        "G3 reports this job, but its agent does not say whose it is"
+        in unowned.job.placement.complaint
+    )
 
 
 def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> None:
@@ -286,27 +289,27 @@ def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> Non
     }
     for line, gpu in sick.items():
         seen = Watching(entry()).look({**known, "G1": gpu}, ("G0", 0), ("G1", 1))
-        assert seen.view.reservation.startswith("GPU n/1: ")
-        assert line in seen.view.reservation
-        assert seen.view.policy.mode == "recommend"
-        assert not seen.view.complaint
+        assert seen.job.reservation.startswith("GPU n/1: ")
+        assert line in seen.job.reservation
+        assert seen.job.policy.mode == "recommend"
+        assert not seen.job.placement.complaint
         advised = Watching(entry(mode="recommend"))
-        assert not advised.look({**known, "G1": gpu}, ("G0", 0), ("G1", 1)).view.reservation
+        assert not advised.look({**known, "G1": gpu}, ("G0", 0), ("G1", 1)).job.reservation
     for node, line in (
         (NodeView("n:1", "n", connected=True, stopped="released"), "no commands: released"),
         (NodeView("n:1", "n", connected=True, roles=("observe", "clear")), "only observe, clear"),
     ):
         watching = Watching(entry())
         watching.node = node
-        assert line in watching.look(known, ("G0", 0), ("G1", 1)).view.reservation
+        assert line in watching.look(known, ("G0", 0), ("G1", 1)).job.reservation
 
 
 def test_gpus_of_two_jobs_do_not_make_one() -> None:
     known = given(gpus(2), G0=slurm("7"), G1=slurm("8"))
     seen = Watching(entry()).look(known, ("G0", 0), ("G1", 1))
-    assert seen.view.reservation == "GPU n/1: it belongs to 8 (slurm), not to 7"
+    assert seen.job.reservation == "GPU n/1: it belongs to 8 (slurm), not to 7"
     one = given(gpus(2), G0=slurm("7"), G1=slurm("7"))
-    assert Watching(entry()).look(one, ("G0", 0), ("G1", 1)).view.policy.mode == "enforce"
+    assert Watching(entry()).look(one, ("G0", 0), ("G1", 1)).job.policy.mode == "enforce"
 
 
 def test_an_owner_is_believed_for_a_while_after_its_agent_fell_silent() -> None:
@@ -315,7 +318,7 @@ def test_an_owner_is_believed_for_a_while_after_its_agent_fell_silent() -> None:
     for age_s, whole in ((OWNER_AGE_S_MAX - 1.0, True), (OWNER_AGE_S_MAX + 1.0, False)):
         aged = {uuid: replace(gpu, age_s=age_s) for uuid, gpu in known.items()}
         seen = watching.look(aged, ("G0", 0), ("G1", 1))
-        assert bool(seen.view.stages) is whole
+        assert bool(seen.job.placement.stages) is whole
 
 
 def test_a_job_that_ended_in_silence_leaves_its_gpus_to_the_next() -> None:

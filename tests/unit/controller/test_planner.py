@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import changed
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
@@ -50,8 +51,8 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     asked = inputs(slowdown=0.03, model_ratio=1.02)
     decision = planned(asked)
     assert decision.choice is not None
-    assert asked.job.baseline is not None
-    deadline_s = asked.job.baseline.time_mean_s * 1.03
+    assert asked.job.measured.baseline is not None
+    deadline_s = asked.job.measured.baseline.time_mean_s * 1.03
     assert decision.choice.deadline_s == pytest.approx(deadline_s)
     assert decision.choice.forecast.iteration_time_s <= deadline_s * (1 + 1e-9)
     assert decision.choice.solution.iteration_time_s <= deadline_s / 1.02 * (1 + 1e-8)
@@ -72,8 +73,8 @@ def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> No
 def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     """T = max(T', min(D, T_E)): waiting is free, anything beyond the own deadline is not."""
     asked = inputs(slowdown=slowdown)
-    assert asked.job.baseline is not None
-    base_s = asked.job.baseline.time_mean_s
+    assert asked.job.measured.baseline is not None
+    base_s = asked.job.measured.baseline.time_mean_s
     peer_s = base_s * peer_ratio
     decision = planned(inputs(slowdown=slowdown, peer_s=peer_s))
     costs = decision.state.costs
@@ -98,8 +99,10 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
 def test_waiting_saves_at_least_as_much() -> None:
     alone = planned(inputs(slowdown=0.02)).choice
     asked = inputs(slowdown=0.02)
-    assert asked.job.baseline is not None
-    waiting = planned(inputs(slowdown=0.02, peer_s=asked.job.baseline.time_mean_s * 1.2)).choice
+    assert asked.job.measured.baseline is not None
+    waiting = planned(
+        inputs(slowdown=0.02, peer_s=asked.job.measured.baseline.time_mean_s * 1.2)
+    ).choice
     assert alone is not None
     assert waiting is not None
     assert waiting.forecast.saved_ratio > alone.forecast.saved_ratio
@@ -154,10 +157,10 @@ def test_a_question_is_asked_once_whatever_the_mode() -> None:
     state = PlannerState()
     for pass_number in range(6):
         looked = replace(inputs(), mode="recommend" if pass_number < 3 else "enforce")
-        baseline = looked.job.baseline
+        baseline = looked.job.measured.baseline
         assert baseline is not None
         moved = replace(baseline, time_mean_s=baseline.time_mean_s * (1.0 + 1e-6 * pass_number))
-        looked = replace(looked, job=replace(looked.job, baseline=moved))
+        looked = replace(looked, job=changed(looked.job, baseline=moved))
         state = decide(looked, state, ESTIMATOR, solver).state
     assert len(asked) == 1
 
@@ -233,7 +236,7 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
         pipeline=pipeline,
         profile=replace(WORLD.profile(), options=profile),
     )
-    pair = replace(
+    pair = changed(
         alone.job, policy=policy, stages=((WORLD.uuids[0], WORLD.uuids[2]), (WORLD.uuids[1],))
     )
     costs = price(pair, alone.view.gpus, estimator, 0.0)

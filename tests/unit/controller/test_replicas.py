@@ -6,13 +6,14 @@ from itertools import product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_states import changed
 from planning import costs_of, seen, view_of
 from shapes import ShapeWorld
 
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.evaluation import default_clocks, evaluate
 from joulecut_controller.plan.replicas import APART_RATIO, CLASSES_MAX, classes_of, clocks_for
-from joulecut_controller.view import JobView, Stages
+from joulecut_controller.view import JobState, Stages
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph import build
@@ -43,12 +44,12 @@ def taught(ratios: dict[str, float]) -> OnlineEstimator:
 ESTIMATOR = taught(SLOW)
 
 
-def job_of(ratios: dict[str, float], *, named: bool = True) -> JobView:
+def job_of(ratios: dict[str, float], *, named: bool = True) -> JobState:
     pipelines = tuple(tuple((f"GPU-{s}-{r}-0",) for s in range(2)) for r in range(2))
     stages = tuple(tuple(f"GPU-{s}-{r}-0" for r in range(2)) for s in range(2))
     job = seen(WORLD, 0.02)
     clocks = replace(job.policy.clocks, min_mhz=1335)
-    return replace(
+    return changed(
         job,
         policy=replace(job.policy, clocks=clocks),
         stages=stages,
@@ -134,7 +135,7 @@ def test_the_slowest_gpu_is_known_from_the_others_before_it_is_learnt() -> None:
     world = ShapeWorld(Pipeline("1f1b", 2, 3, data_parallel=8))
     ratios = dict.fromkeys(world.uuids, 0.95) | {"GPU-0-0-0": 1.0}
     stages = tuple(tuple(f"GPU-{s}-{r}-0" for r in range(8)) for s in range(2))
-    job = replace(seen(world, 0.02), stages=stages, time_ratios=ratios)
+    job = changed(seen(world, 0.02), stages=stages, time_ratios=ratios)
     mhz = world.sku.clock_max_mhz
     profile = world.profile()
     costs = costs_of(job, view_of(world, 0.0), OnlineEstimator({world.job: profile}))

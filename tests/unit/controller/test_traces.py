@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from job_states import changed
 from numpy.typing import NDArray
 from planning import at_default, case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
@@ -69,10 +70,12 @@ def decision(
 ) -> Decision:
     measured_s = [trace.measured_s for trace in kept]
     job = with_baseline(seen(WORLD, slowdown, traces=tuple(kept) if timed else ()), COSTS)
-    assert job.baseline is not None
+    assert job.measured.baseline is not None
     spread_s = float(np.std(measured_s))
-    baseline = replace(job.baseline, time_mean_s=float(np.mean(measured_s)), time_sd_s=spread_s)
-    asked = case_of(replace(job, baseline=baseline), VIEW)
+    baseline = replace(
+        job.measured.baseline, time_mean_s=float(np.mean(measured_s)), time_sd_s=spread_s
+    )
+    asked = case_of(changed(job, baseline=baseline), VIEW)
     return decide(asked, PlannerState(), ESTIMATOR, ANSWERS)
 
 
@@ -148,11 +151,11 @@ def test_a_slow_gpu_is_named_with_its_place_and_a_throttled_one_with_its_reason(
     assert (found.cause, found.text.split(": ", 1)[1]) == ("throttle", "throttled: thermal")
     even = traces(seconds[:1].repeat(4, axis=0))
     waited = tuple(replace(one, iteration=10, uuids=uuids[r]) for r, one in enumerate(even))
-    slowed = replace(job, newest=waited, newest_at_default=newest)  # the others, by a plan
+    slowed = changed(job, newest=waited, newest_at_default=newest)  # the others, by a plan
     named = delay_of(slowed, GRAPH, VIEW.gpus, None)
     assert named is not None
     assert named.part.is_gpu
-    uneven = delay_of(replace(job, newest=newest[:2]), GRAPH, VIEW.gpus, None)
+    uneven = delay_of(changed(job, newest=newest[:2]), GRAPH, VIEW.gpus, None)
     assert uneven is not None
     assert uneven.part.name == "stage 2"  # the model's own split: no pipeline is slow
 

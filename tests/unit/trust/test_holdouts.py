@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import job_state
 from worlds import World
 
-from joulecut_controller.observe.iteration_stats import Measured
+from joulecut_controller.observe.iteration_stats import Fresh
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.observe.placement import Placement
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.veto import Veto
@@ -24,7 +24,7 @@ from joulecut_controller.trust.default_windows import DefaultWindows, HoldoutsSh
 from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule
 from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
-from joulecut_controller.view import GpuView, JobView, View, Window
+from joulecut_controller.view import GpuView, View, Window
 from joulecut_wire.errors import Unavailable
 
 NOON_UNIX_S = 1_767_268_800.0
@@ -145,35 +145,21 @@ class Bench:
     def _seen(self) -> tuple[PlanningInput, JobObservation]:
         locks = dict.fromkeys(WORLD.uuids, 0 if self.held or self.paused else 1200)
         view = View(self.now_s, gpus=self._gpus())
-        job = JobView(
-            policy=self._policy,
-            stages=tuple((uuid,) for uuid in WORLD.uuids),
-            loads=(),
-            baseline=Window(64, ITERATION_S, 0.01, 640.0, 640.0),
-            current=None,
-            generation_running=0,
-            peer_iteration_time_s=None,
-            report_age_s=0.0,
-        )
         ended = []
         for back in range(int(PASS_S / ITERATION_S), 0, -1):
             arrived_s = self.now_s - (back - 1) * ITERATION_S - 0.2
             if arrived_s - ITERATION_S - 0.4 >= self.since_s:
                 ended.append(EndedIteration(self.number, arrived_s, ITERATION_S))
             self.number += 1
-        measured = Measured(
-            baseline=job.baseline,
-            current=None,
+        job = job_state(
+            policy=self._policy,
+            stages=tuple((uuid,) for uuid in WORLD.uuids),
+            baseline=Window(64, ITERATION_S, 0.01, 640.0, 640.0),
             current_iterations=64,
             straggling=self.straggling,
-            peer_iteration_time_s=None,
-            loads=(),
-            fresh=(),
-            fresh_iterations=0,
             locks=locks,
             at_default=not any(locks.values()),
             settled=self.now_s - self.since_s > 3 * PASS_S,
-            ended=tuple(ended),
             since_s=self.since_s,
         )
         inputs = PlanningInput(
@@ -187,7 +173,7 @@ class Bench:
             stale_s=15.0,
             vetoes=(Veto("command", self.paused),) if self.paused else (),
         )
-        return inputs, JobObservation(job, Placement(job.stages, 0.0, 5.0), measured, "shape")
+        return inputs, JobObservation(job, Fresh(ended=tuple(ended)), "shape")
 
     def _gpus(self) -> dict[str, GpuView]:
         state = WORLD.observe(self.now_s)

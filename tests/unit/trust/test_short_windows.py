@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import changed
 from planning import seen
 from worlds import World
 
@@ -24,7 +25,7 @@ from joulecut_controller.trust.short_window import (
     length_s,
 )
 from joulecut_controller.trust.window import MeasuredWindow
-from joulecut_controller.view import BaselineDrift, JobView, Window
+from joulecut_controller.view import BaselineDrift, JobState, Window
 
 ITERATION_S = 1.0
 WORLD = World(stages=2, microbatches=4)
@@ -207,9 +208,9 @@ def test_there_is_no_short_window_where_it_would_show_nothing(changed: dict[str,
 
 
 def is_anchored(now_s: float, lowered_s: float, **drift: object) -> bool:
-    job: JobView = seen(WORLD, 0.05, baseline=Window(64, ITERATION_S, 0.01, None, None))
+    job: JobState = seen(WORLD, 0.05, baseline=Window(64, ITERATION_S, 0.01, None, None))
     made = BaselineDrift(measured_s=100.0, **drift)  # type: ignore[arg-type]
-    return anchored(replace(job, drift=made), now_s=now_s, lowered_s=lowered_s, budgeted=False)
+    return anchored(changed(job, drift=made), now_s=now_s, lowered_s=lowered_s, budgeted=False)
 
 
 def test_clocks_are_lowered_against_a_new_baseline_only() -> None:

@@ -11,6 +11,7 @@ import large
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_states import changed
 
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.policy.policy import Slo
@@ -55,7 +56,7 @@ def test_windows_of_any_numbers_can_be_shown(
 ) -> None:
     [job] = boards.measuring().jobs
     odd = Window(1, time_s, sd_s, joule, joule)
-    odd_job = replace(job, view=replace(job.view, baseline=odd, current=odd))
+    odd_job = replace(job, view=changed(job.view, baseline=odd, current=odd))
     encode(job_json(odd_job, boards.measuring().view))
 
 
@@ -92,8 +93,10 @@ def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
 
 def test_energy_unknown_leaves_the_time_known() -> None:
     [job] = boards.board().jobs
-    assert job.view.current is not None
-    blind = replace(job, view=replace(job.view, current=replace(job.view.current, energy_j=None)))
+    assert job.view.measured.current is not None
+    blind = replace(
+        job, view=changed(job.view, current=replace(job.view.measured.current, energy_j=None))
+    )
     measured = job_json(blind, boards.board().view)["measured"]
     assert measured["slowdown_ratio"] is not None
     assert measured["saved_ratio"] is None
@@ -108,7 +111,7 @@ def test_the_deadline_follows_from_the_measured_baseline() -> None:
 def test_the_deadline_shown_is_the_means_whatever_the_target_is_for() -> None:
     board = boards.board()
     [job] = board.jobs
-    baseline, policy = job.view.baseline, job.view.policy
+    baseline, policy = job.view.measured.baseline, job.view.policy
     assert baseline is not None
 
     def shown(slo: Slo) -> dict[str, Any]:
@@ -165,8 +168,8 @@ def test_evidence_grows_with_what_the_job_tells() -> None:
     told = boards.job().view
     assert evidence(told)["level"] == "L1"
     assert "operations" in evidence(told)["text"]
-    assert evidence(replace(told, loads=()))["text"] == "reports its iterations"
-    assert evidence(replace(told, loads=(), report_age_s=math.inf))["level"] == "L0"
+    assert evidence(changed(told, loads=()))["text"] == "reports its iterations"
+    assert evidence(changed(told, loads=(), report_age_s=math.inf))["level"] == "L0"
 
 
 def test_the_timeline_has_every_operation_in_the_jobs_own_seconds() -> None:
@@ -178,7 +181,7 @@ def test_the_timeline_has_every_operation_in_the_jobs_own_seconds() -> None:
     assert math.isclose(max(ends), shown["iteration_time_s"])
     fastest = shown["fastest"]
     assert {o["clock_mhz"] for o in fastest["operations"]} == {1410}
-    baseline = boards.job().view.baseline
+    baseline = boards.job().view.measured.baseline
     assert baseline is not None
     assert math.isclose(fastest["iteration_time_s"], baseline.time_mean_s)
     late = max(o["start_s"] + o["duration_s"] for o in fastest["operations"])
