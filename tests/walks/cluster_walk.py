@@ -29,6 +29,7 @@ CALM_STEPS, STORM_STEPS = 24, 6
 STEP_S = 0.35
 SETTLE_S_MAX = 90.0  # on a machine that others load
 SETTLED_S = 14.0  # limits and clocks follow the last fault, and agents are listed every 10 s
+FIRST_S = 80.0  # by then the store says which agent was first
 STORMS = ("kill", "stop", "cut", "reload")
 
 
@@ -37,6 +38,7 @@ async def walk(folder: Path, seed: int, steps: int) -> World:
     rng, world = random.Random(seed), World(folder, seed)
     await world.start()
     try:
+        await asyncio.sleep(FIRST_S)
         while steps > 0:
             await _settle(world)
             steps -= await _lie(world, rng, min(steps, CALM_STEPS))

@@ -116,7 +116,7 @@ class GpuOwners:
         settled = {
             uuid: [one.address, one.node]
             for uuid, one in sorted(self._owned.items())
-            if one.settled and uuid not in self._undecided
+            if (one.settled or now_s - one.since_s > EQUAL_S) and uuid not in self._undecided
         }
         return json.dumps(settled, separators=(",", ":"))
 

@@ -6,6 +6,7 @@ longer renewed and runs out there.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +15,7 @@ from joulecut_controller.ports import Fleet
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
 
+LIMITS_KEPT = 16  # power limits are set once an interval, and readings are younger
 CALLS_PER_TURN = 16  # of the event loop: a thousand calls begun in one take a quarter of a second
 
 
@@ -105,6 +107,9 @@ class Leases:
         self._epoch = epoch
         self._holdings: dict[str, Holding] = {}
         self._moving: set[str] = set()
+        self._limit_generations: dict[
+            str, deque[int]
+        ] = {}  # generations of a job's newest power limits
         self._lost = ""
 
     @property
@@ -116,10 +121,12 @@ class Leases:
         return self._holdings.get(job)
 
     def owns(self, job: str, generation: int) -> bool:
+        """Whether a reading of this lease, a second old or sooner than our answer, shows ours."""
         holding = self._holdings.get(job)
         return holding is not None and generation in (
             holding.plan.generation,
             *holding.generations.values(),
+            *self._limit_generations.get(job, ()),
         )
 
     def end(self, why: str) -> None:
@@ -163,6 +170,7 @@ class Leases:
     async def release(self, job: str, reason: str) -> Outcome:
         """Default clocks for all that is held for a job."""
         holding = self._holdings.pop(job, None)
+        self._limit_generations.pop(job, None)
         return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
 
     async def clear(self, job: str, places: Sequence[Place], reason: str) -> Outcome:
@@ -221,6 +229,9 @@ class Leases:
 
     async def _limit(self, address: str, command: Command) -> LimitOutcome:
         job, settings = command.job, command.settings
+        self._limit_generations.setdefault(job, deque(maxlen=LIMITS_KEPT)).append(
+            command.generation
+        )
         self._moving.add(job)
         try:
             results = await self._fleet.apply(address, command)

@@ -13,7 +13,7 @@ from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, AppliedPlan
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.context import ReconcileContext
-from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.leases import Leases, Place
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.view import View
 from joulecut_engine.optimize.check import check
@@ -85,6 +85,24 @@ def test_an_applied_plan_is_held_until_released(bench: JobBench) -> None:
     assert (bench.applied_plan.plan, bench.applied_plan.generation_last) == (None, 3)
     assert asyncio.run(bench.applied_plan.release("again"))[1] == ""
     assert [event.kind for event in bench.store.events()] == ["clear", "apply"]
+
+
+def test_a_reading_from_before_the_newest_power_limit_shows_our_lease(bench: JobBench) -> None:
+    assert bench.apply(3)
+    leases, job = bench.context.leases, bench.world.job
+    for agent in bench.world.agents.values():
+        agent.keeps = True
+    places = {Place(agent.address, agent.uuids[0]): 300.0 for agent in bench.world.agents.values()}
+    for generation in (4, 5):
+        asyncio.run(
+            leases.limit_power(
+                places, generation=generation, ttl_s=TTL_S, keep=True, reason="a budget"
+            )
+        )
+    assert all(leases.owns(job, generation) for generation in (3, 4, 5))
+    assert not leases.owns(job, 2)
+    asyncio.run(leases.release(job, "enough"))
+    assert not leases.owns(job, 4)
 
 
 def test_a_refused_plan_is_not_held(bench: JobBench) -> None:
