@@ -19,6 +19,7 @@ import boards
 import pytest
 from certificates import Authority
 from driven_agent import agent_on, fake_driver
+from job_states import changed
 from running_agent import RunningAgent, eventually
 from running_prometheus import prometheus_in
 from serving import Serving
@@ -200,12 +201,12 @@ def test_a_name_that_no_resolver_knows(tmp_path: Path) -> None:
 def test_a_policy_that_matches_nothing_and_a_job_without_a_rate() -> None:
     board = boards.board()
     job = board.jobs[0]
-    silent = replace(job.view, report_age_s=float("inf"), baseline=None)
+    silent = changed(job.view, report_age_s=float("inf"), baseline=None)
     shown = replace(board, jobs=(replace(job, view=silent, timing=None),))
     with Serving(shown) as server:
         steps = _doctor("--controller", server.url)
     assert "gpt3-175b has no rate" in steps["rates"]["found"]
-    empty = replace(job.view, stages=(), loads=(), complaint="no GPU matches")
+    empty = changed(job.view, stages=(), loads=(), complaint="no GPU matches")
     with Serving(replace(board, jobs=(replace(job, view=empty),))) as server:
         steps = _doctor("--controller", server.url)
     assert "gpt3-175b matches no GPU" in steps["policy"]["found"]
