@@ -79,11 +79,13 @@ def test_a_node_that_is_not_there_counts_with_its_last_limit(store: DatabaseStor
     world.agents["n3:1"] = replace(gone, uuids=(), node="", connected=False)
     wider = replace(policy, power_budget_w=1.2 * policy.power_budget_w, digest="wider")
     assert wider.power_budget_w is not None
-    following = Controller(world, store, wider)
-    following.run(SETTLED_PASSES)
-    total_w = sum(world.limits_w().values())
-    assert total_w + kept_w <= wider.power_budget_w
-    assert total_w + kept_w >= 0.97 * wider.power_budget_w
+    following, used_w = Controller(world, store, wider), 0.0
+    for _ in range(2 * SETTLED_PASSES):  # limits move between jobs: lowered first, raised later
+        following.run(1)
+        total_w = sum(world.limits_w().values()) + kept_w
+        assert total_w <= wider.power_budget_w
+        used_w = max(used_w, total_w)
+    assert used_w >= 0.97 * wider.power_budget_w
 
 
 def test_recommend_sends_nothing_and_says_what_it_would_do(store: DatabaseStore) -> None:
