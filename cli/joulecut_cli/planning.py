@@ -52,7 +52,8 @@ def run(options: Namespace, word: Asked | None, prove_s: float) -> int:
                 with no_stray_output():
                     found = _Proving(solver, prove_s, show).solve(goal)
     except Infeasible as none:
-        raise too_fast(options, none, granularity, critical(problem, granularity)) from None
+        path = critical(problem, granularity)
+        raise too_fast(options, none, granularity, path, fastest.iteration_time_s) from None
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     plan = replace(found, solve_seconds=time.perf_counter() - began_s)

@@ -38,18 +38,27 @@ def deadline_s(options: Namespace, baseline_s: float) -> float:
 
 
 def too_fast(
-    options: Namespace, none: Infeasible, granularity: Granularity, critical_path: str
+    options: Namespace,
+    none: Infeasible,
+    granularity: Granularity,
+    critical_path: str,
+    baseline_s: float,
 ) -> BadInput:
     """A deadline below the fastest time; names that time, rounded up so that it can be kept,
-    and the path that takes it."""
+    the path that takes it, and the command that asks for it."""
     at_least = f"{rounded_up(none.fastest_s)} s"
     what = f"{none.deadline_s:.9g} s is below the fastest possible iteration time, {at_least}"
     if granularity in _WITH:
         what += f" with {_WITH[granularity]}"
     what += f" ({critical_path})"
-    flag = "--deadline" if options.deadline is not None else "--max-slowdown"
+    flag, asked, allowed = "--deadline", rounded_up(none.fastest_s), f"at least {at_least}"
+    if options.deadline is None:
+        flag, asked = "--max-slowdown", f"{rounded_up((none.fastest_s / baseline_s - 1) * 100)}%"
+        allowed = f"at least {asked}"
+    command = f"joulecut plan {options.job} --granularity {options.granularity or granularity}"
+    allowed += f" ({command} {flag} {asked})"
     finer = "" if granularity == "computation" else ", or --granularity computation"
-    return BadInput(flag, what, f"at least {at_least}{finer}")
+    return BadInput(flag, what, f"{allowed}{finer}")
 
 
 def critical(problem: Problem, granularity: Granularity) -> str:

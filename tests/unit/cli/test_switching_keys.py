@@ -165,6 +165,24 @@ def test_a_deadline_that_changes_cannot_keep_names_time_and_next_step(
     assert "--granularity computation" in err
 
 
+@pytest.mark.parametrize("granularity", ["gpu", "edge", "changes:2"])
+def test_what_a_granularity_cannot_keep_is_asked_for_by_the_command_that_is_named(
+    granularity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No clock is fastest for forwards and for backwards."""
+    path = job(tmp_path)
+    swapped = (
+        (tmp_path / "profile.csv").read_text().replace("backward,1400,2.0", "backward,800,2.0")
+    )
+    (tmp_path / "profile.csv").write_text(swapped.replace("backward,900,3.0", "backward,1400,3.0"))
+    status, _, err = said(capsys, "plan", str(path), "--granularity", granularity)
+    assert status == 2
+    command = err[err.index("(joulecut plan ") + 1 : err.rindex(")")].split()[1:]
+    status, out, _ = said(capsys, *command, "--json")
+    assert status == 0
+    assert json.loads(out)["granularity"] == granularity.partition(":")[0]
+
+
 def test_the_frontier_shows_it_beside_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
