@@ -130,14 +130,11 @@ class ClockChanges:
         table.tabulate()
         choice = table.place(least_busy)
         known.append(table.clocks(choice))
-        # Schedules that keep the dwell one by one need not keep it together.
-        task = Task(ENDLESS * fastest_s, 1.0, fastest_s)
-        ask = _Ask(task, 0.0, table.critical(choice), 1.0)
+        time_s = table.timeline(choice)[0]
+        ask = _Ask(Task(time_s, 1.0, fastest_s), 0.0, table.critical(choice), 1.0)
         quickest = self._least(self.limits, ask, known)
         if quickest.value_j <= fastest_s * (1 + SMALL):
             return quickest
-        if quickest.plan:
-            ask = replace(ask, task=replace(task, deadline_s=quickest.value_j))
         quickest, _ = self._answer(ask, known, _Effort(ROUNDS, KICKS))
         if not quickest.plan:
             raise NoCommonClock(None)
@@ -366,11 +363,7 @@ class ClockChanges:
         price_w, arrives_w = prices.best
         ask = replace(ask, price_w=price_w, arrives_w=arrives_w)
         table = ChangeSchedules(self._layout, self.limits)
-        table.add_steady()  # of the cheapest only a value may be known
-        try:
-            own = _Prices(table, ask, self._starts(ask.task.deadline_s))
-        except NoCommonClock:
-            return known_j
+        own = _Prices(table, ask, self._starts(ask.task.deadline_s))
         own.improve(effort.rounds)
         return max(own.bound_j, known_j)
 
