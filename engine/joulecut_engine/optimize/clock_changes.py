@@ -41,7 +41,7 @@ from joulecut_engine.optimize.shared_clock_bound import CLOSE, Task, mixture
 
 COMBINATIONS_ALL = 20_000  # up to here every plan is judged
 RUNGS = (2, 3, 4, 6, 8, 16, 32, 64)  # limits of changes that are answered: others as the next below
-DWELL_STEP = 2.0**0.5  # between two dwells that are answered; a finer step takes twice the time
+DWELL_STEP = 2.0**0.25  # between two dwells that are answered
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
