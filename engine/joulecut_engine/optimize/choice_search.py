@@ -62,7 +62,7 @@ class ChoiceSearch:
         self.sizes: list[int] = offered.sum(axis=1).tolist()
         self._cost_j = np.where(offered, cost_weight * np.where(offered, choices.cost_j, 0), np.inf)
         self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
-        self._price_w, self._weight = time_price_w, cost_weight
+        self._price_w = time_price_w
         self.weights = list(paths)  # of known paths, by class
         self._paths = [choices.lengths(weight) for weight in paths]  # each (groups, choices)
 
@@ -77,10 +77,6 @@ class ChoiceSearch:
         if not self._better((float(values.min()), best), self.value_j(best)):
             return best
         return self.improved(others[:, int(np.argmin(values))])
-
-    def any(self, others: Ints) -> bool:
-        """Whether one of these (groups, K) is in time."""
-        return bool(np.isfinite(self._values(others)).any())
 
     def value_j(self, choice: Ints) -> float:
         """Of one choice (groups,); infinite where late."""
@@ -119,7 +115,7 @@ class ChoiceSearch:
     def again(self) -> "ChoiceSearch":
         """The same question about the table, which has grown; known paths stay."""
         limit_s = self._limit_s / (1 + DEADLINE_TOLERANCE)
-        return ChoiceSearch(self._choices, limit_s, self._price_w, self._weight, self.weights)
+        return ChoiceSearch(self._choices, limit_s, self._price_w, paths=self.weights)
 
     def _values(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""
@@ -147,13 +143,6 @@ class ChoiceSearch:
                 if values[-1] <= promised + SMALL * abs(promised):
                     return choice
             late = np.flatnonzero(~np.isfinite(values))
-            if len(late) and np.isinf(self._choices.iteration_times(tried[:, late[:1]])[0]):
-                barred = tried[:, late[0]]  # in time, but not allowed
-                moved = (barred != tried[:, late[0] - 1]) & (barred != choice)
-                self._cost_j[moved, barred[moved]] = np.inf
-                if not moved.any():
-                    return choice
-                continue
             for k in {len(trail) - 1, *late[:1].tolist()}:
                 self._learn(tried[:, k])
         return choice

@@ -2,17 +2,10 @@
 
 Where prices say what a second of each operation is worth, stages no longer touch each other,
 and one is a walk over its operations: at each either the clock stays or it changes, at most so
-many times and not too soon again. Iterations repeat, so the way back from the last clock to the
-first is a change too. Dynamic programming finds the best of all such walks, so what it finds under
-the prices of a flow also proves a bound.
-
-The walk knows when its own changes may follow each other, but not yet how soon the first one comes
-after the last one of the iteration before. Where that is too soon, the first is later or the last
-is earlier: both cases are walked, cheapest first.
+many times. Iterations repeat, so the way back from the last clock to the first is a change too.
+Dynamic programming finds the best of all such walks, so what it finds under the prices of a flow
+also proves a bound.
 """
-
-import heapq
-import math
 
 import numpy as np
 
@@ -20,69 +13,39 @@ from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x this
-CASES_MAX = 16  # walks of one GPU; a few are the rule
-
-
-def cheapest(
-    cost: Floats, most: int, change: float, again: Ints, wrap: Ints
-) -> tuple[float, Ints | None]:
-    """A bound on the sum of every walk, and the clocks (columns) of a walk, one per operation.
-
-    `cost` (operations, columns) is infinite where a clock was not measured, each change costs
-    `change` more. At most `most` changes, uncounted above LAYERS_MAX. After one at operation k the
-    next comes at operation `again[k]` at the earliest, and after the last one of an iteration, k,
-    the first one of the next at `wrap[k]`. The bound is the sum of the walk, unless there were too
-    many cases. Infinite where there is no walk.
-    """
-    size, serial = len(cost), 0
-    cases = [(0.0, serial, 0, size - 1, np.zeros(0, dtype=np.int64))]
-    while cases:
-        least, number, first, last, clocks = heapq.heappop(cases)
-        if len(clocks):
-            at = np.flatnonzero(clocks != np.roll(clocks, 1))
-            if not len(at) or at[0] >= wrap[at[-1]]:
-                return least, clocks
-            if number > CASES_MAX:
-                return least, None
-            tried = [(int(at[0]) + 1, last), (first, int(at[-1]) - 1)]
-        else:
-            tried = [(first, last)]
-        for begin, end in tried:
-            serial += 1
-            value, clocks = _cheapest(cost, again, most, change, begin, end)
-            if value < math.inf:
-                heapq.heappush(cases, (max(value, least), serial, begin, end, clocks))
-    return math.inf, None
 
 
 @compiled
-def _cheapest(
-    cost: Floats, again: Ints, most: int, change: float, begin: int, end: int
+def cheapest(
+    cost: Floats, work: Floats, most: int, dwell: float, change: float
 ) -> tuple[float, Ints]:
-    """The cheapest walk whose changes stand at operations `begin` to `end`."""
+    """The least sum and its clocks (columns), one per operation.
+
+    `cost` (operations, columns) is infinite where a clock was not measured, each change costs
+    `change` more. At most `most` changes, uncounted above LAYERS_MAX; after one the next comes
+    when `work` (seconds, as `cost`) adds up to `dwell`. Infinite where there is no such walk.
+    """
     size, columns = cost.shape
     counted = most <= LAYERS_MAX
     layers = most + 1 if counted else 1
     value = np.empty((size + 1, layers, columns))
     came = np.empty((size + 1, layers, columns), dtype=np.int64)
-    total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
-    for k in range(size):
-        for f in range(columns):
-            finite = cost[k, f] < np.inf
-            total[k + 1, f] = total[k, f] + (cost[k, f] if finite else 0.0)
-            barred[k + 1, f] = barred[k, f] + (0 if finite else 1)
-    best, clocks = np.inf, np.zeros(size, dtype=np.int64)
-    _open_walks(cost, again, total, barred, counted, change, begin, end, value)
+    until, total, barred = _stretches(cost, work, dwell)
+    best, best_start = np.inf, -1
+    _open_walks(cost, until, total, barred, counted, change, value)
     open_ends = value[0, layers - 1].copy()  # no walk from there and back costs less
     for start in np.argsort(open_ends):
         if not open_ends[start] < best:
             break
-        _walk(cost, again, total, barred, counted, change, begin, end, start, value, came)
-        layer = int(np.argmin(value[size, :, start]))
-        if not value[size, layer, start] < best:
-            continue
-        best = value[size, layer, start]
-        at, column = size, start
+        _walk(cost, until, total, barred, counted, change, start, value, came)
+        least, _, _ = _end(value[size], counted, change, start)
+        if least < best:
+            best, best_start = least, start
+    clocks = np.zeros(size, dtype=np.int64)
+    if best_start >= 0:
+        _walk(cost, until, total, barred, counted, change, best_start, value, came)
+        _, layer, column = _end(value[size], counted, change, best_start)
+        at = size
         while at > 0:
             k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
             clocks[k:at] = column
@@ -93,32 +56,52 @@ def _cheapest(
 
 
 @compiled
+def _stretches(cost: Floats, work: Floats, dwell: float) -> tuple[Ints, Floats, Ints]:
+    """By operation and column: the first place where a clock set there may change again (beyond
+    the end: none). And of all operations before each, by column: what they cost, and how many
+    have no price."""
+    size, columns = cost.shape
+    until = np.full((size, columns), size + 1, dtype=np.int64)
+    total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
+    for f in range(columns):
+        done, k = 0.0, 0
+        for at in range(size):
+            finite = cost[at, f] < np.inf
+            total[at + 1, f] = total[at, f] + (cost[at, f] if finite else 0.0)
+            barred[at + 1, f] = barred[at, f] + (0 if finite else 1)
+            done += work[at, f] if finite else 0.0
+            while k <= at and done >= dwell:
+                until[k, f] = at + 1
+                done -= work[k, f] if cost[k, f] < np.inf else 0.0
+                k += 1
+    return until, total, barred
+
+
+@compiled
 def _open_walks(
     cost: Floats,
-    again: Ints,
+    until: Ints,
     total: Floats,
     barred: Ints,
     counted: bool,
     change: float,
-    begin: int,
-    end: int,
     value: Floats,
 ) -> None:
-    """Writes the least sums from each operation on, by changes left and column before it, without
-    the way back to the first clock."""
+    """Writes the least sums from each operation on, by changes left and column, without the way
+    back to the first clock."""
     size, columns = cost.shape
     layers = value.shape[1]
     value[:] = np.inf
     value[size] = 0.0
     moved = np.empty(columns)
     for k in range(size - 1, -1, -1):
-        to = min(again[k], size)
         for layer in range(layers):
             left = layer - 1 if counted else layer
             for f in range(columns):
                 value[k, layer, f] = cost[k, f] + value[k + 1, layer, f]
+                to = until[k, f]
                 moved[f] = np.inf
-                if left >= 0 and begin <= k <= end and barred[to, f] == barred[k, f]:
+                if left >= 0 and k > 0 and to <= size and barred[to, f] == barred[k, f]:
                     spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
                     moved[f] = change + spent + value[to, left, f]
             best, second = _least(moved)
@@ -131,24 +114,21 @@ def _open_walks(
 @compiled
 def _walk(
     cost: Floats,
-    again: Ints,
+    until: Ints,
     total: Floats,
     barred: Ints,
     counted: bool,
     change: float,
-    begin: int,
-    end: int,
     start: int,
     value: Floats,
     came: Ints,
 ) -> None:
-    """Writes the least sums of walks that come from column `start`, and where they came from."""
+    """Writes the least sums of walks that begin at column `start`, and where they came from."""
     size, columns = cost.shape
     layers = value.shape[1]
     value[:] = np.inf
     value[0, 0, start] = 0.0
     for k in range(size):
-        to = min(again[k], size)
         for layer in range(layers):
             now, on = value[k, layer], value[k + 1, layer]
             best, second = _least(now)
@@ -159,11 +139,11 @@ def _walk(
                     on[f] = now[f] + cost[k, f]
                     came[k + 1, layer, f] = k * columns + f
             up = layer + 1 if counted else layer
-            if not begin <= k <= end or up == layers:
+            if k == 0 or up == layers:
                 continue
             for f in range(columns):
-                origin = best if f != best else second
-                if origin < 0 or barred[to, f] > barred[k, f]:
+                origin, to = best if f != best else second, until[k, f]
+                if origin < 0 or to > size or barred[to, f] > barred[k, f]:
                     continue
                 spent = cost[k, f] if to == k + 1 else total[to, f] - total[k, f]
                 moved = now[origin] + change + spent
@@ -183,3 +163,19 @@ def _least(now: Floats) -> tuple[int, int]:
             elif second < 0 or now[f] < now[second]:
                 second = f
     return best, second
+
+
+@compiled
+def _end(last: Floats, counted: bool, change: float, start: int) -> tuple[float, int, int]:
+    """The best end of walks from `start`, the way back there counted."""
+    layers, columns = last.shape
+    least, layer, column = np.inf, 0, 0
+    for j in range(layers):
+        for f in range(columns):
+            back = f != start
+            if back and counted and j + 1 == layers:
+                continue
+            reached = last[j, f] + (change if back else 0.0)
+            if reached < least:
+                least, layer, column = reached, j, f
+    return least, layer, column

@@ -41,10 +41,6 @@ class Levels:
         duration_s = np.ascontiguousarray(duration_s)
         return _iteration_times(duration_s, which, self.begins, self.before, self.last)
 
-    def ends(self, duration_s: Floats, which: Ints) -> Floats:
-        """When each row ends, as early as possible, of (classes, K) schedules: (rows, K)."""
-        return _ends(np.ascontiguousarray(duration_s), which, self.begins, self.before)
-
     def critical(self, duration_s: Floats, which: Ints) -> tuple[float, Floats]:
         """The makespan of one schedule (classes,), and how many rows of each class one longest
         path takes: of several that which leads over the first of equals.
@@ -113,19 +109,6 @@ def _iteration_times(
             for lane in range(lanes):
                 longest[first + lane] = max(longest[first + lane], ends[row, lane])
     return longest
-
-
-@compiled
-def _ends(duration_s: Floats, which: Ints, begins: Ints, before: Ints) -> Floats:
-    schedules = duration_s.shape[1]
-    ends = np.zeros((len(which), schedules))
-    for row in range(len(which)):
-        for at in range(begins[row], begins[row + 1]):
-            for k in range(schedules):
-                ends[row, k] = max(ends[row, k], ends[before[at], k])
-        for k in range(schedules):
-            ends[row, k] += duration_s[which[row], k]
-    return ends
 
 
 @compiled

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
 from joulecut_engine.optimize.clock_groups import Groups
@@ -54,11 +53,6 @@ class SharedClock:
         self.fastest_s = self._fastest_s()
         slowest = np.argmin(self._groups.cost_j, axis=1)[:, None]
         self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
-
-    @property
-    def quickest(self) -> tuple[ClockOption, ...]:
-        """The plan that takes `fastest_s`."""
-        return self._groups.clocks(self._quickest[:, 0])
 
     def solve(
         self,
