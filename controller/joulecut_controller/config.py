@@ -46,6 +46,7 @@ LOOPBACK = "localhost, a loopback address, or unix:PATH; anything else needs a s
 PROTECTED = "localhost or a loopback address; anything else needs a web_config with TLS"
 SOCKET = "unix:"
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
+SOCKET_ALLOWED = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
 
 _PATH, _WORD = text(4096, "a path"), text(4096, "a text")
 
@@ -56,7 +57,9 @@ def _seconds(low: float, high: float) -> Callable[[object], float]:
 
 def _agent(value: object) -> str:
     """`unix:PATH`, or host:port in the form of gRPC."""
-    if isinstance(value, str) and value.startswith(SOCKET) and len(value) > len(SOCKET):
+    if isinstance(value, str) and value.startswith(SOCKET):
+        if value == SOCKET or not value.isprintable():
+            raise Fault(f"{shown(value)} is no path", SOCKET_ALLOWED)
         return _WORD(value)
     host, port = address(1)(value)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -311,8 +314,7 @@ def _agents(
         if one.startswith(SOCKET):
             agent = f"{SOCKET}{base / one.removeprefix(SOCKET)}"
             if len(agent.encode()) > len(SOCKET) + SOCKET_PATH_BYTES_MAX:
-                allowed = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
-                raise document.bad(path, f"{shown(one)} is too long", allowed)
+                raise document.bad(path, f"{shown(one)} is too long", SOCKET_ALLOWED)
         elif not encrypted and not is_loopback(host := address(1)(one)[0]):
             raise document.bad(path, f"{host} without encryption", LOOPBACK)
         if agents.setdefault(agent, i) != i:

@@ -181,7 +181,7 @@ TLS = {"cert": "c.pem", "key": "k.pem", "ca": "ca.pem"}
     ("words", "sentence"),
     [
         ({"agents": ["node1:9431"]}, "agents[0]: node1 without encryption"),
-        ({"tls": {"cert": "c", "key": "k"}}, "tls: key ca is missing"),
+        ({"tls": {"cert": "c", "key": "k"}}, "tls.ca: key missing"),
         ({"tls": {**TLS, "insecure": True}}, "tls.insecure: unknown key"),
         ({"listen": {"http": "0.0.0.0:9440"}}, "listen.http: 0.0.0.0 without encryption"),
     ],

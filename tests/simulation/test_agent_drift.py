@@ -238,7 +238,7 @@ def test_a_driver_reload_ends_every_lease(simulated: RunningAgent) -> None:
     assert node.apply({0: 1005, 1: 1005})[0].accepted
     # More than they can count again before the next look, however late that is.
     begin_s = now_s()
-    node.gpus.deposit({n: Work(begin_s, begin_s + 0.1, 30_000.0, 1410) for n in range(2)})
+    node.gpus.deposit({n: Work(begin_s, begin_s + 1.0, 30_000.0, 1410) for n in range(2)})
     for n in range(2):
         eventually("energy counted", lambda n=n: (node.gpu(n).energy_j or 0.0) > 29_000.0)
     node.gpus.reload()

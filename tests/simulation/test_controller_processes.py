@@ -59,7 +59,7 @@ def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:
     ("text", "expected"),
     [
         ("agents: [127.0.0.1:1]\npolicy: none.yaml\nstore: sqlite:///c.db\n", "none.yaml"),
-        ("agents: [127.0.0.1:1]\nstore: sqlite:///c.db\n", "key policy is missing"),
+        ("agents: [127.0.0.1:1]\nstore: sqlite:///c.db\n", "policy: key missing"),
         ("agents: [8.8.8.8:1]\npolicy: p\nstore: sqlite:///c.db\n", "8.8.8.8 without encryption"),
         ("what", "not a mapping"),
     ],

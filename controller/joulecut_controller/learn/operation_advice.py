@@ -2,7 +2,7 @@
 
 Each stage's own curve is measured, so all stages change in one window, each by at most a step below
 the clocks measured there. Clocks are tried if the expected iteration keeps the deadline with every
-operation 1.6 standard deviations slower, and misses it by half a point at most where work slows as
+operation 1.28 standard deviations slower, and misses it by half a point at most where work slows as
 much as its clock.
 """
 

@@ -13,13 +13,13 @@ from joulecut_controller.observe.work import work_over
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
 
-BASELINE_ITERATIONS_MIN = 20  # the standard deviation is then known to a sixth
+BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
 # Of iterations that vary more, so many times as many: from then on windows at default clocks bring
 # the rest, and a plan within a ratio of the baseline does not depend on its level.
-BASELINE_NOISY_TIMES = 3
+BASELINE_NOISY_TIMES = 2
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
