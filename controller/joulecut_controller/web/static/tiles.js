@@ -160,7 +160,7 @@ class Savings {
   }
 
   update(job) {
-    setText(this.measured, known(job.measured.saved_j) ? joules(job.measured.saved_j) : "unknown without hold-outs");
+    setText(this.measured, known(job.measured.saved_j) ? joules(job.measured.saved_j) : "unknown");
     const wattHours = job.measured.saved_j / 3600;
     setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
     setText(this.predicted, joules(job.predicted.saved_j));
