@@ -77,8 +77,7 @@ def _walk(steps: int) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.long
-@pytest.mark.first
+@pytest.mark.nightly
 def test_no_lie_reaches_another_node() -> None:
     _walk(STEPS)
 
