@@ -237,6 +237,9 @@ def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
 
 
 def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> None:
+    """Not on every seed: with 1 the baseline is distorted, and settings are 1.8 points over
+    (docs/progress.md).
+    """
     world = LongIterationsWorld(Disturbance(), seed=32)
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))
     while len(world.asked) < 90:
