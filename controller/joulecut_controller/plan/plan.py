@@ -9,10 +9,14 @@ from typing import Literal
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.clock_steps import ClockStep
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
+# What a lower clock would break: the deadline; the lowest clock measured and allowed; the dwell;
+# nothing, but it takes more energy. Or nothing at all: within the gap of the search.
+Binding = Literal["deadline", "floor", "dwell", "energy", "gap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,25 @@ class Action:
         """The lowest clock of an iteration."""
         changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
         return min((step.clock_max_mhz for step in changes), default=self.clock_mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReason:
+    """Why a stage has its clock in one stretch of the iteration, and no lower one.
+
+    `pipelines` are the replicas it is of, all where empty. Any operation of the stretch may take
+    `slack_s` longer before the iteration does. Steps are of one iteration of the whole job.
+    """
+
+    stage: int
+    pipelines: tuple[int, ...]
+    offset_s: float
+    clock_mhz: int
+    slack_s: float
+    lower: ClockStep | None
+    higher: ClockStep | None
+    binds: Binding
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +134,7 @@ class Plan:
     granularity_why: str = ""  # why it is none of the finer ones; empty where it is the finest
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
     resumption: Resumption | None = None  # of a plan that was solved for and is enforced
+    clock_reasons: tuple[ClockReason, ...] = ()  # by stage; empty for a step of learning
 
     @property
     def changes_nothing(self) -> bool:
@@ -135,6 +159,7 @@ class Draft:
     reach_mhz: tuple[int, ...] | None = None
     rung: Rung = field(default_factory=Rung)
     shortest_step_s: float = 0.0
+    clock_reasons: tuple[ClockReason, ...] = ()
 
 
 def verb_of(

@@ -6,6 +6,7 @@ state that follows is kept here; the next decision starts from it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import actions_for, release_actions
@@ -41,6 +42,7 @@ def draft_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> D
         goal=choice.goal,
         rung=choice.rung,
         shortest_step_s=choice.shortest_step_s,
+        clock_reasons=tuple(chain(*choice.reasons)),
     )
 
 
@@ -203,6 +205,7 @@ class PlanRollout:
             granularity=draft.rung.granularity,
             granularity_why=draft.rung.why,
             shortest_step_s=draft.shortest_step_s,
+            clock_reasons=draft.clock_reasons,
         )
         why = refusal(plan, view, authority, context.check)
         if decision.choice and mode == "enforce" and why:  # the clocks before still run
