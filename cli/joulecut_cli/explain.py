@@ -37,6 +37,7 @@ from joulecut_cli.status import (
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
+WORK_VARIES_RATIO = 0.005  # standard deviation; less is the noise of times
 BLOAT_KINDS = ("intrinsic", "extrinsic", "variability")
 GRANULARITIES = {
     "gpu": "one clock per GPU",
@@ -258,7 +259,9 @@ def _phase_lines(phase: Json | None) -> Iterator[str]:
         return
     operations = f" ({phase['operations']} in an iteration of a GPU)" if phase["operations"] else ""
     spent = ", ".join(f"{ago(s)} of {kind}" for kind, s in phase["seconds_by_kind"].items())
-    yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}")
+    sd_ratio = phase.get("work_sd_ratio") or 0.0  # absent from a controller of an older version
+    varies = f"; work varies by {percent(sd_ratio)}" if sd_ratio >= WORK_VARIES_RATIO else ""
+    yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}{varies}")
 
 
 def _limits(kept_w: list[float]) -> str:

@@ -13,10 +13,13 @@ from typing import Literal
 import boards
 import pytest
 from held_port import held_port
+from job_states import changed
 from playwright.sync_api import Browser, Page, expect
 from serving import Serving
 
 from joulecut_controller.board import Board
+from joulecut_controller.plan.veto import Veto
+from joulecut_controller.view import WindowWork
 
 pytestmark = pytest.mark.browser
 
@@ -121,6 +124,46 @@ def test_clocks_recommended_asked_and_seen(browser: Browser) -> None:
         expect(rows).to_have_count(8)
         assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 1200 1200"
         assert "on the critical path: 1395 MHz is" in said(page, ".clocks-card details")
+
+
+@pytest.mark.long
+def test_phases_work_and_every_veto_are_told(browser: Browser) -> None:
+    whole = boards.board()
+    job = whole.jobs[0]
+    baseline = job.view.measured.baseline
+    assert baseline is not None
+    varied = replace(baseline, work=WindowWork(3.238, 0.01, 0.12, {}))
+    against = (Veto("command", "paused by a person"), Veto("phase", "the job evaluates"))
+    job = replace(job, view=changed(job.view, baseline=varied), vetoes=against)
+    with Serving(replace(whole, jobs=(job,))) as served, opened(browser, served) as page:
+        states = page.locator(".states li")
+        expect(states).to_have_count(3)
+        phase = "Phase train; so far 4 min of evaluate, 2 h of train"
+        assert said(page, ".states li >> nth=0") == phase
+        assert said(page, ".states li >> nth=1").startswith("Work varies by 12")
+        assert "the job evaluates" in said(page, ".states li >> nth=2")
+
+
+@pytest.mark.long
+def test_no_plan_lies_below_the_bound_drawn(browser: Browser) -> None:
+    """The bound is evaluated at the plan's own time, wherever the frontier's points are."""
+    whole = boards.board()
+    job = whole.jobs[0]
+    assert job.decision is not None
+    assert job.decision.forecast is not None
+    plan_s = job.decision.forecast.iteration_time_s
+    far = tuple(one for one in job.frontier if abs(one.iteration_time_s / plan_s - 1.0) > 0.03)
+    with Serving(replace(whole, jobs=(replace(job, frontier=far),))) as served:  # noqa: SIM117
+        with opened(browser, served) as page:
+            mark = page.locator(".frontier .mark.plan circle").first
+            x, y = (float(mark.get_attribute(name) or "nan") for name in ("cx", "cy"))
+            bound = page.locator(".frontier .bound").first.evaluate(
+                "(path, x) => { for (let at = 0; ; at += 0.5) {"
+                " const { x: left, y } = path.getPointAtLength(at);"
+                " if (left >= x || at > path.getTotalLength()) return y; } }",
+                x,
+            )
+            assert bound >= y - 0.5  # downwards is less energy
 
 
 @pytest.mark.long

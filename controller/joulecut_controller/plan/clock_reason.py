@@ -88,6 +88,8 @@ def _why_not_lower(
     saves = f"{then} saves {_energy(-step.energy_j)} more"
     if held_back:
         return "dwell", f"{saves}, after the dwell"
+    if not comparison.jitter.still:
+        return "jitter", f"{saves} on mean times: with jitter it is not known to keep the deadline"
     return "gap", f"{saves}: within the gap of the search"
 
 

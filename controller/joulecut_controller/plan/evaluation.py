@@ -146,13 +146,14 @@ class Comparison:
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
-        return evaluation.energy_j(self._charged_s(evaluation) + self.constant_s)
+        return evaluation.energy_j(self.charged_s(evaluation) + self.constant_s)
 
     def pipeline_j(self, evaluation: Evaluation) -> float:
         """`cost_j` without the constant, as the solver counts energy."""
-        return evaluation.energy_j(self._charged_s(evaluation))
+        return evaluation.energy_j(self.charged_s(evaluation))
 
-    def _charged_s(self, evaluation: Evaluation) -> float:
+    def charged_s(self, evaluation: Evaluation) -> float:
+        """Model seconds that energy is counted for."""
         time_s = evaluation.iteration_time_s
         return max(time_s, self.goal.deadline_s) if self.goal.waits else time_s
 
@@ -170,8 +171,11 @@ class Comparison:
 
 
 def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> Forecast:
-    """The forecast of the plan (`after`). Other granularities are left to `completed`."""
-    width = comparison.costs.width
+    """The forecast of the plan (`after`). Other granularities are left to `completed`. The bound is
+    of the same iteration: what it lasts beyond the model is waited by any plan.
+    """
+    width, problem = comparison.costs.width, comparison.costs.problem
+    beyond_s = comparison.real_s(after) - comparison.charged_s(after)
     waited_s = comparison.promised_s if comparison.goal.waits else 0.0
     baseline_s = max(comparison.baseline_s, waited_s)
     own_saved = 1.0 - comparison.cost_j(after) / comparison.baseline_j
@@ -180,7 +184,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         energy_j=width * after.energy_j(comparison.real_s(after)),
         baseline_time_s=baseline_s,
         baseline_energy_j=width * comparison.default.energy_j(baseline_s),
-        lower_bound_j=width * answer.lower_bound_j,
+        lower_bound_j=width * (answer.lower_bound_j + problem.time_price_w * beyond_s),
         gap_ratio=answer.gap,
         saved_by_granularity=((answer.granularity, own_saved),),
         constant_s=comparison.constant_s,

@@ -15,8 +15,9 @@ from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
 # What a lower clock would break: the deadline; the lowest clock measured and allowed; the dwell;
-# nothing, but it takes more energy. Or nothing at all: within the gap of the search.
-Binding = Literal["deadline", "floor", "dwell", "energy", "gap"]
+# nothing, but it takes more energy. Or nothing that is known: with jitter the deadline, else it is
+# within the gap of the search.
+Binding = Literal["deadline", "floor", "dwell", "energy", "jitter", "gap"]
 
 
 @dataclass(frozen=True, slots=True)

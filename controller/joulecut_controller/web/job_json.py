@@ -63,11 +63,12 @@ INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, a
 # Reports that could not be used, and what is allowed instead.
 FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
 # The kind of work now, with the operations of one GPU in an iteration (empty where none are
-# reported), and the seconds of iterations by kind.
+# reported), the seconds of iterations by kind, and how much the work of an iteration varies.
 PHASE = Answer(
     kind=Key({"enum": ["train", "evaluate", "other", "pause"]}).at("phase.kind"),
     operations=TEXT.at("phase.shape"),
     seconds_by_kind=NUMBERS.at(lambda shown: dict(shown.phases_s)),
+    work_sd_ratio=NUMBER.at(lambda shown: shown.baseline and shown.baseline.work_sd_ratio),
 )
 # Why no plan is made or held now; `action` is what happens to the plan before.
 VETO = Answer(

@@ -56,6 +56,10 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     assert decision.choice.deadline_s == pytest.approx(deadline_s)
     assert decision.choice.forecast.iteration_time_s <= deadline_s * (1 + 1e-9)
     assert decision.choice.solution.iteration_time_s <= deadline_s / 1.02 * (1 + 1e-8)
+    # The bound is of the iteration as it lasts, so that it is as far below as the solver says.
+    solution, made = decision.choice.solution, decision.choice.forecast
+    above_j = solution.energy_j - solution.lower_bound_j
+    assert made.energy_j - made.lower_bound_j == pytest.approx(above_j, rel=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.96, 1.04])

@@ -3,7 +3,8 @@
 import { h, setText, show } from "./dom.js";
 import { known } from "./format.js";
 
-const SPANS = [["1 h", 3600], ["24 h", 86400], ["7 days", 604800]];
+const SPANS = [["10 min", 600], ["1 h", 3600], ["24 h", 86400], ["7 days", 604800]];
+const DAY = 86400;
 const REFRESH_MS = 15_000; // as often as a point of the finest resolution ends
 const HEIGHT = 190;
 const WIDTH_MIN = 60;
@@ -13,7 +14,7 @@ const WIDTH_MIN = 60;
  * `say(data)` is the chart in one sentence, for readers who do not see it.
  */
 export class HistoryChart {
-  constructor({ title, query, series, format, say, band, span = SPANS[1][1], limit = null }) {
+  constructor({ title, query, series, format, say, band, span = DAY, limit = null }) {
     Object.assign(this, { query, series, format, say, band, span, limit });
     this.plot = h("div", { class: "chart", role: "img", "aria-label": "History, not loaded yet" });
     this.none = h("p", { class: "empty", hidden: true });
@@ -33,31 +34,43 @@ export class HistoryChart {
 
   choose(seconds) {
     this.chosen = true;
+    this.take(seconds);
+    this.refresh(true);
+  }
+
+  take(seconds) {
     this.span = seconds;
     this.buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(SPANS[i][1] === seconds)));
-    this.refresh(true);
   }
 
   /** At most every REFRESH_MS, unless `now`. */
   async refresh(now = false) {
     if (!now && this.fetchedMs && performance.now() - this.fetchedMs < REFRESH_MS) return;
     this.fetchedMs = performance.now();
-    const asked = new URLSearchParams({ span_s: this.span, ...this.query });
-    const answer = await fetch(`/api/v1/history?${asked}`).catch(() => null);
-    if (!answer?.ok) return;
-    this.data = await answer.json();
-    const young = !this.chosen && this.span > SPANS[0][1] && !this.data[this.series.at(-1).key].some(known);
-    if (young) return void this.choose(SPANS[0][1]); // the last hour has finer points
+    if (!this.chosen) await this.fit();
+    this.data = (await this.ask(this.span)) ?? this.data;
     this.draw();
-    return undefined;
+  }
+
+  /** Until a person chooses: the period that at least half is known of, up to a day. */
+  async fit() {
+    if (this.fits === DAY) return;
+    const day = await this.ask(DAY);
+    const first = day?.at_unix_s[day[this.series.at(-1).key].findIndex(known)];
+    const age = first ? day.at_unix_s.at(-1) - first : 0;
+    this.fits = SPANS.map(([, seconds]) => seconds).filter((seconds) => seconds <= Math.min(DAY, Math.max(600, 2 * age))).at(-1);
+    if (!this.chosen) this.take(this.fits);
+  }
+
+  async ask(span) {
+    const answer = await fetch(`/api/v1/history?${new URLSearchParams({ span_s: span, ...this.query })}`).catch(() => null);
+    return answer?.ok ? answer.json() : null;
   }
 
   draw() {
     const { data } = this;
     if (!data) return;
-    // A history shorter than the period begins where it begins.
-    const first = Math.max(0, data[this.series.at(-1).key].findIndex(known) - 1);
-    const lines = this.series.map(({ key }) => data[key].slice(first));
+    const lines = this.series.map(({ key }) => data[key]);
     const points = lines.at(-1).filter(known).length;
     show(this.plot, points > 0);
     show(this.legend, points > 0 && this.series.length > 1);
@@ -67,10 +80,10 @@ export class HistoryChart {
     this.plot.setAttribute("aria-label", this.say(data));
     this.chart?.destroy();
     const wide = Math.max(WIDTH_MIN, this.plot.clientWidth);
-    this.chart = new globalThis.uPlot(this.options(wide, points), [data.at_unix_s.slice(first), ...lines], this.plot);
+    this.chart = new globalThis.uPlot(this.options(wide), withLone(data.at_unix_s, lines, data.step_s), this.plot);
   }
 
-  options(width, points) {
+  options(width) {
     const style = getComputedStyle(this.plot);
     const of = (name) => style.getPropertyValue(name).trim();
     const axis = {
@@ -79,17 +92,18 @@ export class HistoryChart {
     };
     const { format, band } = this;
     const span = this.span;
+    const end = this.data.at_unix_s.at(-1) + this.data.step_s / 2;
     return {
-      width, height: HEIGHT, padding: [10, 8, 0, 0],
+      width, height: HEIGHT, padding: [10, 24, 0, 0],
       legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: true }, y: { range: (_, low, high) => rangeOf(low, high) } },
+      scales: { x: { time: true, range: () => [end - span, end] }, y: { range: (_, low, high) => rangeOf(low, high) } },
       axes: [
         { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => timeText(tick, span)) },
         { ...axis, size: 62, space: 34, values: (_, ticks) => ticks.map(format) },
       ],
       series: [{}, ...this.series.map((one) => ({
         label: one.label, stroke: of(one.colour), width: one.dash ? 1.4 : 2, dash: one.dash,
-        spanGaps: false, points: { show: points < 3, size: 5 }, fill: one.fill ? of(one.fill) : undefined,
+        spanGaps: false, points: { show: false }, fill: one.fill ? of(one.fill) : undefined,
       }))],
       bands: band ? [{ series: band, fill: of("--saved-area") }] : [],
       hooks: { init: [(chart) => tip(chart, this.series, format)] },
@@ -100,6 +114,20 @@ export class HistoryChart {
     const width = this.plot.clientWidth;
     if (this.chart && width >= WIDTH_MIN && Math.abs(width - this.chart.width) > 1) this.chart.setSize({ width, height: HEIGHT });
   }
+}
+
+/** A point is the mean of a step. Alone between gaps it is drawn as long as the step. */
+function withLone(times, lines, step) {
+  const columns = [times, ...lines].map(() => []);
+  const told = (i) => lines.some((line) => known(line[i]));
+  times.forEach((at, i) => {
+    const lone = told(i) && !told(i - 1) && !told(i + 1);
+    for (const time of lone ? [at - step / 2, at + step / 2] : [at]) {
+      columns[0].push(time);
+      lines.forEach((line, k) => columns[k + 1].push(line[i] ?? null));
+    }
+  });
+  return columns;
 }
 
 /** At least a tenth of the value, so that noise does not look like a mountain. */

@@ -220,15 +220,24 @@ function deadline({ x, width, bottom }, job) {
   ];
 }
 
+/** The frontier, with the plan’s own time: its bound is evaluated there, not between two others. */
+function boundOf(job) {
+  const plan = job.decision?.actions.length ? job.decision.forecast : null;
+  if (!plan?.lower_bound_j) return job.frontier;
+  const own = { iteration_time_s: plan.iteration_time_s, lower_bound_j: plan.lower_bound_j };
+  return [...job.frontier, own].sort((a, b) => a.iteration_time_s - b.iteration_time_s);
+}
+
 function curves({ x, y, bottom }, job) {
   if (!job.frontier.length) return [];
-  const path = (key) => job.frontier
+  const path = (key, points = job.frontier) => points
     .filter((p) => known(p[key]))
     .map((p, i) => `${i ? "L" : "M"}${x(p.iteration_time_s).toFixed(1)},${y(p[key]).toFixed(1)}`).join("");
-  const ends = [job.frontier[0], job.frontier[job.frontier.length - 1]].map((p) => x(p.iteration_time_s).toFixed(1));
+  const bounded = boundOf(job);
+  const ends = [bounded[0], bounded.at(-1)].map((p) => x(p.iteration_time_s).toFixed(1));
   return [s("g", { "clip-path": "url(#frontier-clip)" },
-    s("path", { class: "impossible", d: `${path("lower_bound_j")}L${ends[1]},${bottom}L${ends[0]},${bottom}Z` }),
-    s("path", { class: "bound", d: path("lower_bound_j") }),
+    s("path", { class: "impossible", d: `${path("lower_bound_j", bounded)}L${ends[1]},${bottom}L${ends[0]},${bottom}Z` }),
+    s("path", { class: "bound", d: path("lower_bound_j", bounded) }),
     s("path", { class: "curve", d: path("energy_j") }),
   )];
 }

@@ -9,7 +9,6 @@ import { term } from "./terms.js";
 import { Timeline } from "./timeline.js";
 
 const MODES = {
-  enforce: "enforcing",
   recommend: "recommending, no command is sent",
   off: "off",
 };
@@ -28,7 +27,8 @@ function heldAs(job) {
   return kinds.length ? "paused" : null;
 }
 
-export const modeText = (mode) => MODES[mode] ?? mode;
+/** `enforced`: whether a plan is in force now, or the policy would only allow it. */
+export const modeText = (mode, enforced) => mode === "enforce" ? (enforced ? "enforcing" : "enforce, no plan in force") : MODES[mode] ?? mode;
 
 export class Job {
   constructor() {
@@ -38,6 +38,7 @@ export class Job {
     this.sentence = h("p", { class: "job-sentence" });
     this.reason = h("p", { class: "reason" });
     this.saving = h("p", { class: "facts", hidden: true }, term("hold-out", "Hold-outs:"), " ");
+    this.states = h("ul", { class: "states" });
     this.links = h("p", { class: "job-links" });
     this.complaint = h("p", { class: "banner warn", hidden: true });
     this.tiles = new Tiles();
@@ -46,7 +47,7 @@ export class Job {
     this.timeline = new Timeline();
     this.root = h("article", {},
       h("div", { class: "job-head" },
-        h("div", { class: "job-title" }, this.name, this.mode, this.links), this.sentence, this.reason, this.shape, this.saving, this.complaint),
+        h("div", { class: "job-title" }, this.name, this.mode, this.links), this.sentence, this.reason, this.states, this.shape, this.saving, this.complaint),
       this.tiles.root,
       h("div", { class: "pair" }, this.frontier.root, this.clocks.root),
       this.timeline.root);
@@ -55,7 +56,7 @@ export class Job {
   /** `links` are [text, address] pairs. */
   update(job, history, links) {
     setText(this.name, job.name);
-    setText(this.mode, heldAs(job) ?? modeText(job.mode));
+    setText(this.mode, heldAs(job) ?? modeText(job.mode, job.state === "enforced"));
     this.mode.className = `chip ${job.mode}`;
     setText(this.sentence, headline(job));
     keyed(this.links, links, ([text]) => text, () => h("a"), (node, [text, address]) => {
@@ -65,6 +66,10 @@ export class Job {
     const reason = reasonOf(job);
     show(this.reason, reason !== "");
     setText(this.reason, reason);
+    keyed(this.states, statesOf(job), ([name, text]) => `${name} ${text}`, () => h("li", {}, h("b"), " ", h("span")), (node, [name, text]) => {
+      setText(node.children[0], name);
+      setText(node.children[1], text);
+    });
     const shape = shapeOf(job);
     if (shape !== this.shapeText) {
       this.shapeText = shape;
@@ -133,6 +138,21 @@ function savingOf(job) {
   return parts.join(" · ");
 }
 
+const WORK_VARIES = 0.005; // less is the noise of times
+
+/** [name, text] of what the job does now, and of everything that stands against a plan but the first, which the headline has. */
+function statesOf(job) {
+  const { phase } = job;
+  const spent = Object.entries(phase?.seconds_by_kind ?? {}).map(([kind, seconds]) => `${ago(seconds)} of ${kind}`);
+  const states = [];
+  if (spent.length) states.push(["Phase", `${phase.kind}${phase.operations ? ` (${phase.operations})` : ""}; so far ${spent.join(", ")}`]);
+  if (phase?.work_sd_ratio >= WORK_VARIES) states.push(["Work", `varies by ${percent(phase.work_sd_ratio)} between iterations; they are judged at equal work`]);
+  for (const { text, action } of (job.vetoes ?? []).slice(1)) {
+    states.push(["Also against a plan", `${text} (${action === "release" ? "the plan before is given up" : "the plan before comes back after it"})`]);
+  }
+  return states;
+}
+
 function timingText(timing) {
   const error = known(timing.change_error_s) ? `, changes ${Math.round(timing.change_error_s * 1e3)}\u202fms off` : "";
   return `starts from ${timing.source}: ${timing.starts_per_minute.toFixed(1)} a minute, ${percent(timing.missed_ratio)} missed, ${Math.round(timing.start_jitter_s * 1e3)}\u202fms jitter${error}`;
@@ -148,9 +168,6 @@ function shapeOf(job) {
   }
   parts.push(`granularity ${job.granularity}${job.granularity_why ? ` (${job.granularity_why})` : ""}`, sloText(job));
   if (job.timing) parts.push(timingText(job.timing));
-  const spent = Object.entries(job.phase?.seconds_by_kind ?? {}).map(([kind, seconds]) => `${ago(seconds)} of ${kind}`);
-  if (spent.length) parts.push(`phase ${job.phase.kind}${job.phase.operations ? ` (${job.phase.operations})` : ""}, so far ${spent.join(", ")}`);
-  for (const veto of (job.vetoes ?? []).slice(1)) parts.push(`also: ${veto.text}`);
   parts.push(job.profile === null ? "no profile" : `profile ${job.profile.split("/").pop()}`);
   parts.push(`${job.evidence.level}: ${job.evidence.text}`);
   if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);

@@ -55,7 +55,7 @@ function drawHead() {
   const mode = byId("mode");
   show(mode, all > 0);
   mode.className = `chip ${cluster.mode}`;
-  setText(mode, all > 1 && enforced ? `enforcing ${enforced} of ${all} jobs` : modeText(cluster.mode));
+  setText(mode, all > 1 && enforced ? `enforcing ${enforced} of ${all} jobs` : modeText(cluster.mode, enforced > 0));
   show(byId("simulated"), cluster.simulated);
   setText(byId("sentence"), cluster.headline);
   const { all: nodes, lost } = cluster.node_counts;

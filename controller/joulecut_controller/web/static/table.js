@@ -101,7 +101,7 @@ export class PagedTable {
 
   row() {
     return h("tr", {}, ...this.columns.map((column, i) =>
-      h(i ? "td" : "th", { scope: i ? null : "row", class: classOf(column) }, ...(column.make?.() ?? []))));
+      h(i ? "td" : "th", { scope: i ? null : "row", class: classOf(column), "data-label": column.label }, ...(column.make?.() ?? []))));
   }
 }
 

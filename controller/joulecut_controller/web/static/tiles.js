@@ -147,20 +147,23 @@ class Savings {
     this.measured = h("p", { class: "big" });
     this.share = h("span", { class: "change good" });
     this.predicted = h("dd");
+    this.known = h("small");
     this.bloat = new Row(term("bloat", "bloat now"));
     this.before = new Row("bloat before the plan");
     this.bars = h("ul", { class: "bars" });
     this.none = h("p", { class: "empty small" });
     this.root = h("section", { class: "card tile savings" },
-      h("h3", {}, term("measured saving", "Saved so far"), " ", h("small", {}, "measured")),
+      h("h3", {}, term("measured saving", "Saved so far"), " ", this.known),
       h("div", { class: "headline" }, this.measured, this.share),
-      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted")), this.predicted), this.bloat.root, this.before.root),
+      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted, all time under plans")), this.predicted), this.bloat.root, this.before.root),
       h("h4", {}, "What each ", term("granularity"), " saves ", h("small", {}, "predicted")),
       this.bars, this.none);
   }
 
   update(job) {
     setText(this.measured, known(job.measured.saved_j) ? joules(job.measured.saved_j) : "unknown");
+    const { saved_known_ratio: share } = job.measured;
+    setText(this.known, known(share) && share < 0.995 ? `measured, of ${percent(share, { decimals: 0 })} of the time under plans` : "measured");
     const wattHours = job.measured.saved_j / 3600;
     setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
     setText(this.predicted, joules(job.predicted.saved_j));
