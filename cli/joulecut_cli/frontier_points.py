@@ -14,6 +14,7 @@ from joulecut_cli.granularity import ALL, Asked
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
+from joulecut_engine.chart import of_frontiers
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import Goal, NoCommonClock, Problem, Solution
@@ -45,8 +46,8 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     shown_as = ALL if len(asked) > 1 else asked[0].granularity
     if picture is not None:
         title = f"{options.job.stem}: energy against iteration time"
-        chart, rows = plot.of_frontier(title, baseline(problem), tuple(drawn.values()))
-        plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(shown_as))
+        chart = of_frontiers(title, baseline(problem), tuple(drawn.values()))
+        plot.frontier(picture, chart, job.title(shown_as))
     if options.json:
         shown = _json(drawn, seconds, several=len(asked) > 1)
         shown |= {"refused": refused} if refused else {}

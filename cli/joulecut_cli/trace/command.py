@@ -32,7 +32,7 @@ def run(options: Namespace) -> int:
     clock = _clock("--clock", options.clock)
     clocks = _clocks(options.replay)
     _check(options, clock)
-    targets = output.targets(options)
+    output.check(options)
     recordings = read(options.files)
     if clock is None and system is not None:
         clock = round(system.clock_max_mhz)
@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     card = None
     if system is not None and clock is not None:
         card = efficiencies(recordings, system, clock)
-    output.write(targets, recordings, found, system, card)
+    output.write(options, recordings, found[-1], system, card)
     summary = Summary(recordings, found, system, shares, frozenset(measured), card)
     if options.json:
         print(json.dumps(summary.as_json(), allow_nan=False, indent=1))

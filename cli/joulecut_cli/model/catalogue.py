@@ -1,4 +1,4 @@
-"""`joulecut model technology`: energy per operation and bit, printed with sources."""
+"""`joulecut model catalogue` and `technology`: the model's numbers, and where each comes from."""
 
 import json
 from argparse import Namespace
@@ -6,19 +6,64 @@ from dataclasses import asdict
 from typing import Any
 
 from joulecut_cli import figures
+from joulecut_cli.model.shown import large
 from joulecut_engine.model import technology
-from joulecut_engine.model.catalogue import SYSTEMS
+from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
 from joulecut_wire.command import FINE
+from joulecut_wire.errors import BadInput
 
 CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
 
 
-def run(options: Namespace) -> int:
-    print(json.dumps(_as_json(), indent=1) if options.json else "\n".join(_as_text()))
+def show(options: Namespace) -> int:
+    """All names, or one entry with its sources. Raises BadInput."""
+    name: str | None = options.name
+    if name is None:
+        print("\n".join(_all()))
+    elif name in SYSTEMS:
+        told = sources_of(name)
+        rows = [
+            [key, f"{number:g}", told.get(key, "the model's default")]
+            for key, number in asdict(SYSTEMS[name]).items()
+            if key != "name"
+        ]
+        print("\n".join(figures.table(["key", "value", "source"], rows, frozenset({"value"}))))
+    elif name in ARCHITECTURES:
+        model = ARCHITECTURES[name]
+        given = {k: v for k, v in asdict(model).items() if v and k != "name"}
+        print(f"{name}: {large(model.parameters)} parameters")
+        print("{" + ", ".join(f"{k}: {str(v).lower()}" for k, v in given.items()) + "}")
+    else:
+        raise BadInput(f'"{name}"', "not in the catalogue", "see joulecut model catalogue")
     return FINE
 
 
-def _as_json() -> dict[str, Any]:
+def _all() -> list[str]:
+    head = ["system", "node", "GPUs", "TFLOP/s", "memory", "limit"]
+    rows = [
+        [e.system.name, e.node, str(e.system.gpus_per_node), f"{e.system.bf16_tflops:g}",
+         f"{e.system.hbm_bytes / 1e9:g} GB", f"{e.system.power_cap_w:g} W"]
+        for e in ENTRIES
+    ]  # fmt: skip
+    models = [[m.name, large(m.parameters), large(m.active_parameters), str(m.layers),
+               str(m.hidden)] for m in ARCHITECTURES.values()]  # fmt: skip
+    names = ["model", "parameters", "per token", "layers", "hidden"]
+    return [
+        *figures.table(head, rows, frozenset(head[2:])),
+        "",
+        *figures.table(names, models, frozenset(names[1:])),
+    ]
+
+
+def technologies(options: Namespace) -> int:
+    """Energy per operation and bit."""
+    print(
+        json.dumps(_technology_json(), indent=1) if options.json else "\n".join(_technology_text())
+    )
+    return FINE
+
+
+def _technology_json() -> dict[str, Any]:
     check = technology.power_check()
     return {
         "operations": [asdict(one) for one in technology.OPERATIONS],
@@ -39,7 +84,7 @@ def _as_json() -> dict[str, Any]:
     }
 
 
-def _as_text() -> list[str]:
+def _technology_text() -> list[str]:
     head = ["operation", "process", "pJ", "source"]
     rows = [[o.what, f"{o.nm} nm", f"{o.pj:g}", o.source] for o in technology.OPERATIONS]
     lines = figures.table(head, rows, frozenset(head[1:3]))
