@@ -24,6 +24,8 @@ from joulecut_wire.errors import BadInput
 
 CLOCK_MHZ_MAX = 10_000
 TINY_S = 1e-12  # of a trace without times
+SPAN_S_MAX = 86_400.0  # profiles have seconds to minutes; a day apart are two clocks
+APART = 2.0  # at its own clock the replay is the recording, but for waits that were not recorded
 
 
 def run(options: Namespace) -> int:
@@ -44,6 +46,8 @@ def run(options: Namespace) -> int:
         measured = measured_shares(totals)
     shares |= measured
     found = [at_clock(recordings, shares, system, clock, clock)]
+    for recording, played in zip(recordings, found[0].played, strict=True):
+        _must_be_plausible(recording, played.span_s)
     found += [at_clock(recordings, shares, system, clock, mhz) for mhz in clocks]
     card = None
     if system is not None and clock is not None:
@@ -67,6 +71,17 @@ def read(paths: Sequence[Path]) -> list[Recording]:
         found = [Recording(r.source, i, r.kernels, r.syncs, r.steps, r.timed)
                  for i, r in enumerate(found)]  # fmt: skip
     return aligned(found)
+
+
+def _must_be_plausible(recording: Recording, replayed_s: float) -> None:
+    """Raises BadInput where times are of several clocks, or a replay is not the recording."""
+    recorded_s = recording.span_s
+    allowed = "events of one clock, in microseconds"
+    if recorded_s > SPAN_S_MAX:
+        raise BadInput(recording.source, f"its kernels lie {recorded_s:.6g} s apart", allowed)
+    if recording.timed and not recorded_s / APART <= replayed_s <= recorded_s * APART:
+        what = f"spans {recorded_s:.6g} s, and {replayed_s:.6g} s when its waits are replayed"
+        raise BadInput(recording.source, what, allowed)
 
 
 def _is_chakra(path: Path) -> bool:

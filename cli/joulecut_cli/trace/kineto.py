@@ -129,14 +129,16 @@ def _kernel(
     name, correlation = str(event["name"]), int(args.get("correlation", -1))
     kind = "copy" if event["cat"] != "kernel" else class_of(name)
     operator = operators.get(int(args.get("External id", -1)), {})
+    start_s, launch_s = float(event["ts"]) * MICRO, launches.get(correlation)
     kernel = Kernel(
         name,
         kind,
         device=int(args.get("device", event.get("pid", 0))),
         stream=int(args.get("stream", event.get("tid", 0))),
-        start_s=float(event["ts"]) * MICRO,
+        start_s=start_s,
         duration_s=float(event["dur"]) * MICRO,
-        launch_s=launches.get(correlation),
+        # A kernel may start before the call that launches it returns.
+        launch_s=None if launch_s is None else min(launch_s, start_s),
         collective=_collective(args),
         dims=_dims(operator.get("Input Dims")),
         dtype=_first(operator.get("Input type")),
