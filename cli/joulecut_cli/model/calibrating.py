@@ -24,6 +24,8 @@ from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, nearest
 
+ANSWER = ("rows", "fitted", "assumed", "time_error", "time_bias", "energy_error", "memory_error",
+          "notes")  # fmt: skip
 BYTES_MAX = 32 << 20
 ROWS_MIN = 3  # fewer say nothing about what a calibration leaves out
 TIME_S_MAX, ENERGY_J_MAX, MEMORY_BYTES_MAX = 1e6, 1e15, 1e13
@@ -49,12 +51,7 @@ def run(options: Namespace) -> int:
     fitted = replace(found.system, name=f"{system.name}, calibrated")
     outfile.write("--out", out, system_yaml(fitted, _notes(options.data, found)))
     if options.json:
-        told = {
-            "rows": found.rows, "fitted": found.fitted, "assumed": list(found.assumed),
-            "time_error": found.time_error, "time_bias": found.time_bias,
-            "energy_error": found.energy_error, "memory_error": found.memory_error,
-            "notes": list(found.notes),
-        }  # fmt: skip
+        told = {key: getattr(found, key) for key in ANSWER}
         print(json.dumps(told, indent=1))
     else:
         print("\n".join(_as_text(found, system.name)))

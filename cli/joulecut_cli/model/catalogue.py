@@ -3,15 +3,17 @@
 import json
 from argparse import Namespace
 from dataclasses import asdict
+from math import prod
 from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.model.shown import large
-from joulecut_engine.model import technology
+from joulecut_engine.model import post_dennard, technology
 from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
+RESIDUAL = "residual: of the limit less idle power; below 0: the figures explain too much"
 CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
 
 
@@ -57,9 +59,8 @@ def _all() -> list[str]:
 
 def technologies(options: Namespace) -> int:
     """Energy per operation and bit."""
-    print(
-        json.dumps(_technology_json(), indent=1) if options.json else "\n".join(_technology_text())
-    )
+    lines = [json.dumps(_technology_json(), indent=1)] if options.json else _technology_text()
+    print(*lines, sep="\n")
     return FINE
 
 
@@ -73,6 +74,16 @@ def _technology_json() -> dict[str, Any]:
             for one in technology.INSTRUCTIONS
         },
         "power_check": {**asdict(check), "data_movement_w": check.data_movement_w},
+        "formats": [
+            {
+                **asdict(one),
+                "power_w": one.power_w,
+                "residual_w": one.residual_w,
+                "residual_pj_per_bit": one.residual_pj_per_bit,
+            }
+            for one in post_dennard.formats()
+        ],
+        "gains": [asdict(one) for one in post_dennard.gains()],
         "generations": [asdict(one) for one in technology.generations()],
         "effective_pj_per_flop": {
             card: {
@@ -96,21 +107,31 @@ def _technology_text() -> list[str]:
             for i in technology.INSTRUCTIONS]  # fmt: skip
     lines += ["", *figures.table(head, rows, frozenset(head[2:]))]
     lines.append(f"source: {technology.DALLY}")
-    lines += ["", *_check(), "", *_generations(), "", *_effective()]
+    for block in (_formats, _gains, _generations, _effective):
+        lines += ["", *block()]
     return lines
 
 
-def _check() -> list[str]:
-    found = technology.power_check()
-    parts = (
-        ("arithmetic: bf16 products, fp32 sums", found.arithmetic_w),
-        ("instructions (HMMA)", found.instructions_w),
-        ("idle", found.idle_w),
-        ("data movement: what is left", found.data_movement_w),
-    )
-    head = [f"{found.system} at its 16-bit peak", "power", "share"]
-    rows = [[n, figures.watts(w), figures.percent(w / found.limit_w)] for n, w in parts]
-    return figures.table(head, rows, frozenset(head[1:]))
+def _formats() -> list[str]:
+    head = ["a100-sxm-80gb at its peak", "TFLOP/s", "arithmetic", "instruction", "HBM",
+            "p = f (e_op + e_mem)", "residual", "pJ/bit"]  # fmt: skip
+    rows = [
+        [one.name, f"{one.tflops:g}",
+         *(f"{pj:.3g} pJ" for pj in (one.arithmetic_pj, one.instruction_pj, one.memory_pj)),
+         figures.watts(one.power_w), figures.watts(one.residual_w),
+         f"{one.residual_pj_per_bit:.1f}"]
+        for one in post_dennard.formats()
+    ]  # fmt: skip
+    return [*figures.table(head, rows, frozenset(head[1:])), RESIDUAL]
+
+
+def _gains() -> list[str]:
+    head = ["gain of a decade", "by", "these tables", "published"]
+    chain = post_dennard.gains()
+    rows = [[one.what, one.how, f"x {one.factor:.1f}", f"x {one.published:g}"] for one in chain]
+    whole, told = prod(one.factor for one in chain), prod(one.published for one in chain)
+    rows.append(["together", "", f"x {whole:,.0f}", f"x {told:,.0f}"])
+    return [*figures.table(head, rows, frozenset(head[2:])), f"source: {post_dennard.HOT_CHIPS}"]
 
 
 def _generations() -> list[str]:

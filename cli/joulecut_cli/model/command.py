@@ -10,7 +10,7 @@ from joulecut_wire.command import Parser
 PROG = "joulecut model"
 LEVELS = ("formula", "table", "graph")
 
-Flag = tuple[str, dict[str, Any]]
+Flag = tuple[tuple[str, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class Subcommand:
     flags: tuple[Flag, ...]
 
 
-def _flag(name: str, **more: Any) -> Flag:
-    return name, more
+def _flag(*names: str, **more: Any) -> Flag:
+    return names, more
 
 
 _JSON = _flag("--json", action="store_true", help="print one JSON object")
@@ -40,7 +40,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
             _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
             _PLOT,
             _flag("--jobs", type=int, metavar="N", help="processes (default: one per core)"),
-            _flag("--scheduler", metavar="ADDRESS", help="of a Dask cluster: tcp://HOST:PORT"),
+            _flag("--dask", "--scheduler", metavar="ADDRESS", help="cluster: tcp://HOST:PORT"),
             _flag("--fresh", action="store_true", help="forget what an earlier run did"),
             _JSON,
         ),
@@ -132,8 +132,8 @@ def run(argv: list[str]) -> int:
     name = argv[0] if argv and argv[0] in SUBCOMMANDS else ""
     command = SUBCOMMANDS.get(name, _ESTIMATE)
     parser = Parser(f"{PROG} {name}".strip(), command.summary)
-    for word, more in command.flags:
-        parser.add_argument(word, **more)
+    for names, more in command.flags:
+        parser.add_argument(*names, **more)
     options = parser.parse_args(argv[1:] if name else argv)
     module, _, function = command.target.partition(":")
     status: int = getattr(importlib.import_module(f"joulecut_cli.{module}"), function)(options)

@@ -122,12 +122,12 @@ def _evaluated(space: Space, store: _Store, options: Namespace) -> list[Found]:
         if kept is not None:
             found[place] = kept
     left = [place for place in range(len(parts)) if place not in found]
-    with _workers(options.scheduler, options.jobs or -1) as jobs, Progress("layouts") as progress:
+    with _workers(options.dask, options.jobs or -1) as jobs, Progress("layouts") as progress:
         for some in _batches(left, jobs):
             for place, one in zip(some, _together([parts[i] for i in some], jobs), strict=True):
                 store.save(place, one)
                 found[place] = one
-            progress.advance(len(found), len(parts))
+            progress.advance(sum(parts[place].size for place in found), space.size)
     return [found[place] for place in sorted(found)]
 
 
@@ -143,12 +143,12 @@ def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        what = "--scheduler needs distributed, which is not installed"
+        what = "--dask needs distributed, which is not installed"
         raise not_installed(what, "dask") from None
     try:
         client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
-        raise Unavailable(f"--scheduler {scheduler}: no Dask cluster answers: {error}") from None
+        raise Unavailable(f"--dask {scheduler}: no Dask cluster answers: {error}") from None
     with client, joblib.parallel_config("dask", client=client):
         yield max(1, joblib.effective_n_jobs(-1))
 

@@ -54,8 +54,7 @@ def run(argv: list[str]) -> int:
     else:
         print("\n".join([*report.screen(tested), *notes]))
     if given.html:
-        with outfile.replacing(given.html) as path:
-            path.write_text(report.page(tested, simulated=simulated))
+        outfile.write("--html", Path(given.html), report.page(tested, simulated=simulated))
     if given.save:
         card_facts.save(given.save, [one.facts for one in tested])
     return FAILED if notes or any(one.wrong for one in tested) else FINE

@@ -8,9 +8,7 @@ leaves room.
 """
 
 import ast
-import gzip
 import io
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from heapq import heappop, heappush
@@ -27,7 +25,7 @@ from joulecut_cli.trace.kernels import (
     Recording,
     class_of,
 )
-from joulecut_wire import user_file
+from joulecut_cli.trace.kineto import unpacked
 from joulecut_wire.chakra.et_def_pb2 import (
     COMM_COLL_NODE,
     COMM_RECV_NODE,
@@ -40,7 +38,6 @@ from joulecut_wire.chakra.et_def_pb2 import (
 )
 from joulecut_wire.errors import BadInput
 
-BYTES_MAX = 4 << 30
 VERSION = "0.0.4"
 MICRO = 1e-6
 ON_GPU = {COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE}
@@ -52,14 +49,10 @@ Attributes = dict[str, Value]
 def read(path: Path, rank: int) -> Recording:
     """Raises BadInput."""
     try:
-        with user_file.open_regular(path) as file:
-            packed = file.read(2) == b"\x1f\x8b"
-            file.seek(0)
-            raw = gzip.GzipFile(fileobj=file).read(BYTES_MAX + 1) if packed else file.read()
-        nodes = list(decoded(raw))
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a readable file") from None
-    except (ValueError, EOFError, zlib.error) as error:
+        nodes = list(decoded(unpacked(path)))
+    except BadInput:
+        raise
+    except ValueError as error:
         raise BadInput(str(path), f"no Chakra trace: {error}", "a Chakra .et file") from None
     return recording(nodes, rank, str(path))
 

@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from joulecut_cli.trace import chakra, kineto, output
@@ -63,13 +64,12 @@ def run(options: Namespace) -> int:
 
 def read(paths: Sequence[Path]) -> list[Recording]:
     """One recording per file, their clocks aligned. Raises BadInput."""
-    found = []
-    for place, path in enumerate(paths):
-        one = chakra.read(path, place) if _is_chakra(path) else kineto.read(path)
-        found.append(one)
+    found = [
+        chakra.read(path, place) if ".et" in path.suffixes else kineto.read(path)
+        for place, path in enumerate(paths)
+    ]
     if len({one.rank for one in found}) < len(found):  # files that do not say their rank
-        found = [Recording(r.source, i, r.kernels, r.syncs, r.steps, r.timed)
-                 for i, r in enumerate(found)]  # fmt: skip
+        found = [replace(r, rank=i) for i, r in enumerate(found)]
     return aligned(found)
 
 
@@ -82,10 +82,6 @@ def _must_be_plausible(recording: Recording, replayed_s: float) -> None:
     if recording.timed and not recorded_s / APART <= replayed_s <= recorded_s * APART:
         what = f"spans {recorded_s:.6g} s, and {replayed_s:.6g} s when its waits are replayed"
         raise BadInput(recording.source, what, allowed)
-
-
-def _is_chakra(path: Path) -> bool:
-    return ".et" in path.suffixes
 
 
 def at_clock(
