@@ -151,18 +151,11 @@ _BOUNDS = flat(
 )
 _SITE_DEFAULT = flat(dict, clock_min_mhz=_CLOCK, clock_max_mhz=_CLOCK)
 _JOB = text(253, "a name")
-_LOG = Section(
-    LogSource,
-    {
-        "job": Key("job", _JOB, required=True),
-        "path": Key("path", _absolute, required=True),
-        "pattern": Key("pattern", _pattern, required=True),
-        "samples": Key("samples", number(1.0, COUNT_MAX)),
-        "tokens": Key("tokens", number(1.0, COUNT_MAX)),
-        "accumulation": Key("accumulation", whole(1, 65_536)),
-    },
-    strict=True,
-)
+_LOG = flat(
+    LogSource, strict=True, required=("job", "path", "pattern"),
+    job=_JOB, path=_absolute, pattern=_pattern, accumulation=whole(1, 65_536),
+    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX),
+)  # fmt: skip
 _TLS = flat(dict, strict=True, required=True, cert=_PATH, key=_PATH, client_ca=_PATH)
 _ROLES: dict[str, Any] = dict.fromkeys(ROLES, partial(_listed, each=_name_pattern))
 _ACCESS = flat(dict, strict=True, loopback=partial(_listed, each=choice(*ROLES)), **_ROLES)
