@@ -40,7 +40,7 @@ from joulecut_controller.plan.pace import (
     moved_ratio,
     surely_above,
 )
-from joulecut_controller.plan.plan import ClockReason, Draft, Forecast
+from joulecut_controller.plan.plan import ClockReason, Forecast, Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
@@ -93,7 +93,7 @@ class Decision:
     state: PlannerState
     choice: Choice | None = None
     late: bool = False
-    trial: Draft | None = None  # of a job without a profile, in place of a choice
+    trial: Plan | None = None  # of a job without a profile, in place of a choice
     advice: Advice | None = None
 
     @property

@@ -338,6 +338,7 @@ class Policy:
     found_jobs: FoundJobsPolicy = FoundJobsPolicy()
     cost: Cost = Cost()
     power_budget_w: float | None = None  # of all GPUs together, host power included
+    node_power_w: float | None = None  # what the power limits of one node can sum to
     source: str = ""
     digest: str = ""
 
