@@ -37,7 +37,6 @@ from joulecut_cli.status import (
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
-WORK_VARIES_RATIO = 0.005  # standard deviation; less is the noise of times
 BLOAT_KINDS = ("intrinsic", "extrinsic", "variability")
 GRANULARITIES = {
     "gpu": "one clock per GPU",
@@ -229,7 +228,8 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     if foreign := foreign_text(job):
         yield labelled("", sentence(foreign, [job["name"]]))
     running = job["generation_running"]
-    yield labelled("Now", _now(job, f"plan {running}" if running else _unplanned(job)))
+    default = "an external clock lock" if job.get("foreign_lock") else "default clocks"
+    yield labelled("Now", _now(job, f"plan {running}" if running else default))
     if kept_w := [
         row["power_limit_kept_w"] for row in job["gpus"] if row.get("power_limit_kept_w")
     ]:
@@ -259,9 +259,8 @@ def _phase_lines(phase: Json | None) -> Iterator[str]:
         return
     operations = f" ({phase['operations']} in an iteration of a GPU)" if phase["operations"] else ""
     spent = ", ".join(f"{ago(s)} of {kind}" for kind, s in phase["seconds_by_kind"].items())
-    sd_ratio = phase.get("work_sd_ratio") or 0.0  # absent from a controller of an older version
-    varies = f"; work varies by {percent(sd_ratio)}" if sd_ratio >= WORK_VARIES_RATIO else ""
-    yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}{varies}")
+    work = f"; work varies by {percent(sd)}" if (sd := phase.get("work_sd_ratio")) else ""
+    yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}{work}")
 
 
 def _limits(kept_w: list[float]) -> str:
@@ -271,10 +270,6 @@ def _limits(kept_w: list[float]) -> str:
         f"{watts(sum(kept_w))} of power limits on {len(kept_w)} GPUs ({span}): the power budget; "
         "they stay when leases end"
     )
-
-
-def _unplanned(job: Json) -> str:
-    return "an external clock lock" if job.get("foreign_lock") else "default clocks"
 
 
 def _target(job: Json) -> str:

@@ -20,11 +20,11 @@ def clock_reasons(
     """By stage of the costs' graph. `min_mhz` is the policy's lowest clock; `held_back`: lower
     clocks wait for the dwell."""
     problem, stages = comparison.costs.problem, comparison.costs.pipeline.stages
+    classes = comparison.costs.classes
     in_order = comparison.granularity != "computation"
     found: list[list[ClockReason]] = [[] for _ in problem.graph.order]
     for one in stretches_of(problem, after.options, comparison.goal, in_order=in_order):
         kind, stage = divmod(one.stage, stages)
-        classes = comparison.costs.classes
         binds, why = _why_not_lower(one, comparison, after, min_mhz, held_back=held_back)
         found[one.stage].append(
             ClockReason(
@@ -46,16 +46,15 @@ def sentence_of(reasons: tuple[ClockReason, ...], *, marked: bool = False) -> st
     """The reasons of one GPU. Of clocks by operation the lowest speaks."""
     if marked:
         lowest, highest = reasons[0], reasons[-1]
-        span = f"{highest.clock_mhz} to {lowest.clock_mhz} MHz by operation; at the lowest: "
-        return span + lowest.text
+        span = f"{highest.clock_mhz} to {lowest.clock_mhz} MHz by operation"
+        return f"{span}; at the lowest: {lowest.text}"
     if len(reasons) > 1:
         parts = (f"{one.clock_mhz} MHz from {one.offset_s:.3g} s: {one.text}" for one in reasons)
         return "; ".join(parts)
-    (one,) = reasons
-    if one.higher is None:
-        return one.text
-    step = one.higher
-    return f"{one.text}; {step.clock_mhz} MHz: {_prices(step)}"
+    for one in reasons:
+        step = one.higher
+        return f"{one.text}; {step.clock_mhz} MHz: {_prices(step)}" if step else one.text
+    return "its work has no clock of its own"
 
 
 def _real(step: ClockStep | None, comparison: Comparison) -> ClockStep | None:
@@ -70,12 +69,8 @@ def _why_not_lower(
     slack = "on the critical path" if critical else f"slack {_time(comparison.ratio * one.slack_s)}"
     step = _real(one.lower, comparison)
     if step is None or one.lower is None:
-        of = (
-            "the policy's clocks.min_mhz"
-            if one.clock_mhz == min_mhz
-            else "the lowest measured and allowed"
-        )
-        return "floor", f"{slack}: {one.clock_mhz} MHz is {of}"
+        least = "policy's clocks.min_mhz" if one.clock_mhz == min_mhz else "lowest clock known"
+        return "floor", f"{slack}: {one.clock_mhz} MHz is the {least}"
     goal_s = comparison.goal.deadline_s * (1.0 + ROUNDING)
     late_s = comparison.ratio * (after.held_s + one.lower.time_s - goal_s)
     then = f"{slack}: {step.clock_mhz} MHz"

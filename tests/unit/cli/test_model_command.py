@@ -165,6 +165,13 @@ def test_a_sweep_writes_its_layouts_and_names_the_front(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))  # nothing is left to go on with
 
 
+@pytest.mark.parametrize("jobs", ["0", "-1"])
+def test_a_sweep_needs_a_process(tmp_path: Path, jobs: str) -> None:
+    said = _run("sweep", _file(tmp_path, SWEEP, "sweep.yaml"), "--jobs", jobs)
+    assert said.returncode == 2
+    assert f"--jobs: {jobs}; allowed: 1 or more" in said.stderr
+
+
 @pytest.mark.long
 def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
     """Ctrl-C after the first parts: the same command evaluates only the others."""
