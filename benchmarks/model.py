@@ -490,10 +490,8 @@ def main() -> None:
     say(f"Made by `python benchmarks/model.py{words}`, {time.strftime('%Y-%m-%d')}.")
     say("Times are predicted; errors are predicted over measured, minus 1, as mean of magnitudes")
     say("unless a sign stands before them. Of other systems only published answers are shown.")
-    say(
-        "Efficiencies of the catalogue's A100 and B200 were fitted to the Korthikanti and B200 sets:"
-    )
-    say("there only columns with rows left out are predictions.")
+    say("The catalogue's A100 and B200 were fitted to the Korthikanti and B200 sets: there only")
+    say("columns with rows left out are predictions.")
     benches: dict[str, Callable[[], None]] = {
         "korthikanti": korthikanti,
         "b200": b200,
