@@ -7,6 +7,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from joulecut_cli import figures, plot
@@ -37,8 +38,9 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
             frontiers, refused = _prepared(job, problem, asked)
-            for granularity, frontier in frontiers.items():
-                found = frontier.points(points, progress.advance)
+            for number, (granularity, frontier) in enumerate(frontiers.items()):
+                advance = partial(_advance, progress, number, len(frontiers))
+                found = frontier.points(points, advance)
                 drawn[granularity] = _proved(frontier, found, prove_s / len(frontiers), progress)
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
@@ -59,6 +61,11 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     else:
         print("\n".join(_text(job, baseline(problem), drawn[asked[0].granularity], seconds)))
     return FINE
+
+
+def _advance(progress: Progress, number: int, of: int, done: int, points: int) -> None:
+    """Points of all frontiers together."""
+    progress.advance(number * points + done, of * points)
 
 
 def _proved(

@@ -8,6 +8,7 @@ from typing import Literal
 
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.clock_steps import ClockStep
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
     ChangeLimits,
@@ -18,6 +19,9 @@ from joulecut_engine.optimize.problem import (
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
+# What a lower clock would break: the deadline; the lowest clock measured and allowed; the dwell;
+# nothing, but it takes more energy. Or nothing at all: within the gap of the search.
+Binding = Literal["deadline", "floor", "dwell", "energy", "gap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,25 @@ class Action:
         """The lowest clock of an iteration."""
         changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
         return min((step.clock_max_mhz for step in changes), default=self.clock_mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReason:
+    """Why a stage has its clock in one stretch of the iteration, and no lower one.
+
+    `pipelines` are the replicas it is of, all where empty. Any operation of the stretch may take
+    `slack_s` longer before the iteration does. Steps are of one iteration of the whole job.
+    """
+
+    stage: int
+    pipelines: tuple[int, ...]
+    offset_s: float
+    clock_mhz: int
+    slack_s: float
+    lower: ClockStep | None
+    higher: ClockStep | None
+    binds: Binding
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +154,7 @@ class Plan:
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
     resumption: Resumption | None = None  # of a plan that was solved for and is enforced
     basis: Basis | None = field(default=None, compare=False, repr=False)
+    clock_reasons: tuple[ClockReason, ...] = ()  # by stage; empty for a step of learning
 
     @property
     def changes_nothing(self) -> bool:

@@ -6,6 +6,7 @@ state that follows is kept here; the next decision starts from it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import actions_for, release_actions
@@ -46,6 +47,7 @@ def plan_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Pl
         granularity_why=choice.rung.why,
         shortest_step_s=choice.shortest_step_s,
         basis=Basis(choice.costs.problem, choice.goal, choice.rung.limits),
+        clock_reasons=tuple(chain(*choice.reasons)),
     )
 
 
