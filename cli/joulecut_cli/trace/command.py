@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecut_cli.trace import chakra, kineto, output
-from joulecut_cli.trace.energy import between_w, power_w
+from joulecut_cli.trace.energy import between_w, held_mhz, power_w
 from joulecut_cli.trace.kernels import Kernel, KernelClass, Recording
 from joulecut_cli.trace.rates import (
     assumed_shares,
@@ -80,12 +80,14 @@ def at_clock(
     recorded_mhz: int | None,
     clock_mhz: int | None,
 ) -> AtClock:
-    """The replay at a clock; None where no clock is known: as recorded."""
+    """The replay at a clock; None where no clock is known: as recorded.
+
+    Where the card is known, both clocks are those that its power limit leaves.
+    """
+    before_mhz, held = _held(recordings, shares, system, recorded_mhz, clock_mhz)
 
     def scaled(kernel: Kernel) -> float:
-        if recorded_mhz is None or clock_mhz is None:
-            return 1.0
-        return factor(shares[kernel.kind], recorded_mhz, clock_mhz)
+        return factor(shares[kernel.kind], before_mhz, held)
 
     played = replay(recordings, scaled)
     steps, ranks = recordings[0].steps, len(recordings)
@@ -102,13 +104,32 @@ def at_clock(
         # Kernels of several streams overlap, but a GPU draws the power of one at a time.
         overlap = mean.busy_s / max(sum(seconds.values()), mean.busy_s, TINY_S)
         joules = {
-            kind: power_w(system, kind, clock_mhz) * time_s * overlap
-            for kind, time_s in seconds.items()
+            kind: power_w(system, kind, held) * time_s * overlap for kind, time_s in seconds.items()
         }
-        energy_j = sum(joules.values()) + between_w(system, clock_mhz) * max(
-            0.0, span_s - mean.busy_s
-        )
+        energy_j = sum(joules.values()) + between_w(system, held) * max(0.0, span_s - mean.busy_s)
     return AtClock(clock_mhz, tuple(played), seconds, joules, span_s, mean, energy_j)
+
+
+def _held(
+    recordings: Sequence[Recording],
+    shares: dict[KernelClass, float],
+    system: System | None,
+    recorded_mhz: int | None,
+    clock_mhz: int | None,
+) -> tuple[float, float]:
+    """Clocks of the recording and of its replay, in MHz; equal where one is not known."""
+    if recorded_mhz is None or clock_mhz is None:
+        return 1.0, 1.0
+    if system is None:
+        return recorded_mhz, clock_mhz
+    recorded_s = class_seconds(recordings)
+    before_mhz = held_mhz(system, lambda _: recorded_s, recorded_mhz)
+
+    def slowed(mhz: float) -> dict[KernelClass, float]:
+        return {kind: time_s * factor(shares[kind], before_mhz, mhz)
+                for kind, time_s in recorded_s.items()}  # fmt: skip
+
+    return before_mhz, held_mhz(system, slowed, clock_mhz)
 
 
 def _clock(flag: str, given: int | None) -> int | None:

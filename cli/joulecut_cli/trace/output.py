@@ -15,7 +15,7 @@ from joulecut_cli.model.systemfile import write as write_system
 from joulecut_cli.outfile import checked, replacing
 from joulecut_cli.trace import chakra
 from joulecut_cli.trace.chakra_wire import Value
-from joulecut_cli.trace.energy import between_w, power_w
+from joulecut_cli.trace.energy import between_w, limited_w
 from joulecut_cli.trace.kernels import NETWORK, Recording
 from joulecut_cli.trace.rates import Measured, calibrated
 from joulecut_cli.trace.shown import AtClock
@@ -100,7 +100,7 @@ def _chakra(
             if one.clock_mhz is not None:
                 more["clock_mhz"] = one.clock_mhz
                 if system is not None:
-                    watts = power_w(system, kernel.kind, one.clock_mhz)
+                    watts = limited_w(system, kernel.kind, one.clock_mhz)
                     more |= {"power_w": watts, "energy_j": watts * duration_s}
             extra.append(more)
         raw = chakra.written(recording, played.start_s, played.duration_s, extra)
@@ -155,9 +155,9 @@ def component_power(system: System, clock_mhz: int) -> dict[str, Any]:
         "system": system.name,
         "clock_mhz": clock_mhz,
         "gpu_w": {
-            "compute": power_w(system, "matmul", clock_mhz),
-            "memory": power_w(system, "pointwise", clock_mhz),
-            "network": power_w(system, "all-reduce", clock_mhz),
+            "compute": limited_w(system, "matmul", clock_mhz),
+            "memory": limited_w(system, "pointwise", clock_mhz),
+            "network": limited_w(system, "all-reduce", clock_mhz),
             "waiting": between_w(system, clock_mhz),
             "idle": system.idle_w,
         },
@@ -186,7 +186,7 @@ def perfetto(
         ):
             args: dict[str, Any] = {"clock_mhz": one.clock_mhz}
             if system is not None and one.clock_mhz is not None:
-                watts = power_w(system, kernel.kind, one.clock_mhz)
+                watts = limited_w(system, kernel.kind, one.clock_mhz)
                 args |= {"power_w": watts, "energy_j": watts * duration_s}
             if kernel.collective is not None and kernel.kind in NETWORK:
                 args["bytes"] = kernel.collective.size_bytes
