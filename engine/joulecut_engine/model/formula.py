@@ -292,7 +292,7 @@ def assemble(
     memory = memory_of(model, runs)
     data = _gradients(stages, memory, slow, m)
     step, step_bytes = _step(stages, memory)
-    offload = _offload(stages, memory, m)
+    offload = _offload(stages, memory, slow, m)
     ends = slow.ends_forward + slow.ends_input + slow.ends_weight
     phases = {
         "forward": slow.forward * m,
@@ -469,7 +469,7 @@ def _step(stages: Stages, memory: Memory) -> tuple[Floats, Floats]:
     return moved / stages.rates.bytes + launches, moved
 
 
-def _offload(stages: Stages, memory: Memory, m: Floats) -> Floats:
+def _offload(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Floats:
     """Exposed traffic with host memory. Activations travel beside the work, the optimizer's
     gradients and weights after it."""
     runs, system = stages.runs, stages.system
@@ -477,9 +477,8 @@ def _offload(stages: Stages, memory: Memory, m: Floats) -> Floats:
     state = runs.word("offload", "optimizer")
     parameters = memory.gradients.max(axis=0) + memory.weights.max(axis=0)
     kept = memory.activations.max(axis=0) * np.maximum(stages.layers.first - 1.0, 0.0)
-    phases = pipe_of(stages).slowest
-    late = np.maximum(0.0, kept / rate - phases.forward_s)
-    late = late + np.maximum(0.0, kept / rate - phases.input_s - phases.weight_s)
+    late = np.maximum(0.0, kept / rate - slow.forward_s)
+    late = late + np.maximum(0.0, kept / rate - slow.input_s - slow.weight_s)
     moved = np.where(runs.word("offload", "activations"), m * late, 0.0)
     return moved + np.where(state, parameters / rate, 0.0)
 
