@@ -128,6 +128,18 @@ def test_the_files_of_other_tools(traces: list[str], tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
 
 
+@pytest.mark.parametrize(("cut", "said"), [(0.0, "apart"), (1.7e15, "0.1")])
+def test_times_of_two_clocks_are_refused(tmp_path: Path, cut: float, said: str) -> None:
+    """A kernel stamped 0 beside others of 2023; and the same events, all of 2023."""
+    events = [_kernel("gemm", 7, cut, 100.0), _kernel("gemm", 20, 1.7e15 + 60, 40.0)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    done = commands.run("model", "trace", str(path))
+    assert done.returncode == (2 if said == "apart" else 0)
+    assert said in (done.stderr or done.stdout)
+    assert done.stderr.count("\n") == done.returncode // 2
+
+
 def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_path: Path) -> None:
     out = tmp_path / "et"
     first = _run(*traces, "--clock", "1410", "--chakra", str(out))
