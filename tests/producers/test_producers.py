@@ -241,6 +241,30 @@ def test_frameworks_with_the_lines_of_the_docs(jobs: Jobs, package: str, script:
     jobs.run(script, *PLAIN).agree(1, 4)
 
 
+DEEPSPEED = """
+    import own_clock, deepspeed, time, torch
+    deepspeed.init_distributed("gloo")
+    model = torch.nn.Linear(64, 64)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config={
+        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
+        "optimizer": {"type": "SGD", "params": {"lr": 0.01}},
+    })
+    for micro in range(10):
+        engine.backward(engine(torch.randn(4, 64)).square().mean())
+        time.sleep(0.01)
+        engine.step()
+        if micro % 2:
+            own_clock.ended()
+"""
+
+
+@NIGHTLY
+def test_deepspeed_ends_an_iteration_where_its_accumulation_ends(jobs: Jobs) -> None:
+    """It compiles its operations at first, which takes two minutes."""
+    pytest.importorskip("deepspeed")
+    jobs.run(DEEPSPEED, *RUN, *torchrun(1), DS_ACCELERATOR="cpu").agree(1, 4)
+
+
 TITAN = """
     import own_clock, time, torch
     from torchtitan.observability.structured_logger import step_state, structured_logging as log
