@@ -5,6 +5,7 @@ JoulecutError
   Unavailable         not possible now or here: a missing extra, a dead peer (exit status 1)
 """
 
+import traceback
 from pathlib import Path
 
 
@@ -35,12 +36,19 @@ class Unavailable(JoulecutError):
 
 
 def not_installed(what: str, extra: str, otherwise: str = "") -> Unavailable:
-    """`what` is missing, and an extra brings it: of this checkout, or of the wheel of a release,
-    since no index has the package.
-    """
+    """`what` is missing; an extra of this checkout or of a release's wheel brings it."""
     checkout = Path(__file__).resolve().parents[2]
     place = str(checkout) if (checkout / "pyproject.toml").exists() else WHEEL
     return Unavailable(f"{what}: pip install '{place}[{extra}]'{otherwise}")
+
+
+def described(error: Exception) -> str:
+    """One line. An error that is none of ours names its place in the code."""
+    if isinstance(error, JoulecutError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    return f"{type(error).__name__} at {place}: {_flat(str(error))[:200]}"
 
 
 WHEEL = "joulecut-VERSION-py3-none-any.whl"

@@ -470,3 +470,21 @@ def test_an_agent_says_nothing_about_a_gpu_of_another() -> None:
         assert {gpu.uuid: gpu.address for gpu in state.gpus} == {"G0": second, "G1": second}
 
     with_two(owner, thief, body)
+
+
+def test_an_error_that_nobody_foresaw_costs_one_agent_and_is_shown() -> None:
+    first, second = Servant(), Servant()
+    second.name, second.gpus = "n2", ("G1",)
+
+    async def body(fleet: GrpcFleet, failing: str, other: str) -> None:
+        def noticed(address: str, _: bool) -> None:
+            if address == failing:
+                raise ZeroDivisionError("of this test")
+
+        fleet.noticed = noticed
+        assert "ZeroDivisionError at test_fleet_grpc.py:" in await quarantined(fleet, failing)
+        seen = second.ticks + 10
+        await until(lambda: second.ticks > seen)
+        assert fleet.observe(time.monotonic(), [other]).nodes[0].connected
+
+    with_two(first, second, body)

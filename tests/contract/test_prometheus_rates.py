@@ -1,6 +1,7 @@
 """Rates of jobs, asked of a real Prometheus."""
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +15,9 @@ from running_prometheus import prometheus_in
 from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.ports import RateSample
-from joulecut_controller.sources.prometheus import KEYS, Access
+from joulecut_controller.sources.prometheus import KEYS, Access, Prometheus
 from joulecut_controller.sources.prometheus_rates import PrometheusRates, RateServer
+from joulecut_wire.errors import Unavailable
 
 PATIENCE_S = 60.0
 QUERIES = {
@@ -104,3 +106,58 @@ def test_no_prometheus_is_one_line(url: str) -> None:
     assert not samples
     assert "rometheus" in faults["a"]
     assert "\n" not in faults["a"]
+
+
+NESTED = b"[" * 100_000 + b"]" * 100_000
+HOSTILE = {
+    "nested": b'{"x":' + NESTED + b',"data":{"resultType":"vector","result":' + NESTED + b"}}",
+    "bytes": b'{"data":{"resultType":"vector","result":[{"metric":{"a":"\xff"},"value":[1,"1"]}]}}',
+    "huge": b'{"data":{"resultType":"scalar","result":[1,1' + b"0" * 400 + b"]}}",
+    "long": b'{"data":{"resultType":"scalar","result":[1,"' + b"9" * (2 << 20) + b'"]}}',
+    "other": b'{"data":{"resultType":"vector","result":{"a":"b"}}}',
+}
+
+
+@pytest.fixture
+def hostile() -> Iterator[str]:
+    """A server that answers with one of `HOSTILE`, or one byte in 0.05 s and never the last."""
+    closed = threading.Event()
+
+    class Hostile(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            name = self.path.split("/")[1]
+            self.send_header("Content-Length", str(len(HOSTILE.get(name, b"x" * 1000))))
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                self.wfile.write(HOSTILE.get(name, b""))
+                while name not in HOSTILE and not closed.wait(0.05):
+                    self.wfile.write(b" ")
+                    self.wfile.flush()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        closed.set()
+        server.shutdown()
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "slow"])
+def test_a_hostile_answer_is_one_line(name: str, hostile: str) -> None:
+    server = Prometheus(f"{hostile}/{name}", Access(), timeout_s=0.3 if name == "slow" else 60.0)
+    asks = [lambda: server.now("up"), lambda: server.range("up", 0.0, 60.0, 15.0)]
+    for ask in asks:
+        with pytest.raises(Unavailable) as raised:
+            ask()
+        assert "\n" not in str(raised.value)
+
+
+def test_hostile_answers_are_faults_of_their_job_and_hold_up_no_other(hostile: str) -> None:
+    rates = PrometheusRates(RateServer(f"{hostile}/nested", Access(words=KEYS)), time.monotonic)
+    jobs = [_job(f"job {n}", "up") for n in range(6)]
+    samples, faults = asyncio.run(_asked(rates, jobs, 0))
+    assert not samples
+    assert set(faults) == {job.name for job in jobs}

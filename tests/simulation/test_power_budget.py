@@ -253,3 +253,28 @@ def test_an_agent_that_keeps_no_limits_makes_it_best_effort(store: DatabaseStore
     assert "older version" in shown.best_effort
     assert not world.agents["n2:1"].limits_w
     assert sum(world.limits_w().values()) <= 2000.0, "the others make room for it"
+
+
+def test_a_lying_agent_takes_no_more_than_one_node_can_have(store: DatabaseStore) -> None:
+    """It shows limits that no board has, on GPUs that it lets nobody set."""
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    liar, node_w = world.agents["n3:1"], 800.0
+    policy = replace(policy, node_power_w=node_w)
+    controller = Controller(world, store, policy)
+    liar.limits_w = dict.fromkeys(liar.uuids, 50_000.0)
+    liar.controllable = False
+    controller.run(SETTLED_PASSES)
+    honest_w = sum(world.limits_w()[uuid] for uuid in world.uuids)
+    assert 0.97 * (policy.power_budget_w - node_w) <= honest_w <= policy.power_budget_w - node_w
+    # New GPUs in each message: none is remembered for longer than an hour.
+    for turn in range(20):
+        liar.uuids = tuple(f"GPU-{turn}-{n}" for n in range(8))
+        world._energy |= dict.fromkeys(liar.uuids, 0.0)
+        liar.limits_w = dict.fromkeys(liar.uuids, 50_000.0)
+        controller.run(1)
+    controller.interval_s = 600.0
+    controller.run(8)
+    assert controller.boards[-1].power_limits is not None
+    assert controller.boards[-1].power_limits.in_force_w <= policy.power_budget_w
+    assert len(controller.reconciler._services.power_budget._gpus) == 4 + 8

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 GONE_S = 3600.0
 NAME = "name "  # begins the entry of a node's name, which is owned as a GPU is
+OWNED_MAX = 256  # by one agent: four times what it may show at once, and no memory for inventions
 # Agents describe themselves within so long after a controller's start: who came first says nothing.
 EQUAL_S = 60.0
 
@@ -74,6 +75,9 @@ class GpuOwners:
     ) -> None:
         """The agent described itself with these GPUs; `agents` are all configured addresses."""
         uuids = {*uuids, NAME + node}
+        if not uuids <= self._owned.keys():
+            owned = sum(one.address == address for one in self._owned.values())
+            uuids = uuids if owned < OWNED_MAX else uuids & self._owned.keys()
         for uuid in [uuid for uuid, rivals in self._rivals.items() if address in rivals]:
             if uuid not in uuids:
                 self._withdraw(uuid, address)

@@ -13,6 +13,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +25,7 @@ from joulecut_controller.fleet.quota import Quota
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
-from joulecut_wire.errors import BadInput
+from joulecut_wire.errors import BadInput, described
 from joulecut_wire.messages import (
     Allocation,
     Command,
@@ -331,15 +332,16 @@ class GrpcFleet:
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
                 agent.error = _reason(error)
-            except BadInput as error:
-                backoff_s = self._quarantine(agent, str(error))
+            except Exception as error:  # whatever it is, it costs the GPUs of this agent alone
+                backoff_s = self._quarantine(agent, described(error))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
                 if not agent.silent or (task is not None and task.cancelling()):
                     raise
                 agent.silent, agent.error = False, "the stream is silent"
             agent.connected = False
-            self._notice(agent, ())
+            with suppress(Exception):  # the loop looks at every agent before long anyway
+                self._notice(agent, ())
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 

@@ -47,6 +47,7 @@ def parse(document: Document, profiles: Profiles, models: Models | None = None) 
         cost=keys.cluster.cost,
         source=document.name,
         power_budget_w=keys.cluster.power_budget_w,
+        node_power_w=keys.cluster.node_power_w,
     )
 
 

@@ -329,6 +329,13 @@ class ClusterKeys:
         meaning="limit on the power of all GPUs together, with hosts if `host_power_w` is given; "
         "see below",
     )
+    node_power_w: float | None = key(
+        number(0.0, 1e6, above=True),
+        None,
+        takes="watts",
+        meaning="what the power limits of a node can sum to: no agent takes more from others. "
+        "Default: 1,400 W per GPU",
+    )
     cost: Cost = key(Cost, Cost())
 
 

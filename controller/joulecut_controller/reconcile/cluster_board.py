@@ -8,6 +8,7 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_step import JobSteps
+from joulecut_wire.errors import described
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +53,17 @@ class BoardMaker:
             policy=policy,
         )
 
-    async def _jobs(self, said: Mapping[str, str]) -> tuple[JobBoard, ...]:
+    async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:
         pictures, boards = self.steps.pictures, []
         profiled = [name for name, one in pictures.items() if one.observation.job.policy.profile]
         learned = self.services.learning.summaries(profiled)
         for name in self.cluster.policies:
             if name in pictures:
-                shown = self.steps.board(name, learned.get(name))
+                try:
+                    shown = self.steps.board(name, learned.get(name))
+                except Exception as error:  # one line of this job's, and no trouble of others
+                    said[name] = trouble_text(name, described(error))
+                    continue
                 boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
                 await asyncio.sleep(0)
         return tuple(boards)

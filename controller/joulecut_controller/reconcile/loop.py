@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.reconcile.loop_metrics import Histogram
 from joulecut_controller.reconcile.work_queue import WorkQueue
-from joulecut_wire.errors import JoulecutError
+from joulecut_wire.errors import described
 
 # A step computes for 10 to 40 ms, in slices. One that takes longer waits for something.
 BESIDE_S = 0.05
@@ -132,7 +132,7 @@ class Loop:
         try:
             wait_s = await self._step(key)
         except Exception as error:
-            wait_s = self._note(key, record, _text(error))
+            wait_s = self._note(key, record, described(error))
         else:
             record.succeeded_s, record.failures, record.error = self._now_s(), 0, ""
             if record.steps < HURRIED_STEPS and math.isfinite(wait_s):
@@ -160,15 +160,3 @@ class Loop:
         if self._running is not None:
             with suppress(RuntimeError):  # the event loop is closed: the term has ended
                 self._running.call_soon_threadsafe(self._woken.set)
-
-
-def _text(error: Exception) -> str:
-    """One line. An error that is none of ours names its place in the code."""
-    if isinstance(error, JoulecutError):
-        return str(error)
-    place, trace = "", error.__traceback__
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        place, trace = f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}", trace.tb_next
-    said = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__} at {place}: {said}"

@@ -9,6 +9,7 @@ back on a ramp.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -36,6 +37,10 @@ EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
 BUSY_RATIO = 0.05  # a GPU below it does nothing; drivers round to whole percents
 IDLE_AFTER_S = 60.0  # a checkpoint or an evaluation may leave a GPU idle for so long
 REASONS_SHOWN = 3
+# What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
+# largest known board, GB300 (1,400 W).
+BOARD_W_MAX = 1400.0
+GONE_S = 3600.0  # a GPU that its agent has not shown for so long was replaced, or never was
 # From the answer to a command until a reading shows it: agents sample once a second, and a command
 # without an answer ends within 3 s.
 SHOWN_S = 1.0
@@ -61,7 +66,7 @@ class _Seen:
 
     A reading counts from `shown_s` on: some time after the newest command was answered, infinite
     while it is not. `awaited`: no reading has followed that answer yet. `energy_j` is the last
-    reading's counter, which a driver that is loaded again begins at 0.
+    reading's counter, which a reloaded driver begins at 0. `there_s`: agent lost, or showing it.
     """
 
     limit: _Limit
@@ -73,6 +78,7 @@ class _Seen:
     refused: str = ""
     energy_j: float = 0.0
     reloaded_s: float = float("-inf")
+    there_s: float = float("-inf")
 
 
 class PowerBudget:
@@ -97,7 +103,8 @@ class PowerBudget:
         for address, content in self._kept.items():
             for uuid, limit in _read(content).items():
                 # A command of the controller before may still be on its way.
-                self._gpus[uuid] = _Seen(limit, address, shown_s=now_s() + EARLIER_S)
+                until_s = now_s() + EARLIER_S
+                self._gpus[uuid] = _Seen(limit, address, until_s, there_s=now_s())
         self._limits_w: Mapping[str, float] = {}
         self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
         self._said = ""
@@ -175,9 +182,12 @@ class PowerBudget:
             if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
-        here = {node.address for node in view.nodes}
-        for uuid in [u for u, seen in self._gpus.items() if seen.address not in here]:
-            del self._gpus[uuid]
+        connected = {node.address: node.connected for node in view.nodes}
+        for uuid, seen in list(self._gpus.items()):
+            if uuid in view.gpus or not connected.get(seen.address, True):
+                self._gpus[uuid] = replace(seen, there_s=view.now_s)
+            elif seen.address not in connected or view.now_s - seen.there_s > GONE_S:
+                del self._gpus[uuid]
 
     def _all_at_default(self, view: View) -> set[str]:
         """Agents of several limited GPUs that all show the card's own limit now."""
@@ -200,10 +210,13 @@ class PowerBudget:
             u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
         }
         mode_of = {job.name: job.mode for job in policy.jobs}
+        count = Counter(seen.address for seen in self._gpus.values())
         gpus = []
         for uuid, seen in self._gpus.items():
             gpu, job, limit = view.gpus.get(uuid), job_of.get(uuid, ""), seen.limit
-            least_w = gpu.description.power_limit_min_w if gpu else 0.0
+            board_w = min(BOARD_W_MAX, (policy.node_power_w or math.inf) / count[seen.address])
+            least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
+            found_w = min(board_w, limit.found_w)
             idle = view.now_s - seen.busy_s > IDLE_AFTER_S and not (gpu and gpu.allocation)
             need_w = needs_w.get(uuid, least_w if idle else None)
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
@@ -215,9 +228,9 @@ class PowerBudget:
                 LimitedGpu(
                     uuid=uuid,
                     least_w=least_w,
-                    most_w=limit.found_w,
-                    wanted_w=limit.found_w if need_w is None else need_w,
-                    in_force_w=limit.bound_w,
+                    most_w=found_w,
+                    wanted_w=found_w if need_w is None else need_w,
+                    in_force_w=min(board_w, limit.bound_w),
                     fixed=fixed,
                 )
             )
@@ -453,5 +466,5 @@ def _read(content: str) -> dict[str, _Limit]:
             uuid: _Limit(*(float(one[key]) for key in ("found_w", "set_w", "bound_w")))
             for uuid, one in json.loads(content).items()
         }
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}

@@ -94,6 +94,8 @@ class _Counter:
     def see(self, taken_s: float, energy_j: float) -> None:
         if self.latest and taken_s <= self.latest[0]:
             return  # the sample of the last pass again
+        if self.latest and energy_j < self.latest[1]:  # the driver was loaded again
+            self.at_s, self.energy_j = array("d"), array("d")
         self.latest = (taken_s, energy_j)
         if self.at_s and taken_s - self.at_s[-1] < self.spacing_s:
             return

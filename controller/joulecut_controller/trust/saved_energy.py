@@ -69,9 +69,9 @@ class SavedEnergy:
             self._credits.extend(_credits(window))
             if len(self._credits) > CREDITS_KEPT:
                 self._settle([self._credits.popleft()])
-        elif window.means.energy_j is not None:
-            points = self._references.setdefault(key, deque(maxlen=REFERENCES_KEPT))
-            points.append(energy_point(window))
+        elif window.means.energy_j:
+            point = energy_point(window)
+            self._references.setdefault(key, deque(maxlen=REFERENCES_KEPT)).append(point)
             self._references.move_to_end(key)
             if len(self._references) > PHASES_KEPT:
                 oldest = next(iter(self._references))

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.fleet.gpu_owners import EQUAL_S, GONE_S, GpuOwners
+from joulecut_controller.fleet.gpu_owners import EQUAL_S, GONE_S, OWNED_MAX, GpuOwners
 
 A, B, C = "a:1", "b:1", "c:1"
 AGENTS = (A, B, C)
@@ -138,3 +138,11 @@ def test_at_most_one_agent_owns_a_gpu_and_every_rival_is_told(
         for uuid in uuids:
             told = owners.conflict(uuid) or owners.conflicts(address)
             assert owners.owns(address, uuid) or told
+
+
+def test_an_agent_that_invents_gpus_takes_no_memory_and_loses_none_of_its_own() -> None:
+    owners = settled()
+    for turn in range(100):
+        owners.claim(A, "na", {"G", "H", *(f"I-{turn}-{n}" for n in range(64))}, AGENTS, 200.0)
+    assert owners.owns(A, "G")
+    assert owners.text(200.0 + 2.0 * EQUAL_S).count(A) < OWNED_MAX + 64

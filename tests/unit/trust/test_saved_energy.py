@@ -174,3 +174,10 @@ def test_intervals_of_the_slowdown_hold_the_truth(noise: float) -> None:
         assert found is not None
         held += found.low <= 0.03 <= found.high
     assert held >= 180
+
+
+def test_a_window_without_energy_gives_no_reference() -> None:
+    """A counter that a driver began again can leave nothing."""
+    day = [window(0.0, "default"), window(300.0, energy_j=850.0), window(600.0, "default")]
+    assert saved(*day, window(900.0, "default", energy_j=0.0)) == saved(*day)
+    assert saved(window(0.0, "default", energy_j=0.0)) is None

@@ -220,6 +220,17 @@ def test_without_the_counter_of_one_gpu_there_is_no_sum() -> None:
     assert job.figures().energy_j is None
 
 
+@pytest.mark.parametrize("at", [5, 30, 55])
+def test_a_driver_that_is_loaded_again_takes_no_joules_away(at: int) -> None:
+    """Its counters begin again."""
+    job = Job()
+    for n in range(60):
+        if n == at:
+            job.energy_j = [100.0, 100.0]
+        job.iterate(5.0)
+    assert job.figures().energy_j in (None, pytest.approx(5.0 * sum(BUSY_W), rel=5e-3))
+
+
 def test_a_missing_temperature_is_none_and_not_zero() -> None:
     job = Job()
     measurement = WindowMeasurement(0.0, ("GPU-0",), lag_s=LAG_S)

@@ -1,8 +1,8 @@
-"""Charts in files, drawn by matplotlib: a PNG, or SVG inside a page that needs nothing else.
+"""Figures of frontiers and comparisons, drawn by matplotlib: a PNG, or SVG inside a page.
 
-One figure serves both. In a page its colours become CSS variables, so that a dark screen gets its
-own, and its size follows the page. matplotlib takes half a second to load and 80 MB on disk: it is
-imported when a chart is drawn, and a missing one is one line.
+One figure serves both, and notebooks. In a page its colours become CSS variables, so that a dark
+screen gets its own, and its size follows the page. matplotlib takes half a second to load and 80 MB
+on disk: it is imported when a chart is drawn. Where it is missing, ModuleNotFoundError is raised.
 """
 
 import importlib
@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from joulecut_wire.errors import not_installed
+if TYPE_CHECKING:
+    from joulecut_engine.graph.pipeline import Granularity
+    from joulecut_engine.optimize.problem import Solution
 
 WIDTH, HEIGHT = 880, 460  # of a frontier, in CSS pixels
 ROOM = 0.06  # of the span, left free around the data
@@ -42,6 +44,13 @@ SERIES = {
     "cap": ("#a08310", "#dcc04a"),
     "one": ("#7a5c46", "#c4a184"),
     "base": ("#6c7480", "#98a1ac"),
+}
+# The style of each granularity, the finest last.
+STYLES: "dict[Granularity, str]" = {
+    "gpu": "gpu",
+    "edge": "edge",
+    "changes": "changes",
+    "computation": "ours",
 }
 _RC = {
     "svg.fonttype": "none",  # text stays text
@@ -111,15 +120,9 @@ class Bar:
     starred: tuple[bool, ...] = ()
 
 
-def require() -> None:
-    """Raises Unavailable where matplotlib is not installed."""
-    _figure_module()
-
-
 @contextmanager
 def style() -> Iterator[None]:
-    """The house style, for everything drawn or saved within. Raises Unavailable."""
-    _figure_module()
+    """The house style, for everything drawn or saved within."""
     with importlib.import_module("matplotlib").rc_context(_RC), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a name with letters the font has not
         yield
@@ -127,7 +130,9 @@ def style() -> Iterator[None]:
 
 def figure(width: float, height: float) -> tuple[Any, Any]:
     """An empty figure of so many CSS pixels and its axes; to be called within `style`."""
-    drawn = _figure_module().Figure((width / 72, height / 72), dpi=72, layout="constrained")
+    drawn = importlib.import_module("matplotlib.figure").Figure(
+        (width / 72, height / 72), dpi=72, layout="constrained"
+    )
     return drawn, drawn.subplots()
 
 
@@ -171,6 +176,41 @@ def palette(series: Mapping[str, tuple[str, str]] = SERIES) -> str:
         f":root{{color-scheme:light dark;{scheme(0)}}}"
         f"@media (prefers-color-scheme:dark){{:root{{{scheme(1)}}}}}"
     )
+
+
+def of_frontiers(
+    title: str,
+    fastest: "Solution",
+    frontiers: "Sequence[Sequence[Solution]]",
+    plan: "Solution | None" = None,
+    deadline_s: float | None = None,
+) -> Chart:
+    """The chart of one or more granularities' frontiers, with a plan on them or without.
+
+    The bound shown is that of the finest: nothing of any granularity lies below it.
+    """
+    marks = [_marked("baseline", fastest, "base", "circle")]
+    if plan is not None:
+        marks.append(_marked("plan", plan, STYLES[plan.granularity], "ring"))
+    finest = max(frontiers, key=lambda found: [*STYLES].index(found[0].granularity))
+    return Chart(
+        title=title,
+        curves=tuple(_curve(found) for found in frontiers),
+        marks=tuple(marks),
+        baseline_s=fastest.iteration_time_s,
+        bound=tuple((s.iteration_time_s, s.lower_bound_j) for s in finest),
+        deadline_s=deadline_s,
+    )
+
+
+def _marked(name: str, solution: "Solution", style: str, shape: str) -> Mark:
+    return Mark(name, solution.iteration_time_s, solution.energy_j, style, shape)
+
+
+def _curve(found: "Sequence[Solution]") -> Curve:
+    points = tuple((s.iteration_time_s, s.energy_j) for s in found)
+    granularity = found[0].granularity
+    return Curve(f"frontier, granularity {granularity}", points, STYLES[granularity])
 
 
 def frontier_figure(chart: Chart, *, legend: bool = False) -> Any:
@@ -226,7 +266,6 @@ def _frontier(chart: Chart, *, legend: bool) -> Any:
     slower.set_xlabel("slower than the baseline", loc="right")
     if legend:
         axes.legend()
-        drawn.suptitle(chart.title, color=PAGE["ink"][0])
     return drawn
 
 
@@ -291,10 +330,3 @@ def swatch_svg(style: str, shape: str) -> str:
         "triangle": f'<path d="M11 2l6.5 11.5h-13Z" fill="{colour}"/>',
     }
     return f'<svg class="swatch" viewBox="0 0 22 16" aria-hidden="true">{paths[shape]}</svg>'
-
-
-def _figure_module() -> Any:
-    try:
-        return importlib.import_module("matplotlib.figure")
-    except ModuleNotFoundError:
-        raise not_installed("charts need matplotlib, which is not installed", "plot") from None

@@ -1,21 +1,15 @@
-"""Pictures of estimates, scalings and sweeps: a PNG, or a page with a table below the figure."""
+"""Figures of estimates, of scalings and of sweeps, drawn by matplotlib."""
 
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from joulecut_cli.chart import PAGE, SERIES, figure, png, style, svg
-from joulecut_cli.outfile import replacing
-from joulecut_cli.plot import document
-from joulecut_controller.sources.run_file import RunFile
+from joulecut_engine.chart import PAGE, SERIES, figure, style
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.graph_level import Timeline
 from joulecut_engine.model.sweep import Rows
-from joulecut_wire.errors import BadInput
 
 GB = 1e9
 WIDTH = 880  # CSS pixels
@@ -26,45 +20,24 @@ STAGES_MAX = 32  # rows of a timeline that can be told apart
 _COLOURS = tuple(SERIES)
 
 
-def write(path: Path, title: str, drawn: Sequence[Any], table: Sequence[str], note: str) -> None:
-    """One file: the first figure as PNG, or all figures in a page. Raises BadInput."""
-    try:
-        with replacing(path) as spare:
-            if path.suffix == ".png":
-                drawn[0].suptitle(title, color=PAGE["ink"][0])
-                spare.write_bytes(png(drawn[0]))
-                return
-            body = [f"<section>{svg(one, title)}</section>" for one in drawn]
-            if table:
-                body.append(f"<section>{''.join(table)}</section>")
-            spare.write_text(document(title, body, [note]), encoding="utf-8")
-    except OSError as error:
-        raise BadInput("--plot", f"{path}: {error.strerror}", "a writable file") from None
-
-
-def estimate(path: Path, file: RunFile, found: Estimate, timeline: Timeline | None) -> None:
-    """Time, energy and memory as bars, and the pipeline over time where there is one."""
-    from joulecut_cli.model.shown import title
-
-    name = title(file)
+def estimate_figure(found: Estimate, limit_bytes: float) -> Any:
+    """Time, energy and memory as bars; `limit_bytes` is the memory of one GPU."""
+    heights = [BAR_HEIGHT, BAR_HEIGHT, 60 + 14 * min(STAGES_MAX, len(found.memory))]
     with style():
-        drawn, _ = figure(WIDTH, 3 * BAR_HEIGHT + 40 + _stages_height(found))
+        drawn, _ = figure(WIDTH, sum(heights) + BAR_HEIGHT + 40)
         drawn.clear()
-        heights = [BAR_HEIGHT, BAR_HEIGHT, _stages_height(found)]
         rows = drawn.subplots(3, 1, height_ratios=heights)
         _bar(rows[0], "seconds of one iteration", found.breakdown_s)
         joules = {key: part / 1e3 for key, part in found.energy_breakdown_j.items()}
         _bar(rows[1], "kJ of one iteration", joules)
-        _memory(rows[2], found, file.system.hbm_bytes)
-        drawings = [drawn]
-        if timeline is not None:
-            drawings.append(_timeline(timeline))
-    note = f"predicted at level {found.level}, not measured"
-    write(path, name, drawings, [], note)
+        _memory(rows[2], found, limit_bytes)
+    return drawn
 
 
-def curve(path: Path, title: str, note: str, points: Sequence[tuple[float, float, float]]) -> None:
-    """Time and energy, relative to today, against a component's clock."""
+def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
+    """Time and energy, relative to today, against a component's clock: rows of (clock, time,
+    energy), each over today's.
+    """
     with style():
         drawn, axes = figure(WIDTH, 340)
         factors = [factor for factor, _, _ in points]
@@ -76,15 +49,11 @@ def curve(path: Path, title: str, note: str, points: Sequence[tuple[float, float
         axes.set_title("change, %", loc="left")
         axes.set_xlabel("clock of the component, relative", loc="right")
         axes.legend()
-    write(path, title, [drawn], [], note)
+    return drawn
 
 
-def front(
-    path: Path, heading: tuple[str, str], rows: Rows, best: Rows, table: Sequence[Sequence[str]]
-) -> None:
-    """All layouts as dots, time against energy, and the Pareto front among them. `heading` is a
-    title and what the figures rest on.
-    """
+def front_figure(rows: Rows, best: Rows) -> Any:
+    """All layouts as dots, time against energy, and the Pareto front `best` among them."""
     with style():
         drawn, axes = figure(WIDTH, 460)
         every = max(1, math.ceil(len(rows["energy_j"]) / DOTS_MAX))
@@ -102,15 +71,7 @@ def front(
         axes.set_xlabel("iteration time, s", loc="right")
         axes.set_title("energy of an iteration with hosts, MJ", loc="left")
         axes.legend()
-    head, *body = table
-    cells = ["<table><thead><tr>", *(f"<th>{escape(cell)}</th>" for cell in head), "</tr></thead>"]
-    for row in body:
-        cells += ["<tr>", *(f"<td>{escape(cell)}</td>" for cell in row), "</tr>"]
-    write(path, heading[0], [drawn], [*cells, "</table>"], heading[1])
-
-
-def _stages_height(found: Estimate) -> int:
-    return 60 + 14 * min(STAGES_MAX, len(found.memory))
+    return drawn
 
 
 def _bar(axes: Any, title: str, parts: Mapping[str, float]) -> None:
@@ -143,8 +104,13 @@ def _memory(axes: Any, found: Estimate, limit_bytes: float) -> None:
     axes.legend(ncols=5, fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.15))
 
 
+def timeline_figure(timeline: Timeline) -> Any:
+    """Operations of every stage over time, in seconds."""
+    with style():
+        return _timeline(timeline)
+
+
 def _timeline(timeline: Timeline) -> Any:
-    """Operations of every stage over time."""
     operations = timeline.graph.operations
     kinds = sorted({operation.kind for operation in operations})
     colours = {kind: SERIES[_COLOURS[i % len(_COLOURS)]][0] for i, kind in enumerate(kinds)}
