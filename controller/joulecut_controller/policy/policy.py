@@ -222,8 +222,8 @@ class OptIn:
         flag,
         False,
         takes="`true`, `false`",
-        meaning="whether jobs may [opt in](#jobs-that-opt-in-by-themselves) by themselves. An entry with it and without "
-        "a `match` is a template for every job that names it",
+        meaning="whether jobs may [opt in](#jobs-that-opt-in-by-themselves) by themselves. An "
+        "entry with it and without a `match` is a template for every job that names it",
     )
     max_slowdown: float | None = key(
         SLOWDOWN,
