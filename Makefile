@@ -4,6 +4,7 @@
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-long  walks of processes, failover, torch, rendering, documented commands
+#   make nightly  what is too long for CI: more frameworks, longer walks
 #   make walks   random walks of real processes, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long walks torch bench tables mutants golden docs docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-long nightly walks torch producers bench tables mutants golden docs docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -59,7 +60,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 test: setup-dev debian
 	@$(PYTEST) $(ARGS)
 
-test-long: setup-dev debian torch
+test-long: setup-dev debian torch producers
 	@$(PYTEST) -m long $(ARGS)
 
 walks: setup-dev
@@ -67,6 +68,12 @@ walks: setup-dev
 
 torch: $(VENV)/dev.done
 	@tools/setup torch "$(PYTHON)" "$(VENV)"
+
+producers: torch
+	@tools/setup producers "$(PYTHON)" "$(VENV)"
+
+nightly: setup-dev debian producers
+	@$(PYTEST) -m nightly $(ARGS)
 
 check: $(VENV)/dev.done
 	@$(BIN)/ruff format --check .
