@@ -115,7 +115,8 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
         compute = padded / rate
         if system.tile_ends and product.eight_bit:  # of a linear layer
             ends = system.tile_ends * HALF / read
-            compute = compute * (1.0 + ends / product.k) / (1.0 + ends / LONG)
+            long = 1.0 + ends / LONG
+            compute = compute * (1.0 + ends / np.maximum(product.k, 1.0)) / long
         if not product.grouped:  # whose rows are a mean, and padded by their kernels
             odd = (product.n % ALIGNED > 0) | (product.k % ALIGNED > 0) | (product.m % ALIGNED > 0)
             compute = compute / np.where(odd, MISALIGNED, 1.0)

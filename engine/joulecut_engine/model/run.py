@@ -193,10 +193,12 @@ def _shares(run: Run, model: Architecture) -> Misfit | None:
 def _layers(run: Run, model: Architecture) -> Misfit | None:
     """Whether every part has a layer, or one of the model's ends in its place."""
     parts = run.pipeline * run.parts_per_stage if run.pipeline > 1 else 1
-    if not run.first_layers and not run.last_layers:
-        most = model.layers + 2 if parts > 1 else model.layers
+    most = model.layers + 2 if parts > 1 else model.layers
+    if parts > most:
         allowed = f"at most {most} layers and ends in {parts} parts"
-        return None if parts <= most else Misfit("pipeline", str(run.pipeline), allowed)
+        return Misfit("pipeline", str(run.pipeline), allowed)
+    if not run.first_layers and not run.last_layers:
+        return None
     counts = part_layers(model.layers, run)
     if sum(counts) == model.layers and min(counts) >= 0 and min(counts[1:-1], default=1) >= 1:
         return None

@@ -283,7 +283,7 @@ def _crossing(model: Architecture, ring: Group) -> Floats:
     of which a router may allow a few alone (DeepSeek-V3, section 2.1.2).
     """
     nodes = np.maximum(ring.size / ring.local, 1.0)
-    active = float(model.experts_active)
+    active = float(max(1, model.experts_active))
     visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** active)
     visited = np.minimum(visited, model.expert_nodes or np.inf)
     return np.asarray(visited / active)
