@@ -76,8 +76,8 @@ class GpuOwners:
         """The agent described itself with these GPUs; `agents` are all configured addresses."""
         uuids = {*uuids, NAME + node}
         if not uuids <= self._owned.keys():
-            owned = sum(one.address == address for one in self._owned.values())
-            uuids = uuids if owned < OWNED_MAX else uuids & self._owned.keys()
+            count = sum(one.address == address for one in self._owned.values())
+            uuids = uuids if count < OWNED_MAX else uuids & self._owned.keys()
         for uuid in [uuid for uuid, rivals in self._rivals.items() if address in rivals]:
             if uuid not in uuids:
                 self._withdraw(uuid, address)
@@ -165,5 +165,5 @@ def _read(text: str) -> Mapping[str, tuple[str, str]]:
         return {
             uuid: (str(address), str(node)) for uuid, (address, node) in json.loads(text).items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}
