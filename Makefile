@@ -9,6 +9,7 @@
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
 #   make docs    rewrites the generated documents
+#   make docs-site  the documents as a site with search, in build/site
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
 #   make proto   regenerates the protobuf stubs
 
@@ -21,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long walks torch bench mutants golden docs sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-long walks torch bench mutants golden docs docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -96,6 +97,9 @@ docs: setup-dev
 	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture
 	@$(BIN)/python tools/dashboards
+
+docs-site: $(VENV)/dev.done
+	@$(BIN)/python tools/docs-site build
 
 sbom: $(VENV)/dev.done
 	@tools/sbom $(ROLE)

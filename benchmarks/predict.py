@@ -4,8 +4,8 @@
 
 The accuracies are the same on every run with the same data, code and processor. Public data is
 read in place (listed in `prediction/sweeps.py`); without it the exit status is 1.
-docs/predictors-evaluation.md is this program's output:
-`python benchmarks/predict.py --out docs/predictors-evaluation.md`.
+benchmarks/results/predictors.md is this program's output:
+`python benchmarks/predict.py --out benchmarks/results/predictors.md`.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BOTH_WAYS = (("A100", "A40"), ("A40", "A100"))
 HEAD = """# Accuracy of the predictors
 
 This page compares the predictors with common learners on public data. Generated on {date} by
-`python benchmarks/predict.py --out docs/predictors-evaluation.md`; do not edit. Every run on one
+`python benchmarks/predict.py --out benchmarks/results/predictors.md`; do not edit. Every run on one
 machine prints the same accuracies.
 
 | data | source |

@@ -17,7 +17,7 @@ from typing import Any
 from joulecut_agent import devices
 from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
-from joulecut_agent.jobs.log_tail import PRESETS, LogSource
+from joulecut_agent.jobs.log_line import PRESETS, QUANTITIES, LogSource
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
@@ -38,6 +38,7 @@ NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
 OTLP_GRPC, OTLP_HTTP = ("127.0.0.1", 4317), ("127.0.0.1", 4318)
 OFF = "off"
 LOGS_MAX = 64
+COUNT_MAX = 1e12  # samples or tokens of an iteration
 SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
 GRPC_SOCKET = "grpc.sock"  # in `state_dir`
@@ -101,14 +102,16 @@ def _absolute(value: object) -> str:
 
 
 def _pattern(value: object) -> re.Pattern[str]:
-    """A preset, or a regular expression that finds a time."""
+    """A preset, or a regular expression that finds a time or a rate."""
     given = text(4096, "a pattern")(value)
     try:
         pattern = re.compile(PRESETS.get(given, given))
     except re.error as error:
         raise Fault(f"pattern: {error}", "a regular expression") from None
-    if not {"ms", "s"} & set(pattern.groupindex):
-        allowed = f"a group (?P<ms>...) or (?P<s>...), or {', '.join(PRESETS)}"
+    if not set(QUANTITIES) & set(pattern.groupindex):
+        allowed = (
+            f"a group (?P<NAME>...) with NAME {', '.join(QUANTITIES)}, or {', '.join(PRESETS)}"
+        )
         raise Fault(f"pattern {shown(given)} has no time", allowed)
     return pattern
 
@@ -148,7 +151,11 @@ _BOUNDS = flat(
 )
 _SITE_DEFAULT = flat(dict, clock_min_mhz=_CLOCK, clock_max_mhz=_CLOCK)
 _JOB = text(253, "a name")
-_LOG = flat(LogSource, strict=True, required=True, job=_JOB, path=_absolute, pattern=_pattern)
+_LOG = flat(
+    LogSource, strict=True, required=("job", "path", "pattern"),
+    job=_JOB, path=_absolute, pattern=_pattern, accumulation=whole(1, 65_536),
+    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX),
+)  # fmt: skip
 _TLS = flat(dict, strict=True, required=True, cert=_PATH, key=_PATH, client_ca=_PATH)
 _ROLES: dict[str, Any] = dict.fromkeys(ROLES, partial(_listed, each=_name_pattern))
 _ACCESS = flat(dict, strict=True, loopback=partial(_listed, each=choice(*ROLES)), **_ROLES)

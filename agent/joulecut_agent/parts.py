@@ -28,6 +28,7 @@ from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
 from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.power_source import PowerSource
+from joulecut_agent.jobs.rank_count import RankCount
 from joulecut_agent.jobs.rate_source import POWER, RateSource
 from joulecut_agent.jobs.registry import Registry
 from joulecut_agent.jobs.report_faults import ReportFaults
@@ -85,6 +86,7 @@ class Parts:
         self.registry = self._make_registry()
         undo.callback(self.registry.stop)
         self.faults = ReportFaults(self.registry.fault_owner)
+        self.ranks = RankCount(self._uuids, self.registry.scheduled_job, self.registry.users_of)
         self.report_socket = self._make_report_socket()
         undo.callback(self.report_socket.close)
         if settings.attribution.power:
@@ -131,6 +133,7 @@ class Parts:
         uuid, job, now_s = report.uuid, report.job, time.monotonic()
         if report.source == POWER:  # a mean: when an iteration began is not known
             return
+        self.ranks.heard(report, now_s)
         if self.power:
             self.power.heard(uuid, report.duration_s, now_s)
         if self.registry.scheduled_job(uuid):
@@ -268,7 +271,7 @@ class Parts:
             samples=self._samples,
             schedules=self.schedules,
             allocations=self.registry.allocations,
-            faults=self.faults.current,
+            faults=lambda: self.faults.current() + self.ranks.faults(),
         )
         service.facts = self._facts
         audit_log = AuditLog(
@@ -298,6 +301,7 @@ class Parts:
             window=self.window,
             latency=self._latency,
             schedules=self.schedules,
+            ranks=self.ranks,
         )
         web = WebConfig(settings.web_config, _log) if settings.web_config else None
         probes = {"/healthz": self.health.live, "/readyz": self.health.ready}

@@ -6,7 +6,7 @@ from typing import Any
 
 from joulecut_agent.control.access import LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
-from joulecut_agent.jobs.log_tail import LogSource
+from joulecut_agent.jobs.log_line import LogSource
 from joulecut_agent.jobs.settings import AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_wire.card_facts import CardFacts

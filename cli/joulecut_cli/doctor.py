@@ -118,8 +118,9 @@ def _reports(job: Json, board: Json) -> Step:
         return Step("reports", False, "the job has not reported yet", mend)
     if faults:
         fault = faults[0]
-        found = f"{fault['count']} could not be used as they are ({fault['source']})"
-        return Step("reports", False, found, fault["text"])
+        what, _, allowed = fault["text"].partition("; allowed: ")
+        found = f"{what} ({fault['source']}, {fault['count']} times)"
+        return Step("reports", False, found, allowed or what)
     source = job.get("rate_source") or "report"
     found = f"the newest {seconds(job['report_age_s'])} ago, source {source}"
     if source == "power":

@@ -7,6 +7,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from joulecut_cli import figures, plot
@@ -14,6 +15,7 @@ from joulecut_cli.granularity import ALL, Asked
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
+from joulecut_engine.chart import of_frontiers
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import Goal, NoCommonClock, Problem, Solution
@@ -36,8 +38,9 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
             frontiers, refused = _prepared(job, problem, asked)
-            for granularity, frontier in frontiers.items():
-                found = frontier.points(points, progress.advance)
+            for number, (granularity, frontier) in enumerate(frontiers.items()):
+                advance = partial(_advance, progress, number, len(frontiers))
+                found = frontier.points(points, advance)
                 drawn[granularity] = _proved(frontier, found, prove_s / len(frontiers), progress)
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
@@ -45,8 +48,8 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     shown_as = ALL if len(asked) > 1 else asked[0].granularity
     if picture is not None:
         title = f"{options.job.stem}: energy against iteration time"
-        chart, rows = plot.of_frontier(title, baseline(problem), tuple(drawn.values()))
-        plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(shown_as))
+        chart = of_frontiers(title, baseline(problem), tuple(drawn.values()))
+        plot.frontier(picture, chart, job.title(shown_as))
     if options.json:
         shown = _json(drawn, seconds, several=len(asked) > 1)
         shown |= {"refused": refused} if refused else {}
@@ -58,6 +61,11 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
     else:
         print("\n".join(_text(job, baseline(problem), drawn[asked[0].granularity], seconds)))
     return FINE
+
+
+def _advance(progress: Progress, number: int, of: int, done: int, points: int) -> None:
+    """Points of all frontiers together."""
+    progress.advance(number * points + done, of * points)
 
 
 def _proved(

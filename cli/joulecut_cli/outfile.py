@@ -44,3 +44,12 @@ def replacing(path: Path) -> Iterator[Path]:
         spare.replace(target)
     finally:
         spare.unlink(missing_ok=True)
+
+
+def write(flag: str, path: Path, content: str | bytes) -> None:
+    """The whole file of a flag. Raises BadInput."""
+    try:
+        with replacing(path) as spare:
+            spare.write_bytes(content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise BadInput(flag, f"{path}: {error.strerror}", "a writable file") from None

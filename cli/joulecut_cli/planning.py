@@ -17,6 +17,7 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
+from joulecut_engine.chart import of_frontiers
 from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import Assured, Solves, assured
@@ -60,10 +61,10 @@ def run(options: Namespace, word: Asked | None, prove_s: float) -> int:
     if picture is not None:
         behind = prepared(problem, granularity, limits).points(plot.POINTS)
         title = f"{options.job.stem}: energy against iteration time"
-        chart, rows = plot.of_frontier(title, fastest, (behind,), plan, goal.deadline_s)
-        plot.write(picture, chart, ("", "iteration", "energy"), rows, job.title(granularity))
+        chart = of_frontiers(title, fastest, (behind,), plan, goal.deadline_s)
+        plot.frontier(picture, chart, job.title(granularity))
     if track is not None:
-        timeline.write(track, problem, plan, job.title(granularity)[0])
+        timeline.write(track, *timeline.of_plan(problem, plan, job.title(granularity)[0]))
     print(_written(options, job, goal, plan, kept))
     return FINE
 

@@ -1,38 +1,28 @@
 """Files of --plot: an HTML page, where the legend is a table, or a PNG."""
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from joulecut_cli import figures
-from joulecut_cli.chart import (
-    Bar,
+from joulecut_cli import figures, outfile
+from joulecut_engine.chart import (
+    PAGE,
     Chart,
-    Curve,
-    Mark,
-    bars_figure,
     frontier_figure,
     palette,
     png,
-    require,
     svg,
     swatch_svg,
 )
-from joulecut_cli.outfile import checked, replacing
-from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
-from joulecut_engine.optimize.problem import Solution
-from joulecut_wire.errors import BadInput
+from joulecut_wire.errors import BadInput, not_installed
 
 SUFFIXES = (".html", ".png")
+BASELINE = "baseline, every operation at its fastest"
 POINTS = 40  # of a frontier behind one plan: smooth to the eye
 
-_STYLES: dict[Granularity, str] = {
-    "computation": "ours",
-    "changes": "changes",
-    "edge": "edge",
-    "gpu": "gpu",
-}
 _RULES = """
 body{margin:28px auto;max-width:920px;padding:0 20px;background:var(--paper);color:var(--ink);
 font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
@@ -50,16 +40,13 @@ tr.ours td{font-weight:600}
 """
 
 
-Bars = tuple[str, tuple[str, ...], tuple[Bar, ...]]  # title, groups, one bar per method
-
-
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the legend; the last cells are numbers as text."""
+    """One line of a legend, with a swatch where it has a style; the last cells are numbers."""
 
     style: str
     shape: str
-    cells: tuple[str, ...]
+    cells: Sequence[str]
 
 
 def target(word: str | None) -> Path | None:
@@ -69,56 +56,47 @@ def target(word: str | None) -> Path | None:
     path = Path(word)
     if path.suffix not in SUFFIXES:
         raise BadInput("--plot", f'"{word}" ends in none of them', " or ".join(SUFFIXES))
-    checked("--plot", path)
+    outfile.checked("--plot", path)
     require()
     return path
 
 
+def require() -> None:
+    """Raises Unavailable where matplotlib is not installed."""
+    try:
+        importlib.import_module("matplotlib.figure")
+    except ModuleNotFoundError:
+        raise not_installed("charts need matplotlib, which is not installed", "plot") from None
+
+
 def write(
     path: Path,
-    chart: Chart,
-    head: Sequence[str],
-    rows: Sequence[Row],
+    title: str,
+    drawn: Sequence[Any],
+    table: tuple[Sequence[str], Sequence[Row]],
     notes: Sequence[str],
-    *,
-    bars: Bars | None = None,
 ) -> None:
-    """Raises BadInput where the file cannot be written, Unavailable without matplotlib."""
-    try:
-        with replacing(path) as spare:
-            if path.suffix == ".png":
-                spare.write_bytes(png(frontier_figure(chart, legend=True)))
-            else:
-                spare.write_text(page(chart, head, rows, notes, bars=bars), encoding="utf-8")
-    except OSError as error:
-        raise BadInput("--plot", f"{path}: {error.strerror}", "a writable file") from None
+    """The first figure as PNG; or a page of all, the table (head and rows) below the first. Raises
+    BadInput where the file cannot be written.
+    """
+    if path.suffix == ".png":
+        drawn[0].suptitle(title, color=PAGE["ink"][0])
+        outfile.write("--plot", path, png(drawn[0]))
+        return
+    first, *others = (svg(one, title) for one in drawn)
+    body = [f"<section>{first}", *(_table(*table) if table[0] else ()), "</section>"]
+    body += [f"<section>{one}</section>" for one in others]
+    outfile.write("--plot", path, document(title, body, notes))
 
 
-def page(
-    chart: Chart,
-    head: Sequence[str],
-    rows: Sequence[Row],
-    notes: Sequence[str],
-    *,
-    bars: Bars | None = None,
-) -> str:
-    """One self-contained HTML page."""
-    lines = [
-        f"<section>{svg(frontier_figure(chart), chart.title)}",
-        "<table><thead><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head),
-        "</tr></thead><tbody>",
-    ]
+def _table(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
+    lines = ["<table><thead><tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head)]
+    lines.append("</tr></thead><tbody>")
     for row in rows:
-        first, *rest = row.cells
-        lines.append(
-            f'<tr class="{row.style}"><td>{swatch_svg(row.style, row.shape)} {escape(first)}</td>'
-            + "".join(f"<td>{escape(cell)}</td>" for cell in rest)
-            + "</tr>"
-        )
-    lines.append("</tbody></table></section>")
-    if bars is not None:
-        lines.append(f"<section>{svg(bars_figure(*bars), bars[0])}</section>")
-    return document(chart.title, lines, notes)
+        swatch = f"{swatch_svg(row.style, row.shape)} " if row.style else ""
+        cells = "</td><td>".join(map(escape, row.cells))
+        lines.append(f'<tr class="{row.style}"><td>{swatch}{cells}</td></tr>')
+    return [*lines, "</tbody></table>"]
 
 
 def document(title: str, body: Sequence[str], notes: Sequence[str]) -> str:
@@ -139,46 +117,14 @@ def document(title: str, body: Sequence[str], notes: Sequence[str]) -> str:
     )
 
 
-def of_frontier(
-    title: str,
-    fastest: Solution,
-    frontiers: Sequence[Sequence[Solution]],
-    plan: Solution | None = None,
-    deadline_s: float | None = None,
-) -> tuple[Chart, list[Row]]:
-    """The chart of one or more granularities' frontiers, with a plan on them or without.
-
-    The bound shown is that of the finest: nothing of any granularity lies below it.
-    """
-    marks = [_marked("baseline", fastest, "base", "circle")]
-    rows = [Row("base", "circle", ("baseline, every operation at its fastest", *_cells(fastest)))]
-    if plan is not None:
-        marks.append(_marked("plan", plan, _STYLES[plan.granularity], "ring"))
-        rows.append(Row(_STYLES[plan.granularity], "ring", ("plan", *_cells(plan))))
-    for found in frontiers:
-        name = f"frontier, granularity {found[0].granularity}"
-        rows.append(Row(_STYLES[found[0].granularity], "line", (name, "", "")))
+def frontier(path: Path, chart: Chart, notes: Sequence[str]) -> None:
+    """Writes a chart with its plans and curves as a table. Raises BadInput."""
+    rows = []
+    for mark in chart.marks:
+        name = BASELINE if mark.style == "base" else mark.name
+        cells = (name, figures.seconds(mark.time_s), figures.joules(mark.energy_j))
+        rows.append(Row(mark.style, mark.shape, cells))
+    rows += [Row(curve.style, "line", (curve.name, "", "")) for curve in chart.curves]
     rows.append(Row("bound", "line", ("lower bound: nothing lies below", "", "")))
-    finest = max(frontiers, key=lambda found: GRANULARITIES.index(found[0].granularity))
-    chart = Chart(
-        title=title,
-        curves=tuple(_curve(found, _STYLES[found[0].granularity]) for found in frontiers),
-        marks=tuple(marks),
-        baseline_s=fastest.iteration_time_s,
-        bound=tuple((s.iteration_time_s, s.lower_bound_j) for s in finest),
-        deadline_s=deadline_s,
-    )
-    return chart, rows
-
-
-def _cells(solution: Solution) -> tuple[str, str]:
-    return figures.seconds(solution.iteration_time_s), figures.joules(solution.energy_j)
-
-
-def _marked(name: str, solution: Solution, style: str, shape: str) -> Mark:
-    return Mark(name, solution.iteration_time_s, solution.energy_j, style, shape)
-
-
-def _curve(found: Sequence[Solution], style: str) -> Curve:
-    points = tuple((s.iteration_time_s, s.energy_j) for s in found)
-    return Curve(f"frontier, granularity {found[0].granularity}", points, style)
+    drawn = [frontier_figure(chart, legend=path.suffix == ".png")]
+    write(path, chart.title, drawn, (("", "iteration", "energy"), rows), notes)

@@ -55,8 +55,8 @@ def run(argv: list[str]) -> int:
         raise Unavailable(f"{given.job}: no profile can be made: {error}") from None
     with outfile.replacing(path) as spare, spare.open("w", newline="", encoding="utf-8") as out:
         write(made.profile, out)
-    with outfile.replacing(path.with_suffix(".yaml")) as spare:
-        spare.write_text(_job_file(given.job, job.constants.pipeline, made, path), encoding="utf-8")
+    text = _job_file(given.job, job.constants.pipeline, made, path)
+    outfile.write("--output", path.with_suffix(".yaml"), text)
     if given.json:
         print(json.dumps(_json(given.job, job, made, path), indent=2))
     else:

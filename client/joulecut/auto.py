@@ -5,6 +5,8 @@ forwards and backwards of `torch.distributed.pipelining` stages, of every schedu
 operations. Modules are hooked when the script imports them; nothing is imported here.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 from collections.abc import Callable
@@ -22,12 +24,14 @@ SCHEDULE_NAMES = {
     "ScheduleGPipe": "gpipe",
     "Schedule1F1B": "1f1b",
     "ScheduleInterleaved1F1B": "interleaved-1f1b",
+    "ScheduleInterleavedZeroBubble": "zb-h1",
+    "ScheduleLoopedBFS": "looped-bfs",  # no policy names it: all forwards, then all backwards
     "ScheduleZBVZeroBubble": "zb-v",
     "ScheduleDualPipeV": "dualpipe-v",
 }
 
 
-@functools.cache
+@functools.lru_cache(maxsize=None)
 def install() -> None:
     """Once a process; later calls do nothing. Never raises."""
     with contextlib.suppress(Exception):
@@ -87,6 +91,12 @@ def _hook_schedules(module: Any) -> None:
         _note_shape(base)
 
 
+def _schedule(kind: type) -> str:
+    """Of a class or the nearest of its bases that has a name."""
+    names = [SCHEDULE_NAMES.get(one.__name__, "") for one in kind.__mro__]
+    return next(filter(None, names), "")
+
+
 def _note_shape(base: Any) -> None:
     make = base.__init__
 
@@ -97,7 +107,7 @@ def _note_shape(base: Any) -> None:
             stages = getattr(self, "_num_stages", None) or self._stages[0].num_stages
             mine = len(getattr(self, "_stages", (None,)))
             recorder.shape = {
-                "schedule": SCHEDULE_NAMES.get(type(self).__name__, ""),
+                "schedule": _schedule(type(self)),
                 "stages": stages // mine,
                 "microbatches": self._n_microbatches,
             }

@@ -4,6 +4,8 @@ Other finders load the module as always; only the end of its execution is notice
 fails is left out, and the import goes on.
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib.machinery
 import sys
@@ -11,10 +13,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-Action = Callable[[Any], None]
 
-
-def when_imported(name: str, action: Action) -> None:
+def when_imported(name: str, action: Callable[[Any], None]) -> None:
     module = sys.modules.get(name)
     if module is not None:
         _call(action, module)
@@ -30,7 +30,7 @@ class _Finder:
     """First in `sys.meta_path`; asks the finders behind it."""
 
     def __init__(self) -> None:
-        self.actions: dict[str, list[Action]] = {}
+        self.actions: dict[str, list[Callable[[Any], None]]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -49,7 +49,7 @@ class _Finder:
         return None
 
 
-def _notice(spec: importlib.machinery.ModuleSpec, actions: list[Action]) -> None:
+def _notice(spec: importlib.machinery.ModuleSpec, actions: list[Callable[[Any], None]]) -> None:
     """Its loader calls the actions after it has executed the module."""
     loader: Any = spec.loader
     execute = loader.exec_module
@@ -62,6 +62,6 @@ def _notice(spec: importlib.machinery.ModuleSpec, actions: list[Action]) -> None
     loader.exec_module = exec_module
 
 
-def _call(action: Action, module: ModuleType) -> None:
+def _call(action: Callable[[Any], None], module: ModuleType) -> None:
     with contextlib.suppress(Exception):
         action(module)

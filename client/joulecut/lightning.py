@@ -1,5 +1,7 @@
 """Entry point of Lightning: with this package installed, every Trainer reports its iterations."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from joulecut import auto

@@ -4,6 +4,8 @@ Variables win: JOULECUT_JOB, JOULECUT_UUID, JOULECUT_STAGE. Nothing here imports
 that is loaded already is asked.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from typing import Any

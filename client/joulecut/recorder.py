@@ -5,10 +5,13 @@ thread never waits. An iteration ends at the optimizer's step. Nothing here rais
 process and thread that recorded first go on: a forked worker does not report.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +24,7 @@ MARKS = "JOULECUT_MARKS"  # 1: a datagram at the begin and end of each operation
 PENDING_MAX = 4  # iterations whose events are not complete; older ones are reported without
 FAILURES_MAX = 16  # after so many the recorder stays silent
 OPERATIONS_MAX = 65_536  # of one iteration; a loop that never steps an optimizer
+REPLACED_STEPS = 16  # of others without one of the first: a GAN's critic steps five times as often
 UUID_WAIT_ITERATIONS = 32  # CUDA may be initialised late; without a GPU nothing is reported
 
 
@@ -84,7 +88,8 @@ class IterationRecorder:
         self._stepped_s = 0.0
         self._number = 0
         self._misses = 0
-        self._first_optimizer = 0
+        self._first_optimizer: Any = None  # a weak reference
+        self._steps_of_others = 0
         self.ends_elsewhere = False  # a framework calls `step` itself
         self._marks = os.environ.get(MARKS, "") == "1"
         self.stage: int | None = None
@@ -116,11 +121,21 @@ class IterationRecorder:
 
     def optimizer(self, optimizer: object) -> None:
         """An optimizer's step. Of several in one iteration, one for each part of a model for
-        instance, the first counts.
+        instance, the first counts, until it is gone or has been replaced.
         """
-        self._first_optimizer = self._first_optimizer or id(optimizer)
-        if id(optimizer) == self._first_optimizer and not self.ends_elsewhere:
-            self.step()
+        try:
+            if self.ends_elsewhere or not self._is_mine():
+                return
+            first = self._first_optimizer and self._first_optimizer()
+            if first is not optimizer:
+                self._steps_of_others += 1
+                if first is not None and self._steps_of_others < REPLACED_STEPS:
+                    return
+                self._first_optimizer, self._stepped_s = weakref.ref(optimizer), 0.0
+            self._steps_of_others = 0
+        except Exception:
+            self._failed()
+        self.step()
 
     def step(self) -> None:
         """The end of an iteration."""

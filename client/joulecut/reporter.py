@@ -4,6 +4,8 @@ A report is one small datagram. It neither blocks nor breaks a training step: on
 report is lost and training goes on.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -65,7 +67,7 @@ class Reporter:
         with contextlib.suppress(Exception):
             words = {**self._identity, **self._replica, "iteration": number}
             words["duration_s"] = duration_s
-            words |= _timed(timed) if timed else {"ops": _sums(ops or {})}
+            words.update(_timed(timed) if timed else {"ops": _sums(ops or {})})
             if peer_iteration_time_s is not None:
                 words["peer_iteration_time_s"] = peer_iteration_time_s
             if age_s > 0.0:
@@ -82,7 +84,7 @@ class Reporter:
         """
         with contextlib.suppress(Exception):
             words = {**self._identity, "mark": mark, "kind": kind, "microbatch": microbatch}
-            words |= {"iteration": iteration, "t_ns": time.monotonic_ns()}
+            words.update(iteration=iteration, t_ns=time.monotonic_ns())
             return self._send(words)
         return False
 
@@ -123,7 +125,7 @@ def _timed(timed: Sequence[tuple[str, float]]) -> dict[str, object]:
     ops = _sums({kind: (len(each), sum(each)) for kind, each in by_kind.items()})
     if len(timed) > TIMED_MAX or len(by_kind) > len(DIGITS):
         return {"ops": ops}
-    for words, each in zip(ops, by_kind.values(), strict=True):
+    for words, each in zip(ops, by_kind.values()):
         words["durations_s"] = [float(f"{seconds:.4g}") for seconds in each]
-    digit = dict(zip(by_kind, DIGITS, strict=False))
+    digit = dict(zip(by_kind, DIGITS))
     return {"ops": ops, "order": "".join(digit[kind] for kind, _ in timed)}

@@ -4,6 +4,8 @@ torchtitan writes a record at the begin and end of each part of a step. The firs
 step ends the step before.
 """
 
+from __future__ import annotations
+
 import logging
 from typing import Any
 

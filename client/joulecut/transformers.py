@@ -3,6 +3,8 @@
 With Accelerate alone, `import joulecut.auto` does the same.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from transformers import TrainerCallback

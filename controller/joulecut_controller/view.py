@@ -209,8 +209,8 @@ class BaselineDrift:
     `measured_s` is when default clocks were measured last (monotonic; infinite where that is not
     followed). `moving`: they gave another iteration time than before. `shift_ratio` is the pace at
     the same clocks since then, `pace_ratio` the same since the job took this shape. `moved_ratio`
-    is the baseline over the first one of this shape. `gpu_shift` is a GPU whose operations take
-    another time than at the last measurement.
+    is the baseline over the first one of this shape, `moved_work` the same of the operations of
+    all GPUs. `gpu_shift` is a GPU whose operations take another time than at the last measurement.
     """
 
     measured_s: float = math.inf
@@ -218,6 +218,7 @@ class BaselineDrift:
     shift_ratio: float = 1.0
     pace_ratio: float = 1.0
     moved_ratio: float = 1.0
+    moved_work: float = 1.0
     gpu_shift: GpuShift | None = None
 
 

@@ -1,3 +1,18 @@
-"""The numbers: graphs, estimates and optimal clocks. Pure: no I/O, no clock, no thread."""
+"""The numbers: graphs, estimates and optimal clocks. Pure: no I/O, no clock, no thread.
 
+For notebooks and programs there are two functions, which take files too:
+
+    from joulecut_engine import model, plan
+
+    plan("stage_profile.csv", {"schedule": "1f1b", "stages": 8, "microbatches": 12},
+         blocking_power_w=83.64, max_slowdown=0.01).frontier().plot("frontier.png")
+    model("llama-3-70b", "dgx-h100", tensor=8, gpus=64, global_batch=64).sweep().to_pandas()
+"""
+
+# The package `model` is loaded before the function takes its name: imports of its modules go on to
+# find it in sys.modules.
+import joulecut_engine.model  # noqa: F401
+from joulecut_engine.library import model, plan
+
+__all__ = ["model", "plan"]
 __version__ = "0.1.0"

@@ -30,10 +30,13 @@ class Document:
     lines: dict[KeyPath, int]
 
     def where(self, path: Iterable[str | int] = ()) -> str:
-        """`file:line: key.path[0]` of the nearest place that exists in the file."""
+        """`file:line: key.path[0]` of the nearest place that exists in the file; of values that
+        come from a program, which have no lines, `name: key.path[0]`.
+        """
         wanted = tuple(path)
-        line, label = self.line(wanted), show(wanted)
-        return f"{self.name}:{line}: {label}" if label else f"{self.name}:{line}"
+        place = f"{self.name}:{self.line(wanted)}" if self.lines else self.name
+        label = show(wanted)
+        return f"{place}: {label}" if label else place
 
     def line(self, path: KeyPath) -> int:
         """Of the nearest place that exists in the file."""

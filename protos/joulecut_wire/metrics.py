@@ -86,6 +86,7 @@ NVML_CALL_DURATION = Metric("nvml_call_duration_seconds", "histogram", ("call",)
 NVML_ERRORS = _counter("nvml_errors_total", ("code",), "Failed device calls by error code.")
 REPORTS = _counter("job_reports_total", ("result",), "Job reports by result: accepted, refused, dropped (malformed), or shed (more than a node takes).")
 REPORTS_REFUSED = _counter("job_reports_refused_total", ("reason",), "Refused job datagrams: unknown_gpu, mark, not_owner, unverified (the sender is invisible), taken, crowded.")
+JOB_RANKS = _gauge("job_ranks", ("workload", "state"), "Ranks of a reporting job on this node: running (GPUs that its processes compute on, as far as known), or heard (GPUs that it reports for).")
 GPU_OWNERS = _gauge("gpu_owners", ("uuid",), "Number of owners of a shared GPU; absent for one or none.")
 COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick read every GPU.")
 COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
@@ -142,7 +143,7 @@ AGENT: tuple[Metric, ...] = (
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY, GPU_SET_LATENCY_SPREAD,
     GPU_ITERATION_TIME, GPU_STARTS, GPU_START_JITTER, GPU_STARTS_MISSED, GPU_CHANGE_ERROR,
     GPU_XID_ERRORS, GPU_XID_LAST, GPU_ECC_ERRORS, GPU_NVLINK_BYTES, GPU_NVLINK_ERRORS,
-    NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
+    NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, JOB_RANKS, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
 )  # fmt: skip
 
 CONTROLLER: tuple[Metric, ...] = (

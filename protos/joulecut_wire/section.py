@@ -5,7 +5,7 @@ raises BadInput for the fault that stands first in the file: fixing it often fix
 Fields without a key are for what no file says.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from typing import Any
@@ -84,10 +84,12 @@ def whether_given(name: str) -> Any:
 
 
 def flat(
-    make: Callable[..., Any], *, strict: bool = False, required: bool = False, **takes: Take
-) -> Section:
+    make: Callable[..., Any], *, strict: bool = False, required: bool | Collection[str] = False,
+    **takes: Take,
+) -> Section:  # fmt: skip
     """A section of keys alone, whose values `make` takes by their names."""
-    keys = {name: Key(name, take, required) for name, take in takes.items()}
+    needed = takes if required is True else required or ()
+    keys = {name: Key(name, take, name in needed) for name, take in takes.items()}
     return Section(make, keys, strict=strict)
 
 

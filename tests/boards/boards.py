@@ -11,7 +11,7 @@ from dataclasses import replace
 from job_states import changed, job_state
 
 from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
-from joulecut_controller.plan.plan import Action, Forecast, Plan
+from joulecut_controller.plan.plan import Action, ClockReason, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
@@ -22,6 +22,7 @@ from joulecut_controller.view import GpuView, NodeView, StageLoad, View, Window
 from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
+from joulecut_engine.optimize.clock_steps import ClockStep
 from joulecut_engine.optimize.problem import Solution
 from joulecut_wire.messages import GpuDescription, GpuSnapshot, Lease
 
@@ -148,8 +149,8 @@ def window(
 
 def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> Plan:
     reasons = {
-        1410: "stage 7 is on the critical path: any lower clock misses the deadline",
-        1200: "waits 14 % of the iteration at 1410 MHz; lower until it would delay stage 1",
+        1410: "on the critical path: 1395 MHz is 2.1 ms over the deadline (+34.2 ms, -11 J)",
+        1200: "slack 1.2 ms: 1185 MHz takes 1.5 J more while others wait 9.8 ms longer",
     }
     return Plan(
         job="gpt3-175b",
@@ -163,7 +164,7 @@ def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> P
                 stage,
                 "hold" if clock == 1410 else "lower",
                 clock,
-                reasons.get(clock, "waits 10 % of the iteration at 1410 MHz; lowered to use it"),
+                reasons.get(clock, f"slack 2 ms: {clock} MHz is the policy's clocks.min_mhz"),
             )
             for stage, clock in enumerate(PLANNED_MHZ)
         ),
@@ -183,6 +184,19 @@ def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> P
             variability_bloat_w=41.0,
         ),
         solution=of,
+        clock_reasons=(
+            ClockReason(
+                7,
+                (),
+                0.0,
+                1410,
+                0.0,
+                ClockStep(1395, 0.0342, -11.0),
+                None,
+                "deadline",
+                reasons[1410],
+            ),
+        ),
     )
 
 

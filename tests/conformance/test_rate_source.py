@@ -23,7 +23,8 @@ from joulecut_agent.jobs import otlp_receiver, power_source, report_socket
 from joulecut_agent.jobs.binding import Binding, Sender
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
-from joulecut_agent.jobs.log_tail import PRESETS, LogSource, LogTail
+from joulecut_agent.jobs.log_line import PRESETS, LogSource
+from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.loopback_peer import LoopbackPeers
 from joulecut_agent.jobs.otlp_receiver import OtlpReceiver
 from joulecut_agent.jobs.owner import SLURM, Owner, Owners

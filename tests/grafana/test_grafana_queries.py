@@ -41,6 +41,8 @@ QUIET = {
     ("joulecut-gpu", "Drift by cause"): "nothing drifts on a healthy cluster",
     ("joulecut-controller", "Failed device calls"): "no device call fails",
     ("joulecut-controller", "Restores"): "nothing was restored yet",
+    ("joulecut-savings", "Measured"): "only jobs with verify.holdout have measured joules",
+    ("joulecut-savings", "Savings and slowdown by job"): "its first column is of measured joules",
     ("joulecut-savings", "Saved, by hold-out windows"): "the first figure takes three windows",
     ("joulecut-savings", "Windows"): "only jobs with verify.holdout have windows",
 }

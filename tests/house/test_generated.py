@@ -16,7 +16,7 @@ def test_the_metrics_page_is_what_the_table_says() -> None:
 
 def test_the_glossary_has_the_words_that_the_page_explains() -> None:
     page = runpy.run_path(str(ROOT / "tools" / "glossary-doc"))["page"]
-    assert (ROOT / "docs" / "glossary.md").read_text() == page(), "run make docs"
+    assert (ROOT / "docs" / "concepts.md").read_text() == page(), "run make docs"
     words = json.loads((STATIC / "terms.json").read_text())
     scripts = "".join(script.read_text() for script in STATIC.glob("*.js"))
     used = set(re.findall(r'(?:term\(|term: )"([^"]+)"', scripts))

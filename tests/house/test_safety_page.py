@@ -34,13 +34,13 @@ def _steps_of_walks() -> set[str]:
 
 
 def test_each_promise_names_tests_that_exist() -> None:
-    rows = {row[1]: row[0] for row in PROMISE.finditer((ROOT / "docs/promises.md").read_text())}
+    rows = {row[1]: row[0] for row in PROMISE.finditer((ROOT / "docs/safety.md").read_text())}
     assert list(rows) == [f"S{n}" for n in range(1, PROMISES + 1)]
     assert all(_exist(row) for row in rows.values())
 
 
 def test_each_fault_names_a_test_and_each_fault_of_a_walk_is_on_the_page() -> None:
-    page = (ROOT / "docs/safety.md").read_text()
+    page, _, _ = (ROOT / "docs/safety.md").read_text().partition("## Promises")
     rows = FAULT.findall(page)
     assert len(rows) == page.count("| `tests/"), "a row that this test cannot read"
     assert all(_exist(tests) for _, _, tests in rows)

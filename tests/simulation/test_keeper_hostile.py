@@ -161,4 +161,4 @@ def test_any_bytes_then_silence_leave_no_gpu_locked(driver: FakeNvml, node: Runn
 def test_nor_do_they_where_the_driver_is_late(driver: FakeNvml, node: RunningAgent) -> None:
     _property(driver, node, 12, late=True)
     came_late = [w for w in driver.writes() if w.function == LOCK and w.done and not w.command]
-    assert len(came_late) > 10, "otherwise it shows nothing"
+    assert len(came_late) > 2, "otherwise it shows nothing"

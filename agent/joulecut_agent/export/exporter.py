@@ -18,6 +18,7 @@ from joulecut_agent.control.set_latency import SetLatency
 from joulecut_agent.control.slowdown_notice import until_label
 from joulecut_agent.counters import BUCKETS_S, Counters
 from joulecut_agent.jobs.owner import OWNERS_LABEL
+from joulecut_agent.jobs.rank_count import RankCount
 from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.lease import STUCK
 from joulecut_agent.monitor.job_energy import Books
@@ -86,9 +87,10 @@ class AgentCollector:
         self, *, node: str, sampler: Sampler, keeper: KeeperClient, counters: Counters,
         allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
         drift_watch: DriftWatch, window: MaintenanceWindow, latency: SetLatency,
-        schedules: ClockSchedules,
+        schedules: ClockSchedules, ranks: RankCount,
     ) -> None:  # fmt: skip
         self._node = node
+        self._ranks = ranks
         self._sampler = sampler
         self._keeper = keeper
         self._counters = counters
@@ -118,6 +120,9 @@ class AgentCollector:
         for timing in self._schedules.timings(self._latency.change_error_s):
             _add_timing(families, timing)
         _add_energy(families, self._sampler.books, picture)
+        for job, ranks in self._ranks.counts(time.monotonic()).items():
+            families.add(names.JOB_RANKS, float(len(ranks.heard)), job, "heard")
+            families.add(names.JOB_RANKS, float(len(ranks.running)), job, "running")
         for uuid in self._sampler.unresponsive:
             families.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
         if status is not None:

@@ -16,39 +16,28 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from joulecut_agent.jobs.binding import Sender
+from joulecut_agent.jobs.log_line import LineReader, LogSource
 from joulecut_agent.jobs.rate_source import LOG, Fault, Inbox, Submission
 from joulecut_agent.log import log
-from joulecut_wire.duration import ITERATION_S_MAX
+from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 POLL_S = 0.5
 FILES_MAX = 64  # of one pattern of paths
 READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
 LINE_BYTES_MAX = 4096
+LINE_END = re.compile(rb"[\r\n]+")  # a bar begins with a carriage return
+UNREAD_LINES = 200  # of a log without one that fits: most frameworks log every 10 iterations
 # A log shows no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
-PRESETS = {
-    # Megatron-LM's training log; a mean over --log-interval iterations.
-    "megatron": (
-        r"iteration\s+(?P<iteration>\d+)/.*elapsed time per iteration \(ms\):\s*(?P<ms>[\d.]+)"
-    ),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class LogSource:
-    """`path` may have wildcards; `pattern` has a group `ms` or `s`, and may have `iteration`."""
-
-    job: str
-    path: str
-    pattern: re.Pattern[str]
 
 
 @dataclass(slots=True)
 class _File:
     offset: int
+    reader: LineReader
     rest: bytes = b""
-    lines: int = 0
+    unread: int = 0
 
 
 class LogTail:
@@ -109,41 +98,39 @@ class LogTail:
             known = self._files.get((about.st_dev, about.st_ino))
             if known is None:
                 # A log that appears later is read from its first line.
-                known = _File(about.st_size if not self._begun else 0)
+                known = _File(about.st_size if not self._begun else 0, LineReader(source))
                 self._files[about.st_dev, about.st_ino] = known
                 if len(self._files) > FILES_MAX * max(1, len(self._sources)):
                     self._files.popitem(last=False)
             if about.st_size < known.offset:  # it was truncated, to be written again
-                known.offset, known.rest = 0, b""
+                known.offset, known.rest, known.reader = 0, b"", LineReader(source)
             if about.st_size - known.offset > READ_BYTES_MAX:
                 known.offset, known.rest = about.st_size - READ_BYTES_MAX, b""
             file.seek(known.offset)
             added = file.read(READ_BYTES_MAX)
         known.offset += len(added)
-        *lines, known.rest = (known.rest + added).split(b"\n")
+        *lines, known.rest = LINE_END.split(known.rest + added)
         known.rest = known.rest[-LINE_BYTES_MAX:]
-        for line in lines:
-            self._take(source, known, line[:LINE_BYTES_MAX].decode(errors="replace"), about.st_uid)
-
-    def _take(self, source: LogSource, known: _File, line: str, uid: int) -> None:
-        match = source.pattern.search(line)
-        if match is None:
-            return
-        known.lines += 1
-        words = match.groupdict()
-        sender = Sender(0, uid)
-        try:
-            duration_s = float(words["s"]) if words.get("s") else float(words["ms"]) / 1000.0
-            number = int(words.get("iteration") or known.lines)
-        except (KeyError, TypeError, ValueError):
-            duration_s, number = 0.0, 0
-        if not 0.0 < duration_s <= ITERATION_S_MAX or not 0 <= number <= 2**53:
-            what = f"a line of {source.path} has no iteration time: {line[:80]!r}"
-            self._inbox.submit(Fault(sender, LOG, f"{what}; allowed: group s or ms, above 0"))
-            return
         now_s = time.monotonic()
+        for line in lines:
+            text = line[:LINE_BYTES_MAX].decode(errors="replace")
+            self._take(source, known, text, about.st_uid, now_s)
+
+    def _take(self, source: LogSource, known: _File, line: str, uid: int, now_s: float) -> None:
+        sender, reader = Sender(0, uid), known.reader
+        try:
+            found = reader.read(line, now_s)
+            known.unread += not reader.lines
+            if known.unread == UNREAD_LINES:
+                raise BadInput(source.path, f"none of {UNREAD_LINES} lines fits", "another pattern")
+        except BadInput as error:
+            text = f"{source.path}: {error.what}; allowed: {error.allowed}"
+            self._inbox.submit(Fault(sender, LOG, text))
+            return
+        if found is None:
+            return
         for uuid in self._gpus_of(source.job):
             report = IterationReport(
-                source.job, uuid, 0, number, duration_s, source=LOG, shape=ONE_STAGE
+                source.job, uuid, 0, found.number, found.duration_s, source=LOG, shape=ONE_STAGE
             )
             self._inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))

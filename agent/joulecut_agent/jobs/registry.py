@@ -155,6 +155,11 @@ class Registry:
         """The processes on any GPU."""
         return tuple([pid for uuid in self._inventory.uuids for pid in self._users(uuid)])
 
+    def users_of(self, uuid: str) -> set[int]:
+        """User ids of the live processes on a GPU."""
+        found = [self._processes.belonging(pid) for pid in self._users(uuid)]
+        return {one.uid for one in found if one is not None}
+
     def fault_owner(self, fault: Fault) -> tuple[str, tuple[str, ...]]:
         """Job and GPUs of the sender of a report that could not be used; "" if not known."""
         if fault.source == POWER:  # nothing was sent

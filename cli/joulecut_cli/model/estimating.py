@@ -2,8 +2,10 @@
 
 import json
 from argparse import Namespace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from joulecut_cli import plot, timeline
 from joulecut_cli.model import shown
 from joulecut_controller.sources.run_file import RunFile, read
 from joulecut_engine.model.estimate import Estimate
@@ -18,15 +20,7 @@ TABLE_MAX = 10 * OPERATIONS_MAX  # of a table, which is bare slots: half a minut
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
-    picture = track = None
-    if options.plot is not None:
-        from joulecut_cli import plot
-
-        picture = plot.target(options.plot)
-    if options.timeline is not None:
-        from joulecut_cli import timeline
-
-        track = timeline.target(options.timeline)
+    picture, track = plot.target(options.plot), timeline.target(options.timeline)
     file = read(options.run)
     if options.level == "graph" or track is not None:
         _must_be_laid_out(file, OPERATIONS_MAX)
@@ -34,14 +28,9 @@ def run(options: Namespace) -> int:
         _must_be_laid_out(file, TABLE_MAX)
     found = estimate(file, options.level)
     if picture is not None:
-        from joulecut_cli.model import pictures
-
-        drawn = picture.suffix == ".html" and _can_be_drawn(file)
-        pictures.estimate(picture, file, found, _timeline(file) if drawn else None)
+        _draw(picture, file, found)
     if track is not None:
-        from joulecut_cli.model import timelines
-
-        timelines.write(track, shown.title(file), _timeline(file))
+        timeline.write(track, *timeline.of_run(shown.title(file), _timeline(file)))
     if options.json:
         more = {"run_totals": shown.totals(file.cost, file.run, found)}
         print(json.dumps({**found.as_dict(), **more}, allow_nan=False, indent=1))
@@ -65,6 +54,17 @@ def estimate(file: RunFile, level: str) -> Estimate:
     return formula.estimate(file.architecture, file.system, file.run)
 
 
+def _draw(picture: Path, file: RunFile, found: Estimate) -> None:
+    """Bars, and in a page the pipeline over time where there is one."""
+    from joulecut_engine.model_chart import estimate_figure, timeline_figure
+
+    drawn = [estimate_figure(found, file.system.hbm_bytes)]
+    if picture.suffix == ".html" and file.run.pipeline > 1 and _operations(file) <= OPERATIONS_MAX:
+        drawn.append(timeline_figure(_timeline(file)))
+    notes = [f"predicted at level {found.level}, not measured"]
+    plot.write(picture, shown.title(file), drawn, ((), ()), notes)
+
+
 def _timeline(file: RunFile) -> "Timeline":
     from joulecut_engine.model.graph_level import simulate
 
@@ -74,10 +74,6 @@ def _timeline(file: RunFile) -> "Timeline":
 def _operations(file: RunFile) -> int:
     run = file.run
     return 5 * run.pipeline * run.parts_per_stage * run.microbatches
-
-
-def _can_be_drawn(file: RunFile) -> bool:
-    return file.run.pipeline > 1 and _operations(file) <= OPERATIONS_MAX
 
 
 def _must_be_laid_out(file: RunFile, operations_max: int) -> None:

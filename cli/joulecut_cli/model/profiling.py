@@ -1,12 +1,13 @@
 """`joulecut model profile RUN.yaml --out DIR`: what `joulecut plan` reads, predicted."""
 
+import io
 from argparse import Namespace
 from pathlib import Path
 
+from joulecut_cli import outfile
 from joulecut_cli.model.shown import title
-from joulecut_cli.outfile import replacing
+from joulecut_controller.sources import profile
 from joulecut_controller.sources.run_file import Predicted, RunFile, predicted, read
-from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.model import formula
 from joulecut_engine.model.runs import Runs
 from joulecut_engine.model.stages import stages_of
@@ -14,7 +15,6 @@ from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 JOB, PROFILE = "job.yaml", "stage_profile.csv"
-HEADER = "stage,instruction,frequency,time,energy"
 
 
 def run(options: Namespace) -> int:
@@ -24,25 +24,16 @@ def run(options: Namespace) -> int:
     clocks = len(next(iter(found.profile.options.values())))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in ((PROFILE, profile_csv(found.profile)), (JOB, job_yaml(file, found))):
-            with replacing(folder / name) as spare:
-                spare.write_text(text, encoding="utf-8")
     except OSError as error:
         what = f"{folder}: {error.strerror}"
         raise BadInput("--out", what, "a folder that can be written") from None
+    rows = io.StringIO()
+    profile.write(found.profile, rows)
+    outfile.write("--out", folder / PROFILE, rows.getvalue())
+    outfile.write("--out", folder / JOB, job_yaml(file, found))
     print(f"{folder / JOB} and {PROFILE}: {clocks} clocks, predicted, not measured")
     print(f"next: joulecut plan {folder / JOB}")
     return FINE
-
-
-def profile_csv(profile: Profile) -> str:
-    """Rows in the columns that stage profiles have."""
-    rows = [HEADER]
-    for (part, kind), options in sorted(profile.options.items()):
-        rows += [
-            f"{part},{kind},{one.clock_mhz},{one.time_s:.9g},{one.energy_j:.9g}" for one in options
-        ]
-    return "\n".join(rows) + "\n"
 
 
 def job_yaml(file: RunFile, predictions: Predicted) -> str:

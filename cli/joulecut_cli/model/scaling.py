@@ -5,7 +5,7 @@ import re
 from argparse import Namespace
 from dataclasses import asdict
 
-from joulecut_cli import figures
+from joulecut_cli import figures, plot
 from joulecut_cli.model.shown import title
 from joulecut_controller.sources.run_file import read
 from joulecut_engine.model import marginal as model
@@ -49,11 +49,7 @@ def scale(options: Namespace) -> int:
     low, high = _range(options.range)
     if not 2 <= options.points <= POINTS_MAX:
         raise BadInput("--points", str(options.points), f"2 to {POINTS_MAX}")
-    picture = None
-    if options.plot is not None:
-        from joulecut_cli import plot
-
-        picture = plot.target(options.plot)
+    picture = plot.target(options.plot)
     file = read(options.run)
     step = (high - low) / (options.points - 1)
     factors = [low + i * step for i in range(options.points)]
@@ -61,14 +57,14 @@ def scale(options: Namespace) -> int:
     found = model.scale(file.architecture, file.system, file.run, component, factors)
     (today,) = model.scale(file.architecture, file.system, file.run, component, (1.0,))
     if picture is not None:
-        from joulecut_cli.model import pictures
+        from joulecut_engine.model_chart import scale_figure
 
         points = [
             (one.factor, one.iteration_time_s / today.iteration_time_s, one.total_j / today.total_j)
             for one in found
         ]
         name = f"{title(file)}: clock of {NAMES[component]}"
-        pictures.curve(picture, name, ASSUMED, points)
+        plot.write(picture, name, [scale_figure(points)], ((), ()), [ASSUMED])
     if options.json:
         rows = [{**asdict(one), "total_j": one.total_j} for one in found]
         print(json.dumps({"component": component, "points": rows}, indent=1))

@@ -13,7 +13,7 @@ what the other keys leave.
 import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from joulecut_controller.sources.run_file import (
     FileKeys,
@@ -25,7 +25,8 @@ from joulecut_controller.sources.run_file import (
     reader,
 )
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.run import RECOMPUTES, SCHEDULES, ZERO_MAX, Run
+from joulecut_engine.model.choices import USUAL, every
+from joulecut_engine.model.run import Run
 from joulecut_engine.model.sweep import Space
 from joulecut_engine.model.system import System
 from joulecut_wire.document import Document, load
@@ -35,15 +36,8 @@ from joulecut_wire.section import key, taken
 from joulecut_wire.section import read as read_section
 
 ALL = "all"
-USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
-         "sequence_parallel", "zero", "overlap_gradients", "clock_mhz")  # fmt: skip
 VALUES_MAX = 1000
 SIZE_MAX = 200_000_000  # a day on two cores
-MICROBATCH_MAX, CHUNKS_MAX, CONTEXT_MAX, STAGES_MAX = 16, 8, 16, 256
-# Shares of the highest clock; below about 0.6 energy rises again, because waiting costs more.
-CLOCKS = (1.0, 0.925, 0.85, 0.775, 0.7, 0.625)
-# Kept apart, because ZB-V and DualPipe-V hold two chunks and ZB-H2 twice the activations.
-SCHEDULES_ALL = SCHEDULES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +88,9 @@ def _choices(
             what = f"unknown key{nearest(name, tuple(known))}"
             raise document.bad(where, what, ", ".join(known))
         if values == ALL:
-            found[name] = _all(document, name, run, architecture, system)
+            found[name] = every(name, run, architecture, system)
+            if not found[name]:
+                raise document.bad(where, f"{ALL} has no meaning here", "a list")
             continue
         if not isinstance(values, list) or not 1 <= len(values) <= VALUES_MAX:
             allowed = f"{ALL}, or a list of 1 to {VALUES_MAX} values"
@@ -103,39 +99,6 @@ def _choices(
         each = [taken(document, read_one, one, (*where, i)) for i, one in enumerate(values)]
         found[name] = tuple(dict.fromkeys(each))
     return found
-
-
-def _all(
-    document: Document, key: str, run: Run, architecture: Architecture, system: System
-) -> tuple[Any, ...]:
-    """Every sensible value of a key."""
-    gpus, batch, layers = run.gpus, run.global_batch, architecture.layers
-    experts = architecture.experts or 1
-    kind = next(field.type for field in fields(Run) if field.name == key)
-    values: dict[str, tuple[Any, ...]] = {
-        "tensor": tuple(n for n in _divisors(gpus) if architecture.heads % n == 0),
-        "pipeline": tuple(n for n in _divisors(gpus) if n <= min(layers, STAGES_MAX)),
-        "data": _divisors(gpus),
-        "context": tuple(n for n in _divisors(gpus) if n <= CONTEXT_MAX),
-        "expert": tuple(n for n in _divisors(gpus) if experts % n == 0),
-        "schedule": SCHEDULES_ALL,
-        "chunks": tuple(n for n in _divisors(layers) if n <= CHUNKS_MAX),
-        "microbatch": tuple(n for n in _divisors(batch) if n <= MICROBATCH_MAX),
-        "recompute": RECOMPUTES,
-        "zero": tuple(range(ZERO_MAX + 1)),
-        "clock_mhz": tuple(round(share * system.clock_max_mhz) for share in CLOCKS),
-    }
-    if key in values:
-        return values[key]
-    if kind is bool:
-        return (False, True)
-    if get_origin(kind) is not None:
-        return tuple(get_args(kind))
-    raise document.bad(("sweep", key), f"{ALL} has no meaning here", "a list")
-
-
-def _divisors(number: int) -> tuple[int, ...]:
-    return tuple(n for n in range(1, number + 1) if number % n == 0) if number < 10**6 else (1,)
 
 
 def folder_of(path: Path) -> Path:

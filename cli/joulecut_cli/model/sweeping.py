@@ -19,7 +19,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from joulecut_cli import figures
+from joulecut_cli import figures, plot
 from joulecut_cli.model import sweepfile
 from joulecut_cli.model.shown import gigabytes
 from joulecut_cli.outfile import checked, replacing
@@ -47,11 +47,7 @@ JOULES_PER_MJ = 1e6
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
-    out, picture = _out(options.out), None
-    if options.plot is not None:
-        from joulecut_cli import plot
-
-        picture = plot.target(options.plot)
+    out, picture = _out(options.out), plot.target(options.plot)
     if options.jobs is not None and options.jobs < 1:
         raise BadInput("--jobs", str(options.jobs), "1 or more; without --jobs all cores")
     space, digest = sweepfile.read(options.sweep)
@@ -70,10 +66,12 @@ def run(options: Namespace) -> int:
         _write(out, space, rows)
     answer = _Answer(space, parts, rows, best, seconds)
     if picture is not None and len(best["money"]):
-        from joulecut_cli.model import pictures
+        from joulecut_engine.model_chart import front_figure
 
-        heading = (answer.title(), "predicted at level formula, not measured")
-        pictures.front(picture, heading, rows, best, answer.table(SHOWN_MAX))
+        head, *cells = answer.table(SHOWN_MAX)
+        table = (head, [plot.Row("", "", each) for each in cells])
+        notes = ["predicted at level formula, not measured"]
+        plot.write(picture, answer.title(), [front_figure(rows, best)], table, notes)
     if options.json:
         print(json.dumps(answer.as_json(), allow_nan=False, indent=1))
     else:
@@ -124,12 +122,12 @@ def _evaluated(space: Space, store: _Store, options: Namespace) -> list[Found]:
         if kept is not None:
             found[place] = kept
     left = [place for place in range(len(parts)) if place not in found]
-    with _workers(options.scheduler, options.jobs or -1) as jobs, Progress("layouts") as progress:
+    with _workers(options.dask, options.jobs or -1) as jobs, Progress("layouts") as progress:
         for some in _batches(left, jobs):
             for place, one in zip(some, _together([parts[i] for i in some], jobs), strict=True):
                 store.save(place, one)
                 found[place] = one
-            progress.advance(len(found), len(parts))
+            progress.advance(sum(parts[place].size for place in found), space.size)
     return [found[place] for place in sorted(found)]
 
 
@@ -145,12 +143,12 @@ def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
     try:
         from distributed import Client
     except ModuleNotFoundError:
-        what = "--scheduler needs distributed, which is not installed"
+        what = "--dask needs distributed, which is not installed"
         raise not_installed(what, "dask") from None
     try:
         client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:
-        raise Unavailable(f"--scheduler {scheduler}: no Dask cluster answers: {error}") from None
+        raise Unavailable(f"--dask {scheduler}: no Dask cluster answers: {error}") from None
     with client, joblib.parallel_config("dask", client=client):
         yield max(1, joblib.effective_n_jobs(-1))
 

@@ -5,8 +5,8 @@ import re
 from argparse import Namespace
 from pathlib import Path
 
-from joulecut_cli.chart import require
 from joulecut_cli.controller_client import DEFAULT_URL, Json, understood
+from joulecut_cli.plot import require
 from joulecut_cli.report.owners import by_owner, by_text
 from joulecut_cli.report.page import receipt_html, report_html
 from joulecut_cli.report.source import Asked, FromController, Source

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from joulecut_cli.chart import PAGE, figure, palette, style, svg
 from joulecut_cli.figures import sentence
 from joulecut_cli.report.table import (
     SWITCH,
@@ -22,6 +21,7 @@ from joulecut_cli.report.table import (
     share,
     spread,
 )
+from joulecut_engine.chart import PAGE, figure, palette, style, svg
 
 Json = dict[str, Any]
 

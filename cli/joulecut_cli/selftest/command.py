@@ -13,7 +13,7 @@ from pathlib import Path
 
 from joulecut_agent.nvml.card import Identity, identify
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_cli import chart, outfile
+from joulecut_cli import outfile, plot
 from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.orders import DEFAULT_NODE
@@ -54,8 +54,7 @@ def run(argv: list[str]) -> int:
     else:
         print("\n".join([*report.screen(tested), *notes]))
     if given.html:
-        with outfile.replacing(given.html) as path:
-            path.write_text(report.page(tested, simulated=simulated))
+        outfile.write("--html", Path(given.html), report.page(tested, simulated=simulated))
     if given.save:
         card_facts.save(given.save, [one.facts for one in tested])
     return FAILED if notes or any(one.wrong for one in tested) else FINE
@@ -98,7 +97,7 @@ def _check(given: argparse.Namespace) -> None:
         raise BadInput("--kill", "without --write", "both, or neither")
     if given.html:
         outfile.checked("--html", given.html)
-        chart.require()
+        plot.require()
     if given.save:
         outfile.checked("--save", given.save)
         card_facts.read(given.save)  # another kind of file is refused first

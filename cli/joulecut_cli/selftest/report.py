@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO
-from joulecut_cli import chart
+from joulecut_cli.plot import require
 from joulecut_cli.selftest import judge
 from joulecut_cli.selftest.evidence import Evidence
 from joulecut_cli.selftest.observations import latencies_s, quantile
+from joulecut_engine import chart
 from joulecut_wire.card_facts import CardFacts
 
 Json = dict[str, Any]
@@ -86,7 +87,7 @@ def to_json(cards: Sequence[CardReport], *, simulated: bool) -> Json:
 
 def page(cards: Sequence[CardReport], *, simulated: bool) -> str:
     """Raises Unavailable without matplotlib."""
-    chart.require()
+    require()
     basis = "Simulated: over the fake driver." if simulated else "Measured on this machine."
     body = [f"<h1>joulecut selftest</h1><p class=muted>{basis} Nothing was uploaded.</p>"]
     for card in cards:

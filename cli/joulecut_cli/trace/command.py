@@ -3,10 +3,11 @@
 import json
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from joulecut_cli.trace import chakra, kineto, output
-from joulecut_cli.trace.energy import between_w, power_w
+from joulecut_cli.trace.energy import between_w, held_mhz, power_w
 from joulecut_cli.trace.kernels import Kernel, KernelClass, Recording
 from joulecut_cli.trace.rates import (
     assumed_shares,
@@ -24,6 +25,8 @@ from joulecut_wire.errors import BadInput
 
 CLOCK_MHZ_MAX = 10_000
 TINY_S = 1e-12  # of a trace without times
+SPAN_S_MAX = 86_400.0  # profiles have seconds to minutes; a day apart are two clocks
+APART = 2.0  # at its own clock the replay is the recording, but for waits that were not recorded
 
 
 def run(options: Namespace) -> int:
@@ -32,7 +35,7 @@ def run(options: Namespace) -> int:
     clock = _clock("--clock", options.clock)
     clocks = _clocks(options.replay)
     _check(options, clock)
-    targets = output.targets(options)
+    output.check(options)
     recordings = read(options.files)
     if clock is None and system is not None:
         clock = round(system.clock_max_mhz)
@@ -44,11 +47,13 @@ def run(options: Namespace) -> int:
         measured = measured_shares(totals)
     shares |= measured
     found = [at_clock(recordings, shares, system, clock, clock)]
+    for recording, played in zip(recordings, found[0].played, strict=True):
+        _must_be_plausible(recording, played.span_s)
     found += [at_clock(recordings, shares, system, clock, mhz) for mhz in clocks]
     card = None
     if system is not None and clock is not None:
         card = efficiencies(recordings, system, clock)
-    output.write(targets, recordings, found, system, card)
+    output.write(options, recordings, found[-1], system, card)
     summary = Summary(recordings, found, system, shares, frozenset(measured), card)
     if options.json:
         print(json.dumps(summary.as_json(), allow_nan=False, indent=1))
@@ -59,18 +64,24 @@ def run(options: Namespace) -> int:
 
 def read(paths: Sequence[Path]) -> list[Recording]:
     """One recording per file, their clocks aligned. Raises BadInput."""
-    found = []
-    for place, path in enumerate(paths):
-        one = chakra.read(path, place) if _is_chakra(path) else kineto.read(path)
-        found.append(one)
+    found = [
+        chakra.read(path, place) if ".et" in path.suffixes else kineto.read(path)
+        for place, path in enumerate(paths)
+    ]
     if len({one.rank for one in found}) < len(found):  # files that do not say their rank
-        found = [Recording(r.source, i, r.kernels, r.syncs, r.steps, r.timed)
-                 for i, r in enumerate(found)]  # fmt: skip
+        found = [replace(r, rank=i) for i, r in enumerate(found)]
     return aligned(found)
 
 
-def _is_chakra(path: Path) -> bool:
-    return ".et" in path.suffixes
+def _must_be_plausible(recording: Recording, replayed_s: float) -> None:
+    """Raises BadInput where times are of several clocks, or a replay is not the recording."""
+    recorded_s = recording.span_s
+    allowed = "events of one clock, in microseconds"
+    if recorded_s > SPAN_S_MAX:
+        raise BadInput(recording.source, f"its kernels lie {recorded_s:.6g} s apart", allowed)
+    if recording.timed and not recorded_s / APART <= replayed_s <= recorded_s * APART:
+        what = f"spans {recorded_s:.6g} s, and {replayed_s:.6g} s when its waits are replayed"
+        raise BadInput(recording.source, what, allowed)
 
 
 def at_clock(
@@ -80,12 +91,14 @@ def at_clock(
     recorded_mhz: int | None,
     clock_mhz: int | None,
 ) -> AtClock:
-    """The replay at a clock; None where no clock is known: as recorded."""
+    """The replay at a clock; None where no clock is known: as recorded.
+
+    Where the card is known, both clocks are those that its power limit leaves.
+    """
+    before_mhz, held = _held(recordings, shares, system, recorded_mhz, clock_mhz)
 
     def scaled(kernel: Kernel) -> float:
-        if recorded_mhz is None or clock_mhz is None:
-            return 1.0
-        return factor(shares[kernel.kind], recorded_mhz, clock_mhz)
+        return factor(shares[kernel.kind], before_mhz, held)
 
     played = replay(recordings, scaled)
     steps, ranks = recordings[0].steps, len(recordings)
@@ -102,13 +115,32 @@ def at_clock(
         # Kernels of several streams overlap, but a GPU draws the power of one at a time.
         overlap = mean.busy_s / max(sum(seconds.values()), mean.busy_s, TINY_S)
         joules = {
-            kind: power_w(system, kind, clock_mhz) * time_s * overlap
-            for kind, time_s in seconds.items()
+            kind: power_w(system, kind, held) * time_s * overlap for kind, time_s in seconds.items()
         }
-        energy_j = sum(joules.values()) + between_w(system, clock_mhz) * max(
-            0.0, span_s - mean.busy_s
-        )
+        energy_j = sum(joules.values()) + between_w(system, held) * max(0.0, span_s - mean.busy_s)
     return AtClock(clock_mhz, tuple(played), seconds, joules, span_s, mean, energy_j)
+
+
+def _held(
+    recordings: Sequence[Recording],
+    shares: dict[KernelClass, float],
+    system: System | None,
+    recorded_mhz: int | None,
+    clock_mhz: int | None,
+) -> tuple[float, float]:
+    """Clocks of the recording and of its replay, in MHz; equal where one is not known."""
+    if recorded_mhz is None or clock_mhz is None:
+        return 1.0, 1.0
+    if system is None:
+        return recorded_mhz, clock_mhz
+    recorded_s = class_seconds(recordings)
+    before_mhz = held_mhz(system, lambda _: recorded_s, recorded_mhz)
+
+    def slowed(mhz: float) -> dict[KernelClass, float]:
+        return {kind: time_s * factor(shares[kind], before_mhz, mhz)
+                for kind, time_s in recorded_s.items()}  # fmt: skip
+
+    return before_mhz, held_mhz(system, slowed, clock_mhz)
 
 
 def _clock(flag: str, given: int | None) -> int | None:

@@ -5,6 +5,8 @@ pointwise kernels stream all of it; NCCL's kernels keep a GPU as busy as waiting
 an assumption, printed as such.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from joulecut_cli.trace.kernels import COMPUTE, NETWORK, KernelClass
@@ -15,10 +17,37 @@ BITS = 8.0
 # A tile of 128 x 128 reads each number of a large product about this often from HBM, as a share of
 # what the memory can give.
 PRODUCT_MEMORY = 0.3
+SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 
 
 def power_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
     """Watts of one GPU. Never above the limit."""
+    return min(system.power_cap_w, _asked_w(system, kind, clock_mhz))
+
+
+def held_mhz(
+    system: System, seconds: Callable[[float], Mapping[KernelClass, float]], clock_mhz: float
+) -> float:
+    """The clock at or below `clock_mhz` where the kernels' mean power meets the limit; `seconds` of
+    each class depend on the clock. A card averages over milliseconds, so gaps do not count.
+    """
+
+    def within(mhz: float) -> bool:
+        found = seconds(mhz)
+        joules = sum(time_s * _asked_w(system, kind, mhz) for kind, time_s in found.items())
+        return joules <= system.power_cap_w * sum(found.values())
+
+    low, high = min(system.clock_min_mhz, clock_mhz), clock_mhz
+    if within(high):
+        return high
+    for _ in range(SEARCH_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
+
+
+def _asked_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
+    """What a kernel would draw without a limit."""
     power, clock = power_of(system), np.array(float(clock_mhz))
     stream_w = system.hbm_gb_s * 1e9 * system.hbm_efficiency * BITS * power.hbm_bit_j
     watts = power.idle_w
@@ -30,7 +59,7 @@ def power_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
     else:
         watts += float(power.waiting_over_idle_w(clock))
         watts += 0.0 if kind in NETWORK else stream_w
-    return min(system.power_cap_w, watts)
+    return watts
 
 
 def between_w(system: System, clock_mhz: float) -> float:

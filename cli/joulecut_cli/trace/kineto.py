@@ -10,7 +10,9 @@ import gzip
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +69,27 @@ def _sane(kernel: Kernel) -> bool:
     return all(map(math.isfinite, times)) and kernel.duration_s >= 0.0
 
 
-def _load(path: Path) -> Any:
+def unpacked(path: Path) -> bytes:
+    """A trace's bytes, gzipped or not. Raises BadInput."""
     try:
         with user_file.open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             raw = (gzip.GzipFile(fileobj=file) if packed else file).read(BYTES_MAX + 1)
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
+    except (OSError, EOFError, zlib.error) as error:
         what = getattr(error, "strerror", None) or "cannot be unpacked"
         raise BadInput(str(path), what, "a readable file") from None
     if len(raw) > BYTES_MAX:
         raise BadInput(str(path), "too large", f"at most {BYTES_MAX} bytes unpacked")
+    return raw
+
+
+def _load(path: Path) -> Any:
     try:
-        return json.loads(raw)
+        return json.loads(unpacked(path))
     except (ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
         raise BadInput(str(path), f"not JSON: {error}", "a PyTorch profiler trace") from None
 
 
@@ -129,14 +138,16 @@ def _kernel(
     name, correlation = str(event["name"]), int(args.get("correlation", -1))
     kind = "copy" if event["cat"] != "kernel" else class_of(name)
     operator = operators.get(int(args.get("External id", -1)), {})
+    start_s, launch_s = float(event["ts"]) * MICRO, launches.get(correlation)
     kernel = Kernel(
         name,
         kind,
         device=int(args.get("device", event.get("pid", 0))),
         stream=int(args.get("stream", event.get("tid", 0))),
-        start_s=float(event["ts"]) * MICRO,
+        start_s=start_s,
         duration_s=float(event["dur"]) * MICRO,
-        launch_s=launches.get(correlation),
+        # A kernel may start before the call that launches it returns.
+        launch_s=None if launch_s is None else min(launch_s, start_s),
         collective=_collective(args),
         dims=_dims(operator.get("Input Dims")),
         dtype=_first(operator.get("Input type")),
@@ -170,11 +181,7 @@ def _first(given: object) -> str:
 def _with_waits(found: list[tuple[Kernel, int]], waits: _Waits) -> tuple[Kernel, ...]:
     kernels = [kernel for kernel, _ in found]
     recorded = _recorded(found, waits) if waits else _inferred(kernels)
-    return tuple(
-        Kernel(k.name, k.kind, k.device, k.stream, k.start_s, k.duration_s, k.launch_s,
-               recorded.get(i, ()), k.collective, k.dims, k.dtype)
-        for i, k in enumerate(kernels)
-    )  # fmt: skip
+    return tuple(replace(k, waits_for=recorded.get(i, ())) for i, k in enumerate(kernels))
 
 
 def _recorded(found: list[tuple[Kernel, int]], waits: _Waits) -> dict[int, tuple[int, ...]]:

@@ -6,106 +6,90 @@ has no word of energy, so power by component lies beside them in a file of its o
 
 import json
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from joulecut_cli.model.systemfile import write as write_system
-from joulecut_cli.outfile import checked, replacing
+from joulecut_cli import outfile, timeline
+from joulecut_cli.model.calibrating import system_yaml
 from joulecut_cli.trace import chakra
-from joulecut_cli.trace.chakra_wire import Value
+from joulecut_cli.trace.chakra import Value
 from joulecut_cli.trace.energy import between_w, power_w
-from joulecut_cli.trace.kernels import NETWORK, Recording
+from joulecut_cli.trace.kernels import NETWORK, Kernel, Recording
 from joulecut_cli.trace.rates import Measured, calibrated
 from joulecut_cli.trace.shown import AtClock
 from joulecut_engine.model.system import System
 from joulecut_wire.errors import BadInput
 
-MICRO = 1e6
 NS = 1e9
 
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Paths of the flags that were given."""
-
-    chakra: Path | None
-    astra_sim: Path | None
-    perfetto: Path | None
-    calibrated: Path | None
+Costs = dict[str, Value]
 
 
-def targets(options: Namespace) -> Targets:
-    """Checked before anything is read. Raises BadInput."""
-    for flag in ("chakra", "astra_sim"):
-        folder = getattr(options, flag)
-        if folder is not None:
-            _folder(f"--{flag.replace('_', '-')}", Path(folder))
-    files = {}
-    for flag, suffix in (("perfetto", ".json"), ("calibrated", ".yaml")):
-        word = getattr(options, flag)
-        if word is not None and Path(word).suffix != suffix:
-            raise BadInput(f"--{flag}", f'"{word}" is no {suffix} file', f"a name in {suffix}")
-        files[flag] = None if word is None else checked(f"--{flag}", Path(word))
-    return Targets(
-        None if options.chakra is None else Path(options.chakra),
-        None if options.astra_sim is None else Path(options.astra_sim),
-        files["perfetto"],
-        files["calibrated"],
-    )
-
-
-def _folder(flag: str, path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(flag, f"{path}: {error.strerror}", "a folder that can be made") from None
+def check(options: Namespace) -> None:
+    """Every output, before anything is read. Raises BadInput."""
+    for flag, folder in (("--chakra", options.chakra), ("--astra-sim", options.astra_sim)):
+        try:
+            if folder is not None:
+                Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            what = f"{folder}: {error.strerror}"
+            raise BadInput(flag, what, "a folder that can be made") from None
+    timeline.target(options.perfetto, "--perfetto")
+    if options.calibrated is not None:
+        if Path(options.calibrated).suffix != ".yaml":
+            what = f'"{options.calibrated}" is no .yaml file'
+            raise BadInput("--calibrated", what, "a name in .yaml")
+        outfile.checked("--calibrated", Path(options.calibrated))
 
 
 def write(
-    where: Targets,
+    options: Namespace,
     recordings: Sequence[Recording],
-    found: Sequence[AtClock],
+    last: AtClock,
     system: System | None,
     card: Measured | None,
 ) -> None:
-    """The newest clock of `found` is what is written. Raises BadInput."""
-    last = found[-1]
-    try:
-        if where.chakra is not None:
-            _chakra(where.chakra, recordings, last, system)
-        if where.astra_sim is not None:
-            _chakra(where.astra_sim, recordings, last, system)
-            _astra_sim(where.astra_sim, len(recordings), system, last.clock_mhz)
-        if where.perfetto is not None:
-            with replacing(where.perfetto) as spare:
-                spare.write_text(json.dumps(perfetto(recordings, last, system)) + "\n")
-    except OSError as error:
-        what = f"{error.filename}: {error.strerror}"
-        raise BadInput("output", what, "a writable place") from None
-    if where.calibrated is not None and system is not None and card is not None:
+    """What the flags ask for, at one clock. Raises BadInput."""
+    if options.chakra is not None:
+        _chakra("--chakra", Path(options.chakra), recordings, last, system)
+    if options.astra_sim is not None:
+        _chakra("--astra-sim", Path(options.astra_sim), recordings, last, system)
+        _astra_sim(Path(options.astra_sim), len(recordings), system, last.clock_mhz)
+    if options.perfetto is not None:
+        events = perfetto(recordings, last, system)
+        timeline.write(Path(options.perfetto), events, {}, "--perfetto")
+    if options.calibrated is not None and system is not None and card is not None:
         notes = [f"{key}: measured by {n} kernels of a trace" for key, n in card.kernels.items()]
-        write_system("--calibrated", where.calibrated, calibrated(system, card), notes)
+        text = system_yaml(calibrated(system, card), notes)
+        outfile.write("--calibrated", Path(options.calibrated), text)
+
+
+def _costs(kernel: Kernel, seconds: float, clock_mhz: int | None, system: System | None) -> Costs:
+    """Clock, power and energy of a kernel, as far as they are known."""
+    if clock_mhz is None:
+        return {}
+    if system is None:
+        return {"clock_mhz": clock_mhz}
+    watts = power_w(system, kernel.kind, clock_mhz)
+    return {"clock_mhz": clock_mhz, "power_w": watts, "energy_j": watts * seconds}
 
 
 def _chakra(
-    folder: Path, recordings: Sequence[Recording], one: AtClock, system: System | None
+    flag: str,
+    folder: Path,
+    recordings: Sequence[Recording],
+    one: AtClock,
+    system: System | None,
 ) -> None:
     """`trace.RANK.et`, as ASTRA-sim and the Chakra tools expect."""
     for recording, played in zip(recordings, one.played, strict=True):
-        extra: list[Mapping[str, Value]] = []
-        for kernel, duration_s in zip(recording.kernels, played.duration_s, strict=True):
-            more: dict[str, Value] = {}
-            if one.clock_mhz is not None:
-                more["clock_mhz"] = one.clock_mhz
-                if system is not None:
-                    watts = power_w(system, kernel.kind, one.clock_mhz)
-                    more |= {"power_w": watts, "energy_j": watts * duration_s}
-            extra.append(more)
+        extra = [
+            _costs(kernel, duration_s, one.clock_mhz, system)
+            for kernel, duration_s in zip(recording.kernels, played.duration_s, strict=True)
+        ]
         raw = chakra.written(recording, played.start_s, played.duration_s, extra)
-        with replacing(folder / f"trace.{recording.rank}.et") as spare:
-            spare.write_bytes(raw)
+        outfile.write(flag, folder / f"trace.{recording.rank}.et", raw)
 
 
 def _astra_sim(folder: Path, ranks: int, system: System | None, clock_mhz: int | None) -> None:
@@ -126,7 +110,7 @@ def _astra_sim(folder: Path, ranks: int, system: System | None, clock_mhz: int |
         "latency": [latency * NS for latency in latencies],
     }
     text = "\n".join(f"{key}: {json.dumps(given)}" for key, given in network.items())
-    (folder / "network.yml").write_text(text + "\n")
+    files = {"network.yml": text}
     flops = system.bf16_tflops if system else 100.0
     described = {
         "scheduling-policy": "LIFO",
@@ -142,11 +126,12 @@ def _astra_sim(folder: Path, ranks: int, system: System | None, clock_mhz: int |
         "peak-perf": flops,
         "roofline-enabled": 0,  # kernels carry their durations
     }
-    (folder / "system.json").write_text(json.dumps(described, indent=1) + "\n")
-    (folder / "remote_memory.json").write_text('{"memory-type": "NO_MEMORY_EXPANSION"}\n')
+    files["system.json"] = json.dumps(described, indent=1)
+    files["remote_memory.json"] = '{"memory-type": "NO_MEMORY_EXPANSION"}'
     if system is not None and clock_mhz is not None:
-        power = component_power(system, clock_mhz)
-        (folder / "power.json").write_text(json.dumps(power, indent=1) + "\n")
+        files["power.json"] = json.dumps(component_power(system, clock_mhz), indent=1)
+    for name, content in files.items():
+        outfile.write("--astra-sim", folder / name, content + "\n")
 
 
 def component_power(system: System, clock_mhz: int) -> dict[str, Any]:
@@ -170,29 +155,23 @@ def component_power(system: System, clock_mhz: int) -> dict[str, Any]:
 
 def perfetto(
     recordings: Sequence[Recording], one: AtClock, system: System | None
-) -> dict[str, Any]:
+) -> list[timeline.Event]:
     """Trace events: a process per rank, a track per stream."""
-    events: list[dict[str, Any]] = []
+    events: list[timeline.Event] = []
     for recording, played in zip(recordings, one.played, strict=True):
-        rank = {"ph": "M", "pid": recording.rank}
-        events.append({**rank, "name": "process_name", "args": {"name": f"rank {recording.rank}"}})
+        rank = recording.rank
+        events.append(timeline.process(rank, f"rank {rank}"))
         streams = sorted({(k.device, k.stream) for k in recording.kernels})
         tracks = {lane: i for i, lane in enumerate(streams)}
         for (device, stream), track in tracks.items():
-            name = f"GPU {device} stream {stream}"
-            events.append({**rank, "name": "thread_name", "tid": track, "args": {"name": name}})
+            events += timeline.track(rank, track, f"GPU {device} stream {stream}")
         for kernel, start_s, duration_s in zip(
             recording.kernels, played.start_s, played.duration_s, strict=True
         ):
-            args: dict[str, Any] = {"clock_mhz": one.clock_mhz}
-            if system is not None and one.clock_mhz is not None:
-                watts = power_w(system, kernel.kind, one.clock_mhz)
-                args |= {"power_w": watts, "energy_j": watts * duration_s}
+            args = {"clock_mhz": None, **_costs(kernel, duration_s, one.clock_mhz, system)}
             if kernel.collective is not None and kernel.kind in NETWORK:
                 args["bytes"] = kernel.collective.size_bytes
-            events.append({
-                "name": kernel.name, "cat": kernel.kind, "ph": "X", "pid": recording.rank,
-                "tid": tracks[kernel.device, kernel.stream], "ts": start_s * MICRO,
-                "dur": duration_s * MICRO, "args": args,
-            })  # fmt: skip
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+            where = (rank, tracks[kernel.device, kernel.stream])
+            what = (kernel.name, kernel.kind)
+            events.append(timeline.stretch(where, what, start_s, duration_s, **args))
+    return events

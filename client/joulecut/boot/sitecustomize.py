@@ -1,14 +1,16 @@
 """First code of every Python process under `joulecut run`: loads the hooks, then the site's own.
 
 Only the package `joulecut` comes from its installation; nothing else there shadows the job's
-packages. What fails here must not stop the job.
+packages. What fails here must not stop the job, and is said once.
 """
 
-import contextlib
 import importlib.machinery
 import importlib.util
 import os
 import sys
+
+PYTHON_MIN = (3, 8)
+SAID = "JOULECUT_SAID"
 
 
 def _load_hooks() -> None:
@@ -34,6 +36,18 @@ def _run_own() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-with contextlib.suppress(Exception):
-    _load_hooks()
+def _say(why: str) -> None:
+    """In one process of a job: its children inherit the variable."""
+    if not os.environ.get(SAID):
+        os.environ[SAID] = "1"
+        sys.stderr.write(f"joulecut: this job's iterations are not reported: {why}\n")
+
+
+try:
+    if sys.version_info < PYTHON_MIN:
+        _say(f"Python {sys.version.split()[0]}; allowed: 3.8 or newer")
+    else:
+        _load_hooks()
+except Exception as error:
+    _say(f"{type(error).__name__}: {error}")
 _run_own()

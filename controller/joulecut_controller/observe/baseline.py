@@ -61,6 +61,11 @@ class Baseline:
         ratio = self.window.time_mean_s / self.first.time_mean_s
         return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
 
+    def _moved_work(self) -> float:
+        if self.window is None or self.first is None:
+            return 1.0
+        return work_over(self.window.operations_s, self.first.operations_s) or 1.0
+
     def measure(self, seen: Window, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
         baseline now. Too few to replace the one before update it.
@@ -91,6 +96,7 @@ class Baseline:
                 moving=moved,
                 pace_ratio=pace_ratio,
                 moved_ratio=self._moved_ratio(),
+                moved_work=self._moved_work(),
             )
         return replaces
 

@@ -1,9 +1,9 @@
 """Detects clock locks that other writers set on GPUs without a lease.
 
 Drivers do not report locks, and a baseline that mixes locked and default clocks is invalid.
-Evidence is the agent's report and the observed clock. The default clock of a GPU is the highest
-one observed at work without a lease, since a site may lock its own (`site_default`) below the
-card's highest. Pure and bounded.
+Evidence is the agent's report and the observed clock. The default clock of a GPU is the one
+observed at work without a lease, since a site may lock its own (`site_default`) below the card's
+highest. It follows slow changes, as of a room; a lock takes more at once. Pure and bounded.
 """
 
 import math
@@ -55,7 +55,10 @@ class _Gpu:
             self.held_mhz = mhz if self.unexplained >= READINGS else self.held_mhz
         elif self._is_steady() and not _above(self.default_mhz, min(self.newest_mhz)):
             self.held_mhz = 0
-            self.default_mhz = max(self.default_mhz, min(self.newest_mhz))
+            lowest_mhz = min(self.newest_mhz)
+            # A hot room takes clocks slowly, without a reason; a lock takes them at once.
+            follows = self.unexplained >= READINGS or not self.default_mhz
+            self.default_mhz = lowest_mhz if follows else max(self.default_mhz, lowest_mhz)
         self.odd = not explained and self._is_odd(mhz)
 
     def _is_steady(self) -> bool:

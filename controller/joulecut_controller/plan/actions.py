@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from joulecut_controller.plan.clock_reason import sentence_of
 from joulecut_controller.plan.plan import Action, verb_of
 from joulecut_controller.plan.planner import Choice
-from joulecut_controller.plan.timed_steps import Steps
 from joulecut_controller.view import JobState
 
 
@@ -19,6 +19,7 @@ def actions_for(job: JobState, choice: Choice, running: Mapping[str, int]) -> tu
         stage = row % len(job.placement.stages)
         default_mhz = choice.costs.default_mhz[row]
         clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[row]})
+        why = sentence_of(choice.reasons[row], marked=bool(choice.marks[row]))
         for uuid in uuids:
             steps = tuple(
                 replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
@@ -30,24 +31,16 @@ def actions_for(job: JobState, choice: Choice, running: Mapping[str, int]) -> tu
             )
             # The highest that a GPU needs within an iteration.
             asked_mhz = choice.costs.clock_of(uuid, clocks[-1])
-            span = _span(steps) if steps else ""
-            if marks:
-                span = f"{asked_mhz} to {min(one.clock_max_mhz for one in marks)} MHz by operation"
+            reason = why
             if len(clocks) == 1 and asked_mhz < clocks[-1]:
                 faster = 1.0 - choice.costs.ratios[uuid]
-                span = f"{faster:.1%} faster than its slowest GPU at {clocks[-1]} MHz"
+                reason = f"{faster:.1%} faster than its slowest GPU at {clocks[-1]} MHz; {why}"
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
             if steps or marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
-            reason = f"stage {stage} is busy {choice.busy_ratio[row]:.0%} of the iteration"
-            reason = f"{reason}; {span}" if span else reason
             actions.append(Action(uuid, stage, verb, clock_mhz, reason, steps, marks))
     return tuple(sorted(actions, key=lambda action: action.stage))
-
-
-def _span(steps: Steps) -> str:
-    return ", ".join(f"{step.clock_max_mhz} MHz from {step.offset_s:.3g} s" for step in steps)
 
 
 def release_actions(job: JobState, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:

@@ -33,9 +33,7 @@ GENERATION_MAX = 2**63 - 1  # what every store and language can carry
 class Authority:
     """Limits of this controller: epoch, lease length, and how old observations may be.
 
-    `generation_last` is the newest generation given to the job before; `problem` and `goal`
-    are what the plan answers. `reach_mhz` is set for a job without a profile: the lowest clock
-    that may be asked of each stage, one step below what was measured there.
+    `generation_last` is the newest generation given to the job before.
     """
 
     epoch: int
@@ -43,9 +41,6 @@ class Authority:
     ttl_s: float
     snapshot_age_max_s: float
     report_age_max_s: float
-    problem: Problem | None
-    goal: Goal | None
-    reach_mhz: tuple[int, ...] | None = None
 
 
 def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
@@ -64,20 +59,20 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
     if job is None:
         return "the job is not in the policy"
     return (
-        _evidence(job, authority)
+        _evidence(plan, job, authority)
         or _whole(plan, job)
         or _alone(job, view)
         or (_ours(plan, job, view) if plan.mode == "enforce" else "")
         or _reachable(plan, view, authority)
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
-        or (_marked(plan, job, view, authority) if plan.mode == "enforce" else "")
-        or next((why for action in locks if (why := _bounds(action, job, view, authority))), "")
-        or (_guessed(plan) if authority.reach_mhz else _sound(plan, job, authority, check))
+        or (_marked(plan, job, view) if plan.mode == "enforce" else "")
+        or next((why for one in locks if (why := _bounds(plan, one, job, view, authority))), "")
+        or (_guessed(plan) if plan.basis and plan.basis.reach_mhz else _sound(plan, job, check))
     )
 
 
-def _evidence(job: JobState, authority: Authority) -> str:
-    if job.policy.profile is None and authority.reach_mhz is None:
+def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
+    if job.policy.profile is None and not (plan.basis and plan.basis.reach_mhz):
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"
@@ -181,10 +176,11 @@ def _timed(plan: Plan, job: JobState, view: View) -> str:
     return ""
 
 
-def _marked(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
+def _marked(plan: Plan, job: JobState, view: View) -> str:
     """Whether clocks on marks are those of the plan or higher, operation by operation, and far
     enough apart for the measured set latency."""
-    if plan.granularity != "computation" or plan.solution is None or authority.problem is None:
+    problem = plan.basis.problem if plan.basis else None
+    if plan.granularity != "computation" or plan.solution is None or problem is None:
         return "clocks on marks without a plan per operation" if _any_marks(plan) else ""
     least_s = shortest_marked_s(job, view.gpus)
     if _any_marks(plan) and not plan.shortest_step_s >= least_s:
@@ -192,7 +188,7 @@ def _marked(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
             f"a clock is kept for {plan.shortest_step_s:.3g} s; the set latency allows "
             f"{least_s:.3g} s at least"
         )
-    graph, clocks = authority.problem.graph, plan.solution.clocks
+    graph, clocks = problem.graph, plan.solution.clocks
     nodes = {node.address: node for node in view.nodes}
     for action in plan.actions:
         gpu = view.gpus[action.uuid]
@@ -226,11 +222,20 @@ def _any_marks(plan: Plan) -> bool:
     return any(action.marks for action in plan.actions)
 
 
-def _bounds(action: Action, job: JobState, view: View, authority: Authority) -> str:
+def _bounds(plan: Plan, action: Action, job: JobState, view: View, authority: Authority) -> str:
     changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
     clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
-    found = (_bound(mhz, action, job, view, authority) for mhz in clocks if mhz is not None)
-    return next(filter(None, found), "")
+    asked = [mhz for mhz in clocks if mhz is not None]
+    broken = next(filter(None, (_bound(mhz, action, job, view, authority) for mhz in asked)), "")
+    reach = plan.basis.reach_mhz if plan.basis else None
+    lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
+    if not broken and (lowest_mhz is None or min(asked) < lowest_mhz):
+        gpu = view.gpus[action.uuid]
+        return (
+            f"GPU {gpu.place}: {min(asked)} MHz is below the lowest clock measured "
+            f"({lowest_mhz} MHz)"
+        )
+    return broken
 
 
 def _bound(clock_mhz: int, action: Action, job: JobState, view: View, authority: Authority) -> str:
@@ -238,8 +243,6 @@ def _bound(clock_mhz: int, action: Action, job: JobState, view: View, authority:
     site, held = gpu.description, _other_holder(gpu, job)
     stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
     floor_mhz = max(job.policy.clocks.min_mhz, site.clock_min_mhz)
-    reach = authority.reach_mhz
-    lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     broken = (
         (stale, "there is no current reading"),
         (not site.controllable, f"not controllable: {site.reason or 'no reason given'}"),
@@ -250,13 +253,8 @@ def _bound(clock_mhz: int, action: Action, job: JobState, view: View, authority:
             0 < site.clock_max_mhz < clock_mhz,
             f"{clock_mhz} MHz is above what the site allows",
         ),
-        (
-            lowest_mhz is None or clock_mhz < lowest_mhz,
-            f"{clock_mhz} MHz is below the lowest clock measured ({lowest_mhz} MHz)",
-        ),
     )
-    where = f"GPU {gpu.node}/{gpu.description.index}"
-    return next((f"{where}: {why}" for breaks, why in broken if breaks), "")
+    return next((f"GPU {gpu.place}: {why}" for breaks, why in broken if breaks), "")
 
 
 def _other_holder(gpu: GpuView, job: JobState) -> str:
@@ -276,11 +274,11 @@ def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
     return max(min(option.clock_mhz for option in options) for options in measured)
 
 
-def _sound(plan: Plan, job: JobState, authority: Authority, check: Check) -> str:
-    forecast, solution = plan.forecast, plan.solution
+def _sound(plan: Plan, job: JobState, check: Check) -> str:
+    forecast, solution, basis = plan.forecast, plan.solution, plan.basis
     if forecast is None or solution is None or plan.deadline_s is None:
         return "the plan has no forecast"
-    if authority.problem is None or authority.goal is None:
+    if basis is None or basis.problem is None or basis.goal is None:
         return "the plan answers no question"
     figures = (forecast.iteration_time_s, forecast.energy_j, forecast.gap_ratio, plan.deadline_s)
     if not all(math.isfinite(figure) for figure in figures) or forecast.energy_j <= 0:
@@ -293,7 +291,7 @@ def _sound(plan: Plan, job: JobState, authority: Authority, check: Check) -> str
             f"deadline of {plan.deadline_s:.6g} s"
         )
     return _beside(forecast, solution, moved_ratio(job)) or next(
-        iter(check(authority.problem, authority.goal, solution)), ""
+        iter(check(basis.problem, basis.goal, solution)), ""
     )
 
 

@@ -6,13 +6,22 @@ Dry run, page, command line, audit log, metrics and tests all show this object.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
+from joulecut_engine.optimize.clock_steps import ClockStep
+from joulecut_engine.optimize.problem import (
+    TWO_CHANGES,
+    ChangeLimits,
+    Goal,
+    Problem,
+    Solution,
+)
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
 Verb = Literal["hold", "lower", "raise", "clear"]
+# What a lower clock would break: the deadline; the lowest clock measured and allowed; the dwell;
+# nothing, but it takes more energy. Or nothing at all: within the gap of the search.
+Binding = Literal["deadline", "floor", "dwell", "energy", "gap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,25 @@ class Action:
         """The lowest clock of an iteration."""
         changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
         return min((step.clock_max_mhz for step in changes), default=self.clock_mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReason:
+    """Why a stage has its clock in one stretch of the iteration, and no lower one.
+
+    `pipelines` are the replicas it is of, all where empty. Any operation of the stretch may take
+    `slack_s` longer before the iteration does. Steps are of one iteration of the whole job.
+    """
+
+    stage: int
+    pipelines: tuple[int, ...]
+    offset_s: float
+    clock_mhz: int
+    slack_s: float
+    lower: ClockStep | None
+    higher: ClockStep | None
+    binds: Binding
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +115,26 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True)
+class Basis:
+    """What a plan of clocks answers. The guard checks the plan against it.
+
+    A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
+    that may be asked of each stage, one step below what was measured there.
+    """
+
+    problem: Problem | None = None
+    goal: Goal | None = None
+    limits: ChangeLimits = TWO_CHANGES
+    reach_mhz: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """A decision for one job. `actions` empty means: no change, and `reason` says why.
 
-    `generation` comes from one controller-wide counter; `parent` is the generation this
-    plan replaces (0: default clocks). `refused` is the guard's reason; such a plan is published
-    but never applied.
+    `generation` comes from one controller-wide counter (0: not numbered yet); `parent` is the
+    generation this plan replaces (0: default clocks). `refused` is the guard's reason; such a plan
+    is published but never applied. `basis` ends with the guard: a published plan keeps none.
     """
 
     job: str
@@ -111,30 +153,12 @@ class Plan:
     granularity_why: str = ""  # why it is none of the finer ones; empty where it is the finest
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
     resumption: Resumption | None = None  # of a plan that was solved for and is enforced
+    basis: Basis | None = field(default=None, compare=False, repr=False)
+    clock_reasons: tuple[ClockReason, ...] = ()  # by stage; empty for a step of learning
 
     @property
     def changes_nothing(self) -> bool:
         return not self.actions or bool(self.refused)
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A plan before it has a number, made from the planner's choice or from a trial.
-
-    `problem` and `goal` are what the solver answered; a trial has `reach_mhz`, the lowest clock
-    allowed by stage, instead.
-    """
-
-    clocks: tuple[int | None, ...]
-    actions: tuple[Action, ...]
-    forecast: Forecast
-    deadline_s: float
-    solution: Solution | None = None
-    problem: Problem | None = None
-    goal: Goal | None = None
-    reach_mhz: tuple[int, ...] | None = None
-    rung: Rung = field(default_factory=Rung)
-    shortest_step_s: float = 0.0
 
 
 def verb_of(

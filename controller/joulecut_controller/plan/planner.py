@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from joulecut_controller.learn.advice import Advice
+from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
 from joulecut_controller.plan.evaluation import (
@@ -39,7 +40,7 @@ from joulecut_controller.plan.pace import (
     moved_ratio,
     surely_above,
 )
-from joulecut_controller.plan.plan import Draft, Forecast
+from joulecut_controller.plan.plan import ClockReason, Forecast, Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
@@ -73,7 +74,7 @@ class Choice:
     deadline_s: float
     forecast: Forecast
     solution: Solution
-    busy_ratio: tuple[float, ...]  # by stage
+    reasons: tuple[tuple[ClockReason, ...], ...]  # by stage, as the costs' graph counts them
     steps: tuple[Steps, ...]  # by stage, in measured seconds; empty where a GPU keeps its clock
     marks: tuple[Marks, ...]  # by stage, of granularity `computation`, in place of `steps`
     shortest_step_s: float  # between two changes of one GPU; 0 without any
@@ -92,7 +93,7 @@ class Decision:
     state: PlannerState
     choice: Choice | None = None
     late: bool = False
-    trial: Draft | None = None  # of a job without a profile, in place of a choice
+    trial: Plan | None = None  # of a job without a profile, in place of a choice
     advice: Advice | None = None
 
     @property
@@ -317,7 +318,7 @@ def _compare(
     lowered only after the dwell.
     """
     costs = comparison.costs
-    new = tuple(option.clock_mhz for option in answer.clocks)
+    new = solved = tuple(option.clock_mhz for option in answer.clocks)
     held = state.clocks or default_clocks(costs)
     before: Evaluation | None = comparison.default
     if state.clocks is not None:
@@ -354,6 +355,7 @@ def _compare(
         assert after is not None
         answer = as_solution(answer, after, comparison)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
+    min_mhz = inputs.job.policy.clocks.min_mhz
     choice = Choice(
         clocks=new,
         costs=costs,
@@ -363,7 +365,7 @@ def _compare(
         comparison=comparison,
         before=before,
         solution=answer,
-        busy_ratio=tuple(busy_s / after.iteration_time_s for busy_s in after.busy_s),
+        reasons=clock_reasons(comparison, after, min_mhz, held_back=new != solved),
         steps=steps,
         marks=marks,
         shortest_step_s=shortest_step_s,

@@ -6,6 +6,7 @@ other languages stop at them.
 
 import math
 from collections import defaultdict
+from dataclasses import asdict
 from typing import Any
 
 from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
@@ -43,6 +44,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             | _steps(action)
             for action in plan.actions
         ],
+        "clock_reasons": [_known(asdict(one)) for one in plan.clock_reasons],
         "forecast": plan.forecast and _forecast(plan.forecast),
         "solution": plan.solution and _solution(plan.solution),
     }
@@ -70,22 +72,12 @@ def _steps(action: Action) -> dict[str, Any]:
 
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
-    return {
-        "iteration_time_s": _finite(forecast.iteration_time_s),
-        "energy_j": _finite(forecast.energy_j),
-        "baseline_time_s": _finite(forecast.baseline_time_s),
-        "baseline_energy_j": _finite(forecast.baseline_energy_j),
-        "lower_bound_j": _finite(forecast.lower_bound_j),
-        "gap_ratio": _finite(forecast.gap_ratio),
+    made: dict[str, Any] = _known(asdict(forecast))
+    del made["saved_by_granularity"], made["work"]
+    return made | {
         "saved_ratio": _finite(forecast.saved_ratio) if forecast.baseline_energy_j else None,
         "slowdown_ratio": _finite(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
-        "saved_ratio_by_granularity": {
-            granularity: _finite(saved) for granularity, saved in forecast.saved_by_granularity
-        },
-        "intrinsic_bloat_w": _finite(forecast.intrinsic_bloat_w),
-        "extrinsic_bloat_w": _finite(forecast.extrinsic_bloat_w),
-        "variability_bloat_w": _finite(forecast.variability_bloat_w),
-        "constant_s": _finite(forecast.constant_s),
+        "saved_ratio_by_granularity": _known(dict(forecast.saved_by_granularity)),
     }
 
 
@@ -122,6 +114,15 @@ def _solution(solution: Solution) -> dict[str, Any]:
             for clock_mhz, options in sorted(at.items())
         ],
     }
+
+
+def _known(value: Any) -> Any:
+    """Plain values all the way down, without numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _known(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_known(one) for one in value]
+    return _finite(value) if isinstance(value, float) else value
 
 
 def _finite(value: float | None) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
 from joulecut_controller.plan.own_clocks import own_clock_unmodelled
-from joulecut_controller.plan.plan import Action, Draft, Forecast, verb_of
+from joulecut_controller.plan.plan import Action, Basis, Forecast, Plan, verb_of
 from joulecut_controller.view import JobState
 
 UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be
@@ -17,7 +17,7 @@ UNBOUNDED_GAP = 1.0  # nothing is known about how good the best plan would be
 
 def trial_of(
     job: JobState, facts: ExplorerInput, advice: Advice, running: Mapping[str, int]
-) -> Draft | None:
+) -> Plan | None:
     """Clocks to run for at least a window; None where the advice has no change or no figures."""
     figures = (advice.time_s, advice.energy_j, advice.baseline_time_s, advice.baseline_energy_j)
     time_s, energy_j, base_s, base_j = figures
@@ -44,9 +44,15 @@ def trial_of(
             actions.append(Action(uuid, stage, verb, clock_mhz, reason))
     if all(action.verb == "hold" for action in actions):
         return None
-    return Draft(
-        clocks=tuple(action.clock_mhz for action in actions),
+    return Plan(
+        job=job.policy.name,
+        generation=0,
+        parent=0,
+        mode=job.policy.mode,
+        granularity="gpu",
         actions=tuple(actions),
+        reason=advice.reason,
+        made_at_unix_s=0.0,
         forecast=Forecast(
             iteration_time_s=time_s,
             energy_j=width * energy_j,
@@ -56,5 +62,5 @@ def trial_of(
             gap_ratio=UNBOUNDED_GAP,
         ),
         deadline_s=advice.deadline_s,
-        reach_mhz=reach_mhz,
+        basis=Basis(reach_mhz=reach_mhz),
     )

@@ -138,7 +138,7 @@ class Verify:
         default="0%",
         takes="0%, or 0.1% to 50%",
         meaning="share of time at default clocks, to measure the saving "
-        "([hold-outs](holdouts.md#hold-outs)); not with `cluster.power_budget_w`",
+        "([hold-outs](savings.md#hold-outs)); not with `cluster.power_budget_w`",
     )
     window_s: float = key(
         duration(above_zero=True),
@@ -222,8 +222,8 @@ class OptIn:
         flag,
         False,
         takes="`true`, `false`",
-        meaning="whether jobs may [opt in](opt-in.md) by themselves. An entry with it and without "
-        "a `match` is a template for every job that names it",
+        meaning="whether jobs may [opt in](#jobs-that-opt-in-by-themselves) by themselves. An "
+        "entry with it and without a `match` is a template for every job that names it",
     )
     max_slowdown: float | None = key(
         SLOWDOWN,

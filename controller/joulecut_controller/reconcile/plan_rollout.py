@@ -6,12 +6,13 @@ state that follows is kept here; the next decision starts from it.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import chain
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import actions_for, release_actions
 from joulecut_controller.plan.earlier import clock_runs, rests_on
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.plan import Draft, Forecast, Plan, Resumption
+from joulecut_controller.plan.plan import Basis, Forecast, Plan, Resumption
 from joulecut_controller.plan.planner import Choice, Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
@@ -22,25 +23,31 @@ from joulecut_controller.view import JobState, View
 from joulecut_wire.errors import JoulecutError
 
 
-def draft_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Draft | None:
-    """None where the decision asks for no clocks. `running` maps the job's GPUs to the clock that
-    their lease allows (0: none).
+def plan_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Plan | None:
+    """The plan of a decision, not yet numbered; None where it asks for no clocks. `running` maps
+    the job's GPUs to the clock that their lease allows (0: none).
     """
     if decision.trial is not None:
         return decision.trial
     choice = decision.choice
     if decision.verdict != "change" or choice is None:
         return None
-    return Draft(
-        clocks=choice.clocks,
+    return Plan(
+        job=job.policy.name,
+        generation=0,
+        parent=0,
+        mode=job.policy.mode,
+        granularity=choice.rung.granularity,
         actions=actions_for(job, choice, running),
-        forecast=choice.forecast,
+        reason=decision.reason,
+        made_at_unix_s=0.0,
         deadline_s=choice.deadline_s,
+        forecast=choice.forecast,
         solution=choice.solution,
-        problem=choice.costs.problem,
-        goal=choice.goal,
-        rung=choice.rung,
+        granularity_why=choice.rung.why,
         shortest_step_s=choice.shortest_step_s,
+        basis=Basis(choice.costs.problem, choice.goal, choice.rung.limits),
+        clock_reasons=tuple(chain(*choice.reasons)),
     )
 
 
@@ -97,14 +104,14 @@ class PlanRollout:
         self._stands_for = job.policy if decision.verdict != "default" else None
         try:
             self._log_lateness(decision, job)
-            draft = draft_of(decision, job, inputs.running)
-            if draft is None:
-                await self._apply_no_draft(decision, job)
+            plan = plan_of(decision, job, inputs.running)
+            if plan is None:
+                await self._apply_none(decision, job)
             else:
                 limit_s = observation.job.placement.silence_limit_s
-                authority = self._authority(draft, ttl_s, limit_s)
+                authority = self._authority(ttl_s, limit_s)
                 await self._change(
-                    draft,
+                    plan,
                     decision,
                     observation=observation,
                     view=view,
@@ -141,7 +148,7 @@ class PlanRollout:
         self._applied_plan.complete(self.decision)
         await in_thread(self._context.store.keep_plan, self.decision)
 
-    async def _apply_no_draft(self, decision: Decision, job: JobState) -> None:
+    async def _apply_none(self, decision: Decision, job: JobState) -> None:
         """Default clocks, or nothing new."""
         if decision.verdict == "default" and self._applied_plan.holding:
             await self._restore(decision.reason, job)
@@ -164,21 +171,18 @@ class PlanRollout:
             )
         self._late = decision.late
 
-    def _authority(self, draft: Draft, ttl_s: float, report_age_max_s: float) -> Authority:
+    def _authority(self, ttl_s: float, report_age_max_s: float) -> Authority:
         return Authority(
             epoch=self._context.epoch,
             generation_last=self._applied_plan.generation_last,
             ttl_s=ttl_s,
             snapshot_age_max_s=self._context.stale_s,
             report_age_max_s=report_age_max_s,
-            problem=draft.problem,
-            goal=draft.goal,
-            reach_mhz=draft.reach_mhz,
         )
 
     async def _change(
         self,
-        draft: Draft,
+        plan: Plan,
         decision: Decision,
         *,
         observation: JobObservation,
@@ -187,22 +191,18 @@ class PlanRollout:
         before: PlannerState,
         parent: int,
     ) -> None:
-        """Guards the draft, numbers it, logs it and, in mode enforce, applies it. `parent` is the
+        """Guards the plan, numbers it, logs it and, in mode enforce, applies it. `parent` is the
         plan of an earlier term that it goes on with; 0: none.
         """
         job = observation.job
         context, mode, reason = self._context, job.policy.mode, decision.reason
         plan = replace(
-            self._no_change(reason, job),
+            plan,
             generation=self._applied_plan.generation_last + 1,
             parent=self._applied_plan.generation or parent,
-            actions=draft.actions,
-            deadline_s=draft.deadline_s,
-            forecast=draft.forecast,
-            solution=draft.solution,
-            granularity=draft.rung.granularity,
-            granularity_why=draft.rung.why,
-            shortest_step_s=draft.shortest_step_s,
+            reason=reason,
+            made_at_unix_s=context.unix_s(),
+            granularity_asked=self._granularity,
         )
         why = refusal(plan, view, authority, context.check)
         if decision.choice and mode == "enforce" and why:  # the clocks before still run
@@ -212,16 +212,17 @@ class PlanRollout:
             # The clocks in force are too slow, and those that would mend it must not be set.
             await self._restore(f"late, and the next plan is refused: {why}", job)
             return
-        if why and self._refused_as == (draft.clocks, why):
+        if why and self._refused_as == (_asked(plan), why):
             self.sentence = f"refused: {why}"
             return
         plan = replace(plan, generation=await in_thread(context.store.next_generation))
         if mode == "enforce":
-            plan = replace(plan, resumption=_resumption(draft, observation))
-        plan = replace(plan, refused=why or refusal(plan, view, authority, context.check))
+            plan = replace(plan, resumption=_resumption(plan, observation))
+        why = why or refusal(plan, view, authority, context.check)
+        plan = replace(plan, refused=why, basis=None)
         await in_thread(context.audit.plan, plan)
         self.decision = plan
-        self._refused_as = (draft.clocks, why) if why else ()
+        self._refused_as = (_asked(plan), why) if why else ()
         done = "enforced" if mode == "enforce" else f"{mode}ed"
         self.action = f"plan {plan.generation} {done}: {reason}"
         if decision.choice:
@@ -273,14 +274,21 @@ class PlanRollout:
         )
 
 
-def _resumption(draft: Draft, observation: JobObservation) -> Resumption | None:
+def _asked(plan: Plan) -> tuple[int | None, ...]:
+    """The clocks of a plan: by operation where it was solved for, else by GPU."""
+    if plan.solution is not None:
+        return tuple(option.clock_mhz for option in plan.solution.clocks)
+    return tuple(action.clock_mhz for action in plan.actions)
+
+
+def _resumption(plan: Plan, observation: JobObservation) -> Resumption | None:
     """None for a trial, whose clocks only its own measurements explain."""
-    job, problem = observation.job, draft.problem
-    if problem is None or draft.solution is None:
+    job, basis = observation.job, plan.basis
+    if basis is None or basis.problem is None or plan.solution is None:
         return None
-    clocks = tuple(option.clock_mhz for option in draft.solution.clocks)
+    clocks = tuple(option.clock_mhz for option in plan.solution.clocks)
     return Resumption(
         rests_on(job.policy, observation.shape, job.running),
-        clock_runs(problem.graph.order, clocks),
-        draft.rung.limits,
+        clock_runs(basis.problem.graph.order, clocks),
+        basis.limits,
     )

@@ -50,9 +50,13 @@ def teach(
 ) -> Errors:
     """Passes the fresh loads to the estimator. Errors are taken before it learns. Of many replicas
     of a stage some are taken, others at the next `turn`.
+
+    What all operations have in common since the first baseline is the job's and not a clock's:
+    samples of both sides would contradict each other. Nothing is taken from a pace that moved
+    until default clocks show which.
     """
-    pipeline, profile = job.policy.pipeline, job.policy.profile
-    if profile is None or pipeline is None or job.placement.complaint:
+    pipeline, profile, drift = job.policy.pipeline, job.policy.profile, job.measured.drift
+    if profile is None or pipeline is None or job.placement.complaint or drift.shift_ratio != 1.0:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
     fresh = _in_turn([load for load in new.loads if not _mixed(gpus.get(load.uuid))], turn)
@@ -64,7 +68,12 @@ def teach(
     weight = min(float(new.loaded), SAMPLE_WEIGHT_MAX)
     known_of = {load.uuid: _predicted(job, load, work_of[load.stage], estimator) for load in fresh}
     ratios_of = {
-        load.uuid: _time_ratios(load, work_of[load.stage], known_of[load.uuid], pipeline)
+        load.uuid: {
+            key: ratio / drift.moved_work
+            for key, ratio in _time_ratios(
+                load, work_of[load.stage], known_of[load.uuid], pipeline
+            ).items()
+        }
         for load in fresh
     }
     common = _common_work(job.measured.current, new.loaded, ratios_of)

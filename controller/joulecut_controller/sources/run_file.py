@@ -120,7 +120,16 @@ class RunFile:
 def read(path: Path, take: Take | None = None) -> RunFile:
     """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
     take = take or user_file.read
-    document = parse(take(path, FILE_BYTES_MAX), str(path))
+    return of_document(parse(take(path, FILE_BYTES_MAX), str(path)), path, take)
+
+
+def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
+    """The same of what a program gives in place of a file. Raises BadInput with the key."""
+    return of_document(Document(name, given, {}), Path())
+
+
+def of_document(document: Document, path: Path, take: Take = user_file.read) -> RunFile:
+    """As `read`; files are relative to `path`."""
     keys: FileKeys = read_section(document, FileKeys, document.data)
     run = read_run(document, ("run",), keys.run)
     architecture = read_model(document, path, keys.model, run.sequence, take)

@@ -171,6 +171,8 @@ SAVING = Answer(
     days=NUMBER,
     reason=TEXT,
 )
+# What one clock step costs an iteration of the whole job, predicted.
+_STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
 PLAN = Answer(
     "Plan",
     job=TEXT,
@@ -187,6 +189,19 @@ PLAN = Answer(
     made_at_unix_s=NUMBER,
     deadline_s=NUMBER,
     actions=listed(Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)),
+    clock_reasons=listed(
+        Answer(
+            stage=COUNT,
+            pipelines=listed(COUNT),
+            offset_s=NUMBER,
+            clock_mhz=CLOCK,
+            slack_s=NUMBER,
+            binds=TEXT,
+            text=TEXT,
+            lower=_STEP,
+            higher=_STEP,
+        )
+    ),
     forecast=maybe(OBJECT),
     solution=maybe(OBJECT),
 )

@@ -9,6 +9,8 @@ Machine code is renewed when its own module changes, not when another does: so n
 function calls one of another module.
 """
 
+import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
@@ -19,6 +21,15 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _compiled: list[Any] = []
+
+# numba looks for scipy's BLAS once, which takes 0.3 s to load. No inner loop multiplies matrices,
+# so what is not loaded yet is not found.
+if "scipy.linalg" not in sys.modules:
+    sys.modules["scipy.linalg"] = cast("Any", None)
+    try:
+        importlib.import_module("numba.np.arraymath")
+    finally:
+        del sys.modules["scipy.linalg"]
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli import figures, plot
-from joulecut_cli.chart import Bar, Chart, Curve, Mark
+from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure
 from joulecut_engine.optimize.problem import Solution
 from joulecut_engine.optimize.solver import frontier
 from joulecut_lab.compare.contest import LATE, Outcome
@@ -213,14 +213,11 @@ def draw(path: Path, outcome: Outcome) -> None:
     rows.append(plot.Row("bound", "line", ("lower bound: nothing lies below", *[""] * 5)))
     head = ("", "iteration", "slower", "energy", "saving", "gap")
     about = "One iteration, one GPU per stage; predicted from the profile, not measured."
-    plot.write(
-        path,
-        chart,
-        head,
-        rows,
-        [about, *late(outcome), *late_there(outcome), *notes(outcome)],
-        bars=_bars(outcome),
-    )
+    drawn = [frontier_figure(chart, legend=path.suffix == ".png")]
+    if outcome.setting.stragglers:
+        drawn.append(_bars(outcome))
+    remarks = [about, *late(outcome), *late_there(outcome), *notes(outcome)]
+    plot.write(path, title, drawn, (head, rows), remarks)
 
 
 def _curve(found: tuple[Solution, ...]) -> Curve:
@@ -234,10 +231,8 @@ def _mark(entry: Entry) -> Mark:
     return Mark(entry.name, entry.plan.time_s, entry.plan.energy_j, entry.style, shape)
 
 
-def _bars(outcome: Outcome) -> plot.Bars | None:
+def _bars(outcome: Outcome) -> Any:
     setting = outcome.setting
-    if not setting.stragglers:
-        return None
     against_j = outcome.baseline_cluster_j()
     bars = tuple(
         Bar(
@@ -253,4 +248,4 @@ def _bars(outcome: Outcome) -> plot.Bars | None:
         if entry.plan is not None and entry.style != "base"
     )
     title = f"saving of {setting.pipelines} pipelines while one is a straggler, %"
-    return title, tuple(f"straggler x{factor:g}" for factor in setting.stragglers), bars
+    return bars_figure(title, [f"straggler x{factor:g}" for factor in setting.stragglers], bars)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_cli.chart import PAGE, figure, style, svg
+from joulecut_engine.chart import PAGE, figure, style, svg
 from joulecut_lab.study.evaluate import OURS, Result
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, curves, frontier, saving

@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 
 from joulecut_cli import figures
-from joulecut_cli.chart import palette, require
 from joulecut_cli.outfile import replacing
+from joulecut_cli.plot import require
+from joulecut_engine.chart import palette
 from joulecut_lab.study import charts
 from joulecut_lab.study.charts import SERIES, Panel, panel_html
 from joulecut_lab.study.evaluate import PlainForest, Result, evaluate

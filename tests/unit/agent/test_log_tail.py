@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from joulecut_agent import config
-from joulecut_agent.jobs.log_tail import LogSource, LogTail
+from joulecut_agent.jobs.log_line import LogSource
+from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.rate_source import Fault, Submission
 from joulecut_wire.errors import BadInput
 

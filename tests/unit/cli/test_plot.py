@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jobs import write_job
 
-from joulecut_cli.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure, svg, view
 from joulecut_cli.main import dispatch
+from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure, svg, view
 from joulecut_wire.errors import BadInput, Unavailable
 
 SVG = "{http://www.w3.org/2000/svg}"

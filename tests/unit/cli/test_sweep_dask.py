@@ -68,7 +68,7 @@ def test_a_cluster_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     path.write_text(SWEEP)
     said = subprocess.run(
         [sys.executable, "-m", "joulecut_cli.main", "model", "sweep", str(path),
-         "--scheduler", "tcp://127.0.0.1:1"],
+         "--dask", "tcp://127.0.0.1:1"],
         capture_output=True, check=False,
     )  # fmt: skip
     assert said.returncode == 1

@@ -5,6 +5,7 @@ The real packages run in `tests/long`-marked tests, where they are installed.
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+import joulecut
+from joulecut import Reporter
+from joulecut.recorder import REPLACED_STEPS, IterationRecorder
 from joulecut_wire.messages import IterationReport, PipelineShape
 from joulecut_wire.reports import decode
 
@@ -93,17 +97,19 @@ class Job:
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
 
-    def run(self, script: str, *command: str, **env: str) -> list[IterationReport]:
+    def run(
+        self, script: str, *command: str, python: str = sys.executable, said: str = "", **env: str
+    ) -> list[IterationReport]:
         (self.home / "train.py").write_text(textwrap.dedent(script))
         done = subprocess.run(
-            [*command, sys.executable, str(self.home / "train.py")],
+            [*command, python, str(self.home / "train.py")],
             env={
                 **os.environ, "JOULECUT_SOCKET": str(self.path), "JOULECUT_UUID": "GPU-x",
                 "JOULECUT_JOB": "demo", "PYTHONPATH": str(self.home), **env,
             },
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
-        assert (done.returncode, done.stderr) == (0, "")
+        assert (done.returncode, done.stderr) == (0, said)
         return self.heard()
 
     def heard(self) -> list[IterationReport]:
@@ -148,6 +154,84 @@ def test_one_line_before_or_after_the_framework(job: Job, where: str) -> None:
     imports, rest = SCRIPT.split("stage = ", 1)
     script = line + SCRIPT if where == "first" else f"{imports}{line}stage = {rest}"
     _check(job.run(script))
+
+
+def test_a_job_with_an_older_python_reports_all_the_same(job: Job) -> None:
+    """PyPy of Debian 12 is Python 3.9."""
+    python = shutil.which("pypy3") or pytest.skip("no pypy3")
+    _check(job.run(SCRIPT, JOULECUT, "run", "--", python=python))
+
+
+def test_hooks_that_cannot_be_loaded_are_said_once(job: Job) -> None:
+    broken = job.home / "broken" / "joulecut"
+    shutil.copytree(Path(joulecut.__file__).parent, broken)
+    (broken / "recorder.py").write_text("import no_such_module\n")
+    script = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', ''], check=True)\n"
+    line = (
+        "joulecut: this job's iterations are not reported: ModuleNotFoundError: "
+        "No module named 'no_such_module'\n"
+    )
+    path = f"{broken / 'boot'}{os.pathsep}{job.home}"
+    assert job.run(script + SCRIPT, said=line, PYTHONPATH=path) == []
+
+
+class Optimizer:
+    """A name for the recorder."""
+
+
+def _recorder(monkeypatch: pytest.MonkeyPatch) -> tuple[IterationRecorder, list[int]]:
+    """With the numbers that it reports."""
+    monkeypatch.setenv("JOULECUT_UUID", "GPU-x")
+    told: list[int] = []
+
+    class Told(Reporter):
+        def iteration(self, number: int, *_: object, **__: object) -> bool:
+            told.append(number)
+            return True
+
+    return IterationRecorder(Told), told
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_job_whose_optimizer_is_replaced_goes_on(
+    monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    recorder, told = _recorder(monkeypatch)
+    warm_up, main = Optimizer(), Optimizer()
+    for _ in range(4):
+        recorder.optimizer(warm_up)
+    assert len(told) == 3
+    if not kept:
+        del warm_up
+    for _ in range(40):
+        recorder.optimizer(main)
+    assert len(told) == 3 + (40 - REPLACED_STEPS if kept else 39)
+
+
+def test_a_critic_that_steps_more_often_ends_no_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder, told = _recorder(monkeypatch)
+    generator, critic = Optimizer(), Optimizer()
+    for _ in range(10):
+        recorder.optimizer(generator)
+        for _ in range(5):
+            recorder.optimizer(critic)
+    assert len(told) == 9
+
+
+def test_every_schedule_of_torch_has_a_name(job: Job) -> None:
+    for kind, name in (
+        ("ScheduleInterleavedZeroBubble", "zb-h1"), ("ScheduleLoopedBFS", "looped-bfs"),
+        ("Schedule1F1B", "1f1b"),
+    ):  # fmt: skip
+        text = SCHEDULES.replace(
+            "Schedule1F1B(PipelineScheduleSingle)", f"{kind}(PipelineScheduleSingle)"
+        )
+        (job.home / "torch/distributed/pipelining/schedules.py").write_text(text)
+        imported = SCRIPT.replace("import Schedule1F1B", f"import {kind}")
+        own = f"class Mine({kind}):\n    pass\nschedule = Mine(stage, 2)"
+        script = imported.replace("schedule = Schedule1F1B(stage, 2)", own)
+        shapes = {report.shape for report in job.run(script, JOULECUT, "run", "--")}
+        assert shapes == {PipelineShape(name, 4, 2)}
 
 
 def test_the_sites_own_first_code_still_runs(job: Job) -> None:

@@ -80,6 +80,14 @@ class Job:
         return {"a": view("a", a), "b": view("b", b)}
 
 
+def test_a_room_that_takes_clocks_slowly_is_no_lock() -> None:
+    """A step of the boost clock each half minute, far beyond what a lock may hide in."""
+    job = Job()
+    for mhz in range(FREE_MHZ, LOCKED_MHZ, -15):
+        job.foreign_mhz = mhz
+        assert job.looks(30).external_lock == ""
+
+
 def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     job = Job()
     before = job.looks(20).baseline

@@ -15,7 +15,7 @@ from worlds import World
 from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.marked_steps import Marks
-from joulecut_controller.plan.plan import Action, Plan
+from joulecut_controller.plan.plan import Action, Basis, Plan
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
@@ -81,6 +81,7 @@ def good() -> tuple[Plan, View, Authority]:
         deadline_s=choice.deadline_s,
         forecast=choice.forecast,
         solution=choice.solution,
+        basis=Basis(choice.costs.problem, choice.goal),
     )
     authority = Authority(
         epoch=5,
@@ -88,8 +89,6 @@ def good() -> tuple[Plan, View, Authority]:
         ttl_s=3.0,
         snapshot_age_max_s=3.0,
         report_age_max_s=5.0,
-        problem=choice.costs.problem,
-        goal=choice.goal,
     )
     return plan, view, authority
 
@@ -241,7 +240,7 @@ SPOILS: dict[str, Spoil] = {
         a,
     ),
     "no forecast": lambda p, v, a: (replace(p, forecast=None), v, a),
-    "answers no question": lambda p, v, a: (p, v, replace(a, goal=None)),
+    "answers no question": lambda p, v, a: (replace(p, basis=None), v, a),
     "absurd": lambda p, v, a: (
         replace(p, forecast=p.forecast and replace(p.forecast, gap_ratio=0.9)),
         v,
@@ -333,8 +332,8 @@ def good_timed() -> tuple[Plan, View, Authority]:
         deadline_s=choice.deadline_s,
         forecast=choice.forecast,
         solution=choice.solution,
+        basis=Basis(choice.costs.problem, choice.goal),
     )
-    authority = replace(authority, problem=choice.costs.problem, goal=choice.goal)
     return plan, inputs.view, authority
 
 
@@ -363,8 +362,8 @@ def good_marked() -> tuple[Plan, View, Authority]:
         forecast=choice.forecast,
         solution=choice.solution,
         shortest_step_s=choice.shortest_step_s,
+        basis=Basis(choice.costs.problem, choice.goal),
     )
-    authority = replace(authority, problem=choice.costs.problem, goal=choice.goal)
     return plan, inputs.view, authority
 
 

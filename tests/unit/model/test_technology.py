@@ -3,6 +3,7 @@
 import pytest
 
 from joulecut_engine.model.catalogue import SYSTEMS
+from joulecut_engine.model.post_dennard import SYSTEM, formats, gains
 from joulecut_engine.model.technology import (
     INSTRUCTIONS,
     OPERATIONS,
@@ -42,3 +43,22 @@ def test_effective_energy_falls_with_the_layer() -> None:
     assert found == sorted(found, reverse=True)
     peak = system.power_cap_w / system.bf16_tflops  # pJ per FLOP of the data sheet
     assert peak < found[-1] < 3.0 * peak
+
+
+def test_power_by_format_is_its_rate_times_its_energies() -> None:
+    found = {one.name: one for one in formats()}
+    split = power_check()
+    bf16 = found["bf16"]
+    assert bf16.tflops * bf16.arithmetic_pj == pytest.approx(split.arithmetic_w)
+    assert bf16.tflops * bf16.instruction_pj == pytest.approx(split.instructions_w)
+    hbm_w = bf16.tflops * bf16.memory_pj
+    assert bf16.residual_w == pytest.approx(split.data_movement_w - hbm_w)
+    for one in found.values():
+        assert one.tflops * one.memory_pj == pytest.approx(hbm_w)  # HBM at its full rate
+        bits_per_s = SYSTEM.hbm_gb_s * 8e9
+        assert one.residual_pj_per_bit * 1e-12 * bits_per_s == pytest.approx(one.residual_w)
+
+
+def test_gains_are_near_what_is_published() -> None:
+    for one in gains():
+        assert 0.9 < one.factor / one.published < 1.5

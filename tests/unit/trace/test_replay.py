@@ -69,6 +69,18 @@ def test_at_its_own_clock_the_replay_is_the_recording() -> None:
         _same(recording, played)
 
 
+def test_a_kernel_that_starts_within_its_launch_call_keeps_its_place() -> None:
+    """Times of a profiler count from 1970 or from the boot: a start at 0 is 54 years early."""
+    long_call = {**_launch(1.7e15, 1), "dur": 20.0}
+    recording = _recorded([
+        long_call, _gpu("gemm", 7, 1.7e15 + 5, 100.0, 1), _launch(1.7e15 + 30, 2),
+        _gpu("gemm", 20, 1.7e15 + 40, 10.0, 2),
+    ])  # fmt: skip
+    (played,) = replay([recording], lambda _: 1.0)
+    assert played.span_s == pytest.approx(recording.span_s)
+    assert played.span_s == pytest.approx(100 * US, rel=0.01)
+
+
 def test_slower_compute_delays_what_follows_and_hides_more_network() -> None:
     recording = _recorded(_step())
     slow = replay([recording], lambda k: 1.0 if "all" in k.kind else 2.0)[0]

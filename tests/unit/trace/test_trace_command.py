@@ -57,19 +57,31 @@ def _run(*words: str) -> Any:
 
 
 def test_classes_times_and_energy(traces: list[str]) -> None:
-    found = _run(*traces, "--system", "a100-sxm-80gb", "--clock", "1410", "--replay", "1065")
+    found = _run(*traces, "--system", "a100-sxm-80gb", "--clock", "1140", "--replay", "900")
     recorded, slow = found["clocks"]
     assert found["ranks"] == 2
     assert recorded["class_s"]["matmul"] == pytest.approx(OPERATIONS * GEMM_US * 1e-6)
     assert recorded["class_s"]["all-reduce"] == pytest.approx(OPERATIONS * RING_US * 1e-6)
     assert recorded["exposed_communication_s"] == pytest.approx(RING_US * 1e-6, rel=0.01)
     matmul_s = slow["class_s"]["matmul"]
-    assert matmul_s == pytest.approx(recorded["class_s"]["matmul"] * (0.1 + 0.9 * 1410 / 1065))
+    assert matmul_s == pytest.approx(recorded["class_s"]["matmul"] * (0.1 + 0.9 * 1140 / 900))
     assert slow["class_s"]["all-reduce"] == pytest.approx(recorded["class_s"]["all-reduce"])
     assert slow["iteration_time_s"] > recorded["iteration_time_s"]
     for kind, seconds in slow["class_s"].items():
         watts = recorded["class_j"][kind] / recorded["class_s"][kind]
         assert slow["class_j"][kind] / seconds <= watts * (1.0 + 1e-9)
+
+
+def test_a_replay_starts_from_the_clock_that_the_limit_left(traces: list[str]) -> None:
+    """Recorded at 1,980 MHz an H100 was at its 700 W, so locks above what it held change nothing,
+    and no lock below draws more energy for the same products."""
+    found = _run(*traces, "--system", "h100-sxm", "--clock", "1980", "--replay", "1900,1530,1200")
+    recorded, above, near, low = found["clocks"]
+    assert above["class_s"]["matmul"] == pytest.approx(recorded["class_s"]["matmul"], rel=1e-3)
+    assert above["energy_j"] == pytest.approx(recorded["energy_j"], rel=1e-3)
+    assert near["class_s"]["matmul"] < 1.2 * recorded["class_s"]["matmul"]
+    assert low["class_s"]["matmul"] > near["class_s"]["matmul"]
+    assert low["energy_j"] < near["energy_j"] <= recorded["energy_j"]
 
 
 def test_a_second_clock_measures_what_each_class_takes_from_it(
@@ -114,6 +126,18 @@ def test_the_files_of_other_tools(traces: list[str], tmp_path: Path) -> None:
                    "run: {gpus: 16, tensor: 8, global_batch: 32}\n")  # fmt: skip
     said = commands.run("model", str(run), "--json")
     assert said.returncode == 0, said.stderr
+
+
+@pytest.mark.parametrize(("cut", "said"), [(0.0, "apart"), (1.7e15, "0.1")])
+def test_times_of_two_clocks_are_refused(tmp_path: Path, cut: float, said: str) -> None:
+    """A kernel stamped 0 beside others of 2023; and the same events, all of 2023."""
+    events = [_kernel("gemm", 7, cut, 100.0), _kernel("gemm", 20, 1.7e15 + 60, 40.0)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    done = commands.run("model", "trace", str(path))
+    assert done.returncode == (2 if said == "apart" else 0)
+    assert said in (done.stderr or done.stdout)
+    assert done.stderr.count("\n") == done.returncode // 2
 
 
 def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_path: Path) -> None:

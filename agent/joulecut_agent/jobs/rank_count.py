@@ -1,0 +1,145 @@
+"""Ranks of each job that are heard against those that run on this node, and sources that disagree.
+
+A rank is a GPU that a process computes on. Where some ranks of a job report and others do not, one
+variable is missing most likely; where two sources report for one GPU, they must say the same time.
+Both are faults that the job's owner sees.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from joulecut_agent.jobs.rate_source import OTLP, POWER, REPORT
+from joulecut_wire.messages import IterationReport, ReportFault
+
+HEARD_S, HEARD_ITERATIONS = 60.0, 8.0  # a rank is heard so long after its last report
+SILENT_S = 30.0  # ranks of one job report first within some iterations of each other
+AGREE_RATIO = 1.1  # between the times of two sources; hooks and logs differ by less
+REPORTS_MIN = 8  # of each source before they are compared
+WEIGHT = 0.25  # of the newest time in the mean
+REMEDY = {
+    OTLP: "all: MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks (docs/integrations.md)",
+    REPORT: "all: joulecut run -- COMMAND on each node, or a Reporter in each rank",
+}
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The reports of one source for one GPU."""
+
+    job: str
+    first_s: float
+    until_s: float
+    mean_s: float
+    reports: int = 0
+    world: int = 0  # ranks of the job as it says itself; 0: it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """GPUs of one job on this node."""
+
+    heard: frozenset[str]
+    running: frozenset[str]
+    source: str  # of the rank that was heard first
+    since_s: float
+
+
+class RankCount:
+    """`scheduled` returns the job that a scheduler gave a GPU to, or "", `users` the users
+    of its processes. Any thread.
+    """
+
+    def __init__(
+        self, uuids: Callable[[], Collection[str]], scheduled: Callable[[str], str],
+        users: Callable[[str], Collection[int]],
+    ) -> None:  # fmt: skip
+        self._uuids, self._scheduled, self._users = uuids, scheduled, users
+        self._lock = threading.Lock()
+        self._heard: dict[tuple[str, str], _Heard] = {}  # by GPU and source
+
+    def heard(self, report: IterationReport, now_s: float) -> None:
+        key, shape = (report.uuid, report.source or REPORT), report.shape
+        until_s = now_s + max(HEARD_S, HEARD_ITERATIONS * report.duration_s)
+        with self._lock:
+            one = self._heard.get(key)
+            if one is None or one.job != report.job or one.until_s < now_s:
+                one = self._heard[key] = _Heard(report.job, now_s, until_s, report.duration_s)
+            one.until_s, one.reports = until_s, one.reports + 1
+            one.mean_s += WEIGHT * (report.duration_s - one.mean_s)
+            if shape:
+                one.world = shape.stages * shape.tensor_parallel * shape.data_parallel
+
+    def counts(self, now_s: float) -> dict[str, Ranks]:
+        """By job, for those of which at least one rank is heard."""
+        by_gpu = self._live(now_s)
+        heard, entries = defaultdict[str, set[str]](set), defaultdict[str, list[_Heard]](list)
+        source: dict[str, str] = {}
+        for uuid, ones in by_gpu.items():
+            for its_source, one in sorted(ones.items(), key=lambda pair: pair[1].first_s):
+                job = self._scheduled(uuid) or one.job
+                heard[job].add(uuid)
+                entries[job].append(one)
+                source.setdefault(job, its_source)
+        found = {}
+        for job, uuids in heard.items():
+            silent = self._silent(job, uuids, by_gpu, max(one.world for one in entries[job]))
+            since_s = min(one.first_s for one in entries[job])
+            running = frozenset(uuids | silent)
+            found[job] = Ranks(frozenset(uuids), running, source[job], since_s)
+        return found
+
+    def _silent(
+        self, job: str, heard: set[str], by_gpu: Collection[str], world: int
+    ) -> set[str]:  # fmt: skip
+        """GPUs that the job computes on and does not report for.
+
+        Without a scheduler: those of the same user, as many as the job says that it has.
+        """
+        busy = {uuid: set(self._users(uuid)) for uuid in self._uuids() if uuid not in by_gpu}
+        given = {uuid for uuid in heard if self._scheduled(uuid) == job}
+        if given:
+            return {uuid for uuid, users in busy.items() if users and self._scheduled(uuid) == job}
+        if world <= len(heard):
+            return set()
+        mine = {user for uuid in heard for user in self._users(uuid)}
+        same = [uuid for uuid, users in busy.items() if users & mine and not self._scheduled(uuid)]
+        return set(sorted(same)[: world - len(heard)])
+
+    def faults(self, now_s: float | None = None) -> tuple[ReportFault, ...]:
+        """What the owners of jobs should know."""
+        now_s = time.monotonic() if now_s is None else now_s
+        return (*self._missing(now_s), *self._contradictions(now_s))
+
+    def _missing(self, now_s: float) -> Iterator[ReportFault]:
+        for job, ranks in self.counts(now_s).items():
+            missing = ranks.running - ranks.heard
+            if missing and ranks.source in REMEDY and now_s - ranks.since_s >= SILENT_S:
+                what = f"{len(ranks.heard)} of {len(ranks.running)} ranks export"
+                text = f"{what}; allowed: {REMEDY[ranks.source]}"
+                uuids = tuple(sorted(missing))
+                yield ReportFault(job, uuids, ranks.source, text, len(missing))
+
+    def _contradictions(self, now_s: float) -> Iterator[ReportFault]:
+        for uuid, ones in self._live(now_s).items():
+            known = sorted(
+                (one.mean_s, name) for name, one in ones.items() if one.reports >= REPORTS_MIN
+            )
+            if len(known) > 1 and known[-1][0] > AGREE_RATIO * known[0][0]:
+                (short_s, short), (long_s, long) = known[0], known[-1]
+                what = f"{short} says {short_s:.4g} s an iteration, {long} {long_s:.4g} s"
+                text = f"{what}; allowed: one source, or the same iterations in both"
+                job = self._scheduled(uuid) or ones[short].job
+                yield ReportFault(job, (uuid,), short, text, 1)
+
+    def _live(self, now_s: float) -> Mapping[str, dict[str, _Heard]]:
+        """By GPU and source."""
+        found = defaultdict[str, dict[str, _Heard]](dict)
+        with self._lock:
+            self._heard = {key: one for key, one in self._heard.items() if now_s < one.until_s}
+            for (uuid, source), one in self._heard.items():
+                if source != POWER:
+                    found[uuid][source] = one
+        return found

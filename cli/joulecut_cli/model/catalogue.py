@@ -1,0 +1,152 @@
+"""`joulecut model catalogue` and `technology`: the model's numbers, and where each comes from."""
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+from math import prod
+from typing import Any
+
+from joulecut_cli import figures
+from joulecut_cli.model.shown import large
+from joulecut_engine.model import post_dennard, technology
+from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
+from joulecut_wire.command import FINE
+from joulecut_wire.errors import BadInput
+
+RESIDUAL = "residual: of the limit less idle power; below 0: the figures explain too much"
+CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
+
+
+def show(options: Namespace) -> int:
+    """All names, or one entry with its sources. Raises BadInput."""
+    name: str | None = options.name
+    if name is None:
+        print("\n".join(_all()))
+    elif name in SYSTEMS:
+        told = sources_of(name)
+        rows = [
+            [key, f"{number:g}", told.get(key, "the model's default")]
+            for key, number in asdict(SYSTEMS[name]).items()
+            if key != "name"
+        ]
+        print("\n".join(figures.table(["key", "value", "source"], rows, frozenset({"value"}))))
+    elif name in ARCHITECTURES:
+        model = ARCHITECTURES[name]
+        given = {k: v for k, v in asdict(model).items() if v and k != "name"}
+        print(f"{name}: {large(model.parameters)} parameters")
+        print("{" + ", ".join(f"{k}: {str(v).lower()}" for k, v in given.items()) + "}")
+    else:
+        raise BadInput(f'"{name}"', "not in the catalogue", "see joulecut model catalogue")
+    return FINE
+
+
+def _all() -> list[str]:
+    head = ["system", "node", "GPUs", "TFLOP/s", "memory", "limit"]
+    rows = [
+        [e.system.name, e.node, str(e.system.gpus_per_node), f"{e.system.bf16_tflops:g}",
+         f"{e.system.hbm_bytes / 1e9:g} GB", f"{e.system.power_cap_w:g} W"]
+        for e in ENTRIES
+    ]  # fmt: skip
+    models = [[m.name, large(m.parameters), large(m.active_parameters), str(m.layers),
+               str(m.hidden)] for m in ARCHITECTURES.values()]  # fmt: skip
+    names = ["model", "parameters", "per token", "layers", "hidden"]
+    return [
+        *figures.table(head, rows, frozenset(head[2:])),
+        "",
+        *figures.table(names, models, frozenset(names[1:])),
+    ]
+
+
+def technologies(options: Namespace) -> int:
+    """Energy per operation and bit."""
+    lines = [json.dumps(_technology_json(), indent=1)] if options.json else _technology_text()
+    print(*lines, sep="\n")
+    return FINE
+
+
+def _technology_json() -> dict[str, Any]:
+    check = technology.power_check()
+    return {
+        "operations": [asdict(one) for one in technology.OPERATIONS],
+        "links": [asdict(one) for one in technology.LINKS],
+        "instruction_overhead": {
+            one.name: {"arithmetic_pj": one.arithmetic_pj, "overhead": one.overhead}
+            for one in technology.INSTRUCTIONS
+        },
+        "power_check": {**asdict(check), "data_movement_w": check.data_movement_w},
+        "formats": [
+            {
+                **asdict(one),
+                "power_w": one.power_w,
+                "residual_w": one.residual_w,
+                "residual_pj_per_bit": one.residual_pj_per_bit,
+            }
+            for one in post_dennard.formats()
+        ],
+        "gains": [asdict(one) for one in post_dennard.gains()],
+        "generations": [asdict(one) for one in technology.generations()],
+        "effective_pj_per_flop": {
+            card: {
+                str(width): technology.effective_pj(SYSTEMS[card], width)
+                for width in technology.WIDTHS
+            }
+            for card in CARDS
+        },
+    }
+
+
+def _technology_text() -> list[str]:
+    head = ["operation", "process", "pJ", "source"]
+    rows = [[o.what, f"{o.nm} nm", f"{o.pj:g}", o.source] for o in technology.OPERATIONS]
+    lines = figures.table(head, rows, frozenset(head[1:3]))
+    head = ["link", "pJ/bit", "source"]
+    rows = [[o.what, f"{o.pj_per_bit:.3g}", o.source] for o in technology.LINKS]
+    lines += ["", *figures.table(head, rows, frozenset(head[1:2]))]
+    head = ["instruction", "does", "arithmetic", "overhead"]
+    rows = [[i.name, i.what, f"{i.arithmetic_pj:g} pJ", f"{i.overhead * 100:.0f} %"]
+            for i in technology.INSTRUCTIONS]  # fmt: skip
+    lines += ["", *figures.table(head, rows, frozenset(head[2:]))]
+    lines.append(f"source: {technology.DALLY}")
+    for block in (_formats, _gains, _generations, _effective):
+        lines += ["", *block()]
+    return lines
+
+
+def _formats() -> list[str]:
+    head = ["a100-sxm-80gb at its peak", "TFLOP/s", "arithmetic", "instruction", "HBM",
+            "p = f (e_op + e_mem)", "residual", "pJ/bit"]  # fmt: skip
+    rows = [
+        [one.name, f"{one.tflops:g}",
+         *(f"{pj:.3g} pJ" for pj in (one.arithmetic_pj, one.instruction_pj, one.memory_pj)),
+         figures.watts(one.power_w), figures.watts(one.residual_w),
+         f"{one.residual_pj_per_bit:.1f}"]
+        for one in post_dennard.formats()
+    ]  # fmt: skip
+    return [*figures.table(head, rows, frozenset(head[1:])), RESIDUAL]
+
+
+def _gains() -> list[str]:
+    head = ["gain of a decade", "by", "these tables", "published"]
+    chain = post_dennard.gains()
+    rows = [[one.what, one.how, f"x {one.factor:.1f}", f"x {one.published:g}"] for one in chain]
+    whole, told = prod(one.factor for one in chain), prod(one.published for one in chain)
+    rows.append(["together", "", f"x {whole:,.0f}", f"x {told:,.0f}"])
+    return [*figures.table(head, rows, frozenset(head[2:])), f"source: {post_dennard.HOT_CHIPS}"]
+
+
+def _generations() -> list[str]:
+    head = ["generation", "TFLOP/J", "gain"]
+    rows = [
+        [g.system, f"{g.tflops_per_w:.2f}", figures.NONE if g.gain is None else f"x {g.gain:.2f}"]
+        for g in technology.generations()
+    ]
+    return figures.table(head, rows, frozenset(head[1:]))
+
+
+def _effective() -> list[str]:
+    head = ["pJ per FLOP by layer width", *map(str, technology.WIDTHS)]
+    rows = [
+        [card, *(f"{technology.effective_pj(SYSTEMS[card], w):.3g}" for w in technology.WIDTHS)]
+        for card in CARDS
+    ]
+    return figures.table(head, rows, frozenset(head[1:]))

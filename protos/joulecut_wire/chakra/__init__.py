@@ -1,0 +1,1 @@
+"""The published schema of Chakra execution traces, generated from et_def.proto by `make proto`."""

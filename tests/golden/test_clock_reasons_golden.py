@@ -1,0 +1,55 @@
+"""The reasons for clocks that plans of the planner give, as operators read them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from golden_text import same_as_golden
+from job_states import changed
+from planning import case_of, costs_of, seen, view_of, with_baseline
+from worlds import World
+
+from joulecut_controller.plan.actions import actions_for
+from joulecut_controller.plan.plan import Binding
+from joulecut_controller.plan.planner import decide
+from joulecut_controller.plan.planning_input import PlannerState
+from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.policy.policy import ClockPolicy
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.optimize.solver import Solver
+
+KEPT = Path(__file__).parent / "clock_reasons"
+
+
+@pytest.mark.parametrize(
+    ("name", "slowdown", "clocks", "sibling", "binds"),
+    [
+        ("no-slowdown", 0.0, ClockPolicy("gpu"), 1.0, {"deadline"}),
+        ("changes", 0.0, ClockPolicy("changes"), 1.0, {"deadline"}),
+        ("two-percent", 0.02, ClockPolicy("gpu"), 1.0, {"deadline"}),
+        ("any-slowdown", 2.0, ClockPolicy("gpu"), 1.0, {"energy"}),
+        ("floor", 0.5, ClockPolicy("gpu", min_mhz=1290), 1.0, {"floor"}),
+        ("straggler", 0.0, ClockPolicy("gpu"), 1.1, {"deadline"}),
+    ],
+)
+def test_reasons_of(
+    name: str, slowdown: float, clocks: ClockPolicy, sibling: float, binds: set[Binding]
+) -> None:
+    world = World(stages=4, microbatches=24, scale=1.0, timed=name == "changes")
+    world.history = [(float(n), 1.0, {}) for n in range(4)]
+    view = view_of(world, world.now_s)
+    job = seen(world, slowdown)
+    job = changed(job, policy=replace(job.policy, clocks=clocks))
+    estimator = OnlineEstimator({world.job: world.profile()})
+    job = with_baseline(job, costs_of(job, view, estimator))
+    assert job.measured.baseline is not None
+    if sibling > 1.0:
+        job = changed(job, peer_iteration_time_s=sibling * job.measured.baseline.time_mean_s)
+    inputs = replace(case_of(job, view), granularity=clocks.granularity)
+    decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
+    choice = decision.choice
+    assert choice is not None, decision.reason
+    assert {one.binds for row in choice.reasons for one in row} == binds
+    actions = actions_for(job, choice, {})
+    lines = (f"{one.stage} {one.verb} {one.clock_mhz}: {one.reason}" for one in actions)
+    same_as_golden(KEPT / f"{name}.txt", "\n".join([decision.reason, *lines]))

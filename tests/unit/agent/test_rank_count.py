@@ -1,0 +1,87 @@
+"""Ranks heard against ranks running, and sources of one GPU that disagree."""
+
+import pytest
+
+from joulecut_agent.jobs.rank_count import HEARD_S, REPORTS_MIN, SILENT_S, RankCount
+from joulecut_agent.jobs.rate_source import LOG, OTLP, POWER
+from joulecut_wire.messages import IterationReport, PipelineShape
+
+GPUS = tuple(f"GPU-{i}" for i in range(8))
+
+
+class Node:
+    """Eight GPUs, each with a process of user 1000, of the Slurm job where it is named."""
+
+    def __init__(self, scheduled: str = "") -> None:
+        self.scheduled = dict.fromkeys(GPUS, scheduled)
+        self.users = {uuid: {1000} for uuid in GPUS}
+        self.ranks = RankCount(lambda: GPUS, self.scheduled.__getitem__, self.users.__getitem__)
+
+    def hear(
+        self, uuid: str, at_s: float = 0.0, *, source: str = "", duration_s: float = 1.0,
+        world: int = 8, count: int = 1,
+    ) -> None:  # fmt: skip
+        shape = PipelineShape("", world, 0)
+        for i in range(count):
+            report = IterationReport("gpt", uuid, 0, i, duration_s, source=source, shape=shape)
+            self.ranks.heard(report, at_s)
+
+    def said(self, at_s: float) -> list[str]:
+        return [f"{fault.job}: {fault.text}" for fault in self.ranks.faults(at_s)]
+
+
+@pytest.mark.parametrize("scheduled", ["slurm:7", ""])
+def test_one_of_eight_ranks_is_said_with_the_variable(scheduled: str) -> None:
+    node = Node(scheduled)
+    node.hear("GPU-7", source=OTLP)
+    assert not node.said(SILENT_S - 1.0), "the others may be on their way"
+    (line,) = node.said(SILENT_S)
+    assert line.startswith(f"{scheduled or 'gpt'}: 1 of 8 ranks export")
+    assert "MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks" in line
+    for uuid in GPUS:
+        node.hear(uuid, SILENT_S, source=OTLP)
+    assert not node.said(SILENT_S)
+    (ranks,) = node.ranks.counts(SILENT_S).values()
+    assert ranks.heard == ranks.running == set(GPUS)
+
+
+def test_a_gpu_without_a_process_or_of_another_job_is_no_rank() -> None:
+    node = Node("slurm:7")
+    node.users["GPU-0"] = set()
+    node.scheduled["GPU-1"] = "slurm:8"
+    for uuid in GPUS[2:]:
+        node.hear(uuid)
+    assert not node.said(SILENT_S)
+
+
+def test_without_a_scheduler_only_as_many_ranks_are_missing_as_the_job_has() -> None:
+    node = Node()
+    node.hear("GPU-0", world=1)
+    assert not node.said(SILENT_S), "the others may be other jobs of this user"
+    node.hear("GPU-0", world=4)
+    assert "1 of 4 ranks" in node.said(SILENT_S)[0]
+    node.users = {uuid: {1001} for uuid in GPUS}
+    node.ranks = RankCount(lambda: GPUS, node.scheduled.__getitem__, node.users.__getitem__)
+    node.users["GPU-0"] = {1000}
+    node.hear("GPU-0", world=4)
+    assert not node.said(SILENT_S), "processes of another user"
+
+
+def test_a_job_that_ended_is_forgotten() -> None:
+    node = Node("slurm:7")
+    node.hear("GPU-0")
+    assert node.ranks.counts(HEARD_S - 1.0)
+    assert not node.ranks.counts(HEARD_S)
+    assert not node.said(HEARD_S)
+
+
+def test_sources_that_disagree_are_said() -> None:
+    node = Node("slurm:7")
+    for uuid in GPUS:
+        node.hear(uuid, duration_s=0.5, count=REPORTS_MIN)
+        node.hear(uuid, duration_s=0.52, source=LOG, count=REPORTS_MIN)
+        node.hear(uuid, duration_s=0.9, source=POWER, count=REPORTS_MIN)
+    assert not node.said(SILENT_S), "4 % apart; an estimate counts only where nothing else does"
+    node.hear("GPU-3", duration_s=4.0, source=LOG, count=3 * REPORTS_MIN)
+    (line,) = node.said(SILENT_S)
+    assert line.startswith("slurm:7: report says 0.5 s an iteration, log 3.9")
