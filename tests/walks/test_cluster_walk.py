@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 HERE = Path(__file__).parent
-STEPS, STEPS_NIGHTLY = 5_000, 200_000  # a minute, and forty, of a processor
+STEPS, STEPS_NIGHTLY = 3_000, 200_000  # half a minute, and forty, of a processor
 CONTRACT = {
     "gpus": {"n0": ["a", "b"], "n3": ["z"]},
     "protected": ["n0"],
