@@ -5,7 +5,7 @@
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-long  walks of processes, failover, torch, rendering, documented commands
 #   make nightly  what is too long for CI: more frameworks, longer walks
-#   make walks   random walks of real processes, judged from outside   [SEED=N] [STEPS=5000]
+#   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
@@ -65,6 +65,7 @@ test-long: setup-dev debian torch producers
 	@$(PYTEST) -m long $(ARGS)
 
 walks: setup-dev
+	@$(BIN)/python tests/walks/cluster_walk.py --steps $(or $(STEPS),5000) $(if $(SEED),--seed $(SEED))
 	@$(BIN)/python tests/walks --steps $$(( $(or $(STEPS),5000) / 5 )) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 torch: $(VENV)/dev.done

@@ -9,6 +9,8 @@ from typing import Any
 
 Event = dict[str, Any]
 MEMORY_MIB_MAX = 250.0  # of growth, from the end of the first settling on
+MEASURED_S = 45.0  # a baseline of 30 iterations, or a window of 12, at default clocks
+REVOKED_S = 2.0  # a look a second, and a command that is under way
 RELOAD_S = 2.0  # besides two intervals, for limits after a driver reload
 
 
@@ -16,19 +18,23 @@ def violations(events: Iterable[Event], contract: Event) -> list[str]:
     """What was broken, in order; empty for a good walk. The contract has `gpus` (UUIDs by node),
     `protected` (nodes that no lie may reach), `budget_w`, `interval_s`.
     """
-    judge = _Judge(contract)
+    judge = Judge(contract)
     for event in events:
         getattr(judge, event["what"])(event)
     return judge.found
 
 
-class _Judge:
+class Judge:
+    """Looks at one event after the other; `found` is what was broken."""
+
     def __init__(self, contract: Event) -> None:
         self.found: list[str] = []
         self._gpus = {node: set(uuids) for node, uuids in contract["gpus"].items()}
         self._protected = set(contract["protected"])
         self._budget_w, self._interval_s = contract["budget_w"], contract["interval_s"]
-        self._starts, self._calm = 0, False
+        self._ttl_s = contract["ttl_s"]
+        self._starts, self._calm, self._revoked_s = 0, False, -float("inf")
+        self._held_s = 0.0
         self._memory_mib: dict[int, float] = {}
         self._excused_s = float("inf")  # limits may exceed the budget until then
 
@@ -51,14 +57,31 @@ class _Judge:
             self._excused_s = event["at_s"]
 
     def command(self, event: Event) -> None:
-        """A command reached a node: `epoch`, `uuids`, `clear`."""
+        """A command reached a node: `epoch`, `uuids`, `clear` with its `reason`."""
         strange = set(event["uuids"]) - self._gpus[event["node"]]
         if strange and event["node"] in self._protected:
             self._break(event, f"{event['node']} is told of GPUs that it has not: {strange}")
         if event["epoch"] > self._starts:
             self._break(event, f"epoch {event['epoch']} after {self._starts} starts")
-        if self._calm and event["clear"] and event["node"] in self._protected:
-            self._break(event, f"{event['node']} is cleared while others lie")
+        others = self._gpus.keys() - self._protected
+        wrong = event["clear"] and any(name in event["reason"] for name in others)
+        if self._calm and wrong and event["node"] in self._protected:
+            self._break(event, f"{event['node']} is cleared: {event['reason']}")
+
+    def sent(self, event: Event) -> None:
+        """A controller sent a command: whether it `leads`, and the `ttl_s` of the lease."""
+        if not event["leads"] and event["at_s"] > self._revoked_s + REVOKED_S:
+            self._break(event, f"{event['node']} is sent a command by one that does not lead")
+        if not 0.0 <= event["ttl_s"] <= self._ttl_s:
+            self._break(event, f"a lease of {event['ttl_s']} s, {self._ttl_s:g} s allowed")
+
+    def revoked(self, event: Event) -> None:
+        """The leader lock was taken from its holder, who hears of it at its next look."""
+        self._revoked_s = event["at_s"]
+
+    def crashed(self, event: Event) -> None:
+        """A part of a controller ended by an error that nobody took: `text`."""
+        self._break(event, f"a part of a controller ended: {event['text']}")
 
     def expired(self, event: Event) -> None:
         """A lease on a node ran out."""
@@ -75,7 +98,14 @@ class _Judge:
         self._excused_s = max(self._excused_s, allowed_s)
 
     def limits(self, event: Event) -> None:
-        """Power limits of the protected nodes together: `sum_w`."""
+        """Power limits of the honest nodes together: `sum_w`; and whether the job of the protected
+        ones is `held` by a plan. It may be at default clocks to be measured.
+        """
+        if not self._calm or event["held"]:
+            self._held_s = event["at_s"]
+        elif event["at_s"] > self._held_s + MEASURED_S:
+            self._break(event, f"the job is not held for {MEASURED_S:g} s while others lie")
+            self._held_s = event["at_s"]
         if self._calm and event["at_s"] > self._excused_s and event["sum_w"] > self._budget_w:
             self._break(event, f"limits of {event['sum_w']:g} W, {self._budget_w:g} W allowed")
 

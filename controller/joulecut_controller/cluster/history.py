@@ -228,8 +228,8 @@ def _to_json(values: Mapping[str, Values]) -> str:
 def _from_json(text: str) -> dict[str, Values]:
     """Rows of another length (of a version with other fields) are left out."""
     try:
-        found = json.loads(text)
-    except ValueError:
+        found = json.loads(text, parse_int=float)
+    except (ValueError, RecursionError):
         return {}
     kept: dict[str, Values] = {}
     for job, values in found.items() if isinstance(found, dict) else ():

@@ -165,5 +165,5 @@ def _read(text: str) -> Mapping[str, tuple[str, str]]:
         return {
             uuid: (str(address), str(node)) for uuid, (address, node) in json.loads(text).items()
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         return {}

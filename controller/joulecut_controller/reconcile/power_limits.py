@@ -464,7 +464,7 @@ def _read(content: str) -> dict[str, _Limit]:
     try:
         return {
             uuid: _Limit(*(float(one[key]) for key in ("found_w", "set_w", "bound_w")))
-            for uuid, one in json.loads(content).items()
+            for uuid, one in json.loads(content, parse_int=float).items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
