@@ -9,6 +9,7 @@
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
+#   make tables  rewrites docs/tables-*.md: runs and frontiers beside other systems, minutes
 #   make docs    rewrites the generated documents
 #   make docs-site  the documents as a site with search, in build/site
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
@@ -23,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long nightly walks torch producers bench mutants golden docs docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-long nightly walks torch producers bench tables mutants golden docs docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -87,6 +88,11 @@ check: $(VENV)/dev.done
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
 	@for file in benchmarks/*.py; do echo; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+tables: setup-dev
+	@tools/setup bench "$(PYTHON)" "$(VENV)"
+	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out docs/tables-models.md
+	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out docs/tables-frontiers.md
 
 mutants: setup-dev
 	@$(BIN)/python tools/mutants/run $(ARGS)
