@@ -4,10 +4,12 @@
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-long  walks of processes, failover, torch, rendering, documented commands
+#   make nightly  what is too long for CI: more frameworks, longer walks
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
+#   make tables  rewrites docs/tables-*.md: runs and frontiers beside other systems, minutes
 #   make docs    rewrites the generated documents
 #   make docs-site  the documents as a site with search, in build/site
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
@@ -22,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long walks torch bench mutants golden docs docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-long nightly walks torch producers bench tables mutants golden docs docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -58,7 +60,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 test: setup-dev debian
 	@$(PYTEST) $(ARGS)
 
-test-long: setup-dev debian torch
+test-long: setup-dev debian torch producers
 	@$(PYTEST) -m long $(ARGS)
 
 walks: setup-dev
@@ -67,6 +69,12 @@ walks: setup-dev
 
 torch: $(VENV)/dev.done
 	@tools/setup torch "$(PYTHON)" "$(VENV)"
+
+producers: torch
+	@tools/setup producers "$(PYTHON)" "$(VENV)"
+
+nightly: setup-dev debian producers
+	@$(PYTEST) -m nightly $(ARGS)
 
 check: $(VENV)/dev.done
 	@$(BIN)/ruff format --check .
@@ -81,6 +89,11 @@ check: $(VENV)/dev.done
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
 	@for file in benchmarks/*.py; do echo; echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+tables: setup-dev
+	@tools/setup bench "$(PYTHON)" "$(VENV)"
+	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out docs/tables-models.md
+	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out docs/tables-frontiers.md
 
 mutants: setup-dev
 	@$(BIN)/python tools/mutants/run $(ARGS)

@@ -341,7 +341,9 @@ def main() -> int:
         large()
         return 0
     loaded = timed(warm_up)
-    text = [f"# Solver, {time.strftime('%Y-%m-%d')}", "", machine(), ""]
+    made = f"benchmarks/solver.py{' --quick' * options.quick} --only {options.only}"
+    text = [f"# Solver, {time.strftime('%Y-%m-%d')}", "", f"Made by `python {made}`.", ""]
+    text += [machine(), ""]
     text.append(f"Machine code loaded in {loaded.wall_s:.1f} s (compiled, if there was none).")
     print("\n".join(text), flush=True)
     for name in options.only.split(","):

@@ -92,7 +92,7 @@ def test_a_sweep_is_that_of_the_command(tmp_path: Path) -> None:
     )  # fmt: skip
     front = found.front.to_pandas()
     assert list(front["energy_j"]) == [one["energy_j"] for one in theirs["pareto"]]
-    assert set(front["recompute"]) <= {"none", "selective", "full"}
+    assert set(front["recompute"]) <= {"none", "selective", "pointwise", "full"}
     assert steps[-1][0] == steps[-1][1]
     found.plot(tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")

@@ -21,33 +21,7 @@ SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 
 
 def power_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
-    """Watts of one GPU. Never above the limit."""
-    return min(system.power_cap_w, _asked_w(system, kind, clock_mhz))
-
-
-def held_mhz(
-    system: System, seconds: Callable[[float], Mapping[KernelClass, float]], clock_mhz: float
-) -> float:
-    """The clock at or below `clock_mhz` where the kernels' mean power meets the limit; `seconds` of
-    each class depend on the clock. A card averages over milliseconds, so gaps do not count.
-    """
-
-    def within(mhz: float) -> bool:
-        found = seconds(mhz)
-        joules = sum(time_s * _asked_w(system, kind, mhz) for kind, time_s in found.items())
-        return joules <= system.power_cap_w * sum(found.values())
-
-    low, high = min(system.clock_min_mhz, clock_mhz), clock_mhz
-    if within(high):
-        return high
-    for _ in range(SEARCH_STEPS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if within(middle) else (low, middle)
-    return low
-
-
-def _asked_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
-    """What a kernel would draw without a limit."""
+    """Watts of one GPU; at the clock of `held_mhz` their mean is within the limit."""
     power, clock = power_of(system), np.array(float(clock_mhz))
     stream_w = system.hbm_gb_s * 1e9 * system.hbm_efficiency * BITS * power.hbm_bit_j
     watts = power.idle_w
@@ -60,6 +34,32 @@ def _asked_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
         watts += float(power.waiting_over_idle_w(clock))
         watts += 0.0 if kind in NETWORK else stream_w
     return watts
+
+
+def limited_w(system: System, kind: KernelClass, clock_mhz: float) -> float:
+    """The same of a long kernel alone: never above the limit."""
+    return min(system.power_cap_w, power_w(system, kind, clock_mhz))
+
+
+def held_mhz(
+    system: System, seconds: Callable[[float], Mapping[KernelClass, float]], clock_mhz: float
+) -> float:
+    """The clock at or below `clock_mhz` where the kernels' mean power meets the limit; `seconds` of
+    each class depend on the clock. A card averages over milliseconds, so gaps do not count.
+    """
+
+    def within(mhz: float) -> bool:
+        found = seconds(mhz)
+        joules = sum(time_s * power_w(system, kind, mhz) for kind, time_s in found.items())
+        return joules <= system.power_cap_w * sum(found.values())
+
+    low, high = min(system.clock_min_mhz, clock_mhz), clock_mhz
+    if within(high):
+        return high
+    for _ in range(SEARCH_STEPS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if within(middle) else (low, middle)
+    return low
 
 
 def between_w(system: System, clock_mhz: float) -> float:

@@ -14,7 +14,7 @@ from joulecut_cli import outfile, timeline
 from joulecut_cli.model.calibrating import system_yaml
 from joulecut_cli.trace import chakra
 from joulecut_cli.trace.chakra import Value
-from joulecut_cli.trace.energy import between_w, power_w
+from joulecut_cli.trace.energy import between_w, limited_w
 from joulecut_cli.trace.kernels import NETWORK, Kernel, Recording
 from joulecut_cli.trace.rates import Measured, calibrated
 from joulecut_cli.trace.shown import AtClock
@@ -71,7 +71,7 @@ def _costs(kernel: Kernel, seconds: float, clock_mhz: int | None, system: System
         return {}
     if system is None:
         return {"clock_mhz": clock_mhz}
-    watts = power_w(system, kernel.kind, clock_mhz)
+    watts = limited_w(system, kernel.kind, clock_mhz)
     return {"clock_mhz": clock_mhz, "power_w": watts, "energy_j": watts * seconds}
 
 
@@ -140,9 +140,9 @@ def component_power(system: System, clock_mhz: int) -> dict[str, Any]:
         "system": system.name,
         "clock_mhz": clock_mhz,
         "gpu_w": {
-            "compute": power_w(system, "matmul", clock_mhz),
-            "memory": power_w(system, "pointwise", clock_mhz),
-            "network": power_w(system, "all-reduce", clock_mhz),
+            "compute": limited_w(system, "matmul", clock_mhz),
+            "memory": limited_w(system, "pointwise", clock_mhz),
+            "network": limited_w(system, "all-reduce", clock_mhz),
             "waiting": between_w(system, clock_mhz),
             "idle": system.idle_w,
         },

@@ -108,8 +108,13 @@ class PlanRollout:
             if plan is None:
                 await self._apply_none(decision, job)
             else:
-                limit_s = observation.job.placement.silence_limit_s
-                authority = self._authority(ttl_s, limit_s)
+                authority = Authority(
+                    epoch=self._context.epoch,
+                    generation_last=self._applied_plan.generation_last,
+                    ttl_s=ttl_s,
+                    snapshot_age_max_s=self._context.stale_s,
+                    report_age_max_s=job.placement.silence_limit_s,
+                )
                 await self._change(
                     plan,
                     decision,
@@ -170,15 +175,6 @@ class PlanRollout:
                 generation=applied.generation,
             )
         self._late = decision.late
-
-    def _authority(self, ttl_s: float, report_age_max_s: float) -> Authority:
-        return Authority(
-            epoch=self._context.epoch,
-            generation_last=self._applied_plan.generation_last,
-            ttl_s=ttl_s,
-            snapshot_age_max_s=self._context.stale_s,
-            report_age_max_s=report_age_max_s,
-        )
 
     async def _change(
         self,
@@ -286,9 +282,7 @@ def _resumption(plan: Plan, observation: JobObservation) -> Resumption | None:
     job, basis = observation.job, plan.basis
     if basis is None or basis.problem is None or plan.solution is None:
         return None
-    clocks = tuple(option.clock_mhz for option in plan.solution.clocks)
-    return Resumption(
-        rests_on(job.policy, observation.shape, job.running),
-        clock_runs(basis.problem.graph.order, clocks),
-        basis.limits,
+    runs = clock_runs(
+        basis.problem.graph.order, tuple(one.clock_mhz for one in plan.solution.clocks)
     )
+    return Resumption(rests_on(job.policy, observation.shape, job.running), runs, basis.limits)

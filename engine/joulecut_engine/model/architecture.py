@@ -47,6 +47,7 @@ class Architecture:
     expert_ffn: int = 0  # width of one expert; 0: `ffn`
     dense_layers: int = 0
     router_bias: bool = False  # one number per expert that balances load (deepseek v3)
+    expert_nodes: int = 0  # that the experts of a token may lie in; 0: any
     kv_rank: int = 0
     query_rank: int = 0
     rope_dim: int = 0  # of the part of a query and key that carries position, with `kv_rank`

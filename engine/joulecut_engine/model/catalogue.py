@@ -54,7 +54,7 @@ _H100 = System(
     hbm_gb_s=3350.0, hbm_bytes=80 * GB, scale_up_gb_s=450.0, scale_out_gb_s=50.0,
     host_gb_s=55.0, clock_max_mhz=1980.0, clock_peak_mhz=1830.0, power_cap_w=700.0, idle_w=80.0,
     host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
-    matrix_efficiency=0.62, attention_efficiency=0.35,
+    matrix_efficiency=0.62, attention_efficiency=0.35, tile_ends=300.0,
 )  # fmt: skip
 _H100_SOURCES = (
     ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
@@ -70,6 +70,7 @@ _H100_SOURCES = (
      "fits of public sweeps of H100 NVL and H200, arXiv 2607.00819"),
     ("matrix_efficiency",
      "Megatron-Core r0.8: 177B at 433 TFLOP/s, 44 %, of which large products take nine tenths"),
+    ("tile_ends", "FP8 products of 512 to 16,384 on an H800 (DeepGEMM, February 2025)"),
     ("attention_efficiency", "FlashAttention-2 uses 35 % of an H100 (arXiv 2407.08608)"),
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
@@ -80,7 +81,7 @@ _B200 = System(
     scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=1965.0, clock_peak_mhz=1856.0,
     power_cap_w=1000.0, idle_w=140.0, host_w=1930.0,
     matrix_efficiency=0.44, attention_efficiency=0.31, hbm_efficiency=0.55,
-    scale_up_efficiency=0.57, scale_up_latency_s=60e-6,
+    scale_up_efficiency=0.57, scale_up_latency_s=60e-6, tile_ends=240.0,
 )  # fmt: skip
 _B200_SOURCES = (
     ("bf16_tflops fp8_tflops fp4_tflops fp32_tflops hbm_gb_s scale_up_gb_s power_cap_w",
@@ -90,6 +91,7 @@ _B200_SOURCES = (
     ("matrix_efficiency attention_efficiency hbm_efficiency",
      "fit of SimuMax's measured iterations on 8 B200 (docs/b200)"),
     ("scale_up_efficiency scale_up_latency_s", "the same fit"),
+    ("tile_ends", "products of 512 and 576 beside longer ones, SimuMax docs/b200"),
     ("host_w", _HOST),
     ("clock_max_mhz", "highest SM clock that the driver lists"),
     ("clock_peak_mhz processors", "148 SM x 8192 FLOP that give the data sheet's peak"),
@@ -305,7 +307,7 @@ _MODELS: tuple[Architecture, ...] = (
         name="deepseek-v3", layers=61, hidden=7168, heads=128, kv_heads=128, ffn=18432,
         vocab=129280, gated=True, head_dim=128, rope_dim=64, value_dim=128, kv_rank=512,
         query_rank=1536, experts=256, experts_active=8, experts_shared=1, expert_ffn=2048,
-        dense_layers=3, router_bias=True,
+        dense_layers=3, router_bias=True, expert_nodes=4,
     ),
 )  # fmt: skip
 ARCHITECTURES: dict[str, Architecture] = {model.name: model for model in _MODELS}

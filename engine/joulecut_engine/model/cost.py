@@ -4,18 +4,23 @@ A matrix product takes its padded FLOPs at the peak that large products reach, o
 bandwidth of large copies, whichever is longer. Padding counts the tiles that fill the GPU's
 processors in whole waves, which is why small and thin products are slow. Clocks scale the peak,
 a kernel's start and end, and a share of memory-bound time; links and launches stay.
+
+Products of experts follow each other with cold weights and short tails, so that neither hides the
+other: their time is the root of the sum of squares (see `kernels`).
 """
 
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from joulecut_engine.model.power import memory_slowdown
 from joulecut_engine.model.runs import Floats, Runs
 from joulecut_engine.model.system import System
-from joulecut_engine.model.work import HALF, Products, Work
+from joulecut_engine.model.work import HALF, Products, Work, narrow
 
 # Tiles that libraries choose from: rows, columns, share of the largest tile's rate (CUTLASS).
 TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.95), (128.0, 64.0, 0.8), (64.0, 64.0, 0.6))
+LONG = 8192.0  # inner dimension of the products that `matrix_efficiency` stands for
 SPLIT_K = 1024.0  # numbers of the inner dimension that one part of a split product keeps
 ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
 # Rate of a product with an odd dimension: logits of 50,257 words reach 79 TFLOP/s on an A100 where
@@ -81,13 +86,11 @@ class Rates:
 def rates(system: System, runs: Runs) -> Rates:
     clock = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
     ratio = clock / system.peak_clock_mhz
-    share = system.memory_clock_share
-    slower = 1.0 - share + share * system.clock_max_mhz / clock
+    slower = memory_slowdown(system, clock)
     peak = np.full(len(runs), system.bf16_tflops)
     for dtype in ("fp32", "fp8", "fp4"):
         peak = np.where(runs.word("dtype", dtype), system.tflops(dtype), peak)
-    narrow = runs.word("dtype", "fp8") | runs.word("dtype", "fp4")
-    half = np.where(narrow, system.bf16_tflops, peak) * 1e12 * ratio
+    half = np.where(narrow(runs), system.bf16_tflops, peak) * 1e12 * ratio
     return Rates(
         matrix=peak * 1e12 * ratio * system.matrix_efficiency,
         half=half * system.matrix_efficiency,
@@ -101,17 +104,30 @@ def rates(system: System, runs: Runs) -> Rates:
 def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
     """Cost of one phase without collectives."""
     cost = Cost.none(len(runs))
+    read = np.where(narrow(runs), 1.0, HALF)
     for product in work.products:
         padded = padded_flops(product, system.processors)
         rate = rates.matrix if product.eight_bit else rates.half
         weight = rates.eight if product.eight_bit else np.maximum(rates.eight, 1.0)
-        moved = HALF * product.count
-        moved = moved * (product.m * product.k + product.k * product.n + product.m * product.n)
-        odd = (product.n % ALIGNED > 0) | (product.k % ALIGNED > 0) | (product.m % ALIGNED > 0)
-        compute = padded / (rate * np.where(odd, MISALIGNED, 1.0))
+        moved = product.m * product.k + product.k * product.n
+        moved = moved * (read if product.eight_bit else HALF)
+        moved = (moved + product.written * product.m * product.n) * product.count
+        compute = padded / rate
+        if system.tile_ends and product.eight_bit:  # of a linear layer
+            ends = system.tile_ends * HALF / read
+            long = 1.0 + ends / LONG
+            compute = compute * (1.0 + ends / np.maximum(product.k, 1.0)) / long
+        if not product.grouped:  # whose rows are a mean, and padded by their kernels
+            odd = (product.n % ALIGNED > 0) | (product.k % ALIGNED > 0) | (product.m % ALIGNED > 0)
+            compute = compute / np.where(odd, MISALIGNED, 1.0)
         memory = moved / rates.bytes
-        cost.compute += np.where(compute >= memory, compute, 0.0)
-        cost.memory += np.where(compute >= memory, 0.0, memory)
+        if product.grouped:
+            both = np.hypot(compute, memory)
+            cost.compute += compute * compute / both
+            cost.memory += memory * memory / both
+        else:
+            cost.compute += np.where(compute >= memory, compute, 0.0)
+            cost.memory += np.where(compute >= memory, 0.0, memory)
         cost.flops += product.flops * weight
         cost.bytes += moved
     cost.compute += work.attention_flops / rates.attention

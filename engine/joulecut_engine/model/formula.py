@@ -15,6 +15,7 @@ from joulecut_engine.model.estimate import (
     BREAKDOWN,
     COMPONENTS,
     ENERGIES,
+    MEMORIES,
     Estimate,
     StageMemory,
 )
@@ -23,7 +24,7 @@ from joulecut_engine.model.memory import Memory, memory_of, stage_memory
 from joulecut_engine.model.power import Load, held_clock_mhz, power_of
 from joulecut_engine.model.run import Run
 from joulecut_engine.model.runs import Flags, Floats, Runs
-from joulecut_engine.model.stages import Phases, Stages, stages_of
+from joulecut_engine.model.stages import BUSY_PROCESSORS, Phases, Stages, stages_of
 from joulecut_engine.model.system import System
 from joulecut_engine.model.work import HALF, model_flops
 
@@ -155,7 +156,8 @@ def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ..
     stage = np.arange(run.pipeline, dtype=np.float64)
     many = Runs.of([run] * run.pipeline)
     rows = stage_memory(architecture, many, stage)
-    return tuple(StageMemory(s, *(float(kind[s]) for kind in rows[1:])) for s in range(len(stage)))
+    kinds = rows[1 : 1 + len(MEMORIES)]
+    return tuple(StageMemory(s, *(float(kind[s]) for kind in kinds)) for s in range(len(stage)))
 
 
 def _row(table: dict[str, Floats], i: int) -> dict[str, float]:
@@ -265,8 +267,9 @@ def _load(stages: Stages) -> Load:
     if (stages.runs.forward_only > 0).any():
         total = _forward(total, stages.runs)
     work = _sum(total)
-    other = work.seconds - work.compute
-    return Load(stages.runs.clock_mhz, work.compute, other, work.flops, BITS * work.bytes)
+    other = work.tensor + work.expert + work.context
+    seconds = work.compute, work.launch, work.memory, other
+    return Load(stages.runs.clock_mhz, *seconds, work.flops, BITS * work.bytes)
 
 
 def _sum(phases: Phases) -> Cost:
@@ -287,9 +290,9 @@ def assemble(
     slow = pipe.slowest
     train = np.where(runs.forward_only > 0, 0.0, 1.0)
     memory = memory_of(model, runs)
-    data, data_hidden, data_bytes = _gradients(stages, memory, slow, m)
+    data = _gradients(stages, memory, slow, m)
     step, step_bytes = _step(stages, memory)
-    offload = _offload(stages, memory, m)
+    offload = _offload(stages, memory, slow, m)
     ends = slow.ends_forward + slow.ends_input + slow.ends_weight
     phases = {
         "forward": slow.forward * m,
@@ -304,12 +307,12 @@ def assemble(
     breakdown["context_comm"] = sums.context
     breakdown["pipeline_comm"] = transfers
     breakdown["bubble"] = bubble
-    breakdown["data_comm"] = data * train
+    breakdown["data_comm"] = data.exposed_s * train
     breakdown["optimizer"] = step * train + system.step_s
     breakdown["offload"] = offload * train
     breakdown = {name: breakdown[name] for name in BREAKDOWN}
     time_s = np.asarray(sum(breakdown.values()))
-    network = sums.tensor + sums.expert + sums.context + data * train + offload * train
+    network = sums.tensor + sums.expert + sums.context + breakdown["data_comm"] + offload * train
     component = {
         "compute": sums.compute,
         "memory": sums.memory + step * train,
@@ -323,7 +326,7 @@ def assemble(
         m,
         time_s=time_s,
         step_bytes=step_bytes * train,
-        data_bytes=data_bytes * train,
+        data_bits=(data.bits[0] * train, data.bits[1] * train),
         clock_mhz=clock_mhz,
     )
     flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)
@@ -334,7 +337,7 @@ def assemble(
         iteration_time_s=time_s,
         breakdown_s=breakdown,
         component_time_s={name: component[name] for name in COMPONENTS},
-        hidden_s={"data_comm": data_hidden * train, "tensor_comm": sums.hidden},
+        hidden_s={"data_comm": data.hidden_s * train, "tensor_comm": sums.hidden},
         memory=memory,
         energy_breakdown_j=energy,
         energy_phase_j=phase,
@@ -370,65 +373,103 @@ def _repeated_flops(stages: Stages) -> Floats:
     scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
-    return np.asarray(2.0 * tokens * (np.where(full, weights, 0.0) + np.where(core, scores, 0.0)))
+    repeated = np.where(full, weights, 0.0) + np.where(core, scores, 0.0)
+    return np.asarray(2.0 * tokens * repeated * runs.recompute_share)
 
 
-def _gradients(
-    stages: Stages, memory: Memory, slow: Phases, m: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Exposed and hidden seconds of the data-parallel collectives, and bytes sent by one GPU.
+@dataclass(slots=True)
+class Traffic:
+    """What copies of the model exchange in one iteration, of one GPU."""
 
-    With ZeRO gradients are scattered and weights gathered, otherwise gradients are all-reduced.
-    Overlapped gradients hide behind the last microbatch's backward but for the last layer's. ZeRO-3
-    gathers weights for every microbatch, forward and backward, a layer ahead of the work.
+    exposed_s: Floats
+    hidden_s: Floats
+    bits: tuple[Floats, Floats]  # over fast and over slow links
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        bits = self.bits[0] + other.bits[0], self.bits[1] + other.bits[1]
+        return Traffic(self.exposed_s + other.exposed_s, self.hidden_s + other.hidden_s, bits)
+
+
+@dataclass(slots=True)
+class Copies:
+    """Parameters of one GPU that `number` GPUs have, every `stride`-th of them; ZeRO shards them
+    over the first `shards`.
     """
-    runs, ring = stages.runs, stages.data
-    shards = np.where(runs.zero >= 2, ring.size, 1.0)
-    gradients = memory.gradients.max(axis=0) * shards
-    weights = memory.weights.max(axis=0) * np.where(runs.zero >= 3, ring.size, 1.0)
-    reduce = np.where(runs.zero >= 1, ring.gather(gradients), ring.all_reduce(gradients))
-    gather = np.where((runs.zero >= 1) & (runs.zero < 3), ring.gather(weights), 0.0)
-    per_layer = np.maximum(1.0, stages.layers.first)
-    window = slow.input_s + slow.weight_s
-    over = runs.overlap_gradients > 0
-    hideable = np.where(over, reduce * (1.0 - 1.0 / per_layer), 0.0)
-    hidden = np.minimum(hideable, window)
-    also = np.where(over, np.minimum(gather * (1.0 - 1.0 / per_layer), slow.forward_s), 0.0)
-    exposed = reduce - hidden + gather - also
-    hidden = hidden + also
-    fetched = np.where(runs.zero >= 3, ring.gather(weights), 0.0)
-    for work in (slow.forward_s, slow.input_s):
-        late = np.maximum(0.0, fetched - work) + fetched / per_layer / np.maximum(m, 1.0)
-        late = np.minimum(late, fetched)
-        exposed = exposed + m * late
-        hidden = hidden + m * (fetched - late)
-    words = HALF * stages.model.embedding_weights / runs.tensor
+
+    parameters: Floats
+    shards: Floats
+    number: Floats
+    stride: Floats
+
+
+def _gradients(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Traffic:
+    """Data-parallel collectives: of the parameters that every rank has, then of the experts, whose
+    copies are fewer. What hides them takes longer by the processors that they take.
+    """
+    runs, t = stages.runs, stages.runs.tensor
+    near = Copies(memory.near.max(axis=0), runs.shards, runs.data * runs.context, t)
+    total = _exchanged(stages, near, slow, m)
+    if stages.model.experts:
+        part = runs.expert * runs.expert_parts
+        far = Copies(memory.far.max(axis=0), runs.expert_shards, runs.expert_copies, part)
+        total = total + _exchanged(stages, far, slow, m)
+    total.exposed_s = total.exposed_s + BUSY_PROCESSORS * total.hidden_s
+    words = HALF * stages.model.embedding_weights / t
     tied = (runs.pipeline > 1) & bool(stages.model.tied)
     pair = group(stages.system, np.full(len(runs), 2.0), runs.gpus / 2.0)
-    exposed = exposed + np.where(tied, pair.all_reduce(2.0 * words), 0.0)
-    rounds = np.where(runs.zero >= 3, 2.0 * m, np.where(runs.zero >= 1, 1.0, 0.0))
-    sent = np.where(runs.zero >= 1, 1.0, 2.0) * gradients + rounds * weights
-    alone = ring.size <= 1
-    zero = np.zeros(len(runs))
-    return (
-        np.where(alone, np.where(tied, exposed, 0.0), exposed),
-        np.where(alone, zero, hidden),
-        np.where(alone, zero, sent),
-    )
+    total.exposed_s = total.exposed_s + np.where(tied, pair.all_reduce(2.0 * words), 0.0)
+    return total
+
+
+def _exchanged(stages: Stages, copies: Copies, slow: Phases, m: Floats) -> Traffic:
+    """The collectives of some parameters.
+
+    With ZeRO gradients are scattered and weights gathered, otherwise gradients are all-reduced;
+    copies of the shards all-reduce their part. Overlapped gradients hide behind the last
+    microbatch's backward but for the last layer's. From ZeRO-2 on no GPU keeps whole gradients, so
+    every microbatch scatters them; ZeRO-3 gathers weights for every microbatch, forward and
+    backward, a layer ahead of the work. Stages of a pipeline keep theirs for the iteration (FSDP).
+    """
+    runs, shards = stages.runs, copies.shards
+    ring = group(stages.system, shards, copies.stride)
+    outer = group(stages.system, copies.number / shards, copies.stride * shards)
+    fully = runs.zero >= 3
+    over = fully | (runs.overlap_gradients > 0)
+    sent_bytes = np.where(runs.reduce_bytes > 0, runs.reduce_bytes, runs.gradient_bytes)
+    gradients = copies.parameters * sent_bytes
+    weights = copies.parameters * runs.weight_bytes
+    scatter = np.where(runs.zero >= 1, ring.gather(gradients), ring.all_reduce(gradients))
+    gather = np.where(runs.zero >= 1, ring.gather(weights), 0.0)
+    across = outer.all_reduce(gradients / np.where(runs.zero >= 1, shards, 1.0))
+    # Of the first layer's weights and the last one's gradients, with no work beside them.
+    alone = 1.0 / np.maximum(1.0, stages.layers.first)
+    rounds = np.where((runs.zero >= 2) & (runs.pipeline <= 1), m, 1.0)
+    alone = alone / rounds
+    again = np.where(fully & (runs.pipeline <= 1), 1.0, 0.0)  # gathered for backward as well
+    back = scatter + across + again * gather
+    hidden = np.minimum((1.0 - alone) * gather, slow.forward_s)
+    hidden = hidden + np.minimum((1.0 - alone) * back, slow.input_s + slow.weight_s)
+    hidden = np.where(over, hidden, 0.0)
+    times = np.where(runs.zero >= 1, 1.0 + again, 0.0)
+    sent = np.where(runs.zero >= 1, 1.0, 2.0) * gradients + times * weights
+    up, out = ring.bits(rounds * sent)
+    more_up, more_out = outer.bits(rounds * 2.0 * gradients / shards)
+    exposed = rounds * (gather + back - hidden)
+    return Traffic(exposed, rounds * hidden, (up + more_up, out + more_out))
 
 
 def _step(stages: Stages, memory: Memory) -> tuple[Floats, Floats]:
     """Seconds and bytes of the optimizer on the GPU with most parameters."""
     runs = stages.runs
-    shards = np.where(runs.zero >= 1, runs.data * runs.context, 1.0)
-    weights = memory.weights * np.where(runs.zero >= 3, runs.data * runs.context, 1.0)
-    parameters = weights.max(axis=0) / HALF / shards
+    sharded = runs.zero >= 1
+    parameters = memory.near.max(axis=0) / np.where(sharded, runs.shards, 1.0)
+    parameters = parameters + memory.far.max(axis=0) / np.where(sharded, runs.expert_shards, 1.0)
     moved = OPTIMIZER_BYTES * parameters
     launches = OPTIMIZER_KERNELS * (stages.system.kernel_s + stages.system.launch_s)
     return moved / stages.rates.bytes + launches, moved
 
 
-def _offload(stages: Stages, memory: Memory, m: Floats) -> Floats:
+def _offload(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Floats:
     """Exposed traffic with host memory. Activations travel beside the work, the optimizer's
     gradients and weights after it."""
     runs, system = stages.runs, stages.system
@@ -436,9 +477,8 @@ def _offload(stages: Stages, memory: Memory, m: Floats) -> Floats:
     state = runs.word("offload", "optimizer")
     parameters = memory.gradients.max(axis=0) + memory.weights.max(axis=0)
     kept = memory.activations.max(axis=0) * np.maximum(stages.layers.first - 1.0, 0.0)
-    phases = pipe_of(stages).slowest
-    late = np.maximum(0.0, kept / rate - phases.forward_s)
-    late = late + np.maximum(0.0, kept / rate - phases.input_s - phases.weight_s)
+    late = np.maximum(0.0, kept / rate - slow.forward_s)
+    late = late + np.maximum(0.0, kept / rate - slow.input_s - slow.weight_s)
     moved = np.where(runs.word("offload", "activations"), m * late, 0.0)
     return moved + np.where(state, parameters / rate, 0.0)
 
@@ -450,7 +490,7 @@ def _energy(
     *,
     time_s: Floats,
     step_bytes: Floats,
-    data_bytes: Floats,
+    data_bits: tuple[Floats, Floats],
     clock_mhz: Floats,
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Joules by component and by phase, of all GPUs."""
@@ -460,11 +500,10 @@ def _energy(
     work = _sum(pipe.total) * (m * pipelines)
     square = power.voltage_square(clock_mhz)
     waiting_w = power.waiting_over_idle_w(clock_mhz)
-    data_up, data_out = stages.data.bits(data_bytes)
     sends = 2.0 * (stages.layers.parts - 1.0) * m * pipelines * stages.send_bits
     inside = stages.send_inside
-    up = work.up_bits + runs.gpus * data_up + np.where(inside, sends, 0.0)
-    out = work.out_bits + runs.gpus * data_out + np.where(inside, 0.0, sends)
+    up = work.up_bits + runs.gpus * data_bits[0] + np.where(inside, sends, 0.0)
+    out = work.out_bits + runs.gpus * data_bits[1] + np.where(inside, 0.0, sends)
     moved = work.bytes + runs.gpus * step_bytes
     nodes = runs.gpus / np.minimum(runs.gpus, system.gpus_per_node)
     energy = {

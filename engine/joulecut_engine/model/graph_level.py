@@ -15,7 +15,7 @@ from joulecut_engine.graph.shape import part_of
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.estimate import Estimate
 from joulecut_engine.model.formula import assemble, held_stages, pipe_of
-from joulecut_engine.model.run import Run
+from joulecut_engine.model.run import Run, part_layers
 from joulecut_engine.model.runs import Floats, Runs
 from joulecut_engine.model.stages import Stages
 from joulecut_engine.model.system import System
@@ -89,7 +89,7 @@ def simulate(
 def part_times(stages: Stages, run: Run) -> dict[tuple[int, Kind], float]:
     """Seconds of every computing operation of one microbatch, by part and kind."""
     model = stages.model
-    counts = part_layers(model.layers, run.pipeline * run.parts_per_stage)
+    counts = part_layers(model.layers, run)
     plain = model.dense_layers if model.experts else model.layers
     found: dict[tuple[int, Kind], float] = {}
     known: dict[tuple[int, int, bool, bool], tuple[float, float, float]] = {}
@@ -111,17 +111,6 @@ def part_times(stages: Stages, run: Run) -> dict[tuple[int, Kind], float]:
         found[part, "forward"], found[part, "input"] = forward, inputs
         found[part, "weight"], found[part, "backward"] = weight, inputs + weight
     return found
-
-
-def part_layers(layers: int, parts: int) -> list[int]:
-    """Layers of every part: evenly, the last short first, then the first, then from the end."""
-    most = -(-layers // parts)
-    short = most * parts - layers
-    counts = [most] * parts
-    order = [parts - 1, 0, *range(parts - 2, 0, -1)]
-    for part in order[:short]:
-        counts[part] -= 1
-    return counts
 
 
 def _column(number: float) -> Floats:

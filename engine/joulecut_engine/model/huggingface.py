@@ -101,6 +101,26 @@ def _mixtral(keys: _Keys) -> Architecture:
     )
 
 
+def _qwen(keys: _Keys) -> Architecture:
+    """The first Qwen: its intermediate_size counts both of the gated matrices."""
+    wide = keys.whole("intermediate_size")
+    if wide % 2:
+        raise Unreadable("intermediate_size", f"{wide} is odd", "twice the width")
+    heads = keys.whole("num_attention_heads")
+    return Architecture(
+        layers=keys.whole("num_hidden_layers"),
+        hidden=keys.whole("hidden_size"),
+        heads=heads,
+        kv_heads=heads,
+        ffn=wide // 2,
+        vocab=keys.whole("vocab_size"),
+        gated=True,
+        head_dim=keys.whole("kv_channels", otherwise=0, low=0),
+        tied=keys.flag("tie_word_embeddings", False),
+        query_bias=True,
+    )
+
+
 def _qwen2(keys: _Keys) -> Architecture:
     """Its window is off unless use_sliding_window says otherwise."""
     window = keys.whole("sliding_window", otherwise=0, low=0)
@@ -146,6 +166,7 @@ def _deepseek(keys: _Keys) -> Architecture:
     """
     if keys.whole("moe_layer_freq", otherwise=1) != 1:
         raise Unreadable("moe_layer_freq", "not 1", "1: experts in every later layer")
+    limit = keys.whole("topk_group", otherwise=1)
     return replace(
         _llama(keys),
         head_dim=keys.whole("qk_nope_head_dim"),
@@ -159,6 +180,7 @@ def _deepseek(keys: _Keys) -> Architecture:
         expert_ffn=keys.whole("moe_intermediate_size", otherwise=0, low=0),
         dense_layers=keys.whole("first_k_dense_replace", otherwise=0, low=0),
         router_bias=keys.word("topk_method") == "noaux_tc",
+        expert_nodes=limit if limit < keys.whole("n_group", otherwise=1) else 0,
     )
 
 
@@ -258,6 +280,7 @@ FAMILIES: dict[str, Callable[[_Keys], Architecture]] = {
     "llama": _llama,
     "mistral": _mistral,
     "mixtral": _mixtral,
+    "qwen": _qwen,
     "qwen2": _qwen2,
     "qwen2_moe": _qwen2_moe,
     "qwen3": _qwen3,

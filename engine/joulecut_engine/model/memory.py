@@ -13,9 +13,8 @@ import numpy as np
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.stages import Layers, layers_of
-from joulecut_engine.model.work import HALF, dropped
+from joulecut_engine.model.work import HALF, dropped, narrow
 
-ADAM_BYTES = 12.0  # 32-bit weights, first and second moments (Kingma & Ba; mixed precision)
 WORKSPACE_BYTES = 96 * 2.0**20  # cuBLAS keeps 32 MiB per stream on Hopper and Blackwell; 3 streams
 SINGLE = 4.0
 
@@ -30,6 +29,8 @@ class Memory:
     optimizer: Floats
     activations: Floats
     temporary: Floats
+    near: Floats  # parameters of one GPU that every data rank has, and those of its experts
+    far: Floats
 
     @property
     def total(self) -> Floats:
@@ -42,23 +43,22 @@ class Memory:
 
 
 def memory_of(model: Architecture, runs: Runs) -> Memory:
-    """Memory of the first stage, the second and the last; of one stage three times the same."""
+    """Memory of the first stage, the second and the last; of one stage three times the same.
+
+    Parameters are whole, as they are without ZeRO.
+    """
     layers = layers_of(model, runs)
     p = runs.pipeline
     rows = [_stage(model, runs, layers, s) for s in (0 * p, np.minimum(1.0, p - 1.0), p - 1.0)]
     return Memory(*(np.stack(kind) for kind in zip(*rows, strict=True)))
 
 
-def stage_memory(
-    model: Architecture, runs: Runs, stage: Floats
-) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-    """One stage: its number, then bytes by kind in the order of `Memory`."""
+def stage_memory(model: Architecture, runs: Runs, stage: Floats) -> tuple[Floats, ...]:
+    """One stage: its number, bytes by kind and parameters, in the order of `Memory`."""
     return _stage(model, runs, layers_of(model, runs), stage)
 
 
-def _stage(
-    model: Architecture, runs: Runs, layers: Layers, stage: Floats
-) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
+def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tuple[Floats, ...]:
     p = runs.pipeline
     first, last = _ends_here(runs, stage)
     held, in_flight = _held(runs, layers, stage, first, last)
@@ -66,23 +66,23 @@ def _stage(
     if not model.experts:
         dense = held
     near, far = _parameters(model, runs, held, dense, first=first, last=last)
-    shards = runs.data * runs.context
-    apart = shards / runs.expert  # ranks that share the same experts
+    shards, apart = runs.shards, runs.expert_shards
     z1, z2, z3 = runs.zero >= 1, runs.zero >= 2, runs.zero >= 3
     both = {True: near / shards + far / apart, False: near + far}
     single = runs.word("dtype", "fp32")
-    width = np.where(single, SINGLE, HALF)
+    width = np.where(single, SINGLE, runs.weight_bytes)
     weights = np.where(z3, both[True], both[False]) * width
     gradients = np.where(z2, both[True], both[False]) * runs.gradient_bytes
-    state = np.where(single, 8.0, ADAM_BYTES)
+    state = 2.0 * runs.moment_bytes + np.where(single, 0.0, runs.master_bytes)
     optimizer = np.where(z1, both[True], both[False]) * state
     optimizer = np.where(runs.word("offload", "optimizer"), 0.0, optimizer)
     saved = _saved(model, runs, held, dense, in_flight)
     saved = np.where(runs.word("offload", "activations"), saved / np.maximum(held, 1.0), saved)
     tokens = runs.microbatch * runs.sequence / runs.context
     saved = saved + np.where(first & dropped(model, runs), _masks(model, runs, tokens, p), 0.0)
-    temporary = _temporary(model, runs, tokens, last=last, parameters=near + far, held=held)
-    return stage, weights, gradients, optimizer, saved, temporary
+    fetched = near * (1.0 - 1.0 / shards) + far * (1.0 - 1.0 / apart)
+    temporary = _temporary(model, runs, tokens, last=last, fetched=fetched, held=held)
+    return stage, weights, gradients, optimizer, saved, temporary, near, far
 
 
 def _ends_here(runs: Runs, stage: Floats) -> tuple[Flags, Flags]:
@@ -138,52 +138,67 @@ def _parameters(
     once = words + model.positions * model.hidden
     alone = first & last & model.tied
     near = near + np.where(first, once, 0.0) + np.where(last & ~alone, words, 0.0)
-    far = routed * model.experts * model.expert_weights / (t * runs.expert)
+    far = routed * model.experts * model.expert_weights / (runs.expert_parts * runs.expert)
     return near, far
 
 
 def _saved(
     model: Architecture, runs: Runs, held: Floats, dense: Floats, in_flight: Floats
 ) -> Floats:
-    """Activations kept for backward."""
+    """Activations kept for backward, of layers that repeat and of the others."""
     tokens = runs.microbatch * runs.sequence / runs.context
-    layer = layer_bytes(model, runs, tokens, False)
-    kept = dense * layer
-    if model.experts:
-        kept = kept + (held - dense) * layer_bytes(model, runs, tokens, True)
+    kept = [np.zeros(len(runs))] * 2
+    for experts, count in ((False, dense), (True, held - dense)):
+        if not experts or model.experts:
+            whole, pointwise = layer_bytes(model, runs, tokens, experts)
+            kept = [kept[0] + count * whole, kept[1] + count * pointwise]
     apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
-    full = runs.word("recompute", "full")
+    full, share = runs.word("recompute", "full"), runs.recompute_share
     inputs = held * HALF * tokens * model.hidden / apart
-    one = np.where(held > 0, kept / np.maximum(held, 1.0), 0.0)
-    return np.where(full, inputs * in_flight + one, kept * in_flight)
+    one = np.where(held > 0, kept[0] / np.maximum(held, 1.0), 0.0)
+    less = np.where(full, inputs, np.where(runs.word("recompute", "pointwise"), kept[1], kept[0]))
+    saved = (less * share + kept[0] * (1.0 - share)) * in_flight
+    return saved + np.where(full, one, 0.0)
 
 
-def layer_bytes(model: Architecture, runs: Runs, tokens: Floats, experts: bool) -> Floats:
-    """Activations of one layer and one microbatch, without full recomputation."""
+def layer_bytes(
+    model: Architecture, runs: Runs, tokens: Floats, experts: bool
+) -> tuple[Floats, Floats]:
+    """Activations of one layer and one microbatch: without full recomputation, and where norms and
+    activations are repeated, which leaves the inputs of norms, activations and attention alone.
+    """
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
     mask = np.where(dropped(model, runs), 1.0, 0.0)
+    # Inputs of products: in 8 bits, but for maxima of a whole tensor.
+    product = np.where(narrow(runs) & runs.word("scaling", "delayed"), 1.0, HALF)
     # Inputs of both norms and of both blocks; masks of both dropouts.
-    plain = model.hidden * (4.0 * HALF + 2.0 * mask) / apart
+    norms = model.hidden * (2.0 * HALF + 2.0 * mask) / apart
+    inputs = model.hidden * 2.0 * product / apart
     queries = model.heads * model.query_dim
     keys = model.kv_heads * (model.query_dim + model.value_head_dim)
+    latent = np.zeros_like(t)
     if model.kv_rank:
         keys = model.heads * (model.query_dim + model.value_head_dim)
-        keys += model.kv_rank + model.query_rank
-    values = model.heads * model.value_head_dim
+        latent = HALF * (model.kv_rank + model.query_rank) / t
     # A context ring keeps the output of attention once more.
-    outputs = values * np.where(runs.context > 1, 2.0, 1.0)
-    attention = HALF * (queries + keys + outputs) / t
-    width = model.expert_width * model.experts_active if experts else float(model.ffn)
-    shared = model.experts_shared * model.expert_width if experts else 0.0
-    matrices = 3.0 if model.gated else 2.0
-    block = HALF * matrices * (width + shared) / t
+    outputs = model.heads * model.value_head_dim * np.where(runs.context > 1, 2.0, 1.0)
+    values = HALF * outputs / t + latent
+    projected = HALF * (queries + keys) / t
+    width = float(model.ffn)
+    routed = np.zeros_like(t)
     if experts:
-        block = block + HALF * 2.0 * model.hidden * model.experts_active / apart
+        width = model.expert_width * float(model.experts_active + model.experts_shared)
+        rows = np.where(runs.expert_parts < t, t, apart)
+        routed = model.hidden * model.experts_active / rows
+    halves = (2.0 if model.gated else 1.0) * HALF * width / t
     keys_read = np.minimum(model.window or np.inf, runs.sequence)
     scores = model.heads * keys_read * (2.0 * HALF + mask) / t
     drop = (runs.flash_attention > 0) | runs.word("recompute", "selective")
-    return np.asarray(tokens * (plain + attention + block + np.where(drop, 0.0, scores)))
+    shared = norms + values + halves + product * routed
+    whole = shared + inputs + projected + product * width / t + HALF * routed
+    pointwise = shared + (0.0 if model.kv_rank else projected)
+    return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise
 
 
 def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -> Floats:
@@ -198,15 +213,16 @@ def _temporary(
     tokens: Floats,
     *,
     last: Flags,
-    parameters: Floats,
+    fetched: Floats,
     held: Floats,
 ) -> Floats:
-    """Peak of what lives for one operation only."""
+    """Peak of what lives for one operation only; `fetched` parameters come from other GPUs."""
     t = runs.tensor
-    matrices = model.dense_ffn_weights + 0.0 * t
+    matrices = model.dense_ffn_weights / t
     if model.experts:
-        matrices = (model.experts / runs.expert + model.experts_shared) * model.expert_weights
-    empty = HALF * (model.attention_weights + matrices) / t
+        routed = model.experts / (runs.expert * runs.expert_parts)
+        matrices = (routed + model.experts_shared / t) * model.expert_weights
+    empty = HALF * (model.attention_weights / t + matrices)
     gate = 2.0 if model.gated else 1.0
     active = model.expert_width * (model.experts_active + model.experts_shared)
     width = (active if model.experts else model.ffn) / t
@@ -221,5 +237,7 @@ def _temporary(
     gathered = np.where((runs.sequence_parallel > 0) & (t > 1), 2.0, 1.0)
     gathered = gathered * HALF * tokens * model.hidden
     peak = np.maximum(block, np.where(last, logits + gathered, 0.0))
-    units = np.where(runs.zero >= 3, HALF * 2.0 * parameters / np.maximum(held, 1.0), 0.0)
+    # Weights of the layer at work and of the next.
+    two = np.minimum(2.0 / np.maximum(held, 1.0), 1.0)
+    units = np.where(runs.zero >= 3, runs.weight_bytes * two * fetched, 0.0)
     return empty + peak + units + WORKSPACE_BYTES

@@ -8,10 +8,12 @@ from joulecut_engine.graph.shape import V_CHUNKS, V_SHAPED, Misfit
 from joulecut_engine.graph.shape import misfit as schedule_misfit
 from joulecut_engine.model.architecture import Architecture
 
-Recompute = Literal["none", "selective", "full"]
+Recompute = Literal["none", "selective", "pointwise", "full"]
 Offload = Literal["none", "activations", "optimizer"]
 DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp4")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "full")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "full")
+Scaling = Literal["delayed", "dynamic"]
+SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
 OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
 SCHEDULES: tuple[Schedule, ...] = (
     "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v",
@@ -23,9 +25,16 @@ ZERO_MAX = 3
 class Run:
     """One training run. Batches count sequences, `sequence` counts tokens.
 
-    gpus = tensor * pipeline * data * context; `expert` divides data * context. `1f1b` with several
-    chunks is interleaved. `clock_mhz` 0 stands for the highest. `zero` is the stage of ZeRO: 1
-    shards the optimizer, 2 gradients too, 3 weights too (FSDP).
+    gpus = tensor * pipeline * data * context. `1f1b` with several chunks is interleaved.
+    `clock_mhz` 0 stands for the highest. `zero` is the stage of ZeRO: 1 shards the optimizer, 2
+    gradients too, 3 weights too (FSDP), over `shard` GPUs; 0 stands for all of data * context, and
+    fewer for hybrid sharding (HSDP), whose copies of the shards sum gradients.
+
+    Experts are spread over groups of their own, folded over tensor, context and data: `expert` of
+    them, and each expert cut in `expert_tensor` parts (Megatron-Core's EP and ETP); 0 stands for 1
+    where `expert` is above 1, else for `tensor`. Layers are shared out evenly, with embedding and
+    logits in the place of a layer each where that leaves a remainder; `first_layers` and
+    `last_layers` above 0 set those of the first and last part.
     """
 
     gpus: int
@@ -53,10 +62,29 @@ class Run:
     gradient_bytes: int = 4  # 32-bit sums of 16-bit gradients, as Megatron keeps them
     forward_only: bool = False  # evaluation: neither gradients nor optimizer
     cuda_graphs: bool = False  # the host launches no single kernels
+    expert_tensor: int = 0
+    shard: int = 0
+    first_layers: int = 0
+    last_layers: int = 0
+    recompute_share: float = 1.0  # of the layers that repeat what `recompute` says
+    # Of 8 and 4 bits: by earlier maxima or by tiles, or by the tensor's own maximum, which is read
+    # first, of weights for every microbatch; what is kept for backward then has 16 bits.
+    scaling: Scaling = "delayed"
+    weight_bytes: int = 2  # of a weight as it is kept and gathered: 1 with primary weights of FP8
+    reduce_bytes: int = 0  # of a gradient on its way to other GPUs; 0: as it is kept
+    moment_bytes: int = 4  # of each of Adam's moments
+    master_bytes: int = 4  # of the optimizer's own weights; 0: it has none
+    dispatch_once: bool = False  # a token crosses to a node once, for all of its experts there
+    overlap_expert: bool = False  # exchange with experts beside the work of another microbatch
 
     @property
     def microbatches(self) -> int:
         return self.global_batch // (self.data * self.microbatch)
+
+    @property
+    def expert_parts(self) -> int:
+        """GPUs that share one expert."""
+        return self.expert_tensor or (1 if self.expert > 1 else self.tensor)
 
     @property
     def order(self) -> Schedule:
@@ -85,7 +113,7 @@ class Run:
 
 def misfit(run: Run, architecture: Architecture) -> Misfit | None:
     """The first key that cannot be; None if the run is possible. Memory is not looked at."""
-    checks = (_values, _sizes, _shares)
+    checks = (_values, _sizes, _shares, _layers)
     for check in checks:
         found = check(run, architecture)
         if found is not None:
@@ -99,11 +127,18 @@ def _values(run: Run, _: Architecture) -> Misfit | None:
         ("dtype", run.dtype, DTYPES),
         ("recompute", run.recompute, RECOMPUTES),
         ("offload", run.offload, OFFLOADS),
+        ("scaling", run.scaling, SCALINGS),
         ("zero", run.zero, tuple(range(ZERO_MAX + 1))),
+        ("weight_bytes", run.weight_bytes, (1, 2, 4)),
+        ("reduce_bytes", run.reduce_bytes, (0, 1, 2, 4)),
+        ("moment_bytes", run.moment_bytes, (1, 2, 4)),
+        ("master_bytes", run.master_bytes, (0, 2, 4)),
     )
     for key, value, allowed in choices:
         if value not in allowed:
             return Misfit(key, repr(value), " | ".join(map(str, allowed)))
+    if not 0.0 <= run.recompute_share <= 1.0:
+        return Misfit("recompute_share", str(run.recompute_share), "0 to 1")
     return None
 
 
@@ -115,6 +150,9 @@ def _sizes(run: Run, _: Architecture) -> Misfit | None:
     for key in keys:
         if getattr(run, key) < 1:
             return Misfit(key, str(getattr(run, key)), "at least 1")
+    for key in ("expert_tensor", "shard", "first_layers", "last_layers"):
+        if getattr(run, key) < 0:
+            return Misfit(key, str(getattr(run, key)), "at least 0")
     product = run.tensor * run.pipeline * run.data * run.context
     if product != run.gpus:
         what = f"{run.gpus}, but tensor x pipeline x data x context is {product}"
@@ -125,17 +163,21 @@ def _sizes(run: Run, _: Architecture) -> Misfit | None:
 def _shares(run: Run, model: Architecture) -> Misfit | None:
     """Whether every share is whole."""
     group = run.data * run.context
-    parts = run.pipeline * run.parts_per_stage if run.pipeline > 1 else 1
+    folded = run.tensor * group
     rules = (
         ("tensor", model.heads % run.tensor == 0, f"a divisor of {model.heads} heads"),
-        ("pipeline", parts <= model.layers, f"at most {model.layers} layers in {parts} parts"),
         (
             "global_batch",
             run.global_batch % (run.data * run.microbatch) == 0,
             f"a multiple of data x microbatch, {run.data * run.microbatch}",
         ),
         ("sequence", run.sequence % run.context == 0, f"a multiple of context, {run.context}"),
-        ("expert", group % run.expert == 0, f"a divisor of data x context, {group}"),
+        (
+            "expert",
+            folded % (run.expert * run.expert_parts) == 0,
+            f"expert x {run.expert_parts} (expert_tensor) a divisor of all but pipeline, {folded}",
+        ),
+        ("shard", group % (run.shard or group) == 0, f"0, or a divisor of data x context, {group}"),
         (
             "expert",
             run.expert == 1 or (model.experts > 0 and model.experts % run.expert == 0),
@@ -146,3 +188,36 @@ def _shares(run: Run, model: Architecture) -> Misfit | None:
         if not holds:
             return Misfit(key, str(getattr(run, key)), allowed)
     return None
+
+
+def _layers(run: Run, model: Architecture) -> Misfit | None:
+    """Whether every part has a layer, or one of the model's ends in its place."""
+    parts = run.pipeline * run.parts_per_stage if run.pipeline > 1 else 1
+    most = model.layers + 2 if parts > 1 else model.layers
+    if parts > most:
+        allowed = f"at most {most} layers and ends in {parts} parts"
+        return Misfit("pipeline", str(run.pipeline), allowed)
+    if not run.first_layers and not run.last_layers:
+        return None
+    counts = part_layers(model.layers, run)
+    if sum(counts) == model.layers and min(counts) >= 0 and min(counts[1:-1], default=1) >= 1:
+        return None
+    key = "first_layers" if run.first_layers else "last_layers"
+    return Misfit(key, str(getattr(run, key)), f"what adds up to {model.layers} in {parts} parts")
+
+
+def part_layers(layers: int, run: Run) -> list[int]:
+    """Layers of every part: those that are set, and the others evenly; of these the last is short
+    first, then the first, then from the end.
+    """
+    parts = run.pipeline * run.parts_per_stage if run.pipeline > 1 else 1
+    fixed = {part: count for part, count in ((0, run.first_layers), (parts - 1, run.last_layers))
+             if count}  # fmt: skip
+    order = [part for part in (parts - 1, 0, *range(parts - 2, 0, -1)) if part not in fixed]
+    order = order[:parts]  # one part is first and last
+    left = layers - sum(fixed.values())
+    most = -(-left // max(1, len(order)))
+    counts = [fixed.get(part, most) for part in range(parts)]
+    for part in order[: most * len(order) - left]:
+        counts[part] -= 1
+    return counts

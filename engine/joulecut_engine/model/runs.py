@@ -9,7 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.run import DTYPES, OFFLOADS, RECOMPUTES, SCHEDULES, Run, misfit
+from joulecut_engine.model.run import (
+    DTYPES,
+    OFFLOADS,
+    RECOMPUTES,
+    SCALINGS,
+    SCHEDULES,
+    Run,
+    misfit,
+)
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -19,6 +27,7 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "dtype": DTYPES,
     "recompute": RECOMPUTES,
     "offload": OFFLOADS,
+    "scaling": SCALINGS,
 }
 
 
@@ -62,6 +71,29 @@ class Runs:
             raise AttributeError(name)
         return self.columns[name]
 
+    @property
+    def expert_parts(self) -> Floats:
+        """GPUs that share one expert; see `Run`."""
+        usual = np.where(self.expert > 1, 1.0, self.tensor)
+        return np.where(self.expert_tensor > 0, self.expert_tensor, usual)
+
+    @property
+    def shards(self) -> Floats:
+        """GPUs over which ZeRO shards."""
+        whole = self.data * self.context
+        return np.where(self.shard > 0, self.shard, whole)
+
+    @property
+    def expert_copies(self) -> Floats:
+        """GPUs that hold the same experts."""
+        return self.tensor * self.data * self.context / (self.expert * self.expert_parts)
+
+    @property
+    def expert_shards(self) -> Floats:
+        """Of these, those over which ZeRO shards."""
+        near = self.shards * self.tensor / (self.expert * self.expert_parts)
+        return np.clip(near, 1.0, self.expert_copies)
+
     def word(self, key: str, value: str) -> Flags:
         """Which runs have this word."""
         return np.asarray(self.columns[key] == WORDS[key].index(value))
@@ -74,7 +106,7 @@ class Runs:
                 keys[field.name] = WORDS[field.name][int(value)]
             elif field.type is bool or field.type == "bool":
                 keys[field.name] = bool(value)
-            elif field.name == "clock_mhz":
+            elif field.type is float or field.type == "float":
                 keys[field.name] = value
             else:
                 keys[field.name] = int(value)

@@ -12,10 +12,9 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.cost import Cost
-from joulecut_engine.model.graph_level import part_layers
 from joulecut_engine.model.links import BITS
 from joulecut_engine.model.power import Power, power_of
-from joulecut_engine.model.run import Run
+from joulecut_engine.model.run import Run, part_layers
 from joulecut_engine.model.runs import Floats, Runs
 from joulecut_engine.model.stages import Phases, stages_of
 from joulecut_engine.model.system import System
@@ -33,7 +32,7 @@ def stage_profile(
     runs = Runs.of([run] * len(clocks_mhz)).at_clock(np.array(clocks_mhz, dtype=np.float64))
     stages = stages_of(architecture, system, runs)
     power = power_of(system)
-    counts = part_layers(architecture.layers, run.pipeline * run.parts_per_stage)
+    counts = part_layers(architecture.layers, run)
     plain = architecture.dense_layers if architecture.experts else architecture.layers
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for part, count in enumerate(counts):

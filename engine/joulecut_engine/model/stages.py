@@ -16,6 +16,10 @@ from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.system import System
 from joulecut_engine.model.work import HALF, LayerWork, ends_work, layer_work
 
+# Processors that communication takes while it runs beside work: 20 of the 132 of an H800
+# (DeepSeek-V3 report, section 3.2.2; 24 for DeepEP's kernels).
+BUSY_PROCESSORS = 0.15
+
 
 @dataclass(slots=True)
 class Phases:
@@ -70,10 +74,14 @@ class Layers:
 def layers_of(model: Architecture, runs: Runs) -> Layers:
     v_shaped = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
     parts = np.where(runs.pipeline > 1, runs.pipeline * np.where(v_shaped, 2.0, runs.chunks), 1.0)
-    most = np.ceil(model.layers / parts)
-    short = most * parts - model.layers
-    last = np.where(parts > 1, most - (short >= 1), 0.0)
-    first = most - ((short >= 2) & (parts > 1))
+    begins, ends = runs.first_layers > 0, runs.last_layers > 0
+    left = model.layers - runs.first_layers - runs.last_layers
+    others = np.maximum(parts - begins - ends, 1.0)
+    most = np.ceil(left / others)
+    short = most * others - left
+    last = np.where(parts > 1, np.where(ends, runs.last_layers, most - (short >= 1)), 0.0)
+    second = short >= np.where(ends, 1.0, 2.0)
+    first = np.where(begins, runs.first_layers, most - (second & (parts > 1)))
     rest = model.layers - first - last
     between = np.where(parts > 2, np.ceil(rest / np.maximum(parts - 2.0, 1.0)), 0.0)
     plain = float(model.dense_layers if model.experts else model.layers)
@@ -96,7 +104,6 @@ class Stages:
     embedding: Phases
     logits: Phases
     tensor: Group
-    data: Group  # gradients: data and context ranks together
     send_s: Floats  # one microbatch to the next stage
     send_bits: Floats
     send_inside: Flags
@@ -112,7 +119,6 @@ def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
     found = rates(system, runs)
     t, tc = runs.tensor, runs.tensor * runs.context
     tensor = group(system, t, np.ones_like(t))
-    shards = runs.data * runs.context
     dense = _layer(model, system, runs, found, False)
     experts = _layer(model, system, runs, found, True) if model.experts else dense
     embedding, logits = _ends(model, system, runs, found, tensor)
@@ -133,7 +139,6 @@ def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
         embedding=embedding,
         logits=logits,
         tensor=tensor,
-        data=group(system, shards, t),
         send_s=np.where(alone, 0.0, volume / pair.bytes_s + pair.latency_s),
         send_bits=np.where(alone, 0.0, 8.0 * volume),
         send_inside=pair.inside,
@@ -146,13 +151,19 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
     forward, inputs, weights = (
         cost_of(system, found, one, runs) for one in (work.forward, work.input, work.weight)
     )
-    _tensor_collectives(model, system, runs, forward=forward, inputs=inputs, weights=weights)
+    blocks = 1.0 if experts and not model.experts_shared else 2.0
+    _tensor_collectives(
+        model, system, runs, blocks, forward=forward, inputs=inputs, weights=weights
+    )
     _context_ring(model, system, runs, found, work=work, forward=forward, inputs=inputs)
     if experts:
-        _expert_exchange(model, system, runs, forward, inputs)
-    full, selective = runs.word("recompute", "full"), runs.word("recompute", "selective")
-    core = cost_of(system, found, work.core, runs)
-    repeat = forward * full.astype(float) + core * selective.astype(float)
+        _expert_exchange(model, system, runs, forward=forward, inputs=inputs, weights=weights)
+    repeat = forward * runs.word("recompute", "full").astype(float)
+    for word, part in (("selective", work.core), ("pointwise", work.pointwise)):
+        which = runs.word("recompute", word)
+        if which.any():
+            repeat = repeat + cost_of(system, found, part, runs) * which.astype(float)
+    repeat = repeat * runs.recompute_share
     none = Cost.none(len(runs))
     forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
     # The host launches both gradients of a layer in one go.
@@ -166,12 +177,13 @@ def _tensor_collectives(
     model: Architecture,
     system: System,
     runs: Runs,
+    blocks: float,
     *,
     forward: Cost,
     inputs: Cost,
     weights: Cost,
 ) -> None:
-    """Two all-reduces forward and two backward; with sequence parallelism gathers and scatters.
+    """One all-reduce per block and direction; with sequence parallelism gathers and scatters.
 
     Backward, what follows a gradient of the input runs beside the gradient of the weights
     (Megatron-LM); with sequence parallelism half of it cannot, because the work waits for it.
@@ -180,22 +192,20 @@ def _tensor_collectives(
     ring = group(system, runs.tensor, one)
     volume = HALF * runs.microbatch * runs.sequence / runs.context * model.hidden
     split = runs.sequence_parallel > 0
-    whole = ring.all_reduce(volume)
-    halves = 2.0 * ring.gather(volume)
-    each = np.where(split, halves, whole)
+    each = np.where(split, 2.0 * ring.gather(volume), ring.all_reduce(volume))
     # With overlapped collectives only the first of `tensor` pieces stays exposed.
     share = np.where(runs.overlap_tensor > 0, 1.0 / runs.tensor, 1.0)
-    forward.tensor = forward.tensor + 2.0 * each * share
-    forward.hidden = forward.hidden + 2.0 * each * (1.0 - share)
-    beside = np.where(split, each, 2.0 * each)
-    waited = np.where(split, each, 0.0) * share
+    forward.tensor = forward.tensor + blocks * each * share
+    forward.hidden = forward.hidden + blocks * each * (1.0 - share)
+    beside = blocks * np.where(split, 0.5 * each, each)
+    waited = blocks * np.where(split, 0.5 * each, 0.0) * share
     room = system.tensor_overlap * np.minimum(beside, weights.compute + weights.memory)
     over = beside - room
     inputs.tensor = inputs.tensor + waited + over
-    extra = np.where(split, 2.0 * ring.gather(volume), 0.0)  # inputs gathered once more
-    inputs.hidden = inputs.hidden + 2.0 * each - waited - over + extra
-    sent = 2.0 * 2.0 * volume
-    again = np.where(split, 2.0 * volume, 0.0)
+    extra = np.where(split, blocks * ring.gather(volume), 0.0)  # inputs gathered once more
+    inputs.hidden = inputs.hidden + blocks * each - waited - over + extra
+    sent = blocks * 2.0 * volume
+    again = np.where(split, blocks * volume, 0.0)
     for cost, bytes_sent in ((forward, sent), (inputs, sent + again)):
         up, out = ring.bits(bytes_sent)
         cost.up_bits = cost.up_bits + up
@@ -234,18 +244,49 @@ def _context_ring(
 
 
 def _expert_exchange(
-    model: Architecture, system: System, runs: Runs, forward: Cost, inputs: Cost
+    model: Architecture,
+    system: System,
+    runs: Runs,
+    *,
+    forward: Cost,
+    inputs: Cost,
+    weights: Cost,
 ) -> None:
-    """Tokens go to their experts and back, in both directions of the pass."""
-    ring = group(system, runs.expert, runs.tensor)
-    apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
-    tokens = runs.microbatch * runs.sequence / runs.context / apart
+    """Tokens go to their experts and back, in both directions of the pass.
+
+    GPUs that share an expert gather its tokens and scatter their results. Beside another
+    microbatch, an exchange takes processors from the work that hides it.
+    """
+    parts = runs.expert_parts
+    ring, shared = group(system, runs.expert, parts), group(system, parts, np.ones_like(parts))
+    once = (runs.sequence_parallel > 0) | (parts < runs.tensor)
+    tokens = runs.microbatch * runs.sequence / runs.context / np.where(once, runs.tensor, 1.0)
     volume = HALF * tokens * model.experts_active * model.hidden
-    for cost in (forward, inputs):
-        cost.expert = cost.expert + 2.0 * ring.exchange(volume)
+    crossing = np.where(runs.dispatch_once > 0, _crossing(model, ring), 1.0)
+    gathered = volume * np.where(once, parts, 1.0)
+    spent = 2.0 * ring.exchange(volume, crossing)
+    spent = spent + np.where(once, 2.0 * shared.gather(gathered), shared.all_reduce(gathered))
+    beside = (runs.overlap_expert > 0) | runs.word("schedule", "dualpipe-v")
+    room = (forward.seconds, inputs.seconds + weights.seconds)
+    for cost, work_s in zip((forward, inputs), room, strict=True):
+        hidden = np.where(beside, np.minimum(spent, work_s), 0.0)
+        cost.expert = cost.expert + spent - hidden * (1.0 - BUSY_PROCESSORS)
+        cost.hidden = cost.hidden + hidden
         up, out = ring.bits(2.0 * volume)
-        cost.up_bits = cost.up_bits + up
-        cost.out_bits = cost.out_bits + out
+        more, _ = shared.bits(2.0 * gathered)
+        cost.up_bits = cost.up_bits + up + more
+        cost.out_bits = cost.out_bits + out * crossing
+
+
+def _crossing(model: Architecture, ring: Group) -> Floats:
+    """Nodes away that a token goes to, over the experts it has there, for experts in random nodes
+    of which a router may allow a few alone (DeepSeek-V3, section 2.1.2).
+    """
+    nodes = np.maximum(ring.size / ring.local, 1.0)
+    active = float(max(1, model.experts_active))
+    visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** active)
+    visited = np.minimum(visited, model.expert_nodes or np.inf)
+    return np.asarray(visited / active)
 
 
 def _ends(

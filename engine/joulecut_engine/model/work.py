@@ -23,11 +23,14 @@ ROTARY = (4.0, 4.0)
 SOFTMAX = (4.0, 6.0)  # of unfused attention, per score
 SCORE_DROPOUT = (5.0, 5.0)
 CAST = 4.0  # to 8 bits: read 16, write 8 bits, and once more transposed
+MAXIMUM = 2.0  # read once more for the tensor's own maximum
 LOSS, LOSS_FUSED = 24.0, 12.0  # per logit, forward and backward; 32-bit softmax
 # Kernels of one layer's forward; a backward has twice as many. Counted in Megatron-LM.
 KERNELS, KERNELS_FLASH = 18.0, 12.0
 KERNELS_END = 24.0  # embedding, or logits with loss: masks, casts, maxima, sums
-KERNELS_EXPERTS = 12.0  # routing, permutation and back
+# Of a layer with experts, counted in Megatron-Core: router and its loss 16, counts and splits of
+# the dispatcher 12, permutation, exchange and back 8.
+KERNELS_EXPERTS = 36.0
 PADDED = 128.0
 FLASH_BACKWARD = 2.5  # five products where the forward has two
 
@@ -41,6 +44,8 @@ class Products:
     n: Floats
     count: Floats
     eight_bit: bool = True  # in runs of 8 bits; attention and logits stay at 16
+    grouped: bool = False  # of experts, one after the other: see `cost_of`
+    written: Floats | float = HALF  # bytes per number of the result; sums are read as well
 
     @property
     def flops(self) -> Floats:
@@ -69,12 +74,18 @@ def dropped(model: Architecture, runs: Runs) -> Flags:
     return np.asarray((runs.dropout > 0) & (not model.gated))
 
 
+def narrow(runs: Runs) -> Flags:
+    """Which runs multiply numbers of 8 or 4 bits."""
+    return np.asarray(runs.word("dtype", "fp8") | runs.word("dtype", "fp4"))
+
+
 @dataclass(slots=True)
 class LayerWork:
     forward: Work
     input: Work  # gradients of the input
     weight: Work  # gradients of the weights
     core: Work  # forward of scores and values alone: what selective recomputation repeats
+    pointwise: Work  # forward of norms, activations and casts
 
 
 def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
@@ -83,10 +94,12 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
     forward, inputs, weights = Work(), Work(), Work()
-    for m, k, n, count in _linear(model, runs, tokens, experts):
-        forward.products.append(Products(m, k, n, count))
-        inputs.products.append(Products(m, n, k, count))
-        weights.products.append(Products(k, m, n, count))
+    sums = 2.0 * runs.gradient_bytes  # read and written
+    for m, k, n, count, grouped in _linear(model, runs, tokens, experts):
+        forward.products.append(Products(m, k, n, count, grouped=grouped))
+        inputs.products.append(Products(m, n, k, count, grouped=grouped))
+        written = sums if grouped else HALF
+        weights.products.append(Products(k, m, n, count, grouped=grouped, written=written))
     core, core_back = _attention(model, runs, tokens)
     heads = model.heads * model.query_dim + model.kv_heads * model.query_dim
     width = model.expert_width * model.experts_active if experts else model.ffn
@@ -95,14 +108,20 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     act = GATED if model.gated else PLAIN
     rotary = ROTARY if not model.positions else (0.0, 0.0)
     back_bytes = []
+    eight, dynamic = narrow(runs), runs.word("scaling", "dynamic")
+    each_cast = CAST + np.where(dynamic, MAXIMUM, 0.0)
+    block = np.asarray(model.dense_ffn_weights / t)
+    if experts:
+        block = model.experts * model.expert_weights / (runs.expert * runs.expert_parts)
+    of_weights = np.where(eight & dynamic, each_cast * (model.attention_weights / t + block), 0.0)
     for side in (0, 1):
         mask = np.where(dropped(model, runs), 2.0 * MASK[side], 0.0)
         plain = model.hidden * (model.norms * NORM[side] + 2.0 * ADD[side] + mask) / apart
         split = (width * act[side] + heads * rotary[side]) / t
-        eight = runs.word("dtype", "fp8") | runs.word("dtype", "fp4")
-        cast = np.where(eight, CAST * (2.0 * model.hidden / apart + (width + heads) / t), 0.0)
-        routed = 4.0 * HALF * model.hidden * model.experts_active / apart if experts else 0.0
-        back_bytes.append(tokens * (plain + split + cast + routed))
+        cast = np.where(eight, each_cast * (2.0 * model.hidden / apart + (width + heads) / t), 0.0)
+        routed = 4.0 * HALF * model.hidden * (model.experts_active if experts else 0)
+        spread = np.where(runs.expert_parts < t, t, apart)
+        back_bytes.append(tokens * (plain + split + cast + routed / spread) + of_weights)
     forward.bytes = back_bytes[0] + core.bytes
     inputs.bytes = back_bytes[1] + core_back.bytes
     forward.products += core.products
@@ -113,13 +132,14 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     kernels = kernels + (KERNELS_EXPERTS if experts else 0.0)
     forward.kernels, inputs.kernels, weights.kernels = kernels, 1.5 * kernels, 0.5 * kernels
     core.kernels = np.where(runs.flash_attention > 0, 1.0, 6.0)
-    return LayerWork(forward, inputs, weights, core)
+    pointwise = Work(bytes=back_bytes[0], kernels=0.5 * kernels)
+    return LayerWork(forward, inputs, weights, core, pointwise)
 
 
 def _linear(
     model: Architecture, runs: Runs, tokens: Floats, experts: bool
-) -> list[tuple[Floats, Floats, Floats, Floats]]:
-    """Matrix products of the linear layers: (m, k, n, count)."""
+) -> list[tuple[Floats, Floats, Floats, Floats, bool]]:
+    """Matrix products of the linear layers: (m, k, n, count, of experts)."""
     t, one = runs.tensor, np.ones_like(tokens)
     hidden = model.hidden * one
     out = model.heads * model.value_head_dim / t
@@ -135,19 +155,24 @@ def _linear(
         qkv += model.kv_heads * (model.query_dim + model.value_head_dim)
         found.append((tokens, hidden, qkv / t))
     found.append((tokens, out, hidden))
-    answer = [(m, k, n, one) for m, k, n in found]
+    answer = [(m, k, n, one, False) for m, k, n in found]
     gate = 2.0 if model.gated else 1.0
     if not experts:
         wide = model.ffn / t
-        return [*answer, (tokens, hidden, gate * wide, one), (tokens, wide, hidden, one)]
-    wide = model.expert_width / t
+        return [
+            *answer, (tokens, hidden, gate * wide, one, False), (tokens, wide, hidden, one, False)
+        ]  # fmt: skip
+    parts = runs.expert_parts
+    wide = model.expert_width / parts
     local = model.experts / runs.expert
-    each = tokens * model.experts_active * runs.expert / model.experts
-    answer += [(each, hidden, gate * wide, local), (each, wide, hidden, local)]
+    # Of the tokens of the expert group, which holds each of them once.
+    each = tokens * parts / t * model.experts_active * runs.expert / model.experts
+    answer += [(each, hidden, gate * wide, local, True), (each, wide, hidden, local, True)]
     if model.experts_shared:
-        shared = wide * model.experts_shared
-        answer += [(tokens, hidden, gate * shared, one), (tokens, shared, hidden, one)]
-    return [*answer, (tokens, hidden, model.experts * one, one)]
+        shared = model.experts_shared * model.expert_width / t
+        answer += [(tokens, hidden, gate * shared, one, False)]
+        answer += [(tokens, shared, hidden, one, False)]
+    return [*answer, (tokens, hidden, model.experts * one, one, False)]
 
 
 def keys_per_query(model: Architecture, sequence: Floats, causal: Flags) -> Floats:

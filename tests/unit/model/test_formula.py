@@ -1,6 +1,7 @@
 """The closed form: its sums, its counts, and what it may never do."""
 
 from dataclasses import replace
+from math import gcd
 
 import numpy as np
 import pytest
@@ -11,7 +12,17 @@ from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_engine.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
-from joulecut_engine.model.run import DTYPES, OFFLOADS, RECOMPUTES, SCHEDULES, Run, misfit
+from joulecut_engine.model.links import group
+from joulecut_engine.model.power import power_of
+from joulecut_engine.model.run import (
+    DTYPES,
+    OFFLOADS,
+    RECOMPUTES,
+    SCALINGS,
+    SCHEDULES,
+    Run,
+    misfit,
+)
 from joulecut_engine.model.runs import Runs
 from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.work import model_flops
@@ -33,8 +44,15 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
     micro, count = draw(small), draw(st.integers(1, 16))
     schedule = draw(st.sampled_from(SCHEDULES))
     chunks = 2 if schedule in {"interleaved-1f1b", "zb-v", "dualpipe-v"} else 1
+    model = draw(st.sampled_from(MODELS))
+    expert = gcd(draw(small), tensor * data * context) if model.experts else 1
+    shard = gcd(draw(st.sampled_from([0, 1, 2])), data * context)
     run = Run(
         tensor * pipe * data * context, tensor, pipe, data, context,
+        expert=expert, expert_tensor=draw(st.sampled_from([0, 1])), shard=shard,
+        weight_bytes=draw(st.sampled_from([1, 2])), scaling=draw(st.sampled_from(SCALINGS)),
+        recompute_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        dispatch_once=draw(st.booleans()), overlap_expert=draw(st.booleans()),
         schedule=schedule, chunks=chunks, microbatch=micro,
         global_batch=data * micro * count * (pipe if chunks > 1 else 1), sequence=2048,
         dtype=draw(st.sampled_from(DTYPES)), recompute=draw(st.sampled_from(RECOMPUTES)),
@@ -45,7 +63,6 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
         dropout=draw(st.booleans()), overlap_tensor=draw(st.booleans()),
         forward_only=draw(st.booleans()), cuda_graphs=draw(st.booleans()),
     )  # fmt: skip
-    model = draw(st.sampled_from(MODELS))
     assume(misfit(run, model) is None)
     return model, run
 
@@ -153,3 +170,53 @@ def test_a_stage_profile_adds_up_to_the_estimate() -> None:
     idle = ("bubble", "pipeline_comm", "data_comm", "optimizer", "offload")
     busy = found.iteration_time_s - sum(found.breakdown_s[name] for name in idle)
     assert 32 * slowest == pytest.approx(busy, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["h100-sxm", "a100-sxm-80gb", "b200"])
+def test_asking_for_more_clock_never_gives_less(name: str) -> None:
+    """A cap holds a clock that the asked one above it does not move."""
+    whole = SYSTEMS[name]
+    pico = power_of(whole).flop_j * 1e12
+    system = replace(whole, power_cap_w=0.5 * whole.power_cap_w, compute_pj_per_flop=pico)
+    model = ARCHITECTURES["llama-3-70b"]
+    base = Run(64, 8, 8, global_batch=64, sequence=4096, flash_attention=True)
+    asked = np.arange(900.0, system.clock_max_mhz, 20.0)
+    many = Runs.of([replace(base, clock_mhz=float(clock)) for clock in asked])
+    held = formula.evaluate(model, system, many).clock_mhz
+    assert held[-1] < asked[-1]
+    assert (np.diff(held) >= -0.01).all()
+
+
+def test_what_leaves_a_node_in_an_exchange_takes_each_gpu_s_own_link() -> None:
+    system = SYSTEMS["dgx-h100"]
+    ring = group(system, np.array([32.0]), np.array([1.0]))
+    volume = np.array([4e9])
+    own = system.scale_out_gb_s * 1e9 * system.scale_out_efficiency
+    latency = 5 * system.scale_out_latency_s
+    assert ring.exchange(volume)[0] == pytest.approx(24 / 32 * 4e9 / own + latency)
+    assert ring.exchange(volume, 0.5)[0] < ring.exchange(volume)[0]
+
+
+def test_experts_cost_the_same_however_their_group_is_folded() -> None:
+    """Splitting every expert, or spreading them, leaves FLOPs and expert weights of a GPU alone."""
+    model, system = ARCHITECTURES["mixtral-8x22b"], replace(DGX, power_cap_w=1e6, waiting_w=90.0)
+    base = Run(32, 4, data=8, global_batch=64, sequence=4096, sequence_parallel=True, zero=1)
+    found = [
+        formula.estimate(model, system, replace(base, expert=expert, expert_tensor=parts))
+        for expert, parts in ((2, 4), (8, 1), (4, 2))
+    ]
+    assert len({one.hardware_flops for one in found}) == 1
+    weights = [one.memory[0].weights_bytes for one in found]
+    assert weights == pytest.approx([weights[0]] * 3)
+    joules = [one.energy_breakdown_j["compute"] for one in found]
+    assert joules == pytest.approx([joules[0]] * 3)
+
+
+def test_hybrid_shards_stay_in_their_node_and_sum_across() -> None:
+    """Sums of gradients alone leave a node, a third less than weights twice and gradients."""
+    system = replace(SYSTEMS["dgx-a100"], scale_out_gb_s=2.0)
+    model = ARCHITECTURES["llama-2-7b"]
+    base = Run(64, data=64, global_batch=64, zero=3, gradient_bytes=2, flash_attention=True)
+    whole, hybrid = (formula.estimate(model, system, replace(base, shard=n)) for n in (0, 8))
+    assert hybrid.breakdown_s["data_comm"] < 0.8 * whole.breakdown_s["data_comm"]
+    assert hybrid.memory[0].optimizer_bytes == pytest.approx(8 * whole.memory[0].optimizer_bytes)

@@ -52,6 +52,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
         | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
         46_702_792_704,
     ),
+    "Qwen-72B": (
+        {"model_type": "qwen", "num_hidden_layers": 80, "hidden_size": 8192,
+         "num_attention_heads": 64, "intermediate_size": 49152, "vocab_size": 152064,
+         "kv_channels": 128, "no_bias": True, "tie_word_embeddings": False},
+        72_287_920_128,
+    ),
     "Qwen2-0.5B": (
         _llama(24, 896, 14, 2, 4864, 151936) | {"model_type": "qwen2", "tie_word_embeddings": True},
         494_032_768,

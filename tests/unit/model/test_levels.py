@@ -121,10 +121,10 @@ def test_slow_links_change_the_ranking_of_schedules() -> None:
 
 
 def test_layers_are_shared_out_evenly_with_short_ends() -> None:
-    assert part_layers(62, 8) == [7, 8, 8, 8, 8, 8, 8, 7]
-    assert part_layers(126, 16) == [7, *[8] * 14, 7]
+    assert part_layers(62, Run(8, pipeline=8)) == [7, 8, 8, 8, 8, 8, 8, 7]
+    assert part_layers(126, Run(16, pipeline=16)) == [7, *[8] * 14, 7]
     for layers in range(8, 40):
-        counts = part_layers(layers, 8)
+        counts = part_layers(layers, Run(8, pipeline=8))
         assert sum(counts) == layers
         assert max(counts) - min(counts) <= 1
 

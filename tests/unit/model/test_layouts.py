@@ -1,0 +1,110 @@
+"""Published layouts: what they are made of, and that the closed form counts as the parts do."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from joulecut_engine.model import formula
+from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_engine.model.graph_level import simulate
+from joulecut_engine.model.run import Run, misfit, part_layers
+from joulecut_engine.model.runs import Runs
+from joulecut_engine.model.stages import layers_of
+
+LLAMA = ARCHITECTURES["llama-3-405b"]
+QWEN = ARCHITECTURES["qwen3-235b-a22b"]
+AS_PUBLISHED = Run(
+    8192, 8, 16, 64, chunks=8, global_batch=2048, sequence=8192, zero=2, sequence_parallel=True,
+    flash_attention=True,
+)  # fmt: skip
+
+
+def test_llama_405b_has_one_layer_a_chunk_between_embedding_and_loss() -> None:
+    """Llama team 2024, section 3.3.2: the ends take the place of a layer each."""
+    assert misfit(AS_PUBLISHED, LLAMA) is None
+    counts = part_layers(LLAMA.layers, AS_PUBLISHED)
+    assert counts == [0, *[1] * 126, 0]
+    too_deep = replace(AS_PUBLISHED, chunks=9)
+    assert misfit(too_deep, LLAMA) is not None
+
+
+def test_experts_spread_over_gpus_that_share_a_tensor() -> None:
+    """Qwen3-235B on 256 H100: TP 2, PP 8, EP 32 (Megatron-Core)."""
+    run = Run(256, 2, 8, 16, expert=32, chunks=4, global_batch=2048, sequence=4096)
+    assert misfit(run, QWEN) is None
+    assert part_layers(QWEN.layers, run) == [2, *[3] * 30, 2]
+    whole = misfit(replace(run, expert_tensor=2), QWEN)
+    assert whole is not None
+    assert whole.key == "expert"
+
+
+@given(
+    layers=st.integers(1, 130), pipeline=st.sampled_from([1, 2, 4, 8, 16]),
+    chunks=st.integers(1, 8), first=st.integers(0, 12), last=st.integers(0, 12),
+)  # fmt: skip
+def test_the_closed_form_has_the_layers_of_the_parts(
+    layers: int, pipeline: int, chunks: int, first: int, last: int
+) -> None:
+    model = replace(LLAMA, layers=layers)
+    run = Run(
+        8 * pipeline, 8, pipeline, chunks=chunks, global_batch=16 * pipeline,
+        first_layers=first, last_layers=last,
+    )  # fmt: skip
+    assume(misfit(run, model) is None)
+    counts = part_layers(layers, run)
+    assert sum(counts) == layers
+    assert min(counts) >= 0
+    found = layers_of(model, Runs.of([run]))
+    if len(counts) > 1:
+        assert (found.first[0], found.last[0]) == (counts[0], counts[-1])
+        assert found.between_all[0] == sum(counts[1:-1])
+        assert found.between[0] == max(counts[1:-1], default=0)
+
+
+def test_uneven_ends_are_laid_out_alike_at_both_levels() -> None:
+    model, system = ARCHITECTURES["llama-3-70b"], SYSTEMS["dgx-h100"]
+    run = Run(
+        64, 8, 8, global_batch=128, sequence=4096, first_layers=8, last_layers=6,
+        sequence_parallel=True, flash_attention=True,
+    )  # fmt: skip
+    closed = formula.estimate(model, system, run).iteration_time_s
+    laid_out, _ = simulate(model, system, run)
+    assert closed == pytest.approx(laid_out.iteration_time_s, rel=0.03)
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "mixtral-8x7b", "deepseek-v3"]),
+    st.sampled_from([1, 2, 8]), st.sampled_from([1, 4]), st.sampled_from([0, 1]),
+)  # fmt: skip
+def test_sharding_more_never_needs_more_memory(
+    name: str, data: int, tensor: int, shard: int
+) -> None:
+    model, needed = ARCHITECTURES[name], []
+    for zero in range(4):
+        run = Run(
+            data * tensor, tensor, data=data, zero=zero, global_batch=data, shard=shard,
+            flash_attention=True,
+        )  # fmt: skip
+        needed.append(
+            float(formula.evaluate(model, SYSTEMS["b200"], Runs.of([run])).memory_bytes[0])
+        )
+    assert needed == sorted(needed, reverse=True)
+
+
+def test_repeating_more_keeps_less() -> None:
+    model, system = ARCHITECTURES["deepseek-v3"], SYSTEMS["node-h800"]
+    base = Run(
+        2048, 1, 16, 128, expert=64, global_batch=15360, sequence=4096, flash_attention=True, zero=1
+    )
+    kept, took = [], []
+    for word, share in (("none", 1.0), ("pointwise", 1.0), ("full", 0.5), ("full", 1.0)):
+        run = replace(base, recompute=word, recompute_share=share)  # type: ignore[arg-type]
+        found = formula.estimate(model, system, run)
+        kept.append(found.memory[0].activations_bytes)
+        took.append(found.breakdown_s["recompute"])
+    assert kept[0] > kept[1] > kept[3]
+    assert kept[0] > kept[2] > kept[3]
+    assert took[0] == 0.0 < took[1] < took[3]
+    assert took[2] == pytest.approx(0.5 * took[3], rel=0.1)
