@@ -108,9 +108,8 @@ class WalkedNode(Node):
             count = 4_097 if self.lie == "stuff" else 40
             times_s = [0.1] * (1 if self.lie == "stuff" else 500)
             busy = [pb.OperationReport(kind="forward", count=500, durations_s=times_s)]
-            # Its own GPU in the job of others stops that job still: docs/progress.md.
-            told = [("blue", one) for one in self.others]
-            told += [(job, one) for job in ("red", "more") for one in (*self.gpus, *self.others)]
+            jobs, uuids = ("blue", "red", "more"), (*self.gpus, *self.others)
+            told = [(job, one) for job in jobs for one in uuids]
             about = [self.rng.choice(told) for _ in range(count)]
             message.reports.extend(
                 pb.IterationReport(

@@ -63,8 +63,8 @@ class Observer:
         self._policies: dict[str, JobPolicy] = {}
         self._matches = Matches()
         self._entry_of: dict[str, str] = {}  # of GPUs whose owners say which entry has them
-        self._nodes: dict[str, str] = {}  # by GPU
-        self._listed: dict[str, frozenset[str]] = {}  # nodes of the entries that list their GPUs
+        self._addresses: dict[str, str] = {}  # by GPU
+        self._listed: dict[str, frozenset[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
 
     def changed(
@@ -98,9 +98,13 @@ class Observer:
             if job.found_by_allocation
             for uuid in self._matches.of(job.name).uuids
         }
-        self._nodes = {uuid: gpu.node for uuid, gpu in gpus.items()}
+        self._addresses = {uuid: gpu.address for uuid, gpu in gpus.items()}
         self._listed = {
-            job.name: frozenset([ref.node for ref in job.gpus]) for job in policy.jobs if job.gpus
+            job.name: frozenset(
+                gpus[uuid].address for uuid in self._matches.of(job.name).listed if uuid in gpus
+            )
+            for job in policy.jobs
+            if job.gpus
         }
         moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
@@ -131,9 +135,9 @@ class Observer:
         return Routed(by_job, tuple(unclaimed))
 
     def _is_elsewhere(self, entry: str, uuid: str) -> bool:
-        """Whether the GPU is on a node of which the entry lists none."""
-        nodes, node = self._listed.get(entry), self._nodes.get(uuid)
-        return nodes is not None and node is not None and node not in nodes
+        """Whether the entry lists no GPU of that agent; the name of a node may be a lie."""
+        listed, address = self._listed.get(entry), self._addresses.get(uuid)
+        return listed is not None and address is not None and address not in listed
 
     def gpus_of(self, job: str, reports: Iterable[ArrivedReport]) -> frozenset[str]:
         """The GPUs that a look at the job needs, with those of its newest reports."""
