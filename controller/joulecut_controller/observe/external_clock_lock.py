@@ -55,10 +55,9 @@ class _Gpu:
             self.held_mhz = mhz if self.unexplained >= READINGS else self.held_mhz
         elif self._is_steady() and not _above(self.default_mhz, min(self.newest_mhz)):
             self.held_mhz = 0
-            lowest_mhz = min(self.newest_mhz)
             # A hot room takes clocks slowly, without a reason; a lock takes them at once.
-            follows = self.unexplained >= READINGS or not self.default_mhz
-            self.default_mhz = lowest_mhz if follows else max(self.default_mhz, lowest_mhz)
+            least_mhz = 0 if self.unexplained >= READINGS else self.default_mhz
+            self.default_mhz = max(least_mhz, min(self.newest_mhz))
         self.odd = not explained and self._is_odd(mhz)
 
     def _is_steady(self) -> bool:

@@ -64,7 +64,7 @@ class Observer:
         self._matches = Matches()
         self._entry_of: dict[str, str] = {}  # of GPUs whose owners say which entry has them
         self._addresses: dict[str, str] = {}  # by GPU
-        self._listed: dict[str, frozenset[str]] = {}  # agents of entries with a list
+        self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
 
     def changed(
@@ -99,12 +99,10 @@ class Observer:
             for uuid in self._matches.of(job.name).uuids
         }
         self._addresses = {uuid: gpu.address for uuid, gpu in gpus.items()}
+        listed = {job.name: self._matches.of(job.name).listed for job in policy.jobs if job.gpus}
         self._listed = {
-            job.name: frozenset(
-                gpus[uuid].address for uuid in self._matches.of(job.name).listed if uuid in gpus
-            )
-            for job in policy.jobs
-            if job.gpus
+            name: {gpus[uuid].address for uuid in uuids if uuid in gpus}
+            for name, uuids in listed.items()
         }
         moved = {name for name, one in self._matches.entries.items() if one != before.get(name)}
         return View(now_s=now_s, nodes=state.nodes, gpus=gpus), moved
