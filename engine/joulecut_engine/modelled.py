@@ -38,6 +38,14 @@ class Modelled:
     estimate: Estimate
     prices: Mapping[str, float]
 
+    def __str__(self) -> str:
+        name, gpus, full = self.architecture.name, self.run.gpus, "" if self.fits else " (too much)"
+        return (
+            f"{name} on {gpus} GPUs of {self.system.name}, predicted: "
+            f"{self.iteration_time_s:.4g} s and {self.energy_j:.4g} J an iteration, "
+            f"MFU {self.mfu:.1%}, {self.memory_bytes / 1e9:.1f} GB on the fullest GPU{full}"
+        )
+
     @property
     def iteration_time_s(self) -> float:
         return self.estimate.iteration_time_s

@@ -63,6 +63,12 @@ class Planned:
     solution: Solution
     deadline_s: float
 
+    def __str__(self) -> str:
+        return (
+            f"predicted: {self.iteration_time_s:.4g} s ({self.slowdown_ratio:+.2%}) and "
+            f"{self.energy_j:.4g} J ({self.saved_ratio:.1%} less) an iteration, gap {self.gap:.2%}"
+        )
+
     @property
     def iteration_time_s(self) -> float:
         return self.solution.iteration_time_s

@@ -131,6 +131,15 @@ def test_bad_input_is_a_value_error_of_one_line(asked: Callable[[], object], nam
     assert "\n" not in str(raised.value)
 
 
+def test_printed_an_answer_is_one_line_with_units() -> None:
+    wide = str(model("llama-3-70b", "dgx-h100", tensor=8))
+    assert wide.startswith("llama-3-70b on 8 GPUs of dgx-h100, predicted: ")
+    assert wide.endswith("GB on the fullest GPU (too much)")
+    saved = str(plan(ROWS, SHAPE, blocking_power_w=20.0, max_slowdown=0.1))
+    assert saved.startswith("predicted: ")
+    assert "\n" not in wide + saved
+
+
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     found = plan(ROWS, SHAPE, blocking_power_w=20.0)
     monkeypatch.setitem(sys.modules, "pandas", None)
