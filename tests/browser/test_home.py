@@ -174,7 +174,7 @@ def test_no_serious_barrier_and_nothing_over_the_edge(
             assert serious == [], path
 
 
-# Of each column of a chart, whether the line of what was measured is in it.
+# Of each column of a chart, whether the measured line is in it.
 COLUMNS_DRAWN = """canvas => {
   const { width, height } = canvas;
   const of = canvas.getContext("2d").getImageData(0, 0, width, height).data;

@@ -44,7 +44,7 @@ def write():
 
 @dataclass(frozen=True)
 class Ran:
-    """What was heard of each GPU, and the iteration times of each process by its own clock."""
+    """Reports by GPU, and the iteration times of each process by its own clock."""
 
     heard: dict[str, list[IterationReport]]
     own: dict[str, list[list[float]]]

@@ -1,6 +1,6 @@
 """`joulecut model calibrate DATA.csv --system NAME --out FILE`: a system fitted to measurements.
 
-Measured iterations are CSV: keys of a run file as columns, and what was measured. A cell may be
+Measured iterations are CSV: keys of a run file and measured figures as columns. A cell may be
 empty where a key has a default. Keys of the system are allowed where they say what the given system
 says.
 """
@@ -86,7 +86,7 @@ def _notes(data: Path, found: Calibration) -> list[str]:
 
 
 def system_yaml(system: System, notes: Sequence[str]) -> str:
-    """Every key, as run files read it; the notes say what was fitted, measured and assumed."""
+    """Every key, as run files read it; the notes name fitted, measured and assumed keys."""
     import yaml
 
     text: str = yaml.safe_dump(

@@ -332,7 +332,7 @@ class GrpcFleet:
                 agent.error = "the stream ended"
             except grpc.aio.AioRpcError as error:
                 agent.error = _reason(error)
-            except Exception as error:  # whatever it is, it costs the GPUs of this agent alone
+            except Exception as error:  # any error costs the GPUs of this agent alone
                 backoff_s = self._quarantine(agent, described(error))
             except asyncio.CancelledError:
                 task = asyncio.current_task()
@@ -340,7 +340,7 @@ class GrpcFleet:
                     raise
                 agent.silent, agent.error = False, "the stream is silent"
             agent.connected = False
-            with suppress(Exception):  # the loop looks at every agent before long anyway
+            with suppress(Exception):  # the periodic resync covers a lost notice
                 self._notice(agent, ())
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)

@@ -59,7 +59,7 @@ class ChangeSchedules:
         self.tabulate()
 
     def tabulate(self) -> None:
-        """Takes what was added into the table. Choices of before are others now."""
+        """Adds the new schedules to the table. Indices of earlier choices are no longer valid."""
         for stage, known in enumerate(self._known):
             if not known:
                 raise NoCommonClock(stage)
