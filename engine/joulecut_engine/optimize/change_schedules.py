@@ -3,7 +3,8 @@
 A schedule names a clock for each operation of a GPU, in their order, and changes it only so
 often. There are far too many to list. The cheapest under given prices of time is known exactly
 (`k_change_dp`), and around a good one lie those with a change an operation earlier or later, or
-with another clock in one of its stretches. This table holds the schedules found so far.
+with another clock in one of its stretches. This table holds the schedules found so far. Each keeps
+the minimum dwell whatever the other GPUs do (`dwell`).
 """
 
 import itertools
@@ -11,14 +12,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import add
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.optimize.dwell import Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
-from joulecut_engine.optimize.levels import Floats, Ints, levels_of
+from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
 
 ENTRIES = 2_000_000  # operations x choices judged at once: 16 MB
@@ -41,15 +44,45 @@ class _Line:
     work_s: Floats  # without sends, which run beside
 
 
+class Lines(NamedTuple):
+    """What all tables of one problem and dwell share; by stage."""
+
+    levels: Levels
+    lines: tuple[_Line, ...]
+    spacings: tuple[Spacing, ...]  # none where no dwell is asked for
+
+
+def lines_of(problem: Problem, dwell_s: float) -> Lines:
+    levels = levels_of(problem.graph)
+    lines = tuple(_line_of(problem, stage) for stage in range(len(problem.graph.order)))
+    if dwell_s <= 0.0:
+        return Lines(levels, lines, ())
+    fastest_s = np.empty(len(problem.graph.operations))
+    for line in lines:
+        fastest_s[line.operation] = line.seconds.min(axis=1)
+    spacings = (
+        spacing(levels, line.operation, fastest_s, line.work_s, dwell_s) for line in lines
+    )
+    return Lines(levels, lines, tuple(spacings))
+
+
 class ChangeSchedules:
     """`cost_j` is (stages, schedules), padded with infinity and sorted by busy time, as
     `choice_search` takes it; classes are operations. Raises NoCommonClock where a GPU has no
-    schedule within the limits."""
+    schedule within the limits. What `add_cheapest` returns holds for plans within the deadline."""
 
-    def __init__(self, problem: Problem, limits: ChangeLimits) -> None:
+    def __init__(
+        self, problem: Problem, limits: ChangeLimits, lines: Lines, deadline_s: float = math.inf
+    ) -> None:
         self._problem, self._limits = problem, limits
-        self._levels = levels_of(problem.graph)
-        self._lines = [_line_of(problem, stage) for stage in range(len(problem.graph.order))]
+        self._levels, self._lines, self._spacings = lines
+        self._open = [
+            self._spacings[stage].possibly(deadline_s)
+            if self._spacings
+            else np.repeat(np.arange(1, len(line.operation) + 1)[:, None], line.cost_j.shape[1], 1)
+            for stage, line in enumerate(self._lines)
+        ]
+        self._turns = [_turns(one) for one in self._spacings] or [{}] * len(self._lines)
         self._known: list[dict[bytes, Keys]] = [{} for _ in self._lines]
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
@@ -96,16 +129,17 @@ class ChangeSchedules:
                 np.isfinite(line.seconds), line.seconds, 0.0
             )
             cost = np.where(np.isfinite(line.seconds), cost, np.inf)
-            change = cost_weight * self._limits.cost_j
-            most, dwell_s = self._limits.per_iteration, self._limits.min_dwell_s
-            value, keys = cheapest(cost, line.work_s, most, 0.0, change)
+            change, most = cost_weight * self._limits.cost_j, self._limits.per_iteration
+            value, keys = cheapest(cost, self._open[stage], most, change, False)
             if math.isinf(value):
                 raise NoCommonClock(stage)
             least_j += value - ROUND_OFF * float(np.abs(cost[np.arange(len(keys)), keys]).sum())
-            if dwell_s > 0.0:  # the bound leaves it out: waiting may make up a dwell, too
-                value, keys = cheapest(cost, line.work_s, most, dwell_s, change)
-            if math.isfinite(value):
-                self._add(stage, keys.astype(np.int16))
+            self._add(stage, keys.astype(np.int16))
+            for first in self._turns[stage]:
+                turned = np.roll(cost, -first, axis=0)
+                value, keys = cheapest(turned, self._turns[stage][first], most, change, True)
+                if math.isfinite(value):
+                    self._add(stage, np.roll(keys, first).astype(np.int16))
         return least_j
 
     def add_near(self, choice: Ints) -> None:
@@ -146,11 +180,8 @@ class ChangeSchedules:
             return
         if not np.isfinite(line.seconds[every, keys]).all():
             return
-        if limits.min_dwell_s > 0.0 and len(changes):
-            done_s = np.concatenate([[0.0], np.cumsum(line.work_s[every, keys])])
-            at_s = done_s[changes]
-            if np.diff(np.append(at_s, at_s[0] + done_s[-1])).min() < limits.min_dwell_s:
-                return
+        if self._spacings and len(changes) and not self._spacings[stage].kept(keys, changes):
+            return
         self._known[stage][keys.tobytes()] = keys
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> None:
@@ -284,6 +315,12 @@ class ChangeSchedules:
             seconds = weight[line.operation] @ self._seconds[stage]
             lengths[stage, : len(seconds)] = seconds
         return lengths
+
+
+def _turns(spacing_: Spacing) -> dict[int, Ints]:
+    """Where walks begin, with their places to change again: at the beginning of the iteration, and
+    in its middle, where most clocks are kept for long, so that one may be kept over the end."""
+    return {first: spacing_.until(first) for first in (0, len(spacing_.surely) // 2)}
 
 
 def _line_of(problem: Problem, stage: int) -> _Line:

@@ -57,7 +57,7 @@ class ChoiceSearch:
         cost_weight: float = 1.0,
         paths: Sequence[Floats] = (),
     ) -> None:
-        self._choices = choices
+        self._choices, self._cost_weight = choices, cost_weight
         offered = np.isfinite(choices.cost_j)
         self.sizes: list[int] = offered.sum(axis=1).tolist()
         self._cost_j = np.where(offered, cost_weight * np.where(offered, choices.cost_j, 0), np.inf)
@@ -108,14 +108,20 @@ class ChoiceSearch:
         other = best.copy()
         for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
             other[group] = dice.integers(0, self.sizes[group])
-        while not math.isfinite(self.value_j(other)) and other.any():
-            other = np.maximum(other - 1, 0)
+        other = self.in_time(other)
         return other if math.isfinite(self.value_j(other)) else best
+
+    def in_time(self, choice: Ints) -> Ints:
+        """All groups faster, step by step, until the choice (groups,) is in time, if ever."""
+        while not math.isfinite(self.value_j(choice)) and choice.any():
+            choice = np.maximum(choice - 1, 0)
+        return choice
 
     def again(self) -> "ChoiceSearch":
         """The same question about the table, which has grown; known paths stay."""
         limit_s = self._limit_s / (1 + DEADLINE_TOLERANCE)
-        return ChoiceSearch(self._choices, limit_s, self._price_w, paths=self.weights)
+        weight = self._cost_weight
+        return ChoiceSearch(self._choices, limit_s, self._price_w, weight, paths=self.weights)
 
     def _values(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""

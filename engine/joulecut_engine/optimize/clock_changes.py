@@ -21,7 +21,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.change_schedules import ChangeSchedules
+from joulecut_engine.optimize.change_schedules import ChangeSchedules, lines_of
 from joulecut_engine.optimize.choice_search import SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
@@ -30,7 +30,7 @@ from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, 
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock import SharedClock
-from joulecut_engine.optimize.shared_clock_bound import CLOSE, Task, mixture
+from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
 
 COMBINATIONS_ALL = 20_000  # up to here every plan is judged
 RUNGS = (2, 4, 8, 16, 64)  # limits of changes answered on the way to a higher one
@@ -44,9 +44,10 @@ ROUND_OFF = 1e-11  # of the largest term of a bound
 SEED = 7
 SCHEDULES_MAX = 300  # of a GPU: more slow every step down, and the search jumps no further
 # Where every trial is many drawn iterations.
-ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 16, 8, 4
+ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
-KICKS = 10  # a few GPUs jump to any schedule, and the search begins again
+KICKS = 24  # a few GPUs jump to any schedule, and the search begins again
+WHOLE_SHARE = 1 - 1e-6  # of a schedule: nothing else is mixed in
 
 Clocks = tuple[ClockOption, ...]  # by operation
 
@@ -71,16 +72,9 @@ class ClockChanges:
                 self._coarser.append(make())
             except NoCommonClock:  # more changes may still have schedules
                 continue
+        self._lines = lines_of(computation.problem, limits.min_dwell_s)
         self._quickest: Clocks = ()
-        table, whole = self._table(())
-        search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
-        least_busy = np.argmin(table.lengths(np.ones(self._count)), axis=1)
-        fastest = search.all() if whole else search.best(least_busy[:, None])
-        self._quickest = table.clocks(fastest)
-        self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
-        for other in self._coarser:
-            if other.fastest_s < self.fastest_s:
-                self._take_quickest(other)
+        self._quicken()
 
     def _makers(self) -> "list[Callable[[], SharedClock | ClockChanges]]":
         """The next fewer changes, or where there are none, what never changes or at the edges."""
@@ -94,11 +88,36 @@ class ClockChanges:
             [gpu, partial(SharedClock, computation, "edge")] if limits.per_iteration > 1 else [gpu]
         )
 
-    def _take_quickest(self, other: "SharedClock | ClockChanges") -> None:
+    def _quicken(self) -> None:
+        """T_min: the least iteration time, searched as the least energy is, where joules do not
+        count and a second costs one."""
+        known = [self._plan_quickest(other) for other in self._coarser]
+        table, whole = self._table(known)
+        search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
+        if whole:
+            fastest = search.all()
+        else:
+            fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
+            plans = [table.choice_of(clocks) for clocks in known]
+            starts = [fastest, *(plan for plan in plans if plan is not None)]
+            fastest = search.best(np.stack(starts, axis=1))
+            floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
+            if time_s > floor_s * (1 + SMALL):
+                weight = table.critical(fastest)
+                task = Task(time_s, 1.0, floor_s)
+                prices = _Prices(table, table, task, weight, 1.0, cost_weight=0.0)
+                keys = table.keys(fastest)
+                prices.improve(ROUNDS)
+                search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
+                starts = [table.index(keys)[:, None], prices.charged(), prices.dived()[:, None]]
+                fastest = search.best(np.concatenate(starts, axis=1))
+                fastest = self._kicked(table, search, fastest, KICKS, SEED)
+        self._quickest = table.clocks(fastest)
+        self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
+
+    def _plan_quickest(self, other: "SharedClock | ClockChanges") -> Clocks:
         goal = Goal(other.fastest_s)
-        plan = other.solve(goal, self.computation.relax(goal), (), 0)
-        if self._table((plan.clocks,))[0].choice_of(plan.clocks) is not None:
-            self._quickest, self.fastest_s = plan.clocks, plan.iteration_time_s
+        return other.solve(goal, self.computation.relax(goal), (), 0).clocks
 
     @cached_property
     def cheapest_s(self) -> float:
@@ -168,10 +187,10 @@ class ClockChanges:
         seed: int,
         limit: Limit | None = None,
     ) -> Solution:
-        table, whole = self._table(hints)
         deadline_s = max(self.fastest_s, goal.deadline_s)
         if not self.limits.min_dwell_s:  # then nothing is cheaper than what takes `cheapest_s`
             deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+        table, whole = self._table(hints, deadline_s)
         price_w = self.computation.time_price_w(goal)
         judge = table if limit is None else DrawnChoices(table, limit, deadline_s)
         search = ChoiceSearch(judge, deadline_s, price_w)
@@ -190,7 +209,15 @@ class ClockChanges:
         starts = [plan[:, None] for plan in plans if plan is not None]
         search = ChoiceSearch(judge, deadline_s, price_w, paths=prices.weights)
         few = STARTS if limit is None else STARTS_DRAWN
-        best = search.best(np.concatenate([*starts, prices.charged()], axis=1), few)
+        starts += [prices.charged(), search.in_time(prices.dived())[:, None]]
+        best = search.best(np.concatenate(starts, axis=1), few)
+        best = self._kicked(table, search, best, kicks, seed)
+        return self._solution(goal, table, best, prices.bound_j, relaxed)
+
+    def _kicked(
+        self, table: ChangeSchedules, search: ChoiceSearch, best: Ints, kicks: int, seed: int
+    ) -> Ints:
+        """From a choice in time to the best that climbs from it and from jumps beside it reach."""
         best, search = self._climbed(table, search, best)
         dice = np.random.default_rng(seed)
         for _ in range(kicks):
@@ -201,7 +228,7 @@ class ClockChanges:
             best = table.index(keys)
             if search.value_j(other) < search.value_j(best) * (1 - SMALL):
                 best = other
-        return self._solution(goal, table, best, prices.bound_j, relaxed)
+        return best
 
     def _climbed(
         self, table: ChangeSchedules, search: ChoiceSearch, best: Ints
@@ -241,9 +268,11 @@ class ClockChanges:
         bound_j = min(max(own_j, finer_j), energy_j)
         return replace(plan, energy_j=energy_j, lower_bound_j=bound_j, limits=self.limits)
 
-    def _table(self, plans: Sequence[Clocks]) -> tuple[ChangeSchedules, bool]:
+    def _table(
+        self, plans: Sequence[Clocks], deadline_s: float = math.inf
+    ) -> tuple[ChangeSchedules, bool]:
         """Schedules of the fastest plan and of these, or all where they are few."""
-        table = ChangeSchedules(self.computation.problem, self.limits)
+        table = ChangeSchedules(self.computation.problem, self.limits, self._lines, deadline_s)
         for clocks in (self._quickest, *plans):
             if clocks:
                 table.add_plan(clocks)
@@ -271,43 +300,69 @@ class _Prices:
         task: Task,
         price_w: Floats,
         arrives_w: float,
+        cost_weight: float = 1.0,
     ) -> None:
         self._table, self._judge, self._task = table, judge, task
+        self._cost_weight = cost_weight
         self.bound_j, self._best = -math.inf, (price_w, arrives_w)
         self.weights = [price_w / arrives_w] if arrives_w > 0.0 else []
         self._prove(price_w, arrives_w)
         for scale in SCALES:
-            table.add_cheapest(scale * price_w)
+            table.add_cheapest(scale * price_w, cost_weight)
         table.tabulate()
 
     def improve(self, rounds: int) -> None:
         """Adds schedules, and raises the bound, so many times."""
         for _ in range(rounds):
-            table, task = self._table, self._task
-            paths = [table.lengths(weight) for weight in self.weights]
-            share, time_s, prices_w = mixture(table.cost_j, paths, task, np.isfinite(table.cost_j))
+            _, prices_w = self._mixed(np.isfinite(self._table.cost_j))
             price_w = np.zeros(len(self._best[0]))
-            for one_w, weight in zip(prices_w.tolist(), self.weights, strict=True):
+            for one_w, weight in zip(prices_w.tolist(), self.weights, strict=False):
                 price_w += one_w * weight
             best_w, best_arrives_w = self._best
             self._prove(
                 price_w + NEARER * (best_w - price_w),
                 float(prices_w.sum()) + NEARER * (best_arrives_w - float(prices_w.sum())),
             )
-            longest_s, weight = self._judge.longest(share)
-            if longest_s > time_s * (1 + CLOSE):
-                self.weights.append(weight)
-            table.tabulate()
+            self._table.tabulate()
+
+    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats]:
+        """Shares of the best mixture of what is allowed, and a price for each path known before; its
+        longest path joins them where it is none of these."""
+        paths = [self._table.lengths(weight) for weight in self.weights]
+        share, time_s, prices_w = mixture(self._costs(), paths, self._task, allowed)
+        longest_s, weight = self._judge.longest(share)
+        if longest_s > time_s * (1 + CLOSE):
+            self.weights.append(weight)
+        return share, prices_w
+
+    def _costs(self) -> Floats:
+        cost_j = self._table.cost_j
+        return np.where(np.isfinite(cost_j), self._cost_weight * cost_j, np.inf)
+
+    def dived(self) -> Ints:
+        """The best mixture made whole, one GPU after another, the least mixed first: (stages,). Each
+        takes its largest share, and the others are mixed again. So GPUs agree on who is fast when,
+        which a choice for each by itself does not."""
+        allowed = np.isfinite(self._table.cost_j)
+        while True:
+            share, _ = self._mixed(allowed)
+            largest: Ints = np.argmax(share, axis=1)
+            open_ = allowed.sum(axis=1) > 1
+            if not open_.any():
+                return np.argmax(allowed, axis=1)
+            sure = np.where(open_, share.max(axis=1), -1.0)
+            for stage in np.flatnonzero(sure >= min(WHOLE_SHARE, float(sure.max()))):
+                allowed[stage] = np.arange(allowed.shape[1]) == largest[stage]
 
     def charged(self) -> Ints:
         """What each GPU would choose at these prices, or a multiple: (stages, K)."""
-        cost_j, charge_j = self._table.cost_j, self._table.lengths(self._best[0])
+        cost_j, charge_j = self._costs(), self._table.lengths(self._best[0])
         charge_j = np.where(np.isfinite(charge_j), charge_j, 0.0)
         cheapest: Ints = np.argmin(cost_j[:, :, None] + charge_j[:, :, None] * CHARGES, axis=1)
         return cheapest
 
     def _prove(self, price_w: Floats, arrives_w: float) -> None:
-        task, least_j = self._task, self._table.add_cheapest(price_w)
+        task, least_j = self._task, self._table.add_cheapest(price_w, self._cost_weight)
         left_w = task.time_price_w - arrives_w
         time_j = left_w * (task.fastest_s if left_w > 0 else task.deadline_s)
         bound_j = least_j + time_j - ROUND_OFF * (abs(least_j) + abs(time_j))

@@ -17,20 +17,22 @@ LAYERS_MAX = 64  # changes counted one by one; memory is operations x clocks x t
 
 @compiled
 def cheapest(
-    cost: Floats, work: Floats, most: int, dwell: float, change: float
+    cost: Floats, until: Ints, most: int, change: float, closed: bool
 ) -> tuple[float, Ints]:
     """The least sum and its clocks (columns), one per operation.
 
     `cost` (operations, columns) is infinite where a clock was not measured, each change costs
-    `change` more. At most `most` changes, uncounted above LAYERS_MAX; after one the next comes
-    when `work` (seconds, as `cost`) adds up to `dwell`. Infinite where there is no such walk.
+    `change` more. At most `most` changes, uncounted above LAYERS_MAX; after one to a column before
+    an operation the next comes before operation `until` (operations, columns) or later, where
+    the number of operations is the end and what is above it none. `closed` walks end at the
+    clock they began with. Infinite where there is no such walk.
     """
     size, columns = cost.shape
     counted = most <= LAYERS_MAX
     layers = most + 1 if counted else 1
     value = np.empty((size + 1, layers, columns))
     came = np.empty((size + 1, layers, columns), dtype=np.int64)
-    until, total, barred = _stretches(cost, work, dwell)
+    total, barred = _sums(cost)
     best, best_start = np.inf, -1
     _open_walks(cost, until, total, barred, counted, change, value)
     open_ends = value[0, layers - 1].copy()  # no walk from there and back costs less
@@ -38,13 +40,13 @@ def cheapest(
         if not open_ends[start] < best:
             break
         _walk(cost, until, total, barred, counted, change, start, value, came)
-        least, _, _ = _end(value[size], counted, change, start)
+        least, _, _ = _end(value[size], counted, change, start, closed)
         if least < best:
             best, best_start = least, start
     clocks = np.zeros(size, dtype=np.int64)
     if best_start >= 0:
         _walk(cost, until, total, barred, counted, change, best_start, value, came)
-        _, layer, column = _end(value[size], counted, change, best_start)
+        _, layer, column = _end(value[size], counted, change, best_start, closed)
         at = size
         while at > 0:
             k, origin = came[at, layer, column] // columns, came[at, layer, column] % columns
@@ -56,25 +58,16 @@ def cheapest(
 
 
 @compiled
-def _stretches(cost: Floats, work: Floats, dwell: float) -> tuple[Ints, Floats, Ints]:
-    """By operation and column: the first place where a clock set there may change again (beyond
-    the end: none). And of all operations before each, by column: what they cost, and how many
-    have no price."""
+def _sums(cost: Floats) -> tuple[Floats, Ints]:
+    """Of all operations before each, by column: what they cost, and how many have no price."""
     size, columns = cost.shape
-    until = np.full((size, columns), size + 1, dtype=np.int64)
     total, barred = np.zeros((size + 1, columns)), np.zeros((size + 1, columns), dtype=np.int64)
     for f in range(columns):
-        done, k = 0.0, 0
         for at in range(size):
             finite = cost[at, f] < np.inf
             total[at + 1, f] = total[at, f] + (cost[at, f] if finite else 0.0)
             barred[at + 1, f] = barred[at, f] + (0 if finite else 1)
-            done += work[at, f] if finite else 0.0
-            while k <= at and done >= dwell:
-                until[k, f] = at + 1
-                done -= work[k, f] if cost[k, f] < np.inf else 0.0
-                k += 1
-    return until, total, barred
+    return total, barred
 
 
 @compiled
@@ -166,14 +159,16 @@ def _least(now: Floats) -> tuple[int, int]:
 
 
 @compiled
-def _end(last: Floats, counted: bool, change: float, start: int) -> tuple[float, int, int]:
+def _end(
+    last: Floats, counted: bool, change: float, start: int, closed: bool
+) -> tuple[float, int, int]:
     """The best end of walks from `start`, the way back there counted."""
     layers, columns = last.shape
     least, layer, column = np.inf, 0, 0
     for j in range(layers):
         for f in range(columns):
             back = f != start
-            if back and counted and j + 1 == layers:
+            if back and (closed or (counted and j + 1 == layers)):
                 continue
             reached = last[j, f] + (change if back else 0.0)
             if reached < least:

@@ -1,7 +1,7 @@
 """The best next step of a search over clocks that many operations share.
 
 A choice takes one clock per group; known paths tell its iteration time from below. Nearly all of
-such a search tries two groups at once, so that is compiled, and leaves a pair as soon as it
+such a search tries one group or two at once, so that is compiled, and leaves a move as soon as it
 cannot be the best. The first of the best in order is the answer all the same.
 """
 
@@ -27,15 +27,12 @@ def single_move(
     `paths` (groups, choices, paths) are seconds; the choice takes `sums_s` (paths,) on each and
     costs `now_j`; `price_w` is not negative. Infinite where every move is late.
     """
-    group = np.arange(len(choice))
-    moved_j = now_j + cost_j - cost_j[group, choice][:, None]
-    time_s = (sums_s + paths - paths[group, choice][:, None, :]).max(axis=2)
-    offered = np.isfinite(moved_j) & (time_s <= limit_s)
-    value = np.where(offered, moved_j + price_w * np.where(offered, time_s, 0.0), np.inf)
-    at, to = np.unravel_index(int(value.argmin()), value.shape)
+    best = np.array([np.inf, 0, 0])
+    _singles(paths, sums_s, cost_j, now_j, choice, limit_s, price_w, best)
+    at, to = best[1:].astype(np.int64).tolist()
     moved = choice.copy()
     moved[at] = to
-    return float(value[at, to]), moved
+    return float(best[0]), moved
 
 
 def pair_move(
@@ -62,6 +59,36 @@ def pair_move(
         one, step, other, other_step = best[1:].astype(np.int64).tolist()
         moved[one], moved[other] = near[one, step], near[other, other_step]
     return float(best[0]), moved
+
+
+@compiled
+def _singles(
+    paths: Floats,
+    sums_s: Floats,
+    cost_j: Floats,
+    now_j: float,
+    choice: Ints,
+    limit_s: float,
+    price_w: float,
+    best: Floats,
+) -> None:
+    """Writes the value of the best move, and which: group, choice."""
+    groups, width, known = paths.shape
+    for group in range(groups):
+        now = choice[group]
+        for to in range(width):
+            moved_j = now_j + cost_j[group, to] - cost_j[group, now]
+            if not moved_j < best[0]:
+                continue
+            time_s = 0.0
+            for path in range(known):
+                moved_s = sums_s[path] + paths[group, to, path] - paths[group, now, path]
+                time_s = max(time_s, moved_s)
+                if time_s > limit_s:
+                    break
+            value = moved_j + price_w * time_s
+            if time_s <= limit_s and value < best[0]:
+                best[0], best[1], best[2] = value, group, to
 
 
 @compiled

@@ -23,6 +23,7 @@ from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
+TOLERANCE_SHAKEN = 1e-4  # proves nothing, and leads rounding as well as a finer one
 ROUND_OFF = 1e-12  # of the largest term: float sums over 1e5 terms
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
 # deadline so much longer; its bound is evaluated at the true one.
@@ -99,7 +100,7 @@ class Relaxer:
     """One activity network; `relax` answers one deadline after another, each from scratch."""
 
     def __init__(self, network: ActivityNetwork) -> None:
-        self.network = network
+        self.network, self._tolerance = network, TOLERANCE
         curves, rows = network.curves.distinct, network.size
         count = [len(curve.hull_s) - 1 for curve in curves]
         knee = np.ones((len(curves), max(1, *count)))
@@ -131,6 +132,7 @@ class Relaxer:
             other = copy.copy(self)
             factor = 1.0 + SHAKE * np.random.default_rng(shaken).random(self.network.size)
             other._room, other._top = self._room * factor, self._top * factor
+            other._tolerance = TOLERANCE_SHAKEN
             return replace(other.relax(deadline_s, time_price_w), bound_j=-np.inf)
         network = self.network
         deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
@@ -140,7 +142,7 @@ class Relaxer:
         point = self._begin(deadline, price)
         scale, steps = max(plain, self._most_saved), 0
         if self._most_saved > 0.0:
-            point, steps = self._improved(point, deadline, price, TOLERANCE * scale)
+            point, steps = self._improved(point, deadline, price, self._tolerance * scale)
         return self._read(point, deadline_s, time_price_w, steps)
 
     def _begin(self, deadline: float, price: float) -> _Point:

@@ -36,7 +36,7 @@ THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too
 # relaxation gives time for nothing would else never give way.
 SCATTER = 1.0
 RAMP = 0.3  # thrift given up per sweep
-HEAT = 0.004  # of what options cost apart: at first a trial may cost so much more (times a log)
+HEAT = 0.001  # of what options cost apart: at first a trial may cost so much more (times a log)
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits

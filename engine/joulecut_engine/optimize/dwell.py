@@ -1,0 +1,120 @@
+"""How soon after one clock change of a GPU the next may come.
+
+A clock has to be kept for a minimum dwell. When operations start depends on all GPUs together, so
+two answers stand here for a single one. Whatever the clocks, at least the longest path at the
+fastest clocks lies between the starts of two operations: changes so far apart keep the dwell in
+every plan. And within a deadline an operation starts no earlier than its longest path from the
+beginning allows, and no later than that to the end: changes closer than that break the dwell in
+every plan, which a bound may rest on. Iterations repeat, so both look beyond the end.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from joulecut_engine.optimize.compiled import compiled
+from joulecut_engine.optimize.levels import Floats, Ints, Levels
+
+TOLERANCE = 1e-10  # relative; the check's is 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """Places are those of a GPU's operations in their order, then of the next iteration's.
+
+    `surely` is the first place after each, (operations,), where the dwell is over in every plan;
+    `head_s` and `tail_s` are the longest paths before each operation and from its start to the
+    end. `work_s` (operations, columns) is what an operation takes of its GPU.
+    """
+
+    surely: Ints
+    head_s: Floats
+    tail_s: Floats
+    work_s: Floats
+    dwell_s: float
+
+    def kept(self, keys: Ints, changes: Ints) -> bool:
+        """Whether a schedule (operations,) of columns keeps the dwell after each of its `changes`
+        (places) in every plan."""
+        size = len(self.surely)
+        done_s = np.concatenate([[0.0], np.cumsum(self.work_s[np.arange(size), keys])])
+        again = np.append(changes[1:], changes[0] + size)
+        own_s = done_s[again % size] + done_s[-1] * (again // size) - done_s[changes]
+        return bool(((again >= self.surely[changes]) | (own_s >= self.dwell_s)).all())
+
+    def until(self, first: int) -> Ints:
+        """Walked from operation `first` on, by operation and column: the place where a clock set
+        there may change again, as `k_change_dp.cheapest` takes it."""
+        size, columns = self.work_s.shape
+        order = np.roll(np.arange(size), -first)
+        surely = self.surely[order] - first - size * (order < first)
+        at = np.arange(size)
+        until = np.empty((size, columns), dtype=np.int64)
+        for column in range(columns):
+            work_s = np.where(np.isfinite(self.work_s[order, column]), 1.0, 0.0)
+            work_s *= np.nan_to_num(self.work_s[order, column], posinf=0.0)
+            done_s = np.concatenate([[0.0], np.cumsum(work_s)])
+            enough = np.searchsorted(done_s, done_s[:-1] + self.dwell_s)
+            until[:, column] = np.minimum(surely, enough)
+        return np.maximum(until, at[:, None] + 1)
+
+    def possibly(self, deadline_s: float) -> Ints:
+        """By operation and column: where some plan within the deadline may change again; the end
+        where that is in the next iteration."""
+        size, columns = self.work_s.shape
+        late_s = np.maximum.accumulate(deadline_s - self.tail_s)
+        until = np.searchsorted(late_s, self.head_s + self.dwell_s)
+        until = np.clip(until, np.arange(size) + 1, size)
+        return np.repeat(until[:, None], columns, axis=1)
+
+
+def spacing(
+    levels: Levels, order: Ints, fastest_s: Floats, work_s: Floats, dwell_s: float
+) -> Spacing:
+    """Of the GPU whose operations are `order`; `fastest_s` is by operation of the graph."""
+    row = np.argsort(levels.operation)[order]
+    seconds = fastest_s[levels.operation]
+    dwell_s *= 1 - TOLERANCE
+    starts_s, tails_s = _starts_s(seconds, levels.begins, levels.before)
+    head_s, tail_s = starts_s[row], tails_s[row]
+    place = np.full(len(seconds), -1, dtype=np.int64)
+    place[row] = np.where(work_s.max(axis=1) > 0.0, np.arange(len(order)), -1)
+    surely = _surely(seconds, levels.begins, levels.before, row, place, dwell_s)
+    beyond = np.searchsorted(np.maximum.accumulate(head_s), dwell_s - tail_s)
+    surely = np.where(surely < 0, len(order) + beyond, surely)
+    return Spacing(surely, head_s, tail_s, work_s, dwell_s)
+
+
+@compiled
+def _starts_s(seconds: Floats, begins: Ints, before: Ints) -> tuple[Floats, Floats]:
+    """By row: the longest path to its start, and from there to the end."""
+    starts_s, tails_s = np.zeros(len(seconds)), seconds.copy()
+    for row in range(len(seconds)):
+        for at in range(begins[row], begins[row + 1]):
+            starts_s[row] = max(starts_s[row], starts_s[before[at]] + seconds[before[at]])
+    for row in range(len(seconds) - 1, -1, -1):
+        for at in range(begins[row], begins[row + 1]):
+            first = before[at]
+            tails_s[first] = max(tails_s[first], seconds[first] + tails_s[row])
+    return starts_s, tails_s
+
+
+@compiled
+def _surely(
+    seconds: Floats, begins: Ints, before: Ints, rows: Ints, place: Ints, dwell_s: float
+) -> Ints:
+    """By operation of a GPU (`rows`): the first `place` that a path of `dwell_s` leads to; -1 where
+    the iteration ends before."""
+    found = np.full(len(rows), -1, dtype=np.int64)
+    after_s = np.empty(len(seconds))
+    for k in range(len(rows)):
+        after_s[:] = -1.0
+        after_s[rows[k]] = 0.0
+        for row in range(rows[k] + 1, len(seconds)):
+            for at in range(begins[row], begins[row + 1]):
+                if after_s[before[at]] >= 0.0:
+                    after_s[row] = max(after_s[row], after_s[before[at]] + seconds[before[at]])
+            if place[row] > k and after_s[row] >= dwell_s:
+                found[k] = place[row]
+                break
+    return found
