@@ -4,7 +4,7 @@ A schedule names a clock for each operation of a GPU, in their order, and change
 often. There are far too many to list. The cheapest under given prices of time is known exactly
 (`k_change_dp`), and around a good one lie those with a change an operation earlier or later, or
 with another clock in one of its stretches. This table holds the schedules found so far. Each keeps
-the minimum dwell whatever the other GPUs do (`dwell`).
+the minimum dwell whatever the other GPUs do (`dwell`), or where all plans are judged, any.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
-from joulecut_engine.optimize.dwell import Spacing, spacing
+from joulecut_engine.optimize.dwell import TOLERANCE, Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
@@ -49,20 +49,26 @@ class Lines(NamedTuple):
 
     levels: Levels
     lines: tuple[_Line, ...]
-    spacings: tuple[Spacing, ...]  # none where no dwell is asked for
+    spacings: tuple[Spacing, ...]  # none: schedules may be of any dwell
+
+    @property
+    def combinations(self) -> int:
+        """Of all schedules of all GPUs."""
+        return math.prod(len(line.clock_mhz) ** len(line.operation) for line in self.lines)
 
 
-def lines_of(problem: Problem, dwell_s: float) -> Lines:
+def lines_of(problem: Problem, dwell_s: float, combinations_all: int) -> Lines:
+    """Where there are at most `combinations_all` plans, each can be judged by its real starts, and
+    schedules may be of any dwell."""
     levels = levels_of(problem.graph)
     lines = tuple(_line_of(problem, stage) for stage in range(len(problem.graph.order)))
-    if dwell_s <= 0.0:
-        return Lines(levels, lines, ())
+    free = Lines(levels, lines, ())
+    if dwell_s <= 0.0 or free.combinations <= combinations_all:
+        return free
     fastest_s = np.empty(len(problem.graph.operations))
     for line in lines:
         fastest_s[line.operation] = line.seconds.min(axis=1)
-    spacings = (
-        spacing(levels, line.operation, fastest_s, line.work_s, dwell_s) for line in lines
-    )
+    spacings = (spacing(levels, line.operation, fastest_s, line.work_s, dwell_s) for line in lines)
     return Lines(levels, lines, tuple(spacings))
 
 
@@ -135,12 +141,20 @@ class ChangeSchedules:
                 raise NoCommonClock(stage)
             least_j += value - ROUND_OFF * float(np.abs(cost[np.arange(len(keys)), keys]).sum())
             self._add(stage, keys.astype(np.int16))
-            for first in self._turns[stage]:
-                turned = np.roll(cost, -first, axis=0)
-                value, keys = cheapest(turned, self._turns[stage][first], most, change, True)
-                if math.isfinite(value):
-                    self._add(stage, np.roll(keys, first).astype(np.int16))
+            self._add_dwelling(stage, cost, change)
         return least_j
+
+    def _add_dwelling(self, stage: int, cost: Floats, change: float) -> Keys | None:
+        """Adds a GPU's schedules of least cost (operations, columns) that keep the dwell, if one
+        is asked for; returns the cheapest."""
+        least, best = math.inf, None
+        for first, until in self._turns[stage].items():
+            turned = np.roll(cost, -first, axis=0)
+            value, keys = cheapest(turned, until, self._limits.per_iteration, change, True)
+            if math.isfinite(value):
+                known = self._add(stage, np.roll(keys, first).astype(np.int16))
+                least, best = min((least, best), (value, known), key=lambda pair: pair[0])
+        return best
 
     def add_near(self, choice: Ints) -> None:
         """Adds the neighbours of each GPU's schedule of a choice (stages,)."""
@@ -167,48 +181,57 @@ class ChangeSchedules:
                 if moved.min() >= 0 and moved.max() < columns:
                     yield moved
 
-    def _add(self, stage: int, keys: Keys) -> None:
+    def _add(self, stage: int, keys: Keys) -> Keys | None:
+        """The schedule as it is known from now on; None where it is not within the limits."""
         line, limits = self._lines[stage], self._limits
         keys = keys[line.asks]
         if keys.tobytes() in self._known[stage]:
-            return
+            return self._known[stage][keys.tobytes()]
         changes = np.flatnonzero(keys != np.roll(keys, 1))
         if len(changes) > limits.per_iteration:
-            return
-        every = np.arange(len(keys))
+            return None
         if keys.min() < 0:  # a clock that another beats, or that this GPU does not have
-            return
-        if not np.isfinite(line.seconds[every, keys]).all():
-            return
+            return None
+        if not np.isfinite(line.seconds[np.arange(len(keys)), keys]).all():
+            return None
         if self._spacings and len(changes) and not self._spacings[stage].kept(keys, changes):
-            return
+            return None
         self._known[stage][keys.tobytes()] = keys
+        return keys
 
-    def add_plan(self, clocks: Sequence[ClockOption]) -> None:
-        """Adds the schedules of a plan, as far as they are within the limits."""
+    def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
+        """Adds the schedules of a plan and returns them: in the place of one that keeps a clock too
+        shortly the cheapest that is nowhere slower. None where a GPU has none of them."""
+        found = []
         for stage, keys in enumerate(self._keys_of(clocks)):
-            self._add(stage, keys)
+            known = self._add(stage, keys)
+            if known is None and self._spacings and keys.min() >= 0:
+                line = self._lines[stage]
+                slowest_s = line.seconds[np.arange(len(keys)), keys]
+                cost_j = np.where(line.seconds <= slowest_s[:, None], line.cost_j, np.inf)
+                known = self._add_dwelling(stage, cost_j, self._limits.cost_j)
+            if known is None:
+                return None
+            found.append(known)
+        return found
 
-    def add_all(self, most: int) -> bool:
-        """Adds every schedule, where all GPUs together have at most so many combinations."""
-        counts = [len(line.clock_mhz) ** len(line.operation) for line in self._lines]
-        if math.prod(counts) > most:
-            return False
+    def add_all(self) -> None:
+        """Adds every schedule."""
         for stage, line in enumerate(self._lines):
             every = itertools.product(range(len(line.clock_mhz)), repeat=len(line.operation))
             for keys in every:
                 self._add(stage, np.array(keys, dtype=np.int16))
-        return True
 
-    def choice_of(self, clocks: Sequence[ClockOption]) -> Ints | None:
-        """A plan as a choice (stages,) of the table; None where it is none of it."""
-        places = []
-        for known, keys in zip(self._known, self._keys_of(clocks), strict=True):
-            one = known.get(keys.tobytes())
-            if one is None:
-                return None
-            places.append(one)
-        return self.index(places)
+    def dwells(self, choice: Ints) -> bool:
+        """Whether every GPU keeps its clocks long enough under one choice (stages,)."""
+        time_s, start_s, _ = self.timeline(choice)
+        for line, keys in zip(self._lines, self.keys(choice), strict=True):
+            changed = line.operation[keys != np.roll(keys, 1)].tolist()
+            at_s = np.array([start_s[i] for i in changed])
+            kept_s = np.diff(np.append(at_s, at_s[:1] + time_s))
+            if (kept_s < self._limits.min_dwell_s * (1 - TOLERANCE)).any():
+                return False
+        return True
 
     def faster(self, clocks: Sequence[ClockOption], steps: int) -> tuple[ClockOption, ...]:
         """A plan of the table whose clocks below each GPU's highest are so many steps higher."""

@@ -7,7 +7,7 @@ makespan).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -68,8 +68,14 @@ class ChoiceSearch:
 
     def all(self) -> Ints:
         """The best of all combinations."""
+        return next(self.ranked())
+
+    def ranked(self) -> Iterator[Ints]:
+        """All combinations in time, each (groups,), the best first."""
         every = combinations(self.sizes)
-        return every[:, int(np.argmin(self._values(every)))]
+        values = self._values(every)
+        order = np.argsort(values, kind="stable")
+        return (every[:, k] for k in order if math.isfinite(values[k]))
 
     def better(self, best: Ints, others: Ints) -> Ints:
         """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
@@ -108,14 +114,9 @@ class ChoiceSearch:
         other = best.copy()
         for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
             other[group] = dice.integers(0, self.sizes[group])
-        other = self.in_time(other)
+        while not math.isfinite(self.value_j(other)) and other.any():
+            other = np.maximum(other - 1, 0)
         return other if math.isfinite(self.value_j(other)) else best
-
-    def in_time(self, choice: Ints) -> Ints:
-        """All groups faster, step by step, until the choice (groups,) is in time, if ever."""
-        while not math.isfinite(self.value_j(choice)) and choice.any():
-            choice = np.maximum(choice - 1, 0)
-        return choice
 
     def again(self) -> "ChoiceSearch":
         """The same question about the table, which has grown; known paths stay."""

@@ -21,7 +21,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.change_schedules import ChangeSchedules, lines_of
+from joulecut_engine.optimize.change_schedules import ChangeSchedules, Keys, lines_of
 from joulecut_engine.optimize.choice_search import SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
@@ -47,7 +47,6 @@ SCHEDULES_MAX = 300  # of a GPU: more slow every step down, and the search jumps
 ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 KICKS = 24  # a few GPUs jump to any schedule, and the search begins again
-WHOLE_SHARE = 1 - 1e-6  # of a schedule: nothing else is mixed in
 
 Clocks = tuple[ClockOption, ...]  # by operation
 
@@ -72,7 +71,8 @@ class ClockChanges:
                 self._coarser.append(make())
             except NoCommonClock:  # more changes may still have schedules
                 continue
-        self._lines = lines_of(computation.problem, limits.min_dwell_s)
+        self._lines = lines_of(computation.problem, limits.min_dwell_s, combinations_all)
+        self._whole = self._lines.combinations <= combinations_all
         self._quickest: Clocks = ()
         self._quicken()
 
@@ -92,24 +92,24 @@ class ClockChanges:
         """T_min: the least iteration time, searched as the least energy is, where joules do not
         count and a second costs one."""
         known = [self._plan_quickest(other) for other in self._coarser]
-        table, whole = self._table(known)
+        table, plans = self._table(known)
         search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
-        if whole:
-            fastest = search.all()
+        if self._whole:
+            fastest = next(filter(table.dwells, search.ranked()), None)
+            if fastest is None:
+                raise NoCommonClock(None)
         else:
             fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
-            plans = [table.choice_of(clocks) for clocks in known]
-            starts = [fastest, *(plan for plan in plans if plan is not None)]
+            starts = [fastest, *map(table.index, plans)]
             fastest = search.best(np.stack(starts, axis=1))
             floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
             if time_s > floor_s * (1 + SMALL):
-                weight = table.critical(fastest)
+                keys, weight = table.keys(fastest), table.critical(fastest)
                 task = Task(time_s, 1.0, floor_s)
                 prices = _Prices(table, table, task, weight, 1.0, cost_weight=0.0)
-                keys = table.keys(fastest)
                 prices.improve(ROUNDS)
                 search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
-                starts = [table.index(keys)[:, None], prices.charged(), prices.dived()[:, None]]
+                starts = [table.index(keys)[:, None], prices.charged()]
                 fastest = search.best(np.concatenate(starts, axis=1))
                 fastest = self._kicked(table, search, fastest, KICKS, SEED)
         self._quickest = table.clocks(fastest)
@@ -190,26 +190,24 @@ class ClockChanges:
         deadline_s = max(self.fastest_s, goal.deadline_s)
         if not self.limits.min_dwell_s:  # then nothing is cheaper than what takes `cheapest_s`
             deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
-        table, whole = self._table(hints, deadline_s)
+        table, plans = self._table(hints, deadline_s)
         price_w = self.computation.time_price_w(goal)
         judge = table if limit is None else DrawnChoices(table, limit, deadline_s)
         search = ChoiceSearch(judge, deadline_s, price_w)
-        quickest = table.choice_of(self._quickest)
-        assert quickest is not None  # it is in every table
+        quickest = table.index(plans[0])
         if not math.isfinite(search.value_j(quickest)):
             return self._solution(goal, table, quickest, 0.0, relaxed)
-        if whole:
-            best = search.all()
+        if self._whole:
+            best = next(filter(table.dwells, search.ranked()))  # the quickest is one
             return self._solution(goal, table, best, search.value_j(best) * (1 - SMALL), relaxed)
         task = Task(deadline_s, price_w, self.computation.fastest_s)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         prices = _Prices(table, judge, task, *flow)
         prices.improve(rounds)
-        plans = [table.choice_of(clocks) for clocks in (self._quickest, *hints) if clocks]
-        starts = [plan[:, None] for plan in plans if plan is not None]
+        starts = [table.index(keys)[:, None] for keys in plans]
         search = ChoiceSearch(judge, deadline_s, price_w, paths=prices.weights)
         few = STARTS if limit is None else STARTS_DRAWN
-        starts += [prices.charged(), search.in_time(prices.dived())[:, None]]
+        starts.append(prices.charged())
         best = search.best(np.concatenate(starts, axis=1), few)
         best = self._kicked(table, search, best, kicks, seed)
         return self._solution(goal, table, best, prices.bound_j, relaxed)
@@ -270,15 +268,15 @@ class ClockChanges:
 
     def _table(
         self, plans: Sequence[Clocks], deadline_s: float = math.inf
-    ) -> tuple[ChangeSchedules, bool]:
-        """Schedules of the fastest plan and of these, or all where they are few."""
+    ) -> tuple[ChangeSchedules, list[list[Keys]]]:
+        """Schedules of the fastest plan and of these, or all where they are few; and the plans
+        that have them, the fastest first."""
         table = ChangeSchedules(self.computation.problem, self.limits, self._lines, deadline_s)
-        for clocks in (self._quickest, *plans):
-            if clocks:
-                table.add_plan(clocks)
-        whole = table.add_all(self._combinations_all)
+        known = [table.add_plan(clocks) for clocks in (self._quickest, *plans) if clocks]
+        if self._whole:
+            table.add_all()
         table.tabulate()
-        return table, whole
+        return table, [keys for keys in known if keys is not None]
 
     @property
     def _count(self) -> int:
@@ -314,45 +312,30 @@ class _Prices:
     def improve(self, rounds: int) -> None:
         """Adds schedules, and raises the bound, so many times."""
         for _ in range(rounds):
-            _, prices_w = self._mixed(np.isfinite(self._table.cost_j))
-            price_w = np.zeros(len(self._best[0]))
-            for one_w, weight in zip(prices_w.tolist(), self.weights, strict=False):
-                price_w += one_w * weight
+            _, price_w, arrives_w = self._mixed(np.isfinite(self._table.cost_j))
             best_w, best_arrives_w = self._best
             self._prove(
                 price_w + NEARER * (best_w - price_w),
-                float(prices_w.sum()) + NEARER * (best_arrives_w - float(prices_w.sum())),
+                arrives_w + NEARER * (best_arrives_w - arrives_w),
             )
             self._table.tabulate()
 
-    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats]:
-        """Shares of the best mixture of what is allowed, and a price for each path known before; its
-        longest path joins them where it is none of these."""
+    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats, float]:
+        """Shares of the best mixture of what is allowed, and its prices: a flow by operation, and
+        how much of it arrives. Its longest path joins those known where it is longer."""
         paths = [self._table.lengths(weight) for weight in self.weights]
         share, time_s, prices_w = mixture(self._costs(), paths, self._task, allowed)
+        price_w = np.zeros(len(self._best[0]))
+        for one_w, weight in zip(prices_w.tolist(), self.weights, strict=True):
+            price_w += one_w * weight
         longest_s, weight = self._judge.longest(share)
         if longest_s > time_s * (1 + CLOSE):
             self.weights.append(weight)
-        return share, prices_w
+        return share, price_w, float(prices_w.sum())
 
     def _costs(self) -> Floats:
-        cost_j = self._table.cost_j
-        return np.where(np.isfinite(cost_j), self._cost_weight * cost_j, np.inf)
-
-    def dived(self) -> Ints:
-        """The best mixture made whole, one GPU after another, the least mixed first: (stages,). Each
-        takes its largest share, and the others are mixed again. So GPUs agree on who is fast when,
-        which a choice for each by itself does not."""
-        allowed = np.isfinite(self._table.cost_j)
-        while True:
-            share, _ = self._mixed(allowed)
-            largest: Ints = np.argmax(share, axis=1)
-            open_ = allowed.sum(axis=1) > 1
-            if not open_.any():
-                return np.argmax(allowed, axis=1)
-            sure = np.where(open_, share.max(axis=1), -1.0)
-            for stage in np.flatnonzero(sure >= min(WHOLE_SHARE, float(sure.max()))):
-                allowed[stage] = np.arange(allowed.shape[1]) == largest[stage]
+        cost_j, offered = self._table.cost_j, np.isfinite(self._table.cost_j)
+        return np.where(offered, self._cost_weight * np.where(offered, cost_j, 0.0), np.inf)
 
     def charged(self) -> Ints:
         """What each GPU would choose at these prices, or a multiple: (stages, K)."""

@@ -11,6 +11,7 @@ every plan, which a bound may rest on. Iterations repeat, so both look beyond th
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints, Levels
@@ -33,7 +34,7 @@ class Spacing:
     work_s: Floats
     dwell_s: float
 
-    def kept(self, keys: Ints, changes: Ints) -> bool:
+    def kept(self, keys: NDArray[np.int16], changes: Ints) -> bool:
         """Whether a schedule (operations,) of columns keeps the dwell after each of its `changes`
         (places) in every plan."""
         size = len(self.surely)
@@ -48,15 +49,13 @@ class Spacing:
         size, columns = self.work_s.shape
         order = np.roll(np.arange(size), -first)
         surely = self.surely[order] - first - size * (order < first)
-        at = np.arange(size)
+        work_s = np.where(np.isfinite(self.work_s), self.work_s, 0.0)
         until = np.empty((size, columns), dtype=np.int64)
         for column in range(columns):
-            work_s = np.where(np.isfinite(self.work_s[order, column]), 1.0, 0.0)
-            work_s *= np.nan_to_num(self.work_s[order, column], posinf=0.0)
-            done_s = np.concatenate([[0.0], np.cumsum(work_s)])
+            done_s = np.concatenate([[0.0], np.cumsum(work_s[order, column])])
             enough = np.searchsorted(done_s, done_s[:-1] + self.dwell_s)
             until[:, column] = np.minimum(surely, enough)
-        return np.maximum(until, at[:, None] + 1)
+        return np.maximum(until, np.arange(1, size + 1)[:, None])
 
     def possibly(self, deadline_s: float) -> Ints:
         """By operation and column: where some plan within the deadline may change again; the end

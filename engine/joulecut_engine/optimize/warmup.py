@@ -11,7 +11,7 @@ from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.jitter import Noise, Trials
-from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem
 from joulecut_engine.optimize.shared_clock import SharedClock
 
 
@@ -28,7 +28,8 @@ def warm_up() -> None:
         SharedClock(computation, "gpu", combinations_all=0).solve(goal, relaxed)
         trials = Trials(problem, Noise(operation=0.01), draws=1)
         trials.times_s(clocks)
-        ClockChanges(computation, TWO_CHANGES, combinations_all=0).solve(goal, relaxed)
+        for limits in (ChangeLimits(2), ChangeLimits(2, min_dwell_s=1.5)):
+            ClockChanges(computation, limits, combinations_all=0).solve(goal, relaxed)
 
 
 if __name__ == "__main__":
