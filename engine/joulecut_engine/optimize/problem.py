@@ -56,7 +56,7 @@ class ChangeLimits:
     """What granularity `changes` may do to the clock of one GPU, and what each change costs.
 
     At most `per_iteration` changes; iterations repeat, so the way back from the last clock to the
-    first counts. Between two of them operations take at least `min_dwell_s`. A change stops its
+    first counts. Between two of them lie at least `min_dwell_s`. A change stops its
     GPU for `cost_s`, at blocking power, and takes `cost_j` more.
     """
 

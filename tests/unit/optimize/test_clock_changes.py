@@ -176,8 +176,8 @@ def test_limits_of_time_are_kept() -> None:
 
 @pytest.mark.parametrize("name", ["simulated a100", "a100", "a40"])
 def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
-    """Gaps stay within 2.5 %: a longer dwell is a harder question, not a failed search. Plans of
-    longer dwells are legal under shorter ones, so these save as much but for a random search."""
+    """The bound knows the dwell, and plans are near it. What is legal under a longer dwell is legal
+    under a shorter one, so that saves as much, within what the random search leaves."""
     problem = pipelines.profiled(name, microbatches=24)
     start = baseline(problem)
     goal, energies_j = Goal(start.iteration_time_s), []
@@ -185,7 +185,7 @@ def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
         allowed = ChangeLimits(2, min_dwell_s=dwell_s)
         found = solve(problem, goal, "changes", limits=allowed)
         assert check(problem, goal, found) == ()
-        assert found.gap <= 0.025 or dwell_s > 0.6
+        assert found.gap <= (0.02 if dwell_s <= 0.6 else 0.04)
         energies_j.append(found.energy_j)
     for shorter_j, longer_j in itertools.pairwise(energies_j):
         assert shorter_j <= longer_j + 0.005 * start.energy_j
