@@ -3,8 +3,9 @@
 #   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
-#   make test-long  walks of processes, failover, torch, rendering, documented commands
-#   make nightly  what is too long for CI: more frameworks, longer walks
+#   make test-smoke  a long test of each kind, as CI runs them beside `make test`
+#   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
+#   make nightly  what takes more than a minute each: more frameworks, longer walks
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
@@ -25,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long nightly walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-smoke test-long nightly walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,6 +61,9 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 
 test: setup-dev debian
 	@$(PYTEST) $(ARGS)
+
+test-smoke: setup-dev debian
+	@$(PYTEST) -m smoke $(ARGS)
 
 test-long: setup-dev debian torch producers
 	@$(PYTEST) -m long $(ARGS)

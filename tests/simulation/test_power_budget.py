@@ -178,6 +178,34 @@ def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) ->
     assert "another writer" not in shown.best_effort
 
 
+@pytest.mark.parametrize("first", ["counter", "limit"])
+def test_a_reload_between_two_readings_is_no_person(store: DatabaseStore, first: str) -> None:
+    """Counter and limit are read at different times, so that one reading shows half of it."""
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    agent = world.agents["n1:1"]
+    for half in ("first", "second") * 2:  # the second is no longer told by all limits at once
+        for uuid in agent.uuids:
+            if (first == "counter") == (half == "first"):
+                world.begin_energy(uuid)
+            else:
+                agent.limits_w.pop(uuid, None)
+        if half == "second":
+            controller.run(3)
+            assert sum(world.limits_w().values()) <= policy.power_budget_w
+            controller.run(SETTLED_PASSES)
+        else:
+            controller.run(1)
+        shown = controller.boards[-1].power_limits
+        assert shown is not None
+        assert "another writer" not in str(shown)
+    agent.limits_w[agent.uuids[0]] = world.sku.power_limit_w
+    controller.run(SETTLED_PASSES)
+    assert world.limits_w()[agent.uuids[0]] == world.sku.power_limit_w, "a person's, and left"
+
+
 def test_who_raises_every_limit_again_is_a_person(store: DatabaseStore) -> None:
     world, policy = budgeted(share=1.2)
     controller = Controller(world, store, policy)

@@ -89,6 +89,7 @@ def kill_node(node: RunningAgent) -> None:
     eventually("the keeper's end", lambda: not alive(keeper))
 
 
+@pytest.mark.smoke
 def test_on_the_driver_no_death_exceeds_the_budget(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         drivers = [stack.enter_context(fake_driver(3, load={0: 1.0, 1: 1.0})) for _ in range(2)]
