@@ -160,7 +160,9 @@ def _measured(job: Json) -> Step:
         return Step("baseline", False, job["foreign_lock"], mend)
     baseline = job["baseline"]
     if not baseline:
-        return Step("baseline", False, "not measured yet", "wait: 30 iterations at default clocks")
+        waits = [veto["text"] for veto in job.get("vetoes", ()) if veto["kind"] == "baseline"]
+        found = waits[0] if waits else "not measured yet"
+        return Step("baseline", False, found, "wait: default clocks are measured first")
     time_s = seconds(baseline["iteration_time_s"])
     return Step("baseline", True, f"{time_s} an iteration at default clocks")
 

@@ -167,7 +167,7 @@ class Bench:
             job=job,
             mode="enforce",
             silent=False,
-            baseline_progress=(64, 30),
+            baseline_progress="64 of 30 iterations",
             running=locks,
             measured_applied=True,
             stale_s=15.0,
