@@ -114,8 +114,8 @@ STANDING = Answer(
     predicted_saved_ratio=NUMBER,
     saved_now_ratio=NUMBER,
     saved_ratio=maybe(INTERVAL),
-    saved_measured_j=NUMBER,
-    saved_predicted_j=NUMBER,
+    saved_measured_j=NUMBER.at("account.measured_j"),
+    saved_predicted_j=NUMBER.at("account.predicted_j"),
     straggler=FLAG,
 )
 NODE_ROW = Answer(

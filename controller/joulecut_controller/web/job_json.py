@@ -216,16 +216,18 @@ def _saved_ratio(job: JobBoard) -> float | None:
     return None
 
 
-# Against default clocks, since the controller began; null until measured.
+# Against default clocks, since the controller began; null until measured. Joules are of the share
+# of the time under plans that default windows stand beside, and so are those that plans promised.
 MEASURED = Answer(
-    saved_j=NUMBER.at("saved_measured_j"),
-    saved_known_ratio=NUMBER,  # of the time under plans
+    saved_j=NUMBER.at("account.measured_j"),
+    promised_j=NUMBER.at("account.promised_j"),
+    saved_known_ratio=NUMBER.at("account.known_ratio"),
     saved_ratio=NUMBER.at(_saved_ratio),
     slowdown_ratio=NUMBER,
-    slowdown=maybe(INTERVAL),  # against adjacent default windows
+    slowdown=maybe(INTERVAL).at("account.slowdown"),  # against adjacent default windows
 )
 PREDICTED = Answer(
-    saved_j=NUMBER.at("saved_predicted_j"),
+    saved_j=NUMBER.at("account.predicted_j"),  # of all time under plans
     error_time_ratio=NUMBER.at("predict_error_time_ratio"),
     error_power_ratio=NUMBER.at("predict_error_power_ratio"),
 )

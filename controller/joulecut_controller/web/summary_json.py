@@ -34,9 +34,7 @@ SUMMARY = Answer(
         without_is_predicted=FLAG.at("predicted"),
         available_w=NUMBER,
     ).key,
-    savings=Answer(
-        measured_j=NUMBER.at("saved_measured_j"), predicted_j=NUMBER.at("saved_predicted_j")
-    ).key.at(_itself),
+    savings=Answer(measured_j=NUMBER, promised_j=NUMBER, predicted_j=NUMBER).key.at("account"),
     gpu_counts=Answer(
         all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
     ).key.at("gpus"),

@@ -65,7 +65,9 @@ def week_json(report: Report) -> Json:
     predicted_j = sum(
         job.spent.all.energy_j * ratio / (1.0 - ratio)
         for job in report.jobs
-        if (ratio := job.saving.predicted_saved_ratio) is not None and ratio < 1.0
+        if job.saved_j is not None  # the same jobs as in what is measured
+        and (ratio := job.saving.predicted_saved_ratio) is not None
+        and ratio < 1.0
     )
     wall = whole.wall
     return {
