@@ -24,7 +24,7 @@ def torchrun(ranks: int, *more: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Jobs]:
-    with fake_driver(4) as driver, agent_on(driver) as agent:
+    with fake_driver(8) as driver, agent_on(driver) as agent:
         yield Jobs(agent.start(), driver.uuids)
 
 
@@ -69,7 +69,7 @@ def test_torch_pipelines(jobs: Jobs, name: str, chunks: int, schedule: str) -> N
     pytest.importorskip("torch")
     ran = jobs.run(PIPELINE.format(name=name, chunks=chunks), *RUN, *torchrun(4)).agree(4, 4)
     assert {uuid: reports[0].stage for uuid, reports in ran.heard.items()} == {
-        uuid: stage for stage, uuid in enumerate(jobs.uuids)
+        uuid: stage for stage, uuid in enumerate(jobs.uuids[:4])
     }
     for report in ran.all():
         assert report.shape == PipelineShape(schedule, 4, 8)
@@ -130,9 +130,37 @@ RESTART = """
 
 
 @NIGHTLY
-def test_ddp_with_two_phases(jobs: Jobs) -> None:
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ddp_with_two_phases(jobs: Jobs, ranks: int) -> None:
     pytest.importorskip("torch")
-    jobs.run(TWO_PHASES, *RUN, *torchrun(2)).agree(2, 7)
+    jobs.run(TWO_PHASES, *RUN, *torchrun(ranks)).agree(ranks, 7)
+
+
+RAY = """
+    import ray.train, ray.train.torch, tempfile
+    def work():
+        import own_clock, time, torch
+        model = ray.train.torch.prepare_model(torch.nn.Linear(64, 64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 64)).square().mean().backward()
+            time.sleep(0.02)
+            optimizer.step()
+            own_clock.ended()
+        own_clock.write()
+    with tempfile.TemporaryDirectory() as out:
+        ray.train.torch.TorchTrainer(
+            work, scaling_config=ray.train.ScalingConfig(num_workers=2),
+            run_config=ray.train.RunConfig(storage_path=out),
+        ).fit()
+"""
+
+
+@NIGHTLY
+def test_ray_trains_workers_report(jobs: Jobs) -> None:
+    pytest.importorskip("ray.train")
+    jobs.run(RAY, *RUN, *PLAIN, RAY_USAGE_STATS_ENABLED="0").agree(2, 4)
 
 
 @LONG
