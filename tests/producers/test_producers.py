@@ -178,6 +178,70 @@ def test_torchruns_restart_is_heard_from_its_first_iteration(jobs: Jobs) -> None
     assert sum(report.duration_s for report in ran.all()) == pytest.approx(own_s, rel=0.05)
 
 
+# Megatron's own schedules; only what they allocate on a GPU is allocated on the CPU.
+MEGATRON = """
+    import own_clock, time, torch, torch.distributed as dist
+    zeros = torch.zeros
+    def zeros_on_cpu(*sizes, **more):
+        return zeros(*sizes, **{**more, "device": "cpu"})
+    torch.zeros, torch.Tensor.cuda = zeros_on_cpu, lambda self: self
+    torch.cuda.current_device, torch.cuda.synchronize = lambda: "cpu", lambda *_: None
+    from megatron.core import parallel_state
+    from megatron.core.enums import ModelType
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    dist.init_process_group("gloo")
+    size, chunks = dist.get_world_size(), CHUNKS
+    sizes = {
+        "pipeline_model_parallel_size": size,
+        "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
+    }
+    parallel_state.initialize_model_parallel(**sizes)
+    class Part(torch.nn.Module):
+        model_type, input = ModelType.encoder_or_decoder, None
+        config = TransformerConfig(
+            num_layers=size * chunks, hidden_size=64, num_attention_heads=4, **sizes,
+            pipeline_dtype=torch.float32, batch_p2p_comm=chunks > 1,
+            deallocate_pipeline_outputs=False,
+        )
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(64, 64)
+        def set_input_tensor(self, given):
+            self.input = given[0] if isinstance(given, list) else given
+        def forward(self, batch):
+            time.sleep(0.002)
+            return self.linear(batch if self.input is None else self.input)
+    parts = [Part() for _ in range(chunks)]
+    optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.01)
+    def forward(_, part):
+        return part(torch.randn(8, 2, 64)), lambda out: (out.square().mean(), {})
+    run = get_forward_backward_func()
+    for _ in range(5):
+        optimizer.zero_grad()
+        run(
+            forward_step_func=forward, data_iterator=[None] * chunks, model=parts,
+            num_microbatches=8, seq_length=8, micro_batch_size=2,
+        )
+        optimizer.step()
+        own_clock.ended()
+    dist.destroy_process_group()
+"""
+
+
+@NIGHTLY
+@pytest.mark.parametrize("chunks", [1, 2], ids=["1f1b", "interleaved"])
+def test_megatron_cores_pipelines_are_heard_with_their_stages(jobs: Jobs, chunks: int) -> None:
+    """Its spans need Megatron-LM; the hooks give the rate, and its parallel state the stages."""
+    pytest.importorskip("megatron.core")
+    script = MEGATRON.replace("CHUNKS", str(chunks))
+    ran = jobs.run(script, *RUN, *torchrun(4)).agree(4, 4)
+    assert {uuid: reports[0].stage for uuid, reports in ran.heard.items()} == {
+        uuid: stage for stage, uuid in enumerate(jobs.uuids[:4])
+    }
+    assert {report.shape and report.shape.stages for report in ran.all()} == {4}
+
+
 TRAINER = """
     import own_clock, tempfile, time, torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
