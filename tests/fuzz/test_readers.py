@@ -1,6 +1,8 @@
 """Whatever a reader reads, it answers with a value or with the error that it promises."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,3 +98,13 @@ def test_whatever_is_read_is_a_value_or_a_promised_error(name: str) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_whatever_is_read_in_a_night_as_well(name: str) -> None:
     _fuzz(name, EXAMPLES_NIGHTLY)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", READERS)
+def test_what_reaches_new_code_is_read_too(name: str) -> None:
+    """Guided by coverage, from what earlier nights kept."""
+    pytest.importorskip("atheris")
+    guided = [sys.executable, str(CORPUS.with_name("guided.py")), name, "-max_total_time=60"]
+    done = subprocess.run(guided, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
