@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from readers import PROMISED, READERS
 
 CORPUS = Path(__file__).with_name("corpus")
-EXAMPLES, EXAMPLES_NIGHTLY = 150, 20_000
+EXAMPLES = 150
 CHANGES_MAX = 6
 # What readers of numbers, texts and nested values have stumbled over elsewhere.
 PIECES = (
@@ -79,25 +79,15 @@ def test_what_is_kept_is_read(name: str) -> None:
         read(name, raw)
 
 
-def _fuzz(name: str, examples: int) -> None:
-    @settings(max_examples=examples)
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_is_read_is_a_value_or_a_promised_error(name: str) -> None:
+    @settings(max_examples=EXAMPLES)
     @given(inputs(name))
     def whatever(raw: bytes) -> None:
         read(name, raw)
 
     whatever()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", READERS)
-def test_whatever_is_read_is_a_value_or_a_promised_error(name: str) -> None:
-    _fuzz(name, EXAMPLES)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", READERS)
-def test_whatever_is_read_in_a_night_as_well(name: str) -> None:
-    _fuzz(name, EXAMPLES_NIGHTLY)
 
 
 @pytest.mark.nightly
