@@ -96,17 +96,12 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not supported", event.start_mark
-            )
-        self.nodes += 1
-        if self.nodes > NODES_MAX:
-            raise BadInput(self.name, "too many keys and values", f"at most {NODES_MAX}")
-        if self.depth >= DEPTH_MAX:
-            place = f"{self.name}:{self.peek_event().start_mark.line + 1}"  # type: ignore[no-untyped-call]
-            raise BadInput(place, "nested too deeply", f"at most {DEPTH_MAX} levels")
-        self.depth += 1
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", mark)
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.nodes > NODES_MAX or self.depth > DEPTH_MAX:
+            what = "nested too deeply" if self.depth > DEPTH_MAX else "too many keys and values"
+            raise BadInput(self.name, what, f"at most {NODES_MAX}, in {DEPTH_MAX} levels")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node

@@ -19,7 +19,7 @@ OVER_BUDGET_RATIO = 0.005  # above the tolerated slowdown: half a percent is noi
 # Of a full window. A plan for a straggler that recovered goes within fewer iterations, and the
 # breaker trips within half as many.
 JUDGED_ITERATIONS = 64
-FORGOTTEN = ("driver_reload", "persistence_lost")  # causes of drift that the agent mends at once
+MENDED = ("", "driver_reload", "persistence_lost")  # drift: none, or what the agent mends at once
 LISTED_MAX = 3  # names in one line
 
 
@@ -84,13 +84,10 @@ def _of_nodes(board: Board) -> Iterator[Need]:
 
 def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
     drifting: list[GpuView] = []
-    forgotten: list[GpuView] = []
     fixed: Counter[str] = Counter()
     for gpu in gpus:
         shown = gpu.snapshot
-        if shown is not None and shown.drift in FORGOTTEN and not shown.backoff_s:
-            forgotten.append(gpu)
-        elif shown is not None and (shown.drift or shown.backoff_s > 0.0):
+        if shown is not None and (shown.drift not in MENDED or shown.backoff_s > 0.0):
             drifting.append(gpu)
         if not gpu.description.controllable:
             fixed[gpu.description.reason or "no reason given"] += 1
@@ -98,10 +95,6 @@ def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
         names = listed([gpu.place for gpu in drifting])
         text = f"clocks of {_gpus(len(drifting))} are set by another writer or do not hold: {names}"
         yield Need("fault", text, node=drifting[0].node, runbook="JoulecutClockDrift")
-    if forgotten:
-        names = listed([gpu.place for gpu in forgotten])
-        text = f"the driver forgot what was set on {_gpus(len(forgotten))}: {names}"
-        yield Need("note", text, node=forgotten[0].node, runbook="JoulecutClockDrift")
     for reason, count in fixed.most_common(LISTED_MAX):
         yield Need("note", f"{_gpus(count)} not controllable: {reason}")
 
