@@ -5,11 +5,12 @@ Schemas name what a client may rely on; responses may hold more, and a later ver
 
 from typing import get_args
 
+from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Json, Key, ref
+from joulecut_controller.answer import listed as many
 from joulecut_controller.cluster.needs import SEVERITIES
 from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
-from joulecut_controller.web.answer import COUNT, FLAG, TEXT, Answer, Key, ref
-from joulecut_controller.web.answer import listed as many
+from joulecut_controller.plan.record import PLAN
 from joulecut_controller.web.board_json import BOARD, EVENT, GPU, NODE
 from joulecut_controller.web.cluster_json import (
     CLUSTER,
@@ -27,7 +28,7 @@ from joulecut_controller.web.commands import (
     NAME_LENGTH_MAX,
     REASON_LENGTH_MAX,
 )
-from joulecut_controller.web.job_json import HOLD, INTERVAL, JOB, PLAN, WINDOW
+from joulecut_controller.web.job_json import HOLD, INTERVAL, JOB, WINDOW
 from joulecut_controller.web.measurements import MEASUREMENTS
 from joulecut_controller.web.paging import (
     ORDERS,
@@ -36,7 +37,6 @@ from joulecut_controller.web.paging import (
     SIZE_DEFAULT,
     SIZE_MAX,
 )
-from joulecut_controller.web.responses import Json
 from joulecut_controller.web.timeline import TIMELINE
 
 
