@@ -29,6 +29,7 @@ from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.plan.record import MODE, PLAN
 from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.trust.record import INTERVAL
 from joulecut_controller.view import GpuView, JobState, View, Window
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
@@ -58,7 +59,6 @@ WINDOW = Answer(
     energy_j=NUMBER,
     power_w=NUMBER,
 )
-INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
 # Reports that could not be used, and what is allowed instead.
 FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
 # The kind of work now, with the operations of one GPU in an iteration (empty where none are
