@@ -270,7 +270,8 @@ class DefaultWindows:
         job.enforced, job.gpus = seen.enforced and seen.iteration_s is not None, len(seen.locks)
         if seen.lowered:
             job.lowered_s = seen.now_s
-            job.saved.controlled_s += passed_s
+            # Waiting for a straggler has no default window beside it, and counts nowhere.
+            job.saved.controlled_s += 0.0 if seen.straggling else passed_s
         if not job.enforced or seen.iteration_s is None:
             return
         most_s = SHORT_SAVED * self._expected_s(seen)

@@ -1,8 +1,17 @@
 """What page and command line say first, as JSON: headline, needs, power, savings, counts."""
 
+from joulecut_controller.answer import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Answer,
+    Json,
+    Key,
+    component,
+    listed,
+)
 from joulecut_controller.cluster.summary import Cluster
-from joulecut_controller.web.answer import COUNT, FLAG, NUMBER, TEXT, Answer, Key, component, listed
-from joulecut_controller.web.responses import Json
 
 NEEDS_LISTED_MAX = 20  # more are counted
 

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 
+from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
@@ -15,7 +16,6 @@ from joulecut_controller.savings import known_jobs, read_report
 from joulecut_controller.trust.record import interval_json
 from joulecut_controller.trust.report import Report
 from joulecut_controller.trust.wall import JOULES_PER_KWH, prices
-from joulecut_controller.web.responses import Json
 from joulecut_wire.errors import Unavailable
 
 WEEK_S = 7 * 86_400.0

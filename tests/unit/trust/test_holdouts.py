@@ -349,3 +349,18 @@ def test_the_trail_tells_of_each_switch() -> None:
     assert bench.memory.texts[-1].endswith(
         "ended early, nothing is counted: waiting for a straggler"
     )
+
+
+def test_measured_and_promised_joules_are_of_the_same_time_and_waiting_is_in_neither() -> None:
+    bench = Bench()
+    bench.run(40 * SLOT_S, until=lambda: len(bench.turns) > 4 and not bench.held)
+    bench.run(10.0)
+    before = bench.windows.account(bench.job)
+    assert before.measured_j is not None
+    assert before.promised_j is not None
+    assert before.promised_j <= before.predicted_j
+    bench.straggling = True
+    bench.run(60.0)  # the window that was open ends, and is kept
+    waiting = bench.windows.account(bench.job)
+    bench.run(20 * SLOT_S)
+    assert bench.windows.account(bench.job) == waiting
