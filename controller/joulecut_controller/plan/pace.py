@@ -28,16 +28,20 @@ OVERRUN_RATIO_MAX = 1.05  # one step back at a time; the next window says whethe
 # itself, which would be as much faster at default clocks, where the promise is made.
 FASTER_RATIO_MAX = 0.01
 # After a plan came out late the correction is not relaxed for this many dwell times: a job
-# must not swing between two plans of which one is late.
+# must not swing between two plans of which one is late. Each plan that is late again doubles it.
 CAUTION_DWELLS = 20.0
+CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`learned` is measured time over modelled time under a plan; None before any."""
+    """`learned` is measured time over modelled time under a plan; None before any. `late` counts
+    the plans that came out late since one that did not.
+    """
 
     learned: float | None = None
     cautious_until_s: float = -math.inf
+    late: int = 0
 
     def ratio(self, at_default: float) -> float:
         if self.learned is None:
@@ -102,12 +106,14 @@ def learn(
     seen = measured_s / modelled_s
     before = pace.ratio(at_default)
     if iterations >= RISK_ITERATIONS_MIN and surely_above(measured_s, doubt, limit_s):
-        cautious_until_s = now_s + CAUTION_DWELLS * dwell_s
+        caution_s = CAUTION_DWELLS * dwell_s * 2.0 ** min(pace.late, CAUTION_DOUBLINGS_MAX)
         overrun = min(measured_s / limit_s, OVERRUN_RATIO_MAX)
-        return Pace(max(seen, before * overrun), cautious_until_s), True
-    step = max(RATIO_STEP_MIN, DOUBT_STDERRS * doubt)
-    if iterations < TRUST_ITERATIONS_MIN or abs(seen / before - 1.0) < step:
+        return Pace(max(seen, before * overrun), now_s + caution_s, pace.late + 1), True
+    if iterations < TRUST_ITERATIONS_MIN:
         return pace, False
-    if seen < before and now_s < pace.cautious_until_s:
+    cautious = now_s < pace.cautious_until_s
+    if abs(seen / before - 1.0) < max(RATIO_STEP_MIN, DOUBT_STDERRS * doubt):
+        return pace if cautious else replace(pace, late=0), False
+    if seen < before and cautious:
         return pace, False
     return replace(pace, learned=seen), False

@@ -271,7 +271,8 @@ def _within_reach(
             # Learned of clocks that follow their marks; timed changes are sent ahead of theirs.
             state = replace(state, rung=replace(rung, late_s=inputs.view.now_s), pace=Pace())
         elif inputs.view.now_s >= state.pace.cautious_until_s:
-            state = replace(state, pace=Pace())  # nothing runs that would correct it
+            # Nothing runs that would correct it.
+            state = replace(state, pace=Pace(late=state.pace.late))
         return _give_back(state, "room", _unmet(inputs, rung, answer, promised_s, ratio))
     comparison = Comparison(
         costs,

@@ -55,6 +55,18 @@ def test_after_a_late_plan_the_correction_is_not_relaxed_for_long() -> None:
     assert after(pace, window(1.0), limit_s=1.02, now_s=10.0 * CAUTION_DWELLS - 1)[0] == pace
     relaxed, _ = after(pace, window(1.0), limit_s=1.02, now_s=10.0 * CAUTION_DWELLS + 1)
     assert relaxed.learned == 1.0
+    assert relaxed.late == 1
+    assert after(relaxed, window(1.0), limit_s=1.02, now_s=1e6)[0].late == 0
+
+
+def test_plans_that_are_late_again_and_again_are_tried_less_and_less_often() -> None:
+    pace, now_s, waits_s = Pace(), 0.0, []
+    for _ in range(4):
+        pace, _ = after(pace, window(1.03), limit_s=1.02, now_s=now_s)
+        waits_s.append(pace.cautious_until_s - now_s)
+        now_s = pace.cautious_until_s + 1.0
+        pace, _ = after(pace, window(1.0), limit_s=1.02, now_s=now_s)
+    assert waits_s == [10.0 * CAUTION_DWELLS * 2.0**k for k in range(4)]
 
 
 @given(
