@@ -4,6 +4,7 @@ Pure: inputs and the state of the last pass in, a decision out. Numbers, the gua
 later. Every "no change" has a reason that an operator can read.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -176,7 +177,8 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
 def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     """Everything that forbids a plan before anything is computed."""
     job, policy = inputs.job, inputs.job.policy
-    stale, phase = _stale(inputs), job.measured.phase
+    stale, phase, age_s = _stale(inputs), job.measured.phase, job.placement.report_age_s
+    heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
     found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
         (
@@ -193,7 +195,7 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
         (
             inputs.silent,
             "silent",
-            f"the job has been silent for {job.placement.report_age_s:.0f} s: default clocks",
+            f"the job {heard}: default clocks",
         ),
         (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
