@@ -5,7 +5,6 @@ parts on the cores of this machine, or on a Dask cluster.
 """
 
 import contextlib
-import csv
 import json
 import shutil
 import sys
@@ -19,10 +18,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from joulecut_cli import figures, plot
+from joulecut_cli import figures, plot, tablefile
 from joulecut_cli.model import sweepfile
 from joulecut_cli.model.shown import gigabytes
-from joulecut_cli.outfile import checked, replacing
+from joulecut_cli.outfile import replacing
 from joulecut_cli.progress import Progress
 from joulecut_engine.model.run import Run
 from joulecut_engine.model.runs import WORDS
@@ -40,14 +39,14 @@ from joulecut_wire.command import FINE, INTERRUPTED
 from joulecut_wire.errors import BadInput, Unavailable, not_installed
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
-SUFFIXES = (".csv", ".parquet")
 BATCH = 4  # parts per process between two saves
 JOULES_PER_MJ = 1e6
 
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
-    out, picture = _out(options.out), plot.target(options.plot)
+    out = None if options.out is None else tablefile.target(options.out)
+    picture = plot.target(options.plot)
     if options.jobs is not None and options.jobs < 1:
         raise BadInput("--jobs", str(options.jobs), "1 or more; without --jobs all cores")
     space, digest = sweepfile.read(options.sweep)
@@ -167,41 +166,10 @@ def _batches(places: Sequence[int], jobs: int) -> Iterator[Sequence[int]]:
         yield places[at : at + size]
 
 
-def _out(word: str | None) -> Path | None:
-    if word is None:
-        return None
-    path = Path(word)
-    if path.suffix not in SUFFIXES:
-        raise BadInput("--out", f'"{word}" ends in none of them', " or ".join(SUFFIXES))
-    if path.suffix == ".parquet":
-        _pyarrow()
-    return checked("--out", path)
-
-
-def _pyarrow() -> Any:
-    try:
-        from pyarrow import parquet, table
-    except ModuleNotFoundError:
-        what = "Parquet needs pyarrow, which is not installed"
-        raise not_installed(what, "parquet", ", or write .csv") from None
-    return parquet, table
-
-
 def _write(path: Path, space: Space, rows: Rows) -> None:
     """Every layout that fits: the swept keys and the figures. Raises BadInput."""
-    columns = {name: _decoded(name, rows[name]) for name in (*_keys(space), *FIGURES)}
-    try:
-        with replacing(path) as spare:
-            if path.suffix == ".parquet":
-                parquet, table = _pyarrow()
-                parquet.write_table(table(columns), spare)
-                return
-            with spare.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.writer(file)
-                writer.writerow(columns)
-                writer.writerows(zip(*columns.values(), strict=True))
-    except OSError as error:
-        raise BadInput("--out", f"{path}: {error.strerror}", "a writable file") from None
+    names = (*_keys(space), *FIGURES)
+    tablefile.write(path, {name: _decoded(name, rows[name]) for name in names})
 
 
 def _decoded(name: str, column: Any) -> list[Any]:

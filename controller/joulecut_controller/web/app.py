@@ -7,7 +7,7 @@ the controller is given. Every other route is read-only by construction.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -53,65 +53,47 @@ STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 
 
-def build(
-    publisher: Publisher,
-    *,
-    metrics_text: Callable[[], bytes] | None = None,
-    openmetrics_text: Callable[[], bytes] | None = None,
-    hosts: Iterable[str] = (),
-    web: WebConfig | None = None,
-    store: Store | None = None,
-    channel: CommandChannel | None = None,
-    profiles: ProfileLibrary | None = None,
-    history: History | None = None,
-    links: Links | None = None,
-) -> ASGIApp:
-    """The whole web application.
+class Parts(TypedDict, total=False):
+    """What the application serves beside the board; without a part its routes are empty or absent.
 
     `metrics_text` yields Prometheus text for /metrics, `openmetrics_text` OpenMetrics for readers
-    that ask for it. `hosts` are names or addresses
-    allowed in the Host header besides loopback ones, for a controller that listens there.
-    `web` asks for passwords; under TLS the browser verifies the name, and any host is served.
-    `store` is the source of reports; `channel` takes commands, `profiles` uploads; without them
-    there are none.
-    `history` is what the charts show (empty without one), `links` what the page points to.
+    that ask for it. `web` asks for passwords. `store` is the source of reports; `channel` takes
+    commands, `profiles` uploads. The charts show `history`, the page points to `links`.
     """
-    listed = routes(
-        publisher,
-        metrics_text=metrics_text,
-        openmetrics_text=openmetrics_text,
-        web=web,
-        store=store,
-        channel=channel,
-        profiles=profiles,
-        history=history,
-        links=links,
-    )
+
+    metrics_text: Callable[[], bytes] | None
+    openmetrics_text: Callable[[], bytes] | None
+    web: WebConfig | None
+    store: Store | None
+    channel: CommandChannel | None
+    profiles: ProfileLibrary | None
+    history: History | None
+    links: Links | None
+
+
+def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Parts]) -> ASGIApp:
+    """The whole web application.
+
+    `hosts` are names or addresses allowed in the Host header besides loopback ones, for a
+    controller that listens there. Under TLS the browser verifies the name, and any host is served.
+    """
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
-    app = Starlette(routes=listed, exception_handlers=handlers)
+    app = Starlette(routes=routes(publisher, **parts), exception_handlers=handlers)
     app.router.redirect_slashes = False  # an address with a slash too many is no address
-    posted = is_command if channel else lambda _: False
+    web, posted = parts.get("web"), is_command if parts.get("channel") else lambda _: False
     if web is None:
         return HostGuard(app, hosts, posted=posted)
     return BasicAuth(HostGuard(app, hosts, any_host=web.context() is not None, posted=posted), web)
 
 
-def routes(
-    publisher: Publisher,
-    *,
-    metrics_text: Callable[[], bytes] | None = None,
-    openmetrics_text: Callable[[], bytes] | None = None,
-    web: WebConfig | None = None,
-    store: Store | None = None,
-    channel: CommandChannel | None = None,
-    profiles: ProfileLibrary | None = None,
-    history: History | None = None,
-    links: Links | None = None,
-) -> list[BaseRoute]:
+def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
-    pages = _Pages(publisher, metrics_text, openmetrics_text)
+    web, store = parts.get("web"), parts.get("store")
+    channel, profiles = parts.get("channel"), parts.get("profiles")
+    history, links = parts.get("history") or History(None), parts.get("links") or Links()
+    pages = _Pages(publisher, parts.get("metrics_text"), parts.get("openmetrics_text"))
     reports = Reports(store, pages.now)
-    cluster = ClusterPages(pages.now, Week(store), history or History(None), links or Links())
+    cluster = ClusterPages(pages.now, Week(store), history, links)
     return [
         *(_commands(channel, web) if channel else ()),
         *(_profiles(Profiles(profiles, web, pages.now)) if profiles else ()),

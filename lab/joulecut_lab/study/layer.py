@@ -11,7 +11,7 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from joulecut_cli import figures
+from joulecut_cli import figures, tablefile
 from joulecut_lab.study import cell, row
 from joulecut_lab.study.bench import DEFAULT_CLOCK, Bench, Clocks, NoClocks, Split
 from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Cell, Selection
@@ -105,7 +105,7 @@ def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     args = _parser().parse_args(argv)
     selection = _selection(args)
-    out = None if args.out is None else row.target(args.out)
+    out = None if args.out is None else tablefile.target(args.out)
     report = None if args.report is None else _reporter(args.report)
     bench, clocks = _opened(args)
     try:

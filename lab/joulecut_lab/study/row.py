@@ -4,7 +4,6 @@ CSV always; Parquet where pyarrow is installed. Reading checks every field and n
 """
 
 import csv
-import importlib
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,12 +11,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from joulecut_cli.outfile import checked, replacing
+from joulecut_cli import tablefile
+from joulecut_cli.tablefile import SUFFIXES
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
-from joulecut_wire.errors import BadInput, not_installed
+from joulecut_wire.errors import BadInput
 
-SUFFIXES = (".csv", ".parquet")
 CLOCK_MHZ_MAX = 100_000
 ROWS_MAX = 1_000_000  # of a file: everything a card can be asked in a year
 
@@ -100,36 +99,10 @@ _SPANS: dict[str, tuple[float, float]] = {
 _OTHER_MAX = 1e12  # joules by cause, spreads, degrees, windows: shown, or not used at all
 
 
-def target(word: str, flag: str = "--out") -> Path:
-    """Checks where a table is to go, before anything runs. Raises BadInput, Unavailable."""
-    path = Path(word)
-    if path.suffix not in SUFFIXES:
-        raise BadInput(flag, f'"{word}" ends in none of them', " or ".join(SUFFIXES))
-    checked(flag, path)
-    if path.suffix == ".parquet":
-        _pyarrow("pyarrow")
-    return path
-
-
 def write(path: Path, rows: Sequence[Row]) -> None:
     """Raises BadInput where the file cannot be written, Unavailable without pyarrow."""
-    cells = [_cells(row) for row in rows]
-    try:
-        with replacing(path) as spare:
-            if path.suffix == ".parquet":
-                table = _pyarrow("pyarrow").table(
-                    {name: [_typed(row, name) for row in rows] for name in COLUMNS}
-                )
-                _pyarrow("pyarrow.parquet").write_table(table, spare)
-                return
-            with spare.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(COLUMNS)
-                writer.writerows(cells)
-    except OSError as error:
-        raise BadInput(
-            str(path), error.strerror or "cannot be written", "a writable file"
-        ) from None
+    columns = {name: [_typed(row, name) for row in rows] for name in COLUMNS}
+    tablefile.write(path, columns, _text)
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
@@ -193,7 +166,7 @@ def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
 
 def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
     try:
-        table = _pyarrow("pyarrow.parquet").read_table(path)
+        table = tablefile.pyarrow("pyarrow.parquet").read_table(path)
     except ValueError:  # pyarrow's ArrowInvalid is one, with a message of several lines
         raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
     _check_head(path, table.column_names)
@@ -254,23 +227,11 @@ def _typed(row: Row, name: str) -> object:
     return ("yes" if value else "no") if isinstance(value, bool) else value
 
 
-def _cells(row: Row) -> list[str]:
-    return [_text(_typed(row, name)) for name in COLUMNS]
-
-
 def _text(value: object) -> str:
     """Seven digits of a float: more than any sensor has, and the same on every machine."""
     if value is None:
         return ""
     return f"{value:.7g}" if isinstance(value, float) else str(value)
-
-
-def _pyarrow(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError:
-        what, otherwise = "Parquet needs pyarrow, which is not installed", ", or name a .csv file"
-        raise not_installed(what, "parquet", otherwise) from None
 
 
 Setting = tuple[str, str, int, int, str, str]

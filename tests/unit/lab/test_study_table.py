@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from study_rows import ROW
 
-from joulecut_lab.study.row import COLUMNS, read, target, write
+from joulecut_cli.tablefile import target
+from joulecut_lab.study.row import COLUMNS, read, write
 from joulecut_wire.errors import BadInput, Unavailable
 
 ROWS = [ROW, replace(ROW, clock_asked_mhz=0, capped=True, temperature_celsius=61.5, memory_j=0.1)]
