@@ -43,6 +43,7 @@ def encode_node(node: m.NodeDescription) -> pb.DescribeResponse:
                 power_controllable=gpu.power_controllable,
                 set_latency_p95_s=gpu.set_latency_p95_s,
                 set_latency_spread_s=gpu.set_latency_spread_s,
+                energy_scope=gpu.energy_scope,
             )
             for gpu in node.gpus
         ],
@@ -79,6 +80,7 @@ def decode_node(msg: pb.DescribeResponse) -> m.NodeDescription:
                 power_controllable=gpu.power_controllable,
                 set_latency_p95_s=gpu.set_latency_p95_s,
                 set_latency_spread_s=gpu.set_latency_spread_s,
+                energy_scope=gpu.energy_scope,
             )
             for gpu in msg.gpus
         ),
@@ -127,6 +129,7 @@ def _encode_gpu(gpu: m.GpuSnapshot) -> pb.GpuSnapshot:
         stands_back_s=gpu.backoff_s,
         slow_reason=gpu.slow_reason,
         power_limit_kept_mw=round(gpu.power_limit_kept_w * _MW_PER_W),
+        energy_integrated_j=gpu.energy_integrated_j,
     )
 
 
@@ -170,6 +173,7 @@ def _decode_gpu(msg: pb.GpuSnapshot) -> m.GpuSnapshot:
         backoff_s=msg.stands_back_s,
         slow_reason=msg.slow_reason,
         power_limit_kept_w=msg.power_limit_kept_mw / _MW_PER_W,
+        energy_integrated_j=msg.energy_integrated_j if has("energy_integrated_j") else None,
     )
 
 
