@@ -111,7 +111,7 @@ ROWS = (
     ),
     Row("throttling", "profile", 0.05, "slow <= 5.3 %", lambda seen: seen.slowdown <= 0.053),
     *(
-        Row(life, knows, 0.05, "80 % at 60", at_60(0.8))
+        Row(life, knows, 0.05, "80 % at 60", at_60(0.8), 7.0)
         for life in ("capped", "limited-h200", *(f"capped-{card}" for card in CAPPED))
         for knows in KNOWN
     ),
