@@ -1,6 +1,6 @@
 # Everything starts here. `make demo` and `make test` set up what they need.
 #
-#   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
+#   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P] [CARD=h200]
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
 #   make test-smoke  a long test of each kind, as CI runs them beside `make test`
@@ -52,7 +52,7 @@ debian:
 # -- the product -----------------------------------------------------------------------------
 
 demo: setup
-	@$(BIN)/joulecut demo $(if $(DURATION),--duration $(DURATION)) $(if $(SUMMARY),--summary $(SUMMARY)) $(if $(PORT),--port $(PORT)) $(ARGS)
+	@$(BIN)/joulecut demo $(if $(DURATION),--duration $(DURATION)) $(if $(SUMMARY),--summary $(SUMMARY)) $(if $(PORT),--port $(PORT)) $(if $(CARD),--card $(CARD)) $(ARGS)
 
 # -- the proof -------------------------------------------------------------------------------
 

@@ -5,7 +5,8 @@
 
 The real controller on a virtual clock and worlds of `tests/worlds/life.py`, A100 8 x 24, from no
 knowledge but what `knows` says. `of best` is the energy saved in the last quarter over what the
-best fixed clock per GPU saves in the nominal job without noise, `slow` the slowdown then; both
+best fixed clock per GPU saves in the nominal job without noise (on the capped card where a limit
+holds it), `at 60` the same of iterations 60 to 80, `slow` the slowdown then; both
 against the same work at default clocks. `over` counts windows of ten iterations more than a point
 above the budget, `row` the longest row of them. `default` is the share of time at default clocks
 after the first lowered one, `count` the counter of measured savings over what was saved, `known`
@@ -24,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
-from life import Knows, Verdict, live, lives
+from life import CAPPED, Knows, Verdict, live, lives
 from windows import World, measured
 
 from joulecut_controller.trust.saving import saving
 
 Met = Callable[[Verdict], bool]
+KNOWN: tuple[Knows, ...] = ("profile", "operations")
 TEN_MINUTES = World(slow_noise=0.005, slow_noise_s=600.0)
 INTERVAL_RUNS = 100
 
@@ -53,6 +55,11 @@ def of_best(least: float, default: float = 1.0) -> Met:
 def early(least: float) -> Met:
     """Saved from the 150th iteration on."""
     return lambda seen: seen.saved_150 >= least * seen.oracle
+
+
+def at_60(least: float) -> Met:
+    """Saved from the 60th iteration on, and at the end, and nothing broken twice in a row."""
+    return lambda seen: min(seen.share, seen.saved_60 / seen.oracle) >= least and seen.over_row <= 1
 
 
 def kept(row: int, points: float) -> Met:
@@ -103,13 +110,17 @@ ROWS = (
         lambda seen: seen.at_default <= 0.1 and not seen.trips,
     ),
     Row("throttling", "profile", 0.05, "slow <= 5.3 %", lambda seen: seen.slowdown <= 0.053),
-    Row("capped", "operations", 0.05, "80 %, as it was", of_best(0.8)),
-    Row("capped", "profile", 0.05, "80 %, as it was", of_best(0.8)),
+    *(
+        Row(life, knows, 0.05, "80 % at 60", at_60(0.8), 7.0)
+        for life in ("capped", "limited-h200", *(f"capped-{card}" for card in CAPPED))
+        for knows in KNOWN
+    ),
     Row("steady", "rate", 0.05, "75 %", of_best(0.75), 7.0),
     Row("steady", "rate", 0.02, "30 %", of_best(0.3), 7.0),
 )
 HEADER = (
-    "| row | knows | budget | of best | slow | over | row | phase | default | trips | plans |"
+    "| row | knows | budget | of best | at 60 | slow |"
+    " over | row | phase | default | trips | plans |"
     " count | known | wanted | met | CPU s |"
 )
 
@@ -123,6 +134,7 @@ def line(row: Row, seen: Sequence[Verdict]) -> str:
         row.knows,
         f"{row.budget:.0%}",
         _both([one.share for one in seen], min, "{:.0%}"),
+        _both([one.saved_60 / one.oracle for one in seen], min, "{:.0%}"),
         _both([one.slowdown for one in seen], max, "{:+.2%}"),
         _both([float(one.over) for one in seen], max, "{:.0f}"),
         _both([float(one.over_row) for one in seen], max, "{:.0f}"),

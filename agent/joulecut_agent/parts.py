@@ -114,10 +114,6 @@ class Parts:
         gpu = next((one for one in self.sampler.gpus if one.uuid == uuid), None) if cards else None
         return card_facts.valid_for(cards, gpu.uuid, gpu.driver, gpu.vbios) if gpu else None
 
-    def _miscounts(self, uuid: str) -> bool:
-        facts = self._facts(uuid)
-        return facts is not None and facts.counter_scope in {"module", "other"}
-
     def _uuids(self) -> tuple[str, ...]:
         return tuple([gpu.uuid for gpu in self.sampler.gpus])
 
@@ -250,12 +246,12 @@ class Parts:
             self._counters,
             jobs=self.registry.jobs,
             file=EnergyFile(self._state_dir / "energy.json", boot_id),
+            measured=settings.measured,
         )
         address, state_dir = devices.address(settings.device), settings.keeper.state_dir
         self._samples = Samples(DriverReader(address, settings.options, state_dir))
         self.sampler.samples = self._samples
         self.sampler.watcher = self._latency.seen
-        self.sampler.miscounts = self._miscounts
 
     def _make_server(self, boot_id: str) -> Server:
         settings = self._settings

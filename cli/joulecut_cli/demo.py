@@ -1,7 +1,7 @@
 """`joulecut demo`: the whole system on a simulated cluster.
 
 joulecut demo [--duration S] [--summary FILE] [--port P] [--no-browser]
-              [--card a100-sxm|a40] [--seed N] [--slo 'max_slowdown: 2%']
+              [--card a100-sxm|h200|...] [--seed N] [--slo 'max_slowdown: 2%']
 """
 
 import os
@@ -11,7 +11,7 @@ import webbrowser
 from pathlib import Path
 
 from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
-from joulecut_sim.skus import SKUS, find
+from joulecut_sim.skus import CARDS, find
 from joulecut_wire.command import Parser
 from joulecut_wire.errors import BadInput
 
@@ -25,7 +25,7 @@ def run(argv: list[str]) -> int:
         "--port", type=int, default=0, metavar="P", help="of the web page; 0: any free port"
     )
     parser.add_argument("--no-browser", action="store_true", help="do not open the web page")
-    parser.add_argument("--card", default="a100-sxm", help=" or ".join(SKUS))
+    parser.add_argument("--card", default="a100-sxm", help=", ".join(CARDS))
     parser.add_argument(
         "--seed", type=int, default=1, metavar="N", help="random seed of GPUs and noise"
     )

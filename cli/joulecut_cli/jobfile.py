@@ -29,6 +29,7 @@ from joulecut_engine.graph import Circular, build
 from joulecut_engine.graph.build import deadlock
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Kind, Pipeline, Profile
+from joulecut_engine.graph.power_limit import under_limit
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, lockstep, mismatch, priced, problem
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Problem
@@ -120,7 +121,7 @@ def of_document(document: Document, path: Path) -> JobFile:
     )
     must_be_bounded(document, pipeline)
     power_w = keys.blocking_power_w
-    profile = _profile(document, path, keys.profile, power_w)
+    profile = _profile(document, path, keys)
     profile = _split(document, pipeline, profile, keys.weight_share)
     profile = _with_fixed(pipeline, profile, costs)
     complaint = mismatch(pipeline, profile)
@@ -146,7 +147,7 @@ def _explicit(document: Document, path: Path) -> JobFile:
     graph = graph_file.read(path.parent / keys.graph)
     power_w, profile = keys.blocking_power_w, Profile({})
     if keys.profile:
-        profile = _profile(document, path, keys.profile, power_w)
+        profile = _profile(document, path, keys)
     for operation, cost in zip(graph.graph.operations, graph.costs, strict=True):
         if cost.fixed is None and (cost.row, cost.kind) not in profile.options:
             what = f"{operation} has no cost: no {cost.kind} of stage {cost.row} in the profile"
@@ -162,16 +163,18 @@ def _explicit(document: Document, path: Path) -> JobFile:
     return JobFile(path, pipeline, profile, power_w, graph, *_limits(keys))
 
 
-def _profile(
-    document: Document, path: Path, given: str | tuple[str, ...], power_w: float
-) -> Profile:
+def _profile(document: Document, path: Path, keys: JobKeys | GraphJobKeys) -> Profile:
     """One profile, or one per GPU of a tensor-parallel group put together."""
+    given, power_w, limit_w = keys.profile, keys.blocking_power_w, keys.power_limit_w
+    if limit_w is not None and limit_w <= power_w:
+        what = f"{limit_w:g} W, less than a GPU draws while it waits"
+        raise document.bad(("power_limit_w",), what, f"more than {power_w:g}")
     if isinstance(given, str):
-        return _read_profile(document, path.parent / given, power_w)
+        return _read_profile(document, path.parent / given, power_w, limit_w)
     if not 1 <= len(given) <= MEMBERS_MAX:
         what = f"a list of {len(given)}"
         raise document.bad(("profile",), what, f"1 to {MEMBERS_MAX} paths, one per GPU")
-    read = [_read_profile(document, path.parent / name, power_w) for name in given]
+    read = [_read_profile(document, path.parent / name, power_w, limit_w) for name in given]
     try:
         return lockstep(read, power_w)
     except ValueError as error:
@@ -179,11 +182,14 @@ def _profile(
         raise document.bad(("profile",), str(error), allowed) from None
 
 
-def _read_profile(document: Document, path: Path, power_w: float) -> Profile:
+def _read_profile(document: Document, path: Path, power_w: float, limit_w: float | None) -> Profile:
     profile = profile_file.read(path)
     if fault := profile.units_fault(power_w):
         raise document.bad(("profile",), fault, "times in seconds, energies in joules")
-    return profile
+    if limit_w is None:
+        return profile
+    options = {key: under_limit(menu, limit_w) for key, menu in profile.options.items()}
+    return Profile(options, profile.source)
 
 
 def _split(

@@ -92,6 +92,18 @@ class GpuView:
         return limit_w is not None and limit_w < default_w - POWER_SLACK_W
 
     @property
+    def limit_of_others_w(self) -> float | None:
+        """A power limit below the card's own that is not ours: this GPU holds lower clocks by it.
+
+        Under our own limit a plan weighs clocks as if there were none: it sets the limit.
+        """
+        shown = self.snapshot
+        if shown is None or not self.power_limited:
+            return None
+        ours = shown.lease is not None and shown.lease.power_limit_w is not None
+        return None if ours or shown.power_limit_kept_w else shown.power_limit_enforced_w
+
+    @property
     def hindrance(self) -> str:
         """Why it should not be set now, whatever the job; empty where it may be."""
         shown = self.snapshot

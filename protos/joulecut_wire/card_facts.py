@@ -26,6 +26,23 @@ _Clocks = Annotated[tuple[_Mhz, ...], msgspec.Meta(max_length=1024)]
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 
 
+# Public reports: the counter of a GH200 is the whole module's, its CPU and memory included (zeus
+# pull request 172, June 2025). Other chips beside a CPU of NVIDIA are not known: a GB10 has no
+# scope but the GPU's (zeus pull request 242, July 2026), a GB200 has both (k8s-test-infra issue
+# 676, 2026), and what its counter counts is not public. A self-test measures it.
+MODULE_COUNTERS = ("GH200",)
+UNKNOWN_COUNTERS = ("GB10", "GB200", "GB300")
+MORE_THAN_THE_GPU: tuple[Scope, ...] = ("module", "other")
+
+
+def scope_of(model: str) -> Scope:
+    """What the energy counter of a card of this driver's name counts, before it was measured."""
+    words = model.upper().split()
+    if any(name in words for name in MODULE_COUNTERS):
+        return "module"
+    return "" if any(name in words for name in UNKNOWN_COUNTERS) else "gpu"
+
+
 class CardFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured facts of one card; zero, empty or "" where a fact was not measured.
 

@@ -27,6 +27,7 @@ class GpuDescription:
     power_controllable: bool = False
     set_latency_p95_s: float = 0.0  # from command to clock seen, measured; 0: unknown
     set_latency_spread_s: float = 0.0  # its P95 less its P5; 0: unknown
+    energy_scope: str = ""  # of its energy counter: gpu, module or other; "": unknown
     # Not on the wire: what measured facts of a card are bound to.
     driver: str = ""
     vbios: str = ""
@@ -65,7 +66,9 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """One GPU at one moment. `energy_j` counts since driver load and may fall back to 0."""
+    """One GPU at one moment. `energy_j` counts since driver load and may fall back to 0. It is
+    absent where the counter counts more than the GPU; then the agent integrates its power.
+    """
 
     uuid: str
     power_average_w: float | None = None
@@ -84,6 +87,7 @@ class GpuSnapshot:
     backoff_s: float = 0.0  # commands are refused for so long: an external writer sets the clocks
     slow_reason: str = ""  # why it is slower than we asked
     power_limit_kept_w: float = 0.0  # outlives the lease it was set under; 0: none
+    energy_integrated_j: float | None = None
     persistence: bool | None = None  # the driver's persistence mode; stays on the node
     process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
     mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node

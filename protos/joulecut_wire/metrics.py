@@ -39,6 +39,7 @@ def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
 # fmt: off
 # -- agent ---------------------------------------------------------------------------------
 GPU_ENERGY = _counter("gpu_energy_joules_total", ("uuid",), "Board energy from the device's own counter, since driver load.")
+GPU_ENERGY_INTEGRATED = _counter("gpu_energy_integrated_joules_total", ("uuid",), "Integral of a GPU's power since the agent began, in place of a counter that counts the whole module; only for such GPUs.")
 GPU_POWER = _gauge("gpu_power_watts", ("uuid", "kind"), "Power draw: kind average (the driver's window) or instant.")
 GPU_POWER_LIMIT = _gauge("gpu_power_limit_watts", ("uuid", "kind"), "Power limits: kind enforced, default, min, max, or requested (by Joulecut).")
 GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device shows now: domain sm or memory.")
@@ -49,11 +50,13 @@ GPU_POWER_PROFILE = _gauge("gpu_power_profile_active", ("uuid", "profile"), "1 w
 GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of time an engine was busy: engine gpu or memory.")
 GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")
 GPU_MEMORY_USED = _gauge("gpu_memory_used_bytes", ("uuid",), "Device memory in use.")
-GPU_INFO = Metric("gpu_info", "info", ("uuid", "node", "index", "model", "controllable", "reason"), "Node, index and model of a GPU, and whether it can be controlled here.")
+GPU_INFO = Metric("gpu_info", "info", ("uuid", "node", "index", "model", "controllable", "reason", "energy_scope"), "Node, index and model of a GPU, whether it can be controlled here, and what its energy counter counts: gpu, module, other or unknown.")
 GPU_ALLOCATION_INFO = Metric("gpu_allocation_info", "info", ("uuid", "workload", "namespace", "pod", "source"), "Owner of a GPU, one series per GPU; workload is shared for several owners, source is none without an owner.")
 JOB_ENERGY = _counter("job_energy_joules_total", ("workload",), "Energy of a job's GPUs on this node while it was their only owner, from their counters.")
 JOB_ENERGY_ESTIMATED = _counter("job_energy_estimated_joules_total", ("workload",), "Energy of GPUs while several jobs shared them: equal shares of the counter, an estimate.")
 GPU_IDLE_ENERGY = _counter("gpu_idle_energy_joules_total", ("uuid",), "Board energy without a known job; with both job energies it adds up to the boards.")
+JOB_ENERGY_INTEGRATED = _counter("job_energy_integrated_joules_total", ("workload",), "As job_energy_joules_total, for GPUs whose power is integrated; several owners get equal shares.")
+GPU_IDLE_ENERGY_INTEGRATED = _counter("gpu_idle_energy_integrated_joules_total", ("uuid",), "Integrated energy without a known job; with job_energy_integrated_joules_total it adds up to gpu_energy_integrated_joules_total.")
 DRIVER_UNRESPONSIVE = _gauge("driver_unresponsive", ("uuid",), "1 while driver calls for a GPU hang and it is not controlled; uuid is empty for the whole driver.")
 CONFIG_KEYS_IGNORED = _counter("config_keys_ignored_total", (), "Configuration keys unknown to this version; the log names them.")
 CONTROL_COMMANDS = _counter("control_commands_total", ("op", "result"), "GPU settings by operation (apply, renew, clear) and result.")
@@ -136,9 +139,9 @@ RECONCILE_DISTRUSTED = _gauge("reconcile_distrusted_agents", ("cause",), "Agents
 # fmt: on
 
 AGENT: tuple[Metric, ...] = (
-    GPU_ENERGY, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
+    GPU_ENERGY, GPU_ENERGY_INTEGRATED, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
     GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
-    JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, DRIVER_UNRESPONSIVE,
+    JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, JOB_ENERGY_INTEGRATED, GPU_IDLE_ENERGY_INTEGRATED, DRIVER_UNRESPONSIVE,
     ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONFIG_KEYS_IGNORED, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
     AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY, GPU_SET_LATENCY_SPREAD,
     GPU_ITERATION_TIME, GPU_STARTS, GPU_START_JITTER, GPU_STARTS_MISSED, GPU_CHANGE_ERROR,

@@ -59,6 +59,7 @@ class SimulatedReader:
                 power_limit_max_w=sku.power_limit_max_w,
                 controllable=not state.card(index).mig,
                 reason="MIG is on" if state.card(index).mig else "",
+                energy_scope="gpu",  # the simulated counter's, whatever the card
             )
             for index in range(state.cards)
         )

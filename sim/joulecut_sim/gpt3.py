@@ -8,12 +8,17 @@ are not carried; `python -m joulecut_sim.fit CSV` redoes these numbers from them
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
+
+from joulecut_engine.datasheets import SHEETS
+from joulecut_sim.skus import CARDS
 
 Instruction = Literal["forward", "backward"]
 StageKind = Literal["inner", "last"]
 INSTRUCTIONS: tuple[Instruction, ...] = ("forward", "backward")
 CLOCK_SWEPT_MIN_MHZ = 855  # the sweeps' lowest clock: below it nothing was measured
+CAP_STEP_MHZ = 0.01  # how well the clock that a power limit leaves is found
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ def _card(
     }  # fmt: skip
 
 
-CURVES: Mapping[str, Mapping[Operation, Curve]] = {
+MEASURED: Mapping[str, Mapping[Operation, Curve]] = {
     "a100-sxm": _card(1410, 41.6737, 1115.53, 0.730704, {
         ("inner", "forward"): (0.0483707, 0.928516, 1357.8, 225.094),
         ("inner", "backward"): (0.0897078, 0.862812, 1355.04, 228.567),
@@ -98,4 +103,37 @@ def stage_kind(stage: int, stages: int) -> StageKind:
 
 def curve(card: str, stage: int, stages: int, instruction: Instruction) -> Curve:
     """The curve of one operation of a stage on a card named in `joulecut_sim.skus`."""
-    return CURVES[card][stage_kind(stage, stages), instruction]
+    kind = stage_kind(stage, stages)
+    if card in MEASURED:
+        return MEASURED[card][kind, instruction]
+    return _carried(card, kind, instruction)
+
+
+@lru_cache
+def _carried(card: str, kind: StageKind, instruction: Instruction) -> Curve:
+    """The A100's operation on a card without measured stages: shaped by public data. Its part that
+    follows the clock goes with the peak of 16 bits, the rest with the bandwidth of the memory; its
+    power is the card's own, with as much load as on the A100 beside the heaviest operation.
+    """
+    sku, seen = CARDS[card], MEASURED["a100-sxm"][kind, instruction]
+    here, there = sku.sheet, SHEETS["a100-sxm"]
+    share = seen.clock_bound
+    compute_s = seen.time_fmax_s * share * there.bf16_tflops / here.bf16_tflops
+    memory_s = seen.time_fmax_s * (1.0 - share) * there.memory_gb_s / here.memory_gb_s
+    heaviest = max(curve.load_w_per_ghz for curve in MEASURED["a100-sxm"].values())
+    load = seen.load_w_per_ghz / heaviest
+    low_mhz, high_mhz = 0.0, float(sku.clock_max_mhz)
+    while high_mhz - low_mhz > CAP_STEP_MHZ:
+        middle = 0.5 * (low_mhz + high_mhz)
+        fits = sku.load_power_w(middle, load) <= sku.power_limit_w
+        low_mhz, high_mhz = (middle, high_mhz) if fits else (low_mhz, middle)
+    return Curve(
+        time_fmax_s=compute_s + memory_s,
+        clock_bound=compute_s / (compute_s + memory_s),
+        clock_max_mhz=sku.clock_max_mhz,
+        cap_mhz=low_mhz,
+        static_power_w=sku.static_power_w,
+        load_w_per_ghz=sku.load_w_per_ghz * load,
+        knee_mhz=sku.knee_mhz,
+        volt_slope=sku.volt_slope,
+    )

@@ -24,7 +24,7 @@ BEND_MHZ = 60.0  # assumed: how gradually the voltage leaves its floor, a few cl
 
 @dataclass(frozen=True, slots=True)
 class LayerCard:
-    """`peak_tflops` at the highest clock; powers in watts at the voltage's floor.
+    """What the data sheet does not say of a card; powers in watts at the voltage's floor.
 
     `tensor_pj` is the energy of one floating-point operation of a matrix product in 16 bits,
     `tree_w_per_ghz` what the clock tree and instruction issue take with every SM at work,
@@ -35,10 +35,6 @@ class LayerCard:
     """
 
     sku: Sku
-    sms: int
-    bandwidth_gb_s: float
-    memory_gib: float
-    peak_tflops: Mapping[Dtype, float]
     knee_mhz: float
     volt_slope: float  # of the relative voltage, per GHz above the knee
     tensor_pj: float
@@ -57,16 +53,34 @@ class LayerCard:
         return 1.0 + self.volt_slope * soft * BEND_MHZ / 1000.0
 
     @property
+    def sms(self) -> int:
+        return self.sku.sheet.processors
+
+    @property
+    def bandwidth_gb_s(self) -> float:
+        return self.sku.sheet.memory_gb_s
+
+    @property
+    def memory_gib(self) -> float:
+        return self.sku.sheet.memory_gb
+
+    @property
+    def peak_tflops(self) -> Mapping[Dtype, float]:
+        """Dense, at the highest clock. Tensor units before Ampere know 16 bits as fp16 alone."""
+        facts = self.sku.sheet
+        peaks: dict[Dtype, float] = {"fp32": facts.fp32_tflops, "tf32": facts.tf32_tflops}
+        peaks |= {"fp16": facts.bf16_tflops, "bf16": facts.bf16_tflops, "fp8": facts.fp8_tflops}
+        if not facts.tf32_tflops:
+            del peaks["bf16"]
+        return {dtype: peak for dtype, peak in peaks.items() if peak}
+
+    @property
     def dtypes(self) -> tuple[Dtype, ...]:
         return tuple(self.peak_tflops)
 
 
 _V100 = LayerCard(
     sku=V100_PCIE,
-    sms=80,
-    bandwidth_gb_s=900.0,
-    memory_gib=16.0,
-    peak_tflops={"fp32": 14.0, "fp16": 112.0},
     knee_mhz=1000.0,
     volt_slope=0.8,
     tensor_pj=0.7,
@@ -83,10 +97,6 @@ _V100 = LayerCard(
 # 3 points). The 350M's numbers lie between its neighbours'.
 _A30 = LayerCard(
     sku=A30,
-    sms=56,
-    bandwidth_gb_s=933.0,
-    memory_gib=24.0,
-    peak_tflops={"fp32": 10.3, "tf32": 82.0, "fp16": 165.0, "bf16": 165.0},
     knee_mhz=1035.0,
     volt_slope=0.949,
     tensor_pj=0.47,
@@ -105,10 +115,6 @@ _A30 = LayerCard(
 )
 _A40 = LayerCard(
     sku=A40,
-    sms=84,
-    bandwidth_gb_s=696.0,
-    memory_gib=48.0,
-    peak_tflops={"fp32": 37.4, "tf32": 74.8, "fp16": 149.7, "bf16": 149.7},
     knee_mhz=1130.0,
     volt_slope=0.55,
     tensor_pj=0.5,
@@ -119,10 +125,6 @@ _A40 = LayerCard(
 )
 _A100 = LayerCard(
     sku=A100_SXM,
-    sms=108,
-    bandwidth_gb_s=2039.0,
-    memory_gib=80.0,
-    peak_tflops={"fp32": 19.5, "tf32": 156.0, "fp16": 312.0, "bf16": 312.0},
     knee_mhz=1100.0,
     volt_slope=0.76,
     tensor_pj=0.5,
@@ -132,10 +134,6 @@ _A100 = LayerCard(
 )
 _H100 = LayerCard(
     sku=H100_SXM,
-    sms=132,
-    bandwidth_gb_s=3350.0,
-    memory_gib=80.0,
-    peak_tflops={"fp32": 66.9, "tf32": 494.0, "fp16": 989.0, "bf16": 989.0, "fp8": 1979.0},
     knee_mhz=1000.0,
     volt_slope=0.5,
     tensor_pj=0.27,
@@ -146,10 +144,6 @@ _H100 = LayerCard(
 )
 _H200 = LayerCard(
     sku=H200,
-    sms=132,
-    bandwidth_gb_s=4800.0,
-    memory_gib=141.0,
-    peak_tflops={"fp32": 66.9, "tf32": 494.0, "fp16": 989.0, "bf16": 989.0, "fp8": 1979.0},
     knee_mhz=1000.0,
     volt_slope=0.45,
     tensor_pj=0.27,
@@ -160,10 +154,6 @@ _H200 = LayerCard(
 )
 _B200 = LayerCard(
     sku=B200,
-    sms=148,
-    bandwidth_gb_s=8000.0,
-    memory_gib=180.0,
-    peak_tflops={"fp32": 75.0, "tf32": 1100.0, "fp16": 2250.0, "bf16": 2250.0, "fp8": 4500.0},
     knee_mhz=1000.0,
     volt_slope=0.45,
     tensor_pj=0.2,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, Instruction, curve
-from joulecut_sim.skus import SKUS, Sku, find
+from joulecut_sim.skus import CARDS, Sku, find
 from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput
 
@@ -48,12 +48,13 @@ def rows(sku: Sku, stages: int, *, scale: float, noise: float, seed: int) -> lis
 def write(made: list[Row], out: TextIO) -> None:
     table = csv.writer(out, lineterminator="\n")
     table.writerow(("stage", "instruction", "frequency", "time", "energy"))
-    table.writerows(made)
+    # Seven digits are far below the noise of a sweep.
+    table.writerows((*key, f"{time_s:.7g}", f"{energy_j:.7g}") for *key, time_s, energy_j in made)
 
 
 def run(argv: list[str]) -> int:
     parser = Parser("python -m joulecut_sim.profile", "Writes a simulated stage profile.")
-    parser.add_argument("--card", default="a100-sxm", help=", ".join(SKUS))
+    parser.add_argument("--card", default="a100-sxm", help=", ".join(CARDS))
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--out", type=Path, help="file to write; standard output without it")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")

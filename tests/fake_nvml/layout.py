@@ -13,6 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from joulecut_engine.datasheets import SHEETS
 
 MAGIC = 0x4D564E4C554F4A
 VERSION = 5
@@ -272,42 +275,51 @@ class Model:
         return self.static_w + self.dynamic_w_per_ghz * ghz * volts * volts
 
 
+def _model(sheet: str, *, memory_mhz: tuple[int, ...] = (), **physics: Any) -> Model:
+    """The card of a data sheet; `memory_mhz` beside its highest memory clock."""
+    facts = SHEETS[sheet]
+    clocks = facts.clocks_mhz
+    return Model(
+        facts.model, clocks_mhz=clocks, memory_mhz=(*memory_mhz, facts.memory_mhz),
+        idle_clock_mhz=clocks[0], limit_w=facts.limits_w, memory_gib=int(facts.memory_gb),
+        **physics,
+    )  # fmt: skip
+
+
+_HOPPER = {"architecture": 9, "compute": (9, 0), "static_w": 58, "nvlinks": 18, "knee_ghz": 1.0}
+_HOPPER |= {"memory_mhz": (1593,)}
+_BLACKWELL = {"architecture": 10, "compute": (10, 0), "nvlinks": 18, "profiles": 0b111111111}
+_BLACKWELL |= {"knee_ghz": 1.0}
 MODELS = {
     "v100": Model(
-        "Tesla V100-SXM2-32GB", 5, (7, 0), tuple(int(7.5 * n + 0.5) for n in range(18, 205)),
+        "Tesla V100-SXM2-32GB", 5, (7, 0), tuple(int(7.5 * n) for n in range(18, 205)),
         (877,), 135, (150, 300, 300), 32, 40, 45, 110, 1.1, 0.7, nvlinks=6,
     ),
-    "a100": Model(
-        "NVIDIA A100-SXM4-80GB", 7, (8, 0), tuple(range(210, 1411, 15)), (1593,), 210,
-        (100, 400, 400), 80, 50, 52, 150, 1.107, 0.76, nvlinks=12,
+    "a100": _model(
+        "a100-sxm", architecture=7, compute=(8, 0), idle_w=50, static_w=52, dynamic_w_per_ghz=150,
+        knee_ghz=1.107, volts_per_ghz=0.76, nvlinks=12,
     ),
-    "a40": Model(
-        "NVIDIA A40", 7, (8, 6), tuple(range(210, 1741, 15)), (405, 7251), 210,
-        (100, 300, 300), 48, 25, 95, 107, 1.131, 0.45,
+    "a40": _model(
+        "a40", architecture=7, compute=(8, 6), memory_mhz=(405,), idle_w=25, static_w=95,
+        dynamic_w_per_ghz=107, knee_ghz=1.131, volts_per_ghz=0.45,
     ),
-    "h100": Model(
-        "NVIDIA H100 80GB HBM3", 9, (9, 0), tuple(range(345, 1981, 15)), (1593, 2619), 345,
-        (200, 700, 700), 80, 70, 58, 228, 1.0, 0.54, nvlinks=18,
+    "h100": _model("h100-sxm", idle_w=70, dynamic_w_per_ghz=228, volts_per_ghz=0.54, **_HOPPER),
+    "h200": _model(
+        "h200", idle_w=75, dynamic_w_per_ghz=270, volts_per_ghz=0.41, **(_HOPPER | {"static_w": 56})
     ),
-    "h200": Model(
-        "NVIDIA H200", 9, (9, 0), tuple(range(345, 1981, 15)), (1593, 3201), 345,
-        (200, 700, 700), 141, 75, 56, 270, 1.0, 0.41, nvlinks=18,
+    "b200": _model(
+        "b200", idle_w=140, static_w=120, dynamic_w_per_ghz=300, volts_per_ghz=0.45, **_BLACKWELL
     ),
-    "b200": Model(
-        "NVIDIA B200", 10, (10, 0), tuple(range(345, 1966, 15)), (3996,), 345,
-        (200, 1000, 1000), 180, 140, 120, 300, 1.0, 0.45, nvlinks=18, profiles=0b111111111,
-    ),
-    # A public B300 (driver 610): 2,032 MHz at most, and training at a limit of 1,100 W is held at
-    # 1,422 to 1,724 MHz by sw_power_cap. Idle power and memory clock are assumed.
-    "b300": Model(
-        "NVIDIA B300", 10, (10, 3), tuple(int(7.5 * n + 0.5) for n in range(16, 272)), (3996,),
-        120, (200, 1100, 1100), 268, 150, 130, 360, 1.0, 0.6, nvlinks=18, profiles=0b111111111,
+    # A public B300 (driver 610): training at its limit is held at 1,422 to 1,724 MHz by
+    # sw_power_cap. Idle power is assumed.
+    "b300": _model(
+        "b300", idle_w=150, static_w=130, dynamic_w_per_ghz=360, volts_per_ghz=0.6,
+        **(_BLACKWELL | {"compute": (10, 3)}),
     ),
     # zeus issue 172: the energy counter is the whole module's, its CPU included, while power of
-    # scope 0 is the GPU's. Clocks and dynamic power as H100; the CPU's idle draw is assumed.
-    "gh200": Model(
-        "NVIDIA GH200 480GB", 9, (9, 0), tuple(range(345, 1981, 15)), (1593, 2619), 345,
-        (100, 900, 900), 96, 75, 58, 228, 1.0, 0.54, nvlinks=18, module_w=60.0,
+    # scope 0 is the GPU's. Dynamic power as H100; the CPU's idle draw is assumed.
+    "gh200": _model(
+        "gh200", idle_w=75, dynamic_w_per_ghz=228, volts_per_ghz=0.54, module_w=60.0, **_HOPPER
     ),
 }  # fmt: skip
 

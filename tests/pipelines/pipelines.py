@@ -34,7 +34,7 @@ def rows(name: str) -> list[dict[str, str]]:
     """CSV rows of a profile: simulated without noise, or public (skips where it is absent)."""
     if name in SIMULATED:
         out = io.StringIO(newline="")
-        card = sim_skus.SKUS[CARDS[SIMULATED[name]]]
+        card = sim_skus.CARDS[CARDS[SIMULATED[name]]]
         sim_profile.write(sim_profile.rows(card, 8, scale=1.0, noise=0.0, seed=1), out)
         out.seek(0)
         return list(csv.DictReader(out))
@@ -50,7 +50,7 @@ def profile_file(name: str, folder: Path) -> Path:
     path = PUBLIC[SIMULATED.get(name, name)][0]
     if name in SIMULATED:
         path = folder / f"{name}.csv"
-        card = sim_skus.SKUS[CARDS[SIMULATED[name]]]
+        card = sim_skus.CARDS[CARDS[SIMULATED[name]]]
         with path.open("w", newline="") as file:
             sim_profile.write(sim_profile.rows(card, 8, scale=1.0, noise=1.0, seed=1), file)
     elif not path.is_file():

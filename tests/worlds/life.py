@@ -58,6 +58,10 @@ EVALUATION_POWER = 0.85  # of the same operation in training: smaller activation
 STRAGGLERS = Path(__file__).resolve().parents[3] / "shared" / "data" / "stragglers"
 
 
+# Cards whose own power limit holds training below their highest clock.
+CAPPED = ("a40", "h100-sxm", "h200", "b200", "b300", "gb200", "mi300x")
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """`iterations` or `lasts_s` of one kind of work. In a pause nothing runs or is reported.
@@ -131,6 +135,25 @@ class LifePlant(Plant):
         return super().time_s(stage, instruction, clock_mhz) * ratio
 
 
+class CappedPlant(LifePlant):
+    """As if the power limits of `limited` stages were the cards' own."""
+
+    limit_w, limited = 0.0, tuple[int, ...]()
+
+    def time_s(self, stage: int, instruction: Instruction, clock_mhz: float) -> float:
+        return super().time_s(stage, instruction, self._held_mhz(stage, instruction, clock_mhz))
+
+    def power_w(self, stage: int, instruction: Instruction, clock_mhz: float) -> float:
+        return super().power_w(stage, instruction, self._held_mhz(stage, instruction, clock_mhz))
+
+    def _held_mhz(self, stage: int, instruction: Instruction, clock_mhz: float) -> float:
+        free_w = functools.partial(super().power_w, stage, instruction)
+        if stage not in self.limited or free_w(clock_mhz) <= self.limit_w:
+            return clock_mhz
+        clocks = (mhz for mhz in reversed(self.skus[stage].clocks_mhz) if mhz < clock_mhz)
+        return next(mhz for mhz in clocks if free_w(mhz) <= self.limit_w)
+
+
 class _Order:
     """The steps of one iteration, ready to be played."""
 
@@ -174,11 +197,16 @@ def _order(stages: int, microbatches: int, kind: str) -> _Order:
 
 
 @functools.cache
-def oracle(card: str, stages: int, microbatches: int, budget: float) -> float:
-    """What one fixed clock per GPU saves at most in the nominal job: training without noise."""
+def oracle(
+    card: str, stages: int, microbatches: int, budget: float, limit_w: float = 0.0,
+    limited: tuple[int, ...] = (),
+) -> float:  # fmt: skip
+    """What one fixed clock per GPU saves at most in the nominal job: training without noise, on the
+    capped cards where stages are limited."""
     nominal = UnprofiledWorld(card=card, stages=stages, microbatches=microbatches)
     still = Noise(operation=0.0, gpu_time=0.0, gpu_power=0.0)
-    plant = LifePlant(nominal.plant.skus, microbatches, time_scale=nominal.scale, noise=still)
+    plant = CappedPlant(nominal.plant.skus, microbatches, time_scale=nominal.scale, noise=still)
+    plant.limit_w, plant.limited = limit_w, limited
     return search(plant, max(budget, TOLERANCE_RATIO)).saved_ratio
 
 
@@ -206,6 +234,7 @@ class LifeWorld(UnprofiledWorld):
         """
         super().__init__(stages=stages, microbatches=microbatches, card=card, seed=seed)
         self.knows, self.budget, self.holdout = knows, budget, holdout
+        self._capped = card in CAPPED or bool(surroundings.cap_w)
         self.iteration_s, self.shaped, self.slurm = iteration_s, shaped, slurm
         self.detailed = knows in ("profile", "operations")
         self.surroundings, self.start_s = surroundings, self.now_s
@@ -451,7 +480,7 @@ class LifeWorld(UnprofiledWorld):
             clock_sm_mhz=self._cell(stage, self.clocks_mhz()[uuid], throttle)[2],
             utilization_gpu_ratio=0.0 if pauses else 1.0,
             power_average_w=self._current.stages[stage].energy_j / self._duration_s,
-            power_limit_enforced_w=limit_w if self.surroundings.cap_w else None,
+            power_limit_enforced_w=limit_w if self._capped else None,
         )
 
 
@@ -461,7 +490,7 @@ class LifeWorld(UnprofiledWorld):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Of one run. Ratios; `saved` and `slowdown` are of the last quarter,
-    `saved_150` is from the 150th iteration on.
+    `saved_60` is from the 60th to the 80th iteration, `saved_150` from the 150th on.
 
     `over` are windows of ten iterations more than a point over the budget, `over_row` the longest
     row of such. `phases` has the mean slowdown in the work of each name, `until_plan` by phase the
@@ -474,6 +503,7 @@ class Verdict:
     oracle: float
     saved: float
     slowdown: float
+    saved_60: float
     saved_150: float
     saved_all: float
     slowdown_all: float
@@ -568,9 +598,17 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
     measured_j = jobs[-1].account.measured_j if jobs else None
     last, names = since(lived, 0.75), {one.name for one in lived if one.kind != "pause"}
     return Verdict(
-        oracle(world.sku.name, world.stages, world.pipeline.microbatches, budget),
+        oracle(
+            world.sku.name,
+            world.stages,
+            world.pipeline.microbatches,
+            budget,
+            world.surroundings.cap_w,
+            world.surroundings.capped,
+        ),
         saved_of(last),
         slowdown_of(last),
+        saved_of(lived[60:80]) if len(lived) > 60 else 0.0,
         saved_of(lived[150:]) if len(lived) > 150 else 0.0,
         saved_of(lived),
         slowdown_of(lived),
@@ -638,6 +676,11 @@ def lives() -> dict[str, Make]:
         ),
         "throttling": functools.partial(LifeWorld, TRAIN, Surroundings(throttle_share=0.01)),
         "capped": functools.partial(LifeWorld, TRAIN, Surroundings(cap_w=360.0, capped=(0, 5))),
+        # The card's own limit holds every stage below its highest clock, or the site's does.
+        **{f"capped-{card}": functools.partial(LifeWorld, TRAIN, card=card) for card in CAPPED},
+        "limited-h200": functools.partial(
+            LifeWorld, TRAIN, Surroundings(cap_w=500.0, capped=tuple(range(8))), card="h200"
+        ),
     }
     if (STRAGGLERS / "trace-SE.parquet").exists():
         made["production"] = _production

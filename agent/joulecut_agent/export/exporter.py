@@ -119,7 +119,7 @@ class AgentCollector:
         self._add_xids(families)
         for timing in self._schedules.timings(self._latency.change_error_s):
             _add_timing(families, timing)
-        _add_energy(families, self._sampler.books, picture)
+        _add_energy(families, self._sampler.books, self._sampler.books_of_integrals, picture)
         for job, ranks in self._ranks.counts(time.monotonic()).items():
             families.add(names.JOB_RANKS, float(len(ranks.heard)), job, "heard")
             families.add(names.JOB_RANKS, float(len(ranks.running)), job, "running")
@@ -171,14 +171,23 @@ def _add_allocation(families: Families, one: Allocation) -> None:
         families.add(names.GPU_OWNERS, float(owners), one.uuid)
 
 
-def _add_energy(families: Families, books: Books, picture: Picture | None) -> None:
+def _add_energy(
+    families: Families, counted: Books, integrated: Books, picture: Picture | None
+) -> None:
     """A job has its series to its end and after; a GPU only while it can be read."""
     seen = {gpu.uuid for gpu in picture.snapshot.gpus} if picture else set[str]()
-    idle_j = {uuid: joules for uuid, joules in books.idle_j.items() if uuid in seen}
+    whole = dict(integrated.measured_j)  # with equal shares: an integral is no count anyway
+    for job, joules in integrated.estimated_j.items():
+        whole[job] = whole.get(job, 0.0) + joules
     for metric, joules_by_name in (
-        (names.JOB_ENERGY, books.measured_j),
-        (names.JOB_ENERGY_ESTIMATED, books.estimated_j),
-        (names.GPU_IDLE_ENERGY, idle_j),
+        (names.JOB_ENERGY, counted.measured_j),
+        (names.JOB_ENERGY_ESTIMATED, counted.estimated_j),
+        (names.GPU_IDLE_ENERGY, {u: joules for u, joules in counted.idle_j.items() if u in seen}),
+        (names.JOB_ENERGY_INTEGRATED, whole),
+        (
+            names.GPU_IDLE_ENERGY_INTEGRATED,
+            {u: joules for u, joules in integrated.idle_j.items() if u in seen},
+        ),
     ):
         for name, joules in sorted(joules_by_name.items()):
             families.add(metric, joules, name)
@@ -186,13 +195,15 @@ def _add_energy(families: Families, books: Books, picture: Picture | None) -> No
 
 def _add_identity(families: Families, node: str, gpu: GpuDescription) -> None:
     controllable = "true" if gpu.controllable else "false"
-    labels = (gpu.uuid, node, str(gpu.index), gpu.model, controllable, gpu.reason)
+    scope = gpu.energy_scope or "unknown"
+    labels = (gpu.uuid, node, str(gpu.index), gpu.model, controllable, gpu.reason, scope)
     families.add(names.GPU_INFO, 1, *labels)
 
 
 def _add_gpu(families: Families, gpu: GpuSnapshot, about: GpuDescription) -> None:
     uuid = gpu.uuid
     families.add(names.GPU_ENERGY, gpu.energy_j, uuid)
+    families.add(names.GPU_ENERGY_INTEGRATED, gpu.energy_integrated_j, uuid)
     families.add(names.GPU_POWER, gpu.power_average_w, uuid, "average")
     families.add(names.GPU_POWER, gpu.power_instant_w, uuid, "instant")
     families.add(names.GPU_POWER_LIMIT, gpu.power_limit_enforced_w, uuid, "enforced")

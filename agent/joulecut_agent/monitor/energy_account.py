@@ -35,15 +35,18 @@ class EnergyFile:
         self._path = path
         self._boot_id = boot_id
 
-    def load(self, energy: JobEnergy, now_s: float) -> None:
-        """Never raises: without a valid file `energy` is unchanged."""
+    def load(self, energy: JobEnergy, now_s: float, integrals: JobEnergy | None = None) -> None:
+        """Never raises: without a valid file the books are unchanged."""
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
             with self._path.open("rb") as file:
                 checksum, _, body = file.read(BYTES_MAX).partition(b" ")
             if checksum == b"%08x" % zlib.crc32(body):
                 version, boot_id, saved = json.loads(body)
                 if version == VERSION:
-                    energy.restore(saved, now_s, same_boot=boot_id == self._boot_id)
+                    same_boot = boot_id == self._boot_id
+                    energy.restore(saved, now_s, same_boot=same_boot)
+                    if integrals is not None:
+                        integrals.restore(saved["integrals"], now_s, same_boot=same_boot)
 
     def save(self, saved: dict[str, Any]) -> None:
         """Raises OSError."""
@@ -60,18 +63,21 @@ class EnergyAccount:
         """Continues from `file`. `jobs` returns the live jobs by GPU."""
         self._file = file
         self._jobs = jobs
-        self._energy = JobEnergy()
-        self._file.load(self._energy, time.monotonic())
+        self._energy, self._of_integrals = JobEnergy(), JobEnergy()
+        self._file.load(self._energy, time.monotonic(), self._of_integrals)
+        # GPUs whose power is integrated, since their counter counts more than they: their energy
+        # has books of its own.
+        self.integrated: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._save_s = 0.0
         self._logged = ""
         self.load = ""  # the driver load of the next readings
-        self.books = Books()
+        self.books, self.books_of_integrals = Books(), Books()
 
     def hold(self, uuid: str, jobs: Iterable[str], since_s: float) -> bool:
         """A GPU works for these jobs; whether that is a change, and a reading is due."""
         with self._lock:
-            changed = self._energy.hold(uuid, jobs, since_s)
+            changed = self._of(uuid).hold(uuid, jobs, since_s)
         if changed:
             self._save_s = 0.0
         return changed
@@ -82,15 +88,18 @@ class EnergyAccount:
         with self._lock:
             self._energy.loaded(self.load)
             for uuid in uuids:
-                self._energy.hold(uuid, jobs.get(uuid, ()), now_s)
+                self._of(uuid).hold(uuid, jobs.get(uuid, ()), now_s)
             for readings in ticks:
-                counters_j = {
-                    reading.uuid: (reading.taken_at_s or now_s, reading.snapshot.energy_j)
-                    for reading in readings
-                    if reading.snapshot is not None and reading.snapshot.energy_j is not None
+                seen = [(r.uuid, r.taken_at_s or now_s, r.snapshot) for r in readings if r.snapshot]
+                counted = {u: (s, one.energy_j) for u, s, one in seen if one.energy_j is not None}
+                integrals = {
+                    uuid: (at_s, one.energy_integrated_j)
+                    for uuid, at_s, one in seen
+                    if one.energy_integrated_j is not None
                 }
-                self._energy.add(counters_j, now_s)
-            self.books = self._energy.books()
+                self._energy.add(counted, now_s)
+                self._of_integrals.add(integrals, now_s)
+            self.books, self.books_of_integrals = self._energy.books(), self._of_integrals.books()
         if now_s >= self._save_s:
             self.save()
 
@@ -98,7 +107,7 @@ class EnergyAccount:
         """Never raises: a failure is logged once."""
         self._save_s = time.monotonic() + SAVE_S
         with self._lock:
-            saved = self._energy.saved()
+            saved = self._energy.saved() | {"integrals": self._of_integrals.saved()}
         line = ""
         try:
             self._file.save(saved)
@@ -107,6 +116,9 @@ class EnergyAccount:
         if line and line != self._logged:
             log("agent", line, "warning")
         self._logged = line
+
+    def _of(self, uuid: str) -> JobEnergy:
+        return self._of_integrals if uuid in self.integrated else self._energy
 
 
 def driver_load() -> str:

@@ -8,7 +8,7 @@ collected each second or on request: to wake this process for each costs several
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -17,9 +17,12 @@ from joulecut_agent.log import log
 from joulecut_agent.monitor.energy_account import EnergyAccount, EnergyFile, driver_load
 from joulecut_agent.monitor.hardware_state import HardwareState
 from joulecut_agent.monitor.job_energy import Books
+from joulecut_agent.monitor.power_integral import PowerIntegral
 from joulecut_agent.monitor.reader_protocol import DRIVER as WHOLE_DRIVER
 from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.ports.reader import Reading
+from joulecut_wire import card_facts
+from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.messages import GpuDescription, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
@@ -69,9 +72,13 @@ class Sampler:
     def __init__(
         self, source: Source, interval_s: float, counters: Counters, *,
         jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
+        measured: Sequence[CardFacts] = (),
     ) -> None:  # fmt: skip
-        """`jobs` returns the live jobs by GPU; `file` keeps their energy."""
+        """`jobs` returns the live jobs by GPU; `file` keeps their energy; `measured` are facts of
+        cards that replace what the reader assumes.
+        """
         self._source = source
+        self._measured = measured
         self._interval_s = interval_s
         self._counters = counters
         self._account = EnergyAccount(file, jobs)
@@ -81,10 +88,10 @@ class Sampler:
         self._read_now = True
         self._reading = threading.Lock()  # guards source and picture
         self._logged = ""
-        self.gpus = source.gpus
+        self._integral = PowerIntegral()
+        self._described: tuple[GpuDescription, ...] = ()
+        self._describe()
         self.hardware = HardwareState()
-        # Whether the energy counter of a GPU counts more than it; its energy is then absent.
-        self.miscounts: Callable[[str], bool] = lambda _: False
         # Called at each tick; returns whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
         self.samples: Samples | None = None  # opens the device too
@@ -183,6 +190,11 @@ class Sampler:
         return self._account.books
 
     @property
+    def books_of_integrals(self) -> Books:
+        """As `books`, of GPUs whose power is integrated."""
+        return self._account.books_of_integrals
+
+    @property
     def unresponsive(self) -> tuple[str, ...]:
         """UUIDs of the GPUs whose calls hang; "" for the driver as a whole."""
         silent = self._source.unresponsive
@@ -250,12 +262,15 @@ class Sampler:
     def _collect(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
         if not ticks or self._released.is_set():
             return
-        self.gpus = self._source.gpus
+        self._describe()
         known = {gpu.uuid for gpu in self.gpus}
+        integrated = self._account.integrated
         awaited, read = False, []
         for at_s, readings in ticks:
             mine = [
-                self._counted(r) for r in readings if r.snapshot is not None and r.uuid in known
+                self._integral.counted(r, at_s) if r.uuid in integrated else r
+                for r in readings
+                if r.snapshot is not None and r.uuid in known
             ]
             gpus = tuple(reading.snapshot for reading in mine if reading.snapshot is not None)
             snapshot = NodeSnapshot(self._picture.snapshot.sequence + 1, at_s, gpus)
@@ -270,10 +285,20 @@ class Sampler:
         if not awaited:
             self._hurry_until_s = 0.0
 
-    def _counted(self, reading: Reading) -> Reading:
-        if reading.snapshot is None or not self.miscounts(reading.uuid):
-            return reading
-        return replace(reading, snapshot=replace(reading.snapshot, energy_j=None))
+    def _describe(self) -> None:
+        """Takes over the GPUs of the source, with the scopes that were measured."""
+        if self._described is self._source.gpus:
+            return
+        self._described = self._source.gpus
+        found = []
+        for gpu in self._described:
+            facts = card_facts.valid_for(self._measured, gpu.uuid, gpu.driver, gpu.vbios)
+            scope = facts.counter_scope if facts else ""
+            found.append(replace(gpu, energy_scope=scope) if scope else gpu)
+        self.gpus = tuple(found)
+        self._account.integrated = frozenset(
+            gpu.uuid for gpu in self.gpus if gpu.energy_scope in card_facts.MORE_THAN_THE_GPU
+        )
 
     def _log_once(self, line: str) -> None:
         """Logs a line once, while it repeats."""

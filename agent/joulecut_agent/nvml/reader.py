@@ -27,6 +27,7 @@ from joulecut_agent.nvml.tick import (
 )
 from joulecut_agent.ports.failure import DeviceError, Gone
 from joulecut_agent.ports.reader import Burst, HardwareCounters, Reading, ignore_step
+from joulecut_wire.card_facts import scope_of
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 
@@ -231,16 +232,18 @@ def _describe(device: Device) -> GpuDescription:
     handle, ask = device.handle, driver.optional
     reason = driver.uncontrollable(handle)
     limits_mw = ask(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle, (0, 0))
+    model = _model(handle)
     return GpuDescription(
         uuid=device.uuid,
         index=device.index,
-        model=_model(handle),
+        model=model,
         clocks_mhz=driver.supported_clocks_mhz(handle),
         power_limit_default_w=ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle, 0) / 1e3,
         power_limit_min_w=limits_mw[0] / 1e3,
         power_limit_max_w=limits_mw[1] / 1e3,
         controllable=not reason,
         reason=reason,
+        energy_scope=scope_of(model),
         driver=str(pynvml.nvmlSystemGetDriverVersion()),
         vbios=str(ask(pynvml.nvmlDeviceGetVbiosVersion, handle, "")),
     )

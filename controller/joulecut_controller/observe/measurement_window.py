@@ -284,11 +284,14 @@ class MeasurementWindow:
             gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
         if not gpu.as_before(snapshot):
             return False
-        if snapshot.energy_j is None:
+        counter_j = snapshot.energy_j
+        if counter_j is None:  # only the module's energy is counted
+            counter_j = snapshot.energy_integrated_j
+        if counter_j is None:
             return True
-        if gpu.latest and snapshot.energy_j < gpu.latest[1]:
+        if gpu.latest and counter_j < gpu.latest[1]:
             return False
-        gpu.latest = (taken_s, snapshot.energy_j)
+        gpu.latest = (taken_s, counter_j)
         if not gpu.anchors or taken_s - gpu.anchors[-1][0] >= spacing_s:
             gpu.anchors.append(gpu.latest)
         return True

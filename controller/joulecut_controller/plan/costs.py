@@ -20,6 +20,7 @@ from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.graph import side_by_side
 from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
+from joulecut_engine.graph.power_limit import held as under_limit
 from joulecut_engine.graph.shape import kinds_of, part_of
 from joulecut_engine.optimize.formulation import priced as priced_graph
 from joulecut_engine.optimize.problem import Problem
@@ -187,7 +188,8 @@ def _price(
         if lowest is None or default_mhz is None:
             return f"nothing is known of stage {stage} at other clocks: no profile, no change"
         grid = tuple(mhz for mhz in clocks_allowed_mhz(job.policy, placed) if mhz >= lowest)
-        predicted = _Predicted(grid, default_mhz, uuids)
+        limits_w = {gpu.uuid: gpu.limit_of_others_w for gpu in placed}
+        predicted = _Predicted(grid, default_mhz, uuids, limits_w)
         for row, kind in keys:
             subjects = [Subject(name, uuid, row, kind) for uuid in uuids]
             if not predicted.add((row, kind), subjects, estimator):
@@ -330,9 +332,14 @@ class _Predicted:
     """Times and powers of some GPUs of one stage, (GPUs, clocks) by row and kind."""
 
     def __init__(
-        self, allowed_mhz: tuple[int, ...], default_mhz: int, uuids: tuple[str, ...]
+        self,
+        allowed_mhz: tuple[int, ...],
+        default_mhz: int,
+        uuids: tuple[str, ...],
+        limits_w: Mapping[str, float | None],
     ) -> None:
         self.allowed_mhz, self.default_mhz, self.uuids = allowed_mhz, default_mhz, uuids
+        self._limits_w = limits_w
         self._clocks_mhz = tuple(sorted({*allowed_mhz, default_mhz}))
         self._time_s: dict[tuple[int, Kind], Floats] = {}
         self._power_w: dict[tuple[int, Kind], Floats] = {}
@@ -345,8 +352,13 @@ class _Predicted:
             predicted = estimator.predict(subject, self._clocks_mhz)
             if predicted is None:
                 return False
-            times.append(predicted.time_s)
-            powers.append(predicted.power_w)
+            curve = predicted.time_s, predicted.power_w
+            if (limit_w := self._limits_w[subject.uuid]) is not None:
+                seconds, watts = curve[0].tolist(), curve[1].tolist()
+                at_limit = under_limit(self._clocks_mhz, seconds, watts, limit_w)
+                curve = np.array(at_limit[0]), np.array(at_limit[1])
+            times.append(curve[0])
+            powers.append(curve[1])
         time_s, power_w = np.stack(times), np.stack(powers)
         if not (np.isfinite(time_s).all() and np.isfinite(power_w).all() and (time_s > 0).all()):
             return False
@@ -374,7 +386,7 @@ class _Predicted:
 
     def part(self, uuids: Sequence[str], ratios: Mapping[str, float]) -> "_Predicted":
         """Some of the GPUs, with times by their ratio to the slowest of all."""
-        made = _Predicted(self.allowed_mhz, self.default_mhz, tuple(uuids))
+        made = _Predicted(self.allowed_mhz, self.default_mhz, tuple(uuids), self._limits_w)
         mine = [self.uuids.index(uuid) for uuid in uuids]
         of_slowest = np.array([ratios[uuid] for uuid in uuids])[:, None]
         for key, pace_s in self._pace_s.items():

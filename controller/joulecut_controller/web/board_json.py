@@ -120,6 +120,8 @@ GPU = Answer(
     power_limit_w=NUMBER.at(_seen("power_limit_enforced_w")).more,
     power_limit_least_w=NUMBER.at(lambda gpu: gpu.description.power_limit_min_w or None).more,
     power_controllable=FLAG.at("description.power_controllable").more,
+    # Of its energy counter: gpu; module or other, where its joules are its power, integrated.
+    energy_scope=TEXT.at(lambda gpu: gpu.description.energy_scope or "unknown").more,
     temperature_celsius=NUMBER.at(_seen("temperature_celsius")),
     utilization_gpu_ratio=NUMBER.at(_seen("utilization_gpu_ratio")).more,
     event_reasons=listed(TEXT).at(_seen("event_reasons")),

@@ -12,6 +12,7 @@ from statistics import fmean, geometric_mean
 
 import numpy as np
 
+from joulecut_engine.datasheets import SHEETS
 from joulecut_engine.estimate.physics import NO_PRIOR, Floats, Prior
 
 # Power above this share of a card's limit belongs to another card or to a raised limit.
@@ -40,6 +41,7 @@ class Card:
     memory_gb_s: float
     half_tflops: float
     single_tflops: float
+    processors: int  # streaming multiprocessors, or compute units
     knee_mhz: float | None = None
     slope_per_ghz: float | None = None
     static_w: float | None = None
@@ -78,25 +80,40 @@ class Card:
         )
 
 
-# Clock, limit, memory and peaks: NVIDIA's data sheets of the products (highest SM clock as
-# drivers list it). Knee, slope and static power: fits of public sweeps, for A100 SXM and A40
-# of the Perseus artifact (SOSP'24), A100 PCIe of Kernel Tuner (Schoonhoven et al., PMBS'22),
-# H100 NVL and H200 of arXiv 2607.00819.
-_BASE = Card("A100-SXM", 1410, 400.0, 2039.0, 312.0, 19.5, 1107.0, 0.76, 52.0)
+def _of(name: str, sheet: str, *curve: float) -> Card:
+    """A board of `datasheets`; `curve` is knee (MHz), slope (per GHz) and static power (W)."""
+    facts = SHEETS[sheet]
+    return Card(
+        name, facts.clocks_mhz[-1], facts.limit_w, facts.memory_gb_s, facts.bf16_tflops,
+        facts.fp32_tflops, facts.processors, *curve,
+    )  # fmt: skip
+
+
+# Boards without a sheet of their own: NVIDIA's data sheets (highest SM clock as drivers list it)
+# and architecture white papers. A GH200 is left out: with a limit of 900 W and the clocks of an
+# H100, a sweep of either could be the other's.
+# Knee, slope and static power: fits of public sweeps, for A100 SXM and A40 of the Perseus artifact
+# (SOSP'24), A100 PCIe of Kernel Tuner (Schoonhoven et al., PMBS'22), H100 NVL and H200 of arXiv
+# 2607.00819.
+_BASE = _of("A100-SXM", "a100-sxm", 1107.0, 0.76, 52.0)
 CARDS: tuple[Card, ...] = (
     _BASE,
-    Card("A100-PCIe", 1410, 250.0, 1555.0, 312.0, 19.5, 1073.0, 1.12, 32.0),
-    Card("A30", 1440, 165.0, 933.0, 165.0, 10.3),
-    Card("A40", 1740, 300.0, 696.0, 149.7, 37.4, 1131.0, 0.45, 95.0),
-    Card("A10", 1695, 150.0, 600.0, 125.0, 31.2),
-    Card("V100-SXM", 1530, 300.0, 900.0, 125.0, 15.7),
-    Card("V100-PCIe", 1380, 250.0, 900.0, 112.0, 14.0),
-    Card("L4", 2040, 72.0, 300.0, 121.0, 30.3),
-    Card("L40S", 2520, 350.0, 864.0, 362.0, 91.6),
-    Card("H100-NVL", 1785, 400.0, 3900.0, 835.0, 60.0, 1000.0, 0.54, 58.0),
-    Card("H100-PCIe", 1755, 350.0, 2000.0, 756.0, 51.2),
-    Card("H100-SXM", 1980, 700.0, 3350.0, 989.0, 66.9),
-    Card("H200", 1980, 700.0, 4800.0, 989.0, 66.9, 1000.0, 0.41, 56.0),
+    Card("A100-PCIe", 1410, 250.0, 1555.0, 312.0, 19.5, 108, 1073.0, 1.12, 32.0),
+    _of("A30", "a30"),
+    _of("A40", "a40", 1131.0, 0.45, 95.0),
+    Card("A10", 1695, 150.0, 600.0, 125.0, 31.2, 72),
+    Card("V100-SXM", 1530, 300.0, 900.0, 125.0, 15.7, 80),
+    _of("V100-PCIe", "v100-pcie"),
+    Card("L4", 2040, 72.0, 300.0, 121.0, 30.3, 58),
+    Card("L40S", 2520, 350.0, 864.0, 362.0, 91.6, 142),
+    Card("H100-NVL", 1785, 400.0, 3900.0, 835.0, 60.0, 132, 1000.0, 0.54, 58.0),
+    Card("H100-PCIe", 1755, 350.0, 2000.0, 756.0, 51.2, 114),
+    _of("H100-SXM", "h100-sxm"),
+    _of("H200", "h200", 1000.0, 0.41, 56.0),
+    _of("B200", "b200"),
+    _of("B300", "b300"),
+    _of("GB200", "gb200"),
+    _of("MI300X", "mi300x"),
 )
 
 

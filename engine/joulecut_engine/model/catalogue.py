@@ -6,7 +6,9 @@ power of a node without its GPUs) say so. A name of an accelerator and of its no
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+from joulecut_engine.datasheets import SHEETS
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.system import System
 
@@ -28,11 +30,21 @@ class Entry:
     sources: tuple[tuple[str, str], ...]  # fields, source
 
 
+def _facts(sheet: str) -> dict[str, Any]:
+    """The fields of a system that are those of its data sheet."""
+    facts = SHEETS[sheet]
+    return {
+        "processors": facts.processors, "bf16_tflops": facts.bf16_tflops,
+        "fp8_tflops": facts.fp8_tflops, "fp4_tflops": facts.fp4_tflops,
+        "fp32_tflops": facts.fp32_tflops, "hbm_gb_s": facts.memory_gb_s,
+        "hbm_bytes": facts.memory_gb * GB, "clock_max_mhz": float(facts.clocks_mhz[-1]),
+        "power_cap_w": facts.limit_w,
+    }  # fmt: skip
+
+
 _A100 = System(
-    name="a100-sxm-80gb", processors=108, gpus_per_node=8,
-    bf16_tflops=312.0, fp32_tflops=19.5,
-    hbm_gb_s=2039.0, hbm_bytes=80 * GB, scale_up_gb_s=300.0, scale_out_gb_s=25.0,
-    clock_max_mhz=1410.0, power_cap_w=400.0, idle_w=55.0, host_w=1140.0,
+    name="a100-sxm-80gb", **_facts("a100-sxm"), gpus_per_node=8,
+    scale_up_gb_s=300.0, scale_out_gb_s=25.0, idle_w=55.0, host_w=1140.0,
     knee_mhz=1107.0, matrix_efficiency=0.80, hbm_efficiency=0.58, scale_up_efficiency=0.94,
     scale_out_efficiency=0.78,
 )  # fmt: skip
@@ -49,10 +61,8 @@ _A100_SOURCES = (
     ("idle_w", _IDLE),
 )  # fmt: skip
 _H100 = System(
-    name="h100-sxm", processors=132, gpus_per_node=8,
-    bf16_tflops=989.4, fp8_tflops=1978.9, fp32_tflops=66.9,
-    hbm_gb_s=3350.0, hbm_bytes=80 * GB, scale_up_gb_s=450.0, scale_out_gb_s=50.0,
-    host_gb_s=55.0, clock_max_mhz=1980.0, clock_peak_mhz=1830.0, power_cap_w=700.0, idle_w=80.0,
+    name="h100-sxm", **_facts("h100-sxm"), gpus_per_node=8,
+    scale_up_gb_s=450.0, scale_out_gb_s=50.0, host_gb_s=55.0, clock_peak_mhz=1830.0, idle_w=80.0,
     host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
     matrix_efficiency=0.62, attention_efficiency=0.35, tile_ends=300.0,
 )  # fmt: skip
@@ -75,11 +85,8 @@ _H100_SOURCES = (
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
 _B200 = System(
-    name="b200", processors=148, gpus_per_node=8,
-    bf16_tflops=2250.0, fp8_tflops=4500.0, fp4_tflops=9000.0,
-    fp32_tflops=80.0, hbm_gb_s=8000.0, hbm_bytes=180 * GB, scale_up_gb_s=900.0,
-    scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=1965.0, clock_peak_mhz=1856.0,
-    power_cap_w=1000.0, idle_w=140.0, host_w=1930.0,
+    name="b200", **_facts("b200"), gpus_per_node=8, scale_up_gb_s=900.0,
+    scale_out_gb_s=50.0, host_gb_s=55.0, clock_peak_mhz=1856.0, idle_w=140.0, host_w=1930.0,
     matrix_efficiency=0.44, attention_efficiency=0.31, hbm_efficiency=0.55,
     scale_up_efficiency=0.57, scale_up_latency_s=60e-6, tile_ends=240.0,
 )  # fmt: skip
@@ -120,10 +127,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="a30", processors=56, gpus_per_node=2,
-            bf16_tflops=165.0, fp32_tflops=10.3, hbm_gb_s=933.0,
-            hbm_bytes=24 * GB, scale_up_gb_s=100.0, scale_out_gb_s=12.5, clock_max_mhz=1440.0,
-            power_cap_w=165.0, idle_w=28.0, host_w=300.0,
+            name="a30", **_facts("a30"), gpus_per_node=2,
+            scale_up_gb_s=100.0, scale_out_gb_s=12.5, idle_w=28.0, host_w=300.0,
         ),
         "node-a30",
         (
@@ -137,10 +142,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="a40", processors=84, gpus_per_node=2,
-            bf16_tflops=149.7, fp32_tflops=37.4, hbm_gb_s=696.0,
-            hbm_bytes=48 * GB, scale_up_gb_s=56.25, scale_out_gb_s=12.5, clock_max_mhz=1740.0,
-            power_cap_w=300.0, idle_w=30.0, host_w=300.0, knee_mhz=1131.0,
+            name="a40", **_facts("a40"), gpus_per_node=2,
+            scale_up_gb_s=56.25, scale_out_gb_s=12.5, idle_w=30.0, host_w=300.0, knee_mhz=1131.0,
             voltage_slope_per_ghz=0.45,
         ),
         "node-a40",
@@ -168,17 +171,24 @@ ENTRIES: tuple[Entry, ...] = (
         (*_H100_SOURCES, ("scale_up_gb_s", "DeepSeek-V3 report: NVLink 400 GB/s both directions")),
     ),
     Entry(
-        replace(_H100, name="h200", hbm_gb_s=4800.0, hbm_bytes=141 * GB),
+        replace(_H100, name="h200", **_facts("h200")),
         "dgx-h200",
         (*_H100_SOURCES, ("hbm_gb_s hbm_bytes", "NVIDIA H200 data sheet")),
     ),
     Entry(_B200, "dgx-b200", _B200_SOURCES),
     Entry(
+        replace(_B200, name="b300", **_facts("b300"), clock_peak_mhz=1856.0, scale_out_gb_s=100.0),
+        "dgx-b300",
+        (
+            *_B200_SOURCES,
+            ("hbm_bytes scale_out_gb_s fp4_tflops power_cap_w",
+             "NVIDIA DGX B300 data sheet, 2025: 8 x 800 Gb/s; 1,100 W as a driver states it"),
+        ),
+    ),
+    Entry(
         replace(
-            _B200, name="gb200", processors=152, gpus_per_node=4, scale_up_size=72,
-            bf16_tflops=2500.0, fp8_tflops=5000.0, fp4_tflops=10000.0,
-            hbm_bytes=186 * GB, clock_max_mhz=2062.0, clock_peak_mhz=2008.0,
-            power_cap_w=1200.0, host_w=1390.0, host_gb_s=200.0,
+            _B200, name="gb200", **_facts("gb200"), gpus_per_node=4, scale_up_size=72,
+            clock_peak_mhz=2008.0, host_w=1390.0, host_gb_s=200.0,
         ),
         "gb200-nvl72",
         (
@@ -192,11 +202,8 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(
         System(
-            name="mi300x", processors=304, gpus_per_node=8,
-            bf16_tflops=1307.4, fp8_tflops=2614.9,
-            fp32_tflops=163.4, hbm_gb_s=5300.0, hbm_bytes=192 * GB, scale_up_gb_s=448.0,
-            scale_out_gb_s=50.0, host_gb_s=55.0, clock_max_mhz=2100.0, power_cap_w=750.0,
-            idle_w=140.0, host_w=1300.0,
+            name="mi300x", **_facts("mi300x"), gpus_per_node=8, scale_up_gb_s=448.0,
+            scale_out_gb_s=50.0, host_gb_s=55.0, idle_w=140.0, host_w=1300.0,
         ),
         "node-mi300x",
         (

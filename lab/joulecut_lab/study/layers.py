@@ -22,7 +22,6 @@ from joulecut_engine.estimate.card import LIMIT_HELD, Card, find_card
 from joulecut_lab.study.roofline import (
     BYTES_HALF,
     GIGA,
-    PROCESSORS,
     TERA,
     Ceiling,
     Matmul,
@@ -33,7 +32,6 @@ from joulecut_lab.study.scoring import Floats
 from joulecut_sim.layer import OPERAND_BYTES, WIDTH_BYTES, Dtype, Shape
 
 BACKWARD = 2.0  # each product twice more: gradients of its input and of its weights
-PROCESSORS_USUAL = 108  # of a card whose count is not known: an A100's
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ def _demand(layer: Shape, dtype: Dtype, training: bool, card: Card) -> Demand:
         name=card.name,
         flops_per_s=peak,
         bytes_per_s=bandwidth * BYTES_HALF / OPERAND_BYTES[dtype],
-        processors=PROCESSORS.get(card.name, PROCESSORS_USUAL),
+        processors=card.processors,
     )
     tokens, width, inner = float(layer.tokens), float(layer.d_model), float(layer.d_ffn)
     sizes = (

@@ -27,25 +27,6 @@ TILES = (
 )
 
 
-# Streaming multiprocessors: NVIDIA's architecture white papers (Volta, Ampere GA100 and
-# GA102, Ada, Hopper) and data sheets of the products.
-PROCESSORS = {
-    "A100-SXM": 108,
-    "A100-PCIe": 108,
-    "A30": 56,
-    "A40": 84,
-    "A10": 72,
-    "V100-SXM": 80,
-    "V100-PCIe": 80,
-    "L4": 58,
-    "L40S": 142,
-    "H100-NVL": 132,
-    "H100-PCIe": 114,
-    "H100-SXM": 132,
-    "H200": 132,
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Ceiling:
     """A card's dense arithmetic peak in fp16 or bf16, memory bandwidth, multiprocessors."""

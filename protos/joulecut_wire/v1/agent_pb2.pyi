@@ -100,6 +100,7 @@ class Gpu(google.protobuf.message.Message):
     POWER_CONTROLLABLE_FIELD_NUMBER: builtins.int
     SET_LATENCY_P95_S_FIELD_NUMBER: builtins.int
     SET_LATENCY_SPREAD_S_FIELD_NUMBER: builtins.int
+    ENERGY_SCOPE_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     index: builtins.int
     model: builtins.str
@@ -119,6 +120,10 @@ class Gpu(google.protobuf.message.Message):
     """From an order to the clock being seen, measured on this GPU; 0 where it is not known yet."""
     set_latency_spread_s: builtins.float
     """Between the 5th and the 95th percentile of that latency; 0 where it is not known yet."""
+    energy_scope: builtins.str
+    """What its energy counter counts: gpu, or module or other (then the GPU's energy_j is absent);
+    empty where it is not known.
+    """
     @property
     def clocks_mhz(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """SM clocks the device supports, ascending."""
@@ -141,8 +146,9 @@ class Gpu(google.protobuf.message.Message):
         power_controllable: builtins.bool = ...,
         set_latency_p95_s: builtins.float = ...,
         set_latency_spread_s: builtins.float = ...,
+        energy_scope: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_controllable", b"power_controllable", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "set_latency_p95_s", b"set_latency_p95_s", "set_latency_spread_s", b"set_latency_spread_s", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "clocks_mhz", b"clocks_mhz", "controllable", b"controllable", "energy_scope", b"energy_scope", "index", b"index", "min_dwell_s", b"min_dwell_s", "model", b"model", "power_controllable", b"power_controllable", "power_limit_default_mw", b"power_limit_default_mw", "power_limit_max_mw", b"power_limit_max_mw", "power_limit_min_mw", b"power_limit_min_mw", "reason", b"reason", "set_latency_p95_s", b"set_latency_p95_s", "set_latency_spread_s", b"set_latency_spread_s", "uuid", b"uuid"]) -> None: ...
 
 global___Gpu = Gpu
 
@@ -365,6 +371,7 @@ class GpuSnapshot(google.protobuf.message.Message):
     STANDS_BACK_S_FIELD_NUMBER: builtins.int
     SLOW_REASON_FIELD_NUMBER: builtins.int
     POWER_LIMIT_KEPT_MW_FIELD_NUMBER: builtins.int
+    ENERGY_INTEGRATED_J_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     power_average_mw: builtins.int
     power_instant_mw: builtins.int
@@ -384,6 +391,8 @@ class GpuSnapshot(google.protobuf.message.Message):
     """Why the GPU is slower than asked without our doing (power_brake, thermal, power_cap)."""
     power_limit_kept_mw: builtins.int
     """The power limit that outlives the lease it was set under; 0 without one."""
+    energy_integrated_j: builtins.float
+    """The agent's integral of the GPU's power, where its counter counts more than the GPU."""
     @property
     def event_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -408,13 +417,16 @@ class GpuSnapshot(google.protobuf.message.Message):
         stands_back_s: builtins.float = ...,
         slow_reason: builtins.str = ...,
         power_limit_kept_mw: builtins.int = ...,
+        energy_integrated_j: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "energy_j", b"energy_j", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "drift", b"drift", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "power_limit_kept_mw", b"power_limit_kept_mw", "slow_reason", b"slow_reason", "stands_back_s", b"stands_back_s", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_integrated_j", b"_energy_integrated_j", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "energy_integrated_j", b"energy_integrated_j", "energy_j", b"energy_j", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz", "_clock_sm_mhz", b"_clock_sm_mhz", "_energy_integrated_j", b"_energy_integrated_j", "_energy_j", b"_energy_j", "_memory_used_bytes", b"_memory_used_bytes", "_power_average_mw", b"_power_average_mw", "_power_instant_mw", b"_power_instant_mw", "_power_limit_enforced_mw", b"_power_limit_enforced_mw", "_temperature_celsius", b"_temperature_celsius", "_utilization_gpu_ratio", b"_utilization_gpu_ratio", "_utilization_memory_ratio", b"_utilization_memory_ratio", "clock_memory_mhz", b"clock_memory_mhz", "clock_sm_mhz", b"clock_sm_mhz", "drift", b"drift", "energy_integrated_j", b"energy_integrated_j", "energy_j", b"energy_j", "event_reasons", b"event_reasons", "lease", b"lease", "memory_used_bytes", b"memory_used_bytes", "power_average_mw", b"power_average_mw", "power_instant_mw", b"power_instant_mw", "power_limit_enforced_mw", b"power_limit_enforced_mw", "power_limit_kept_mw", b"power_limit_kept_mw", "slow_reason", b"slow_reason", "stands_back_s", b"stands_back_s", "temperature_celsius", b"temperature_celsius", "utilization_gpu_ratio", b"utilization_gpu_ratio", "utilization_memory_ratio", b"utilization_memory_ratio", "uuid", b"uuid"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_clock_memory_mhz", b"_clock_memory_mhz"]) -> typing.Literal["clock_memory_mhz"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_clock_sm_mhz", b"_clock_sm_mhz"]) -> typing.Literal["clock_sm_mhz"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_energy_integrated_j", b"_energy_integrated_j"]) -> typing.Literal["energy_integrated_j"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_energy_j", b"_energy_j"]) -> typing.Literal["energy_j"] | None: ...
     @typing.overload

@@ -6,14 +6,13 @@ import pytest
 
 from joulecut_sim.card import StateFile
 from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
-from joulecut_sim.skus import CARDS, SKUS, Sku
+from joulecut_sim.skus import CARDS, Sku
 from joulecut_wire.errors import BadInput
 
 
-def test_all_seven_are_there_and_the_study_has_them_too() -> None:
-    assert set(CARDS) == set(LAYER_CARDS)
-    assert set(SKUS) < set(CARDS)
-    assert len(CARDS) == 7
+def test_the_cards_of_the_study_are_among_all_cards() -> None:
+    assert set(LAYER_CARDS) < set(CARDS)
+    assert len(LAYER_CARDS) == 7
     assert len(CARDS["v100-pcie"].clocks_mhz) == 167  # as its driver lists them
     assert CARDS["v100-pcie"].clock_max_mhz == 1380
 

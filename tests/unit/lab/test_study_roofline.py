@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from joulecut_engine.estimate.card import CARDS, find_card
 from joulecut_lab.study.roofline import (
     GIGA,
-    PROCESSORS,
     TERA,
     Ceiling,
     Matmul,
@@ -21,9 +20,7 @@ SIZES = st.integers(1, 65536)
 def ceiling(model: str = "A100-SXM") -> Ceiling:
     card = find_card(model)
     assert card is not None
-    return Ceiling(
-        card.name, card.half_tflops * TERA, card.memory_gb_s * GIGA, PROCESSORS[card.name]
-    )
+    return Ceiling(card.name, card.half_tflops * TERA, card.memory_gb_s * GIGA, card.processors)
 
 
 def product(rows: int, columns: int, depth: int) -> Matmul:
@@ -31,7 +28,7 @@ def product(rows: int, columns: int, depth: int) -> Matmul:
 
 
 def test_every_known_card_has_a_count_of_processors() -> None:
-    assert set(PROCESSORS) == {card.name for card in CARDS}
+    assert all(card.processors > 0 for card in CARDS)
 
 
 def test_a_square_product_by_hand() -> None:

@@ -19,7 +19,7 @@ from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
 from joulecut_sim.demo.watch import Commands, Follower, get_json
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
-from joulecut_sim.skus import A40, A100_SXM, SKUS, Sku
+from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
 from joulecut_wire.errors import BadInput
 
 
@@ -101,7 +101,7 @@ def test_the_follower_sees_each_record_once_even_in_halves(tmp_path: Path) -> No
     assert [record.iteration for record in follower.look()] == [3]
 
 
-@pytest.mark.parametrize("sku", SKUS.values(), ids=lambda sku: sku.name)
+@pytest.mark.parametrize("sku", CARDS.values(), ids=lambda sku: sku.name)
 def test_the_demo_runs_at_its_own_pace_on_every_card(sku: Sku, tmp_path: Path) -> None:
     settings = Settings(sku=sku)
     folder = Folder(tmp_path)

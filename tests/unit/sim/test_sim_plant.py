@@ -4,7 +4,7 @@ import pytest
 
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, curve
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.skus import A40, A100_SXM, SKUS, Sku
+from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
 
 STILL = Noise(0.0, 0.0, 0.0)
 
@@ -47,7 +47,7 @@ def test_a_straggler_costs_waiting_alone() -> None:
     assert plant.iterate([1200] * 4, peer_s=0.001).duration_s == alone.duration_s
 
 
-@pytest.mark.parametrize("sku", SKUS.values(), ids=lambda sku: sku.name)
+@pytest.mark.parametrize("sku", CARDS.values(), ids=lambda sku: sku.name)
 def test_a_lower_clock_is_slower_and_draws_less(sku: Sku) -> None:
     swept = [clock for clock in sku.clocks_mhz if clock >= CLOCK_SWEPT_MIN_MHZ]
     plant = _plant(sku)
@@ -77,7 +77,7 @@ def test_gpus_differ_a_little_and_only_where_noise_is_asked_for() -> None:
 
 
 def test_the_last_stage_is_the_heavy_one() -> None:
-    for card in SKUS:
+    for card in CARDS:
         for kind in INSTRUCTIONS:
             last, inner = (curve(card, stage, 8, kind).time_s(1200) for stage in (7, 0))
             assert last > 1.02 * inner

@@ -1,0 +1,63 @@
+"""What work costs under a power limit: the card holds a lower clock than a lock allows.
+
+Work that would draw more than the limit runs at the clock where it draws the limit. A lock above
+that clock changes nothing: time and power are those of the held clock. A lock below it binds. A
+limit bounds the average power of some milliseconds, so each operation is held on its own.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from joulecut_engine.graph.clock_option import ClockOption
+
+# Boards hold their mean 1 to 4 % below the limit, and neighbouring clocks of public sweeps differ
+# by 0.5 % in power and by 0.2 % in time for no reason.
+NEAR_RATIO = 0.01
+OVER_RATIO = 0.05
+FLAT_RATIO = 0.01
+
+Curve = tuple[list[float], list[float]]  # seconds and watts by clock
+
+
+def held(
+    clocks_mhz: Sequence[int], times_s: Sequence[float], powers_w: Sequence[float], limit_w: float
+) -> Curve:
+    """Times and powers under a limit; clocks ascending, and so is power but for noise.
+
+    Where the curve was measured under this very limit, its flat end is one state with the mean of
+    what was measured: its rows differ by noise alone, of which a solver would pick the lucky ones.
+    """
+    times, powers = list(times_s), list(powers_w)
+    near = next((i for i, w in enumerate(powers) if w >= limit_w * (1.0 - NEAR_RATIO)), None)
+    if near is None:
+        return times, powers
+    rest = len(times) - near
+    flat = max(times[near:]) <= (1.0 + FLAT_RATIO) * min(times[near:])
+    if rest > 1 and flat and max(powers[near:]) <= limit_w * (1.0 + OVER_RATIO):
+        time_s, power_w = sum(times[near:]) / rest, sum(powers[near:]) / rest
+        return times[:near] + [time_s] * rest, powers[:near] + [power_w] * rest
+    first = next((i for i, w in enumerate(powers) if w > limit_w), None)
+    if first is None:
+        return times, powers
+    rest = len(times) - first
+    if first == 0:  # below the lowest clock that is known, power goes with the clock at best
+        slower = powers[0] / limit_w
+        return [times[0] * slower] * rest, [limit_w] * rest
+    part = (limit_w - powers[first - 1]) / (powers[first] - powers[first - 1])
+    mhz = clocks_mhz[first - 1] + part * (clocks_mhz[first] - clocks_mhz[first - 1])
+    share = (1.0 / mhz - 1.0 / clocks_mhz[first - 1]) / (
+        1.0 / clocks_mhz[first] - 1.0 / clocks_mhz[first - 1]
+    )
+    time_s = times[first - 1] + share * (times[first] - times[first - 1])
+    return times[:first] + [time_s] * rest, powers[:first] + [limit_w] * rest
+
+
+def under_limit(options: tuple[ClockOption, ...], limit_w: float) -> tuple[ClockOption, ...]:
+    """The options of an operation under a power limit, in their order."""
+    rising = sorted(options)
+    clocks = [one.clock_mhz for one in rising]
+    times, powers = held(
+        clocks, [one.time_s for one in rising], [one.power_w for one in rising], limit_w
+    )
+    made = [ClockOption(f, t, t * w) for f, t, w in zip(clocks, times, powers, strict=True)]
+    return tuple(made[bisect_left(clocks, one.clock_mhz)] for one in options)
