@@ -3,13 +3,14 @@
 #   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P]
 #   make check   format, lint, types, import contracts, wire
 #   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
-#   make test-long  walks of processes, failover, torch, rendering, documented commands
-#   make nightly  what is too long for CI: more frameworks, longer walks
+#   make test-smoke  a long test of each kind, as CI runs them beside `make test`
+#   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
+#   make nightly  what takes more than a minute each: more frameworks, longer walks
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
-#   make tables  rewrites docs/tables-*.md: runs and frontiers beside other systems, minutes
+#   make tables  rewrites benchmarks/results/tables-*.md: runs and frontiers beside other systems, minutes
 #   make docs    rewrites the generated documents
 #   make pictures   the pictures of docs, from live runs
 #   make docs-site  the documents as a site with search, in build/site
@@ -25,7 +26,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-long nightly walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-smoke test-long nightly walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -61,6 +62,9 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist worksteal
 test: setup-dev debian
 	@$(PYTEST) $(ARGS)
 
+test-smoke: setup-dev debian
+	@$(PYTEST) -m smoke $(ARGS)
+
 test-long: setup-dev debian torch producers
 	@$(PYTEST) -m long $(ARGS)
 
@@ -93,8 +97,8 @@ bench: setup-dev
 
 tables: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
-	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out docs/tables-models.md
-	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out docs/tables-frontiers.md
+	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out benchmarks/results/tables-models.md
+	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out benchmarks/results/tables-frontiers.md
 
 mutants: setup-dev
 	@$(BIN)/python tools/mutants/run $(ARGS)

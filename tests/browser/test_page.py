@@ -213,6 +213,7 @@ def test_fleet_leases_and_decisions(browser: Browser) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.smoke
 def test_the_page_follows_each_pass(browser: Browser) -> None:
     with Serving(boards.board("recommend", passes=5)) as served, opened(browser, served) as page:
         expect(page.locator("#live-text")).to_contain_text("pass 5")

@@ -78,6 +78,7 @@ def _script(place: Path, ports: dict[str, str]) -> str:
 
 
 @pytest.mark.long
+@pytest.mark.smoke
 def test_the_quick_start_ends_in_a_recommendation(folder: Path, ports: dict[str, str]) -> None:
     log = folder.parent / "log"
     with log.open("w") as out:

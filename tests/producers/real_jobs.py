@@ -7,6 +7,7 @@ rank a GPU, since none is there to be found.
 import itertools
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,6 @@ from pathlib import Path
 from typing import Self
 
 import grpc
-import pytest
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from joulecut_wire import codec
@@ -54,7 +54,7 @@ class Ran:
         return [report for reports in self.heard.values() for report in reports]
 
     def agree(self, ranks: int, iterations: int) -> Self:
-        """Every rank reports `iterations`, in order, and their time is that of its own clock."""
+        """Every rank reports `iterations`, in order, with the times of its own clock."""
         assert {uuid: len(reports) for uuid, reports in self.heard.items()} == dict.fromkeys(
             self.own, iterations
         ), self.said
@@ -62,11 +62,16 @@ class Ran:
         for uuid, reports in self.heard.items():
             (own_s,) = self.own[uuid]
             assert [report.iteration for report in reports] == list(range(1, iterations + 1))
-            total_s = sum(report.duration_s for report in reports)
-            # The hook and the script read their clocks some microseconds apart, and a loaded
-            # machine may stop a process in between.
-            assert total_s == pytest.approx(sum(own_s), rel=0.05)
+            assert differ([report.duration_s for report in reports], own_s) <= 0.05
         return self
+
+
+def differ(heard_s: list[float], own_s: list[float]) -> float:
+    """By what share most iterations differ. Hook and script read their clocks some microseconds
+    apart; where a loaded machine stops the process in between, one iteration and the next differ.
+    """
+    each = zip(heard_s, own_s, strict=True)
+    return statistics.median(abs(heard - own) / own for heard, own in each)
 
 
 class Jobs:

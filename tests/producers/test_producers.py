@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from driven_agent import agent_on, fake_driver
-from real_jobs import Jobs
+from real_jobs import Jobs, differ
 
 from joulecut_wire.messages import PipelineShape
 
@@ -174,8 +174,8 @@ def test_torchruns_restart_is_heard_from_its_first_iteration(jobs: Jobs) -> None
     pytest.importorskip("torch")
     ran = jobs.run(RESTART, *RUN, *torchrun(1, "--max-restarts", "1"))
     assert [report.iteration for report in ran.all()] == [1, 2, 3, 1, 2, 3, 4, 5]
-    own_s = sum(sum(times_s) for times_s in ran.own[jobs.uuids[0]])
-    assert sum(report.duration_s for report in ran.all()) == pytest.approx(own_s, rel=0.05)
+    before_s, after_s = sorted(ran.own[jobs.uuids[0]], key=len)
+    assert differ([report.duration_s for report in ran.all()], before_s + after_s) <= 0.05
 
 
 # Megatron's own schedules; only what they allocate on a GPU is allocated on the CPU.

@@ -91,6 +91,9 @@ class Controller:
         except urllib.error.HTTPError:
             return ""
 
+    def wait_for_role(self, role: str) -> None:
+        until(lambda: self.role() == role, f"it is no {role}: {self.log}")
+
     def sentence(self) -> str:
         return str(json.loads(get(f"{self.url}/api/v1/board"))["sentence"])
 
@@ -157,17 +160,18 @@ def refused_everywhere(cluster: Cluster, epoch: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.smoke
 def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None:
     a = pair.start("a")
     first = a.wait_until_leading()
     b = pair.start("b")
-    assert b.role() == "standby"
+    b.wait_for_role("standby")
     assert not b.leads()
     until(lambda: "joulecut-controller" in b.sentence(), "it does not say who leads")
     until(lambda: pair.enforced(first), "nothing was enforced")
     until(a.applied, "it does not say what it applied")
     applied = a.applied()
-    assert a.role() == "leader"
+    a.wait_for_role("leader")
     assert (a.leads(), b.leads()) == (True, False)
     assert not any(line.get("epoch", first) != first for line in pair.audit())
 
@@ -191,7 +195,7 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
     assert not pair.accepted("clear", second)
     assert "measuring the baseline" not in b.log
     again = pair.start("a")
-    assert again.role() == "standby"
+    again.wait_for_role("standby")
     b.process.child.send_signal(signal.SIGTERM)
     assert b.process.child.wait(LIMIT_S) == 0
     third = again.wait_until_leading()
@@ -207,7 +211,7 @@ def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys:
     a = pair.start("a")
     first = a.wait_until_leading()
     b = pair.start("b")
-    assert b.role() == "standby"
+    b.wait_for_role("standby")
     until(lambda: pair.enforced(first), "nothing was enforced")
 
     a.process.child.send_signal(signal.SIGSTOP)
@@ -220,7 +224,7 @@ def test_a_leader_frozen_for_a_while_comes_back_as_a_standby(pair: Pair, capsys:
     with capsys.disabled():
         print(f"\nafter SIGSTOP: led after {leads_s:.1f} s, enforced after {enforces_s:.1f} s")
     a.process.child.send_signal(signal.SIGCONT)
-    until(lambda: a.role() == "standby", f"it did not stand down: {a.log}")
+    a.wait_for_role("standby")
     assert not a.leads()
     assert b.leads()
     assert a.process.child.poll() is None
@@ -247,7 +251,7 @@ def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
     a = pair.start("a")
     first = a.wait_until_leading()
     b = pair.start("b")
-    assert b.role() == "standby"
+    b.wait_for_role("standby")
     until(lambda: pair.enforced(first), "nothing was enforced")
     before = int(server.sql("SELECT max(id) FROM event", "joulecut"))
 
@@ -257,7 +261,7 @@ def test_the_database_is_away_for_a_while(pair: Pair, server: Postgres) -> None:
     until(lambda: not any(pair.cluster.locks_mhz()), "the leases did not end")
     for one in (a, b):
         assert one.process.child.poll() is None
-        assert one.role() == "standby"
+        one.wait_for_role("standby")
         until(lambda one=one: "it does not answer" in one.sentence(), "it does not say why")
 
     server.start()
@@ -301,7 +305,7 @@ def test_a_second_controller_on_the_same_file_is_a_standby(cluster: Cluster) -> 
     a = pair.start("a")
     first = a.wait_until_leading()
     b = pair.start("b")
-    assert b.role() == "standby"
+    b.wait_for_role("standby")
     assert "joulecut-controller" in b.sentence()
     until(lambda: pair.enforced(first), "nothing was enforced")
     a.process.child.kill()

@@ -178,6 +178,34 @@ def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) ->
     assert "another writer" not in shown.best_effort
 
 
+@pytest.mark.parametrize("first", ["counter", "limit"])
+def test_a_reload_between_two_readings_is_no_person(store: DatabaseStore, first: str) -> None:
+    """Counter and limit are read at different times, so that one reading shows half of it."""
+    world, policy = budgeted()
+    assert policy.power_budget_w is not None
+    controller = Controller(world, store, policy)
+    controller.run(SETTLED_PASSES)
+    agent = world.agents["n1:1"]
+    for half in ("first", "second") * 2:  # the second is no longer told by all limits at once
+        for uuid in agent.uuids:
+            if (first == "counter") == (half == "first"):
+                world.begin_energy(uuid)
+            else:
+                agent.limits_w.pop(uuid, None)
+        if half == "second":
+            controller.run(3)
+            assert sum(world.limits_w().values()) <= policy.power_budget_w
+            controller.run(SETTLED_PASSES)
+        else:
+            controller.run(1)
+        shown = controller.boards[-1].power_limits
+        assert shown is not None
+        assert "another writer" not in str(shown)
+    agent.limits_w[agent.uuids[0]] = world.sku.power_limit_w
+    controller.run(SETTLED_PASSES)
+    assert world.limits_w()[agent.uuids[0]] == world.sku.power_limit_w, "a person's, and left"
+
+
 def test_who_raises_every_limit_again_is_a_person(store: DatabaseStore) -> None:
     world, policy = budgeted(share=1.2)
     controller = Controller(world, store, policy)
@@ -268,7 +296,7 @@ def test_a_lying_agent_takes_no_more_than_one_node_can_have(store: DatabaseStore
     honest_w = sum(world.limits_w()[uuid] for uuid in world.uuids)
     assert 0.97 * (policy.power_budget_w - node_w) <= honest_w <= policy.power_budget_w - node_w
     # New GPUs in each message: none is remembered for longer than an hour.
-    for turn in range(20):
+    for turn in range(4):
         liar.uuids = tuple(f"GPU-{turn}-{n}" for n in range(8))
         world._energy |= dict.fromkeys(liar.uuids, 0.0)
         liar.limits_w = dict.fromkeys(liar.uuids, 50_000.0)

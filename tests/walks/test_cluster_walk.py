@@ -90,6 +90,7 @@ def _walk(steps: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.smoke
 def test_no_lie_and_no_fault_reaches_another_node() -> None:
     _walk(STEPS)
 

@@ -18,9 +18,8 @@ FIRST = 8  # iterations under these clocks that the newest is compared with, at 
 READINGS_MIN = 64  # of few GPUs more iterations: a deviation from so many is off by a tenth
 SHIFT_RATIO_MIN = 0.03  # cards of one model differ by as much; a throttled one by tens of percent
 DOUBT_DEVIATIONS = 8.0  # of one GPU's busy time: a false alarm costs a dozen iterations
-# A slow iteration may be a pause of one process. Nothing but a faster GPU makes one quick, and
-# then the others are slower than they have to be.
-SLOWER_IN_ROW = 3
+# One slow iteration may be a pause of a process, and one quick a clock change that came late.
+IN_ROW = 3
 
 
 class GpuPaces:
@@ -32,7 +31,8 @@ class GpuPaces:
         self._first: list[NDArray[np.float64]] = []
         self._usual_s: NDArray[np.float64] = np.zeros(0)
         self._limit = math.inf
-        self._slower: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        # Iterations in a row beyond the limit, below 0 where quicker.
+        self._apart: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def take(self, operations: Mapping[str, Busy]) -> GpuShift | None:
         """Adds an iteration; the GPUs that have shifted, if any have. Iterations without the
@@ -54,8 +54,10 @@ class GpuPaces:
                 self._learn()
             return None
         beside = _beside(seconds / self._usual_s)
-        self._slower = np.where(beside > self._limit, self._slower + 1, 0)
-        shifted = (beside < -self._limit) | (self._slower >= SLOWER_IN_ROW)
+        side = np.sign(beside).astype(np.int64)
+        on = np.where(side * self._apart > 0, self._apart, 0) + side
+        self._apart = np.where(np.abs(beside) > self._limit, on, 0)
+        shifted = np.abs(self._apart) >= IN_ROW
         if not shifted.any():
             return None
         most = np.argsort(np.where(shifted, -np.abs(beside), 0.0), kind="stable")[: shifted.sum()]
@@ -70,7 +72,7 @@ class GpuPaces:
         deviation = math.sqrt(float((apart**2).sum()) / free)
         deviation *= math.sqrt(1.0 + 1.0 / len(first))  # that of the mean compared with
         self._limit = max(SHIFT_RATIO_MIN, DOUBT_DEVIATIONS * deviation)
-        self._slower = np.zeros(len(self._uuids), dtype=np.int64)
+        self._apart = np.zeros(len(self._uuids), dtype=np.int64)
 
 
 def _beside(ratios: NDArray[np.float64]) -> NDArray[np.float64]:

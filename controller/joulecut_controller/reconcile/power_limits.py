@@ -66,7 +66,8 @@ class _Seen:
 
     A reading counts from `shown_s` on: some time after the newest command was answered, infinite
     while it is not. `awaited`: no reading has followed that answer yet. `energy_j` is the last
-    reading's counter, which a reloaded driver begins at 0. `there_s`: agent lost, or showing it.
+    reading's counter, which a reloaded driver begins at 0: seen at `reloaded_s`, and `forgotten`
+    until a reading shows our limit again. `there_s`: agent lost, or showing it.
     """
 
     limit: _Limit
@@ -78,6 +79,7 @@ class _Seen:
     refused: str = ""
     energy_j: float = 0.0
     reloaded_s: float = float("-inf")
+    forgotten: bool = False
     there_s: float = float("-inf")
 
 
@@ -172,13 +174,19 @@ class PowerBudget:
             if seen is None:
                 default_w = gpu.description.power_limit_default_w
                 seen = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
-            if shown is not None and view.now_s - gpu.age_s > seen.shown_s:
-                if _reloaded(seen, gpu, shown, view.now_s, at_once=gpu.address in at_default):
-                    never_s = float("-inf")
-                    seen = replace(seen, external_until_s=never_s, reloaded_s=view.now_s)
-                seen = _read_back(seen, gpu, shown, view.now_s)
-            if shown is not None and shown.energy_j is not None:
-                seen = replace(seen, energy_j=shown.energy_j)
+            if shown is not None:
+                read = view.now_s - gpu.age_s > seen.shown_s
+                if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
+                    seen = replace(
+                        seen,
+                        external_until_s=float("-inf"),
+                        reloaded_s=view.now_s,
+                        forgotten=True,
+                    )
+                if read:
+                    seen = _read_back(seen, gpu, shown, view.now_s)
+                if shown.energy_j is not None:
+                    seen = replace(seen, energy_j=shown.energy_j)
             if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
@@ -385,24 +393,23 @@ def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _
         default_w = gpu.description.power_limit_default_w
         return replace(seen, limit=_Limit(default_w, kept_w, now_w))
     if abs(kept_w - now_w) <= POWER_SLACK_W:  # a refused command changed nothing
-        return replace(seen, limit=_Limit(limit.found_w, now_w, now_w))
+        forgotten = seen.forgotten and now_s - seen.reloaded_s <= SHOWN_S
+        limit = _Limit(limit.found_w, now_w, now_w)
+        return replace(seen, limit=limit, forgotten=forgotten)
     until_s = seen.external_until_s
     raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and kept_w
-    if raised and seen.reloaded_s < now_s and until_s <= now_s:
+    if raised and not seen.forgotten and until_s <= now_s:
         until_s = now_s + EXTERNAL_S
     return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
 
 
-def _reloaded(
-    seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float, *, at_once: bool
-) -> bool:
+def _reloaded(seen: _Seen, shown: GpuSnapshot, now_s: float, *, at_once: bool) -> bool:
     """Whether the driver was loaded again since the last reading, and forgot the limit.
 
-    A person who raises it leaves the energy counter alone. Where that shows nothing, all limits of
-    a node at their default at once are a reload, and a person's wish where they are again so soon.
+    A person who raises it leaves the energy counter alone. An agent reads counters more often than
+    limits. Where the counter shows nothing, all limits of a node at their default at once are a
+    reload, and a person's wish where they are again so soon.
     """
-    if not _at_default(gpu):
-        return False
     begun_again = shown.energy_j is not None and shown.energy_j < seen.energy_j
     return begun_again or (at_once and now_s - seen.reloaded_s > EXTERNAL_S)
 
