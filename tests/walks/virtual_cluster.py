@@ -585,7 +585,8 @@ def loop_of(world: World) -> Loop:
         owner = Owner.current.get()
         if isinstance(owner, Controller) and owner.dead:
             return
-        what = described(error) if isinstance(error, Exception) else about.get("message", "")
+        message = f"{about.get('message', '')}: {about.get('task', '')}"
+        what = described(error) if isinstance(error, Exception) else message
         world.note("crashed", text=what)
 
     loop.set_exception_handler(crashed)
