@@ -191,8 +191,7 @@ def _ranked(
 def _outside(
     policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
 ) -> str:
-    known = frozenset(matched)
-    outside = next((uuid for uuid in reporters if uuid not in known), "")
+    outside = next((uuid for uuid in reporters if uuid not in matched), "")
     if outside and policy.gpus:
         return f"GPU {outside} reports this job but is not in its match.gpus"
     if outside and policy.found_by_allocation:
