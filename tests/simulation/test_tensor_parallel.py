@@ -58,6 +58,7 @@ def test_groups_save_what_is_possible_in_time(store: DatabaseStore, slow: int) -
     assert world.recent_s(200) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
+@pytest.mark.long
 def test_groups_without_a_profile_save_what_is_possible(store: DatabaseStore) -> None:
     world = UnprofiledGroups()
     controller = Controller(world, store, world.unprofiled(budget=BUDGET))

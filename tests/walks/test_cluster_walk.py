@@ -79,14 +79,21 @@ def test_what_is_planted_is_found(planted: list[dict[str, Any]], said: str) -> N
     assert any(said in text for text in found), found
 
 
-def _walk(steps: int) -> None:
+def _walk(steps: int, seed: str = "") -> str:
+    """What it printed of itself."""
     drawn = 1 if os.environ.get("CI") else random.randrange(2**31)
-    seed = os.environ.get("JOULECUT_WALK_SEED", str(drawn))
+    seed = seed or os.environ.get("JOULECUT_WALK_SEED", str(drawn))
     script = str(HERE / "cluster_walk.py")
     command = [sys.executable, script, "--seed", seed, "--steps", str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.long
+def test_a_seed_repeats_its_walk() -> None:
+    assert len({_walk(400, "5").rpartition("digest")[2] for _ in range(2)}) == 1
 
 
 @pytest.mark.long

@@ -420,7 +420,8 @@ DRIFT = [
     ("return EXTERNAL if theirs else NOT_REACHED", "return EXTERNAL"),
     ("theirs = seen.reached and not _was_written(clock_mhz, order)", "theirs = seen.reached"),
     ("if _was_written(clock_mhz, order):", "if False:"),
-    ("if sure or suspect in CONFIRMED else", "if sure else"),
+    ("suspect if sure or asks else", "suspect if sure else"),
+    ("suspect in CONFIRMED and not _other_limit(gpu, order)", "suspect in CONFIRMED"),
     ("return RESET if free else EXTERNAL", "return EXTERNAL"),
     (
         "clock_mhz >= order.default_mhz - CLOCK_SLACK_MHZ or _explained(gpu)",
