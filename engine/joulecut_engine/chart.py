@@ -255,9 +255,9 @@ def _frontier(chart: Chart, *, legend: bool) -> Any:
                 mew=2.4 if ring else 1.6, ls="", label=mark.name, gid=f"mark-{mark.name}", zorder=3,
                 clip_on=False, transform=axes.transData + beside,
             )  # fmt: skip
-        if len(marks) > 1:
+        if len(marks) > 2:  # two are moved by half a mark each
             place_of = (marks[0].time_s / seconds, marks[0].energy_j / joules)
-            axes.annotate(f"{len(marks)} at one point", place_of, (0, 10), ha="center", fontsize=10,
+            axes.annotate(f"{len(marks)} side by side", place_of, (0, 10), ha="center", fontsize=10,
                           textcoords="offset points", annotation_clip=False)  # fmt: skip
     axes.set(xlim=(left / seconds, right / seconds), ylim=(low / joules, high / joules))
     axes.set_xlabel(f"iteration time, {time}", loc="right")

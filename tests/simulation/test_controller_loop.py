@@ -73,8 +73,8 @@ def test_a_cold_start_measures_first_and_then_keeps_the_target(
     baseline = controller.job.view.measured.baseline
     assert baseline is not None
     assert world.recent_s() <= baseline.time_mean_s * 1.021
-    assert controller.job.saved_measured_j is None  # nothing was paired: no hold-outs
-    assert controller.job.saved_predicted_j > 0
+    assert controller.job.account.measured_j is None  # nothing was paired: no hold-outs
+    assert controller.job.account.predicted_j > 0
     current = controller.job.view.measured.current
     forecast = controller.job.applied.forecast
     assert current is not None

@@ -109,7 +109,7 @@ def test_the_slowdown_shown_is_that_of_the_plant(
     long_run: tuple[HeldOutWorld, Controller, DatabaseStore],
 ) -> None:
     world, controller, _ = long_run
-    shown = controller.job.slowdown
+    shown = controller.job.account.slowdown
     assert shown is not None
     default_s, plan_s = (world.truly(one, since_s=1060.0)[0] for one in (True, False))
     assert shown.mid == pytest.approx(plan_s / default_s - 1.0, abs=0.003)
@@ -347,7 +347,7 @@ def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
     controller.run(round(5 * SLOT_S / INTERVAL_S))  # with a share there is one in four
     assert controller.job.holdout is None
     assert controller.job.account.measured_j is None, "nothing was paired"
-    assert controller.job.saved_predicted_j > 0.0
+    assert controller.job.account.predicted_j > 0.0
     assert not windows(store)
     assert not world.at_default()
     assert len(world.sent("apply")) == 2  # one a node
