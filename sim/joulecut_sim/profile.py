@@ -18,6 +18,7 @@ from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput
 
 STAGES_MAX = 256  # the reader's limit
+EVERY_MAX = 16  # fewer clocks than that leaves are no sweep
 SCALE_MIN, SCALE_MAX = 1e-6, 1e6  # times from 50 ns to half a day, in joules that have a number
 # Neighbouring clocks of the public sweeps differ by this much for no reason.
 NOISE_TIME = 0.002
@@ -58,6 +59,9 @@ def run(argv: list[str]) -> int:
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--out", type=Path, help="file to write; standard output without it")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
+    parser.add_argument(
+        "--every", type=int, default=1, help="of so many clocks one, the highest too"
+    )
     parser.add_argument("--noise", type=float, default=0.0, help="1: as rough as a real sweep")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
@@ -65,11 +69,15 @@ def run(argv: list[str]) -> int:
         raise BadInput("--stages", str(args.stages), f"1 to {STAGES_MAX}")
     if not SCALE_MIN <= args.scale <= SCALE_MAX:
         raise BadInput("--scale", str(args.scale), f"{SCALE_MIN:g} to {SCALE_MAX:g}")
+    if not 1 <= args.every <= EVERY_MAX:
+        raise BadInput("--every", str(args.every), f"1 to {EVERY_MAX}")
     if not 0.0 <= args.noise <= 20.0:
         raise BadInput("--noise", str(args.noise), "0 to 20")
     made = rows(
         find(args.card, "--card"), args.stages, scale=args.scale, noise=args.noise, seed=args.seed
     )
+    kept = set(find(args.card, "--card").clocks_mhz[:: -args.every])
+    made = [row for row in made if row[2] in kept]
     if args.out is None:
         write(made, sys.stdout)
         return FINE
