@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.stages import Layers, layers_of
-from joulecut_engine.model.work import HALF, dropped, narrow
+from joulecut_engine.model.work import HALF, dropped, narrow, projected_weights
 
 WORKSPACE_BYTES = 96 * 2.0**20  # cuBLAS keeps 32 MiB per stream on Hopper and Blackwell; 3 streams
 SINGLE = 4.0
@@ -63,9 +63,11 @@ def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tu
     first, last = _ends_here(runs, stage)
     held, in_flight = _held(runs, layers, stage, first, last)
     dense = np.where(first, np.minimum(layers.first_dense, held), 0.0)
+    held = held + last * runs.mtp_layers
     if not model.experts:
         dense = held
     near, far = _parameters(model, runs, held, dense, first=first, last=last)
+    near = near + last * runs.mtp_layers * projected_weights(model) / runs.tensor
     shards, apart = runs.shards, runs.expert_shards
     z1, z2, z3 = runs.zero >= 1, runs.zero >= 2, runs.zero >= 3
     both = {True: near / shards + far / apart, False: near + far}
