@@ -149,25 +149,28 @@ def _saved(
 ) -> Floats:
     """Activations kept for backward, of layers that repeat and of the others."""
     tokens = runs.microbatch * runs.sequence / runs.context
-    kept = [np.zeros(len(runs))] * 2
+    kept = [np.zeros(len(runs))] * 3
     for experts, count in ((False, dense), (True, held - dense)):
         if not experts or model.experts:
-            whole, pointwise = layer_bytes(model, runs, tokens, experts)
-            kept = [kept[0] + count * whole, kept[1] + count * pointwise]
+            each = layer_bytes(model, runs, tokens, experts)
+            kept = [total + count * one for total, one in zip(kept, each, strict=True)]
     apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
     full, share = runs.word("recompute", "full"), runs.recompute_share
     inputs = held * HALF * tokens * model.hidden / apart
     one = np.where(held > 0, kept[0] / np.maximum(held, 1.0), 0.0)
-    less = np.where(full, inputs, np.where(runs.word("recompute", "pointwise"), kept[1], kept[0]))
+    less = np.where(runs.word("recompute", "pointwise"), kept[1], kept[0])
+    less = np.where(runs.word("recompute", "experts"), kept[2], less)
+    less = np.where(full, inputs, less)
     saved = (less * share + kept[0] * (1.0 - share)) * in_flight
     return saved + np.where(full, one, 0.0)
 
 
 def layer_bytes(
     model: Architecture, runs: Runs, tokens: Floats, experts: bool
-) -> tuple[Floats, Floats]:
-    """Activations of one layer and one microbatch: without full recomputation, and where norms and
-    activations are repeated, which leaves the inputs of norms, activations and attention alone.
+) -> tuple[Floats, Floats, Floats]:
+    """Activations of one layer and one microbatch: without full recomputation; where norms and
+    activations are repeated, which leaves the inputs of norms, activations and attention alone; and
+    where experts are repeated as well.
     """
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
@@ -200,7 +203,8 @@ def layer_bytes(
     shared = norms + values + halves + product * routed
     whole = shared + inputs + projected + product * width / t + HALF * routed
     pointwise = shared + (0.0 if model.kv_rank else projected)
-    return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise
+    block = pointwise - (halves + product * routed if experts else 0.0)
+    return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise, tokens * block
 
 
 def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -> Floats:

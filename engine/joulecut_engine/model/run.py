@@ -8,10 +8,10 @@ from joulecut_engine.graph.shape import V_CHUNKS, V_SHAPED, Misfit
 from joulecut_engine.graph.shape import misfit as schedule_misfit
 from joulecut_engine.model.architecture import Architecture
 
-Recompute = Literal["none", "selective", "pointwise", "full"]
+Recompute = Literal["none", "selective", "pointwise", "experts", "full"]
 Offload = Literal["none", "activations", "optimizer"]
 DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp4")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "full")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "experts", "full")
 Scaling = Literal["delayed", "dynamic"]
 SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
 OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
@@ -122,7 +122,7 @@ def misfit(run: Run, architecture: Architecture) -> Misfit | None:
     return schedule_misfit(run.shape()) if run.pipeline > 1 else None
 
 
-def _values(run: Run, _: Architecture) -> Misfit | None:
+def _values(run: Run, model: Architecture) -> Misfit | None:
     choices = (
         ("schedule", run.schedule, SCHEDULES),
         ("dtype", run.dtype, DTYPES),
@@ -138,6 +138,8 @@ def _values(run: Run, _: Architecture) -> Misfit | None:
     for key, value, allowed in choices:
         if value not in allowed:
             return Misfit(key, repr(value), " | ".join(map(str, allowed)))
+    if run.recompute == "experts" and not model.experts:
+        return Misfit("recompute", "experts", "another, without experts")
     if not 0.0 <= run.recompute_share <= 1.0:
         return Misfit("recompute_share", str(run.recompute_share), "0 to 1")
     return None

@@ -159,13 +159,20 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
         model, system, runs, blocks, forward=forward, inputs=inputs, weights=weights
     )
     _context_ring(model, system, runs, found, work=work, forward=forward, inputs=inputs)
+    before = forward.up_bits, forward.out_bits
     if experts:
         _expert_exchange(model, system, runs, forward=forward, inputs=inputs, weights=weights)
     repeat = forward * runs.word("recompute", "full").astype(float)
-    for word, part in (("selective", work.core), ("pointwise", work.pointwise)):
+    parts = (("selective", work.core), ("pointwise", work.pointwise), ("experts", work.block))
+    for word, part in parts:
         which = runs.word("recompute", word)
         if which.any():
-            repeat = repeat + cost_of(system, found, part, runs) * which.astype(float)
+            again = cost_of(system, found, part, runs)
+            if word == "experts":
+                again.expert = forward.expert
+                again.up_bits = forward.up_bits - before[0]
+                again.out_bits = forward.out_bits - before[1]
+            repeat = repeat + again * which.astype(float)
     repeat = repeat * runs.recompute_share
     none = Cost.none(len(runs))
     forward, repeat = forward.bound_by_host(), repeat.bound_by_host()

@@ -87,6 +87,7 @@ class LayerWork:
     weight: Work  # gradients of the weights
     core: Work  # forward of scores and values alone: what selective recomputation repeats
     pointwise: Work  # forward of norms, activations and casts
+    block: Work  # and of the products of experts
 
 
 def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
@@ -135,7 +136,11 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     forward.kernels, inputs.kernels, weights.kernels = kernels, 1.5 * kernels, 0.5 * kernels
     core.kernels = np.where(runs.flash_attention > 0, 1.0, 6.0)
     pointwise = Work(bytes=back_bytes[0], kernels=0.5 * kernels)
-    return LayerWork(forward, inputs, weights, core, pointwise)
+    own = 4 if model.kv_rank else 2  # products of attention, first in the list
+    routed_work = Work(bytes=back_bytes[0], kernels=kernels - KERNELS_FLASH / 2.0)
+    if experts:
+        routed_work.products = [one for one in forward.products if one.eight_bit][own:]
+    return LayerWork(forward, inputs, weights, core, pointwise, routed_work)
 
 
 def _linear(

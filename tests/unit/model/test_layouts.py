@@ -145,3 +145,22 @@ def test_a_layer_that_predicts_further_costs_a_layer_and_logits() -> None:
     assert flops[2] > flops[1] > flops[0]
     memory = [max(stage.total_bytes for stage in found.memory) for found in times]
     assert memory[2] > memory[1]
+
+
+def test_repeated_experts_cost_time_and_free_memory() -> None:
+    """Qwen3-235B's long contexts repeat norms and experts, but no attention (Megatron-Core)."""
+    run = Run(
+        256, 4, 8, 8, chunks=4, expert=8, global_batch=256, sequence=16384, zero=1,
+        flash_attention=True, fused_loss=True, sequence_parallel=True,
+    )  # fmt: skip
+    found = {
+        word: formula.estimate(QWEN, SYSTEMS["dgx-h100"], replace(run, recompute=word))
+        for word in ("none", "pointwise", "experts", "full")
+    }
+    times = [one.iteration_time_s for one in found.values()]
+    assert times == sorted(times)
+    kept = [max(stage.activations_bytes for stage in one.memory) for one in found.values()]
+    assert kept == sorted(kept, reverse=True)
+    refused = misfit(replace(AS_PUBLISHED, recompute="experts"), LLAMA)
+    assert refused is not None
+    assert refused.key == "recompute"
