@@ -27,7 +27,7 @@ def every(key: str, run: Run, architecture: Architecture, system: System) -> tup
         "schedule": SCHEDULES,
         "chunks": tuple(n for n in _divisors(layers) if n <= CHUNKS_MAX),
         "microbatch": tuple(n for n in _divisors(batch) if n <= MICROBATCH_MAX),
-        "recompute": RECOMPUTES,
+        "recompute": tuple(w for w in RECOMPUTES if architecture.experts or w != "experts"),
         "zero": tuple(range(ZERO_MAX + 1)),
         "clock_mhz": tuple(round(share * system.clock_max_mhz) for share in CLOCKS),
     }

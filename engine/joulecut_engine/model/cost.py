@@ -130,7 +130,8 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
             cost.memory += np.where(compute >= memory, 0.0, memory)
         cost.flops += product.flops * weight
         cost.bytes += moved
-    cost.compute += work.attention_flops / rates.attention
+    ends = 1.0 + system.attention_ends / runs.sequence
+    cost.compute += work.attention_flops * ends / rates.attention
     cost.flops += work.attention_flops
     cost.memory += work.bytes / rates.bytes
     cost.bytes += work.bytes

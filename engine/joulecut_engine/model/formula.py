@@ -373,7 +373,9 @@ def _repeated_flops(stages: Stages) -> Floats:
     scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
+    block = model.expert_layers * (expert - model.attention_weights)
     repeated = np.where(full, weights, 0.0) + np.where(core, scores, 0.0)
+    repeated = repeated + np.where(runs.word("recompute", "experts"), block, 0.0)
     return np.asarray(2.0 * tokens * repeated * runs.recompute_share)
 
 

@@ -38,7 +38,7 @@ class Kernel:
 def predicted_tflops(kernel: Kernel) -> float:
     """Of the same kernel alone at the card's highest clock."""
     system = SYSTEMS[kernel.card]
-    runs = Runs.of([Run(1, dtype=kernel.dtype, cuda_graphs=True)])
+    runs = Runs.of([Run(1, dtype=kernel.dtype, cuda_graphs=True, sequence=kernel.m)])
     if kernel.kind == "attention":
         flops = np.array([2.0 * kernel.m**2 * kernel.n * kernel.k])
         work = Work(attention_flops=flops)

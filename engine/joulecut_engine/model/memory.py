@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.stages import Layers, layers_of
-from joulecut_engine.model.work import HALF, dropped, narrow
+from joulecut_engine.model.work import HALF, dropped, narrow, projected_weights
 
 WORKSPACE_BYTES = 96 * 2.0**20  # cuBLAS keeps 32 MiB per stream on Hopper and Blackwell; 3 streams
 SINGLE = 4.0
@@ -63,9 +63,11 @@ def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tu
     first, last = _ends_here(runs, stage)
     held, in_flight = _held(runs, layers, stage, first, last)
     dense = np.where(first, np.minimum(layers.first_dense, held), 0.0)
+    held = held + last * runs.mtp_layers
     if not model.experts:
         dense = held
     near, far = _parameters(model, runs, held, dense, first=first, last=last)
+    near = near + last * runs.mtp_layers * projected_weights(model) / runs.tensor
     shards, apart = runs.shards, runs.expert_shards
     z1, z2, z3 = runs.zero >= 1, runs.zero >= 2, runs.zero >= 3
     both = {True: near / shards + far / apart, False: near + far}
@@ -147,25 +149,28 @@ def _saved(
 ) -> Floats:
     """Activations kept for backward, of layers that repeat and of the others."""
     tokens = runs.microbatch * runs.sequence / runs.context
-    kept = [np.zeros(len(runs))] * 2
+    kept = [np.zeros(len(runs))] * 3
     for experts, count in ((False, dense), (True, held - dense)):
         if not experts or model.experts:
-            whole, pointwise = layer_bytes(model, runs, tokens, experts)
-            kept = [kept[0] + count * whole, kept[1] + count * pointwise]
+            each = layer_bytes(model, runs, tokens, experts)
+            kept = [total + count * one for total, one in zip(kept, each, strict=True)]
     apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
     full, share = runs.word("recompute", "full"), runs.recompute_share
     inputs = held * HALF * tokens * model.hidden / apart
     one = np.where(held > 0, kept[0] / np.maximum(held, 1.0), 0.0)
-    less = np.where(full, inputs, np.where(runs.word("recompute", "pointwise"), kept[1], kept[0]))
+    less = np.where(runs.word("recompute", "pointwise"), kept[1], kept[0])
+    less = np.where(runs.word("recompute", "experts"), kept[2], less)
+    less = np.where(full, inputs, less)
     saved = (less * share + kept[0] * (1.0 - share)) * in_flight
     return saved + np.where(full, one, 0.0)
 
 
 def layer_bytes(
     model: Architecture, runs: Runs, tokens: Floats, experts: bool
-) -> tuple[Floats, Floats]:
-    """Activations of one layer and one microbatch: without full recomputation, and where norms and
-    activations are repeated, which leaves the inputs of norms, activations and attention alone.
+) -> tuple[Floats, Floats, Floats]:
+    """Activations of one layer and one microbatch: without full recomputation; where norms and
+    activations are repeated, which leaves the inputs of norms, activations and attention alone; and
+    where experts are repeated as well.
     """
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
@@ -198,7 +203,8 @@ def layer_bytes(
     shared = norms + values + halves + product * routed
     whole = shared + inputs + projected + product * width / t + HALF * routed
     pointwise = shared + (0.0 if model.kv_rank else projected)
-    return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise
+    block = pointwise - (halves + product * routed if experts else 0.0)
+    return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise, tokens * block
 
 
 def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -> Floats:

@@ -8,10 +8,10 @@ from joulecut_engine.graph.shape import V_CHUNKS, V_SHAPED, Misfit
 from joulecut_engine.graph.shape import misfit as schedule_misfit
 from joulecut_engine.model.architecture import Architecture
 
-Recompute = Literal["none", "selective", "pointwise", "full"]
+Recompute = Literal["none", "selective", "pointwise", "experts", "full"]
 Offload = Literal["none", "activations", "optimizer"]
 DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp4")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "full")
+RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "experts", "full")
 Scaling = Literal["delayed", "dynamic"]
 SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
 OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
@@ -76,6 +76,7 @@ class Run:
     master_bytes: int = 4  # of the optimizer's own weights; 0: it has none
     dispatch_once: bool = False  # a token crosses to a node once, for all of its experts there
     overlap_expert: bool = False  # exchange with experts beside the work of another microbatch
+    mtp_layers: int = 0  # that predict tokens further ahead, after the last layer
 
     @property
     def microbatches(self) -> int:
@@ -121,7 +122,7 @@ def misfit(run: Run, architecture: Architecture) -> Misfit | None:
     return schedule_misfit(run.shape()) if run.pipeline > 1 else None
 
 
-def _values(run: Run, _: Architecture) -> Misfit | None:
+def _values(run: Run, model: Architecture) -> Misfit | None:
     choices = (
         ("schedule", run.schedule, SCHEDULES),
         ("dtype", run.dtype, DTYPES),
@@ -137,6 +138,8 @@ def _values(run: Run, _: Architecture) -> Misfit | None:
     for key, value, allowed in choices:
         if value not in allowed:
             return Misfit(key, repr(value), " | ".join(map(str, allowed)))
+    if run.recompute == "experts" and not model.experts:
+        return Misfit("recompute", "experts", "another, without experts")
     if not 0.0 <= run.recompute_share <= 1.0:
         return Misfit("recompute_share", str(run.recompute_share), "0 to 1")
     return None
@@ -150,7 +153,7 @@ def _sizes(run: Run, _: Architecture) -> Misfit | None:
     for key in keys:
         if getattr(run, key) < 1:
             return Misfit(key, str(getattr(run, key)), "at least 1")
-    for key in ("expert_tensor", "shard", "first_layers", "last_layers"):
+    for key in ("expert_tensor", "shard", "first_layers", "last_layers", "mtp_layers"):
         if getattr(run, key) < 0:
             return Misfit(key, str(getattr(run, key)), "at least 0")
     product = run.tensor * run.pipeline * run.data * run.context
@@ -197,27 +200,31 @@ def _layers(run: Run, model: Architecture) -> Misfit | None:
     if parts > most:
         allowed = f"at most {most} layers and ends in {parts} parts"
         return Misfit("pipeline", str(run.pipeline), allowed)
-    if not run.first_layers and not run.last_layers:
+    if not run.first_layers and not run.last_layers and not run.mtp_layers:
         return None
     counts = part_layers(model.layers, run)
     if sum(counts) == model.layers and min(counts) >= 0 and min(counts[1:-1], default=1) >= 1:
         return None
-    key = "first_layers" if run.first_layers else "last_layers"
+    keys = ("first_layers", "last_layers", "mtp_layers")
+    key = next(key for key in keys if getattr(run, key))
     return Misfit(key, str(getattr(run, key)), f"what adds up to {model.layers} in {parts} parts")
 
 
 def part_layers(layers: int, run: Run) -> list[int]:
     """Layers of every part: those that are set, and the others evenly; of these the last is short
-    first, then the first, then from the end.
+    first, then the first, then from the end. Layers that predict further ahead take the place of
+    layers of the last part.
     """
     parts = run.pipeline * run.parts_per_stage if run.pipeline > 1 else 1
     fixed = {part: count for part, count in ((0, run.first_layers), (parts - 1, run.last_layers))
              if count}  # fmt: skip
     order = [part for part in (parts - 1, 0, *range(parts - 2, 0, -1)) if part not in fixed]
     order = order[:parts]  # one part is first and last
-    left = layers - sum(fixed.values())
+    ahead = 0 if run.last_layers else run.mtp_layers
+    left = layers + ahead - sum(fixed.values())
     most = -(-left // max(1, len(order)))
     counts = [fixed.get(part, most) for part in range(parts)]
     for part in order[: most * len(order) - left]:
         counts[part] -= 1
+    counts[-1] -= ahead
     return counts

@@ -14,7 +14,7 @@ from joulecut_engine.model.cost import Cost, Rates, cost_of, rates
 from joulecut_engine.model.links import Group, group, neighbour
 from joulecut_engine.model.runs import Flags, Floats, Runs
 from joulecut_engine.model.system import System
-from joulecut_engine.model.work import HALF, LayerWork, ends_work, layer_work
+from joulecut_engine.model.work import HALF, LayerWork, Products, Work, ends_work, layer_work
 
 # Processors that communication takes while it runs beside work: 20 of the 132 of an H800
 # (DeepSeek-V3 report, section 3.2.2; 24 for DeepEP's kernels).
@@ -75,13 +75,15 @@ def layers_of(model: Architecture, runs: Runs) -> Layers:
     v_shaped = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
     parts = np.where(runs.pipeline > 1, runs.pipeline * np.where(v_shaped, 2.0, runs.chunks), 1.0)
     begins, ends = runs.first_layers > 0, runs.last_layers > 0
-    left = model.layers - runs.first_layers - runs.last_layers
+    ahead = np.where(ends, 0.0, runs.mtp_layers)
+    left = model.layers + ahead - runs.first_layers - runs.last_layers
     others = np.maximum(parts - begins - ends, 1.0)
     most = np.ceil(left / others)
     short = most * others - left
-    last = np.where(parts > 1, np.where(ends, runs.last_layers, most - (short >= 1)), 0.0)
+    last = np.where(parts > 1, np.where(ends, runs.last_layers, most - ahead - (short >= 1)), 0.0)
     second = short >= np.where(ends, 1.0, 2.0)
     first = np.where(begins, runs.first_layers, most - (second & (parts > 1)))
+    first = first - np.where(parts > 1, 0.0, ahead)
     rest = model.layers - first - last
     between = np.where(parts > 2, np.ceil(rest / np.maximum(parts - 2.0, 1.0)), 0.0)
     plain = float(model.dense_layers if model.experts else model.layers)
@@ -122,6 +124,7 @@ def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
     dense = _layer(model, system, runs, found, False)
     experts = _layer(model, system, runs, found, True) if model.experts else dense
     embedding, logits = _ends(model, system, runs, found, tensor)
+    logits = logits + _ahead(model, system, runs, found, experts + logits)
     tokens = runs.microbatch * runs.sequence / runs.context
     distance = tc * runs.data
     pair = neighbour(system, distance, distance * runs.pipeline)
@@ -156,13 +159,20 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
         model, system, runs, blocks, forward=forward, inputs=inputs, weights=weights
     )
     _context_ring(model, system, runs, found, work=work, forward=forward, inputs=inputs)
+    before = forward.up_bits, forward.out_bits
     if experts:
         _expert_exchange(model, system, runs, forward=forward, inputs=inputs, weights=weights)
     repeat = forward * runs.word("recompute", "full").astype(float)
-    for word, part in (("selective", work.core), ("pointwise", work.pointwise)):
+    parts = (("selective", work.core), ("pointwise", work.pointwise), ("experts", work.block))
+    for word, part in parts:
         which = runs.word("recompute", word)
         if which.any():
-            repeat = repeat + cost_of(system, found, part, runs) * which.astype(float)
+            again = cost_of(system, found, part, runs)
+            if word == "experts":
+                again.expert = forward.expert
+                again.up_bits = forward.up_bits - before[0]
+                again.out_bits = forward.out_bits - before[1]
+            repeat = repeat + again * which.astype(float)
     repeat = repeat * runs.recompute_share
     none = Cost.none(len(runs))
     forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
@@ -171,6 +181,22 @@ def _layer(model: Architecture, system: System, runs: Runs, found: Rates, expert
     inputs.launch = inputs.launch + 0.5 * late
     weights.launch = weights.launch + 0.5 * late
     return Phases(forward, inputs, weights, repeat, none, none, none)
+
+
+def _ahead(model: Architecture, system: System, runs: Runs, found: Rates, layer: Phases) -> Phases:
+    """Layers that predict tokens further ahead, each with a product before it and logits after it
+    (DeepSeek-V3, section 2.2). They are work of the last part.
+    """
+    if not (runs.mtp_layers > 0).any():
+        return Phases(*(Cost.none(len(runs)) for _ in Phases.__slots__))
+    tokens = runs.microbatch * runs.sequence / runs.context
+    one = np.ones_like(tokens)
+    wide, narrow = 2.0 * model.hidden * one, model.hidden / runs.tensor
+    shapes = ((tokens, wide, narrow), (tokens, narrow, wide), (wide, tokens, narrow))
+    products = [Work([Products(m, k, n, one)], kernels=3.0 * one) for m, k, n in shapes]
+    forward, inputs, weights = (cost_of(system, found, one, runs) for one in products)
+    none = Cost.none(len(runs))
+    return (layer + Phases(forward, inputs, weights, none, none, none, none)) * runs.mtp_layers
 
 
 def _tensor_collectives(

@@ -29,7 +29,8 @@ LOSS, LOSS_FUSED = 24.0, 12.0  # per logit, forward and backward; 32-bit softmax
 KERNELS, KERNELS_FLASH = 18.0, 12.0
 KERNELS_END = 24.0  # embedding, or logits with loss: masks, casts, maxima, sums
 # Of a layer with experts, counted in Megatron-Core: router and its loss 16, counts and splits of
-# the dispatcher 12, permutation, exchange and back 8.
+# the dispatcher 12, permutation, exchange and back 8. Each expert's two products are launched on
+# their own (a loop over cuBLAS in Transformer Engine's grouped products).
 KERNELS_EXPERTS = 36.0
 PADDED = 128.0
 FLASH_BACKWARD = 2.5  # five products where the forward has two
@@ -86,6 +87,7 @@ class LayerWork:
     weight: Work  # gradients of the weights
     core: Work  # forward of scores and values alone: what selective recomputation repeats
     pointwise: Work  # forward of norms, activations and casts
+    block: Work  # and of the products of experts
 
 
 def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
@@ -129,11 +131,16 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     forward.attention_flops = core.attention_flops
     inputs.attention_flops = core_back.attention_flops
     kernels = np.where(runs.flash_attention > 0, KERNELS_FLASH, KERNELS)
-    kernels = kernels + (KERNELS_EXPERTS if experts else 0.0)
+    if experts:
+        kernels = kernels + KERNELS_EXPERTS + 2.0 * model.experts / runs.expert
     forward.kernels, inputs.kernels, weights.kernels = kernels, 1.5 * kernels, 0.5 * kernels
     core.kernels = np.where(runs.flash_attention > 0, 1.0, 6.0)
     pointwise = Work(bytes=back_bytes[0], kernels=0.5 * kernels)
-    return LayerWork(forward, inputs, weights, core, pointwise)
+    own = 4 if model.kv_rank else 2  # products of attention, first in the list
+    routed_work = Work(bytes=back_bytes[0], kernels=kernels - KERNELS_FLASH / 2.0)
+    if experts:
+        routed_work.products = [one for one in forward.products if one.eight_bit][own:]
+    return LayerWork(forward, inputs, weights, core, pointwise, routed_work)
 
 
 def _linear(
@@ -254,6 +261,11 @@ def ends_work(model: Architecture, runs: Runs) -> EndsWork:
     )
 
 
+def projected_weights(model: Architecture) -> int:
+    """Of the product before a layer that predicts further ahead: state and next token to one."""
+    return 2 * model.hidden**2
+
+
 def model_flops(model: Architecture, runs: Runs) -> Floats:
     """FLOPs of forward and backward of one iteration, nothing repeated, by SC21 equation 3.
 
@@ -265,6 +277,13 @@ def model_flops(model: Architecture, runs: Runs) -> Floats:
     expert = model.attention_weights + model.hidden * model.experts
     expert += (model.experts_active + model.experts_shared) * model.expert_weights
     weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
-    weights += model.embedding_weights
-    scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
-    return np.asarray(6.0 * batch * sequence * (weights + scores))
+    further = (expert if model.experts else dense) + projected_weights(model)
+    further += model.embedding_weights
+    every = weights + model.embedding_weights + runs.mtp_layers * further
+    scores = (
+        keys
+        * (model.layers + runs.mtp_layers)
+        * model.heads
+        * (model.query_dim + model.value_head_dim)
+    )
+    return np.asarray(6.0 * batch * sequence * (every + scores))

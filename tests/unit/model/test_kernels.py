@@ -13,12 +13,13 @@ from joulecut_engine.model.kernels import KERNELS, predicted_tflops
         ("b200", "weights of experts", 0.2),
         ("h800-sxm", "experts", 0.15),
         ("h800-sxm", "dense", 0.1),
+        ("h100-sxm", "attention", 0.03),
     ],
 )
 def test_products_take_about_as_long_as_measured(card: str, kind: str, most: float) -> None:
     """Efficiencies of the catalogue as they are; single kernels are off by more."""
     rows = [kernel for kernel in KERNELS if (kernel.card, kernel.kind) == (card, kind)]
-    assert len(rows) >= 6
+    assert len(rows) >= 5
     gaps = [predicted_tflops(kernel) / kernel.tflops - 1.0 for kernel in rows]
     assert float(np.abs(gaps).mean()) < most
 

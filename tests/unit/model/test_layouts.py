@@ -108,3 +108,59 @@ def test_repeating_more_keeps_less() -> None:
     assert kept[0] > kept[2] > kept[3]
     assert took[0] == 0.0 < took[1] < took[3]
     assert took[2] == pytest.approx(0.5 * took[3], rel=0.1)
+
+
+DEEPSEEK = ARCHITECTURES["deepseek-v3"]
+DRAFTING = Run(
+    2048, 1, 16, 128, expert=64, schedule="dualpipe-v", global_batch=15360, sequence=4096,
+    dtype="fp8", flash_attention=True, zero=1, mtp_layers=1,
+)  # fmt: skip
+
+
+def test_a_layer_that_predicts_further_takes_the_place_of_one_of_the_last_part() -> None:
+    """DeepSeek-V3's 61 layers, its extra one and both ends are 64: two a part."""
+    assert misfit(DRAFTING, DEEPSEEK) is None
+    counts = part_layers(DEEPSEEK.layers, DRAFTING)
+    assert counts == [1, *[2] * 30, 0]
+    found = layers_of(DEEPSEEK, Runs.of([DRAFTING]))
+    assert (float(found.first[0]), float(found.last[0])) == (1.0, 0.0)
+    too_many = misfit(replace(DRAFTING, mtp_layers=3), DEEPSEEK)
+    assert too_many is not None
+    assert too_many.key == "mtp_layers"
+
+
+def test_a_layer_that_predicts_further_costs_a_layer_and_logits() -> None:
+    system = SYSTEMS["node-h800"]
+    model = replace(DEEPSEEK, layers=8)
+    run = replace(DRAFTING, gpus=128, pipeline=1, schedule="1f1b", mtp_layers=0)
+    times = [
+        formula.estimate(replace(model, layers=layers), system, replace(run, mtp_layers=ahead))
+        for layers, ahead in ((8, 0), (9, 0), (8, 1))
+    ]
+    plain, longer, drafted = (found.iteration_time_s for found in times)
+    logits_s = times[0].breakdown_s["embedding_loss"]
+    assert longer < drafted < longer + 1.3 * logits_s
+    assert drafted > plain + 0.5 * logits_s
+    flops = [found.model_flops for found in times]
+    assert flops[2] > flops[1] > flops[0]
+    memory = [max(stage.total_bytes for stage in found.memory) for found in times]
+    assert memory[2] > memory[1]
+
+
+def test_repeated_experts_cost_time_and_free_memory() -> None:
+    """Qwen3-235B's long contexts repeat norms and experts, but no attention (Megatron-Core)."""
+    run = Run(
+        256, 4, 8, 8, chunks=4, expert=8, global_batch=256, sequence=16384, zero=1,
+        flash_attention=True, fused_loss=True, sequence_parallel=True,
+    )  # fmt: skip
+    found = {
+        word: formula.estimate(QWEN, SYSTEMS["dgx-h100"], replace(run, recompute=word))
+        for word in ("none", "pointwise", "experts", "full")
+    }
+    times = [one.iteration_time_s for one in found.values()]
+    assert times == sorted(times)
+    kept = [max(stage.activations_bytes for stage in one.memory) for one in found.values()]
+    assert kept == sorted(kept, reverse=True)
+    refused = misfit(replace(AS_PUBLISHED, recompute="experts"), LLAMA)
+    assert refused is not None
+    assert refused.key == "recompute"
