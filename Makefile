@@ -10,7 +10,7 @@
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
-#   make tables  rewrites docs/tables-*.md: runs and frontiers beside other systems, minutes
+#   make tables  rewrites benchmarks/results/tables-*.md: runs and frontiers beside other systems, minutes
 #   make docs    rewrites the generated documents
 #   make pictures   the pictures of docs, from live runs
 #   make docs-site  the documents as a site with search, in build/site
@@ -97,8 +97,8 @@ bench: setup-dev
 
 tables: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
-	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out docs/tables-models.md
-	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out docs/tables-frontiers.md
+	@$(BIN)/python benchmarks/model.py --set korthikanti --set b200 --set vtrain --families 4 --out benchmarks/results/tables-models.md
+	@$(BIN)/python benchmarks/solver.py --only lowtime,highs,gaps $(ARGS) --out benchmarks/results/tables-frontiers.md
 
 mutants: setup-dev
 	@$(BIN)/python tools/mutants/run $(ARGS)

@@ -31,7 +31,7 @@ REPORT_TIMEOUT_S = 60.0  # a month of a hundred jobs takes seconds
 ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be there only
 BRIEF = "/api/v1/brief"
-MARK = "x-joulecut-command"  # required for commands, see docs/api.md
+MARK = "x-joulecut-command"  # required for commands, see docs/commands.md#the-http-api
 WHO_LENGTH = 100
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header has whole seconds, and an answer takes time
@@ -93,7 +93,7 @@ class Controller:
         return self._of_this_version(answer, PERIOD_KEYS | {"report", "changes"})
 
     def brief(self) -> Json:
-        """The board without its per-GPU lists; see docs/api.md."""
+        """The board without its per-GPU lists; see docs/commands.md#the-http-api."""
         keys = BOARD_KEYS | {"brief", "gpu_counts", "node_counts", "node_names"}
         return self._of_this_version(self._get(BRIEF), keys)
 

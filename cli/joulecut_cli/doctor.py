@@ -160,7 +160,9 @@ def _measured(job: Json) -> Step:
         return Step("baseline", False, job["foreign_lock"], mend)
     baseline = job["baseline"]
     if not baseline:
-        return Step("baseline", False, "not measured yet", "wait: 30 iterations at default clocks")
+        waits = [veto["text"] for veto in job.get("vetoes", ()) if veto["kind"] == "baseline"]
+        found = waits[0] if waits else "not measured yet"
+        return Step("baseline", False, found, "wait: default clocks are measured first")
     time_s = seconds(baseline["iteration_time_s"])
     return Step("baseline", True, f"{time_s} an iteration at default clocks")
 
@@ -175,18 +177,18 @@ def _learnt(job: Json, board: Json) -> Step:
     if job["found"]:
         return Step("evidence", False, f"no profile; {found}", _entry(job, board))
     mend = "mode: enforce lets it learn while it runs, or pipeline.profile: FILE"
+    if job["mode"] == "enforce":
+        mend = f"wait: it learns while it runs ({_explain(job)}), or pipeline.profile: FILE"
     return Step("evidence", False, found, mend)
 
 
 def _saving(job: Json) -> Step:
-    plan = job["decision"]
-    if not plan:
-        return Step("plan", False, sentence(job["sentence"], [job["name"]]), _explain(job))
+    plan = job["decision"] or {"refused": ""}
     if plan["refused"]:
         return Step("plan", False, f"refused: {plan['refused']}", _explain(job))
     forecast = plan.get("forecast") or {}
-    if not forecast:  # no change, for this reason
-        return Step("plan", False, sentence(plan["reason"], [job["name"]]), _explain(job))
+    if not forecast:  # no change
+        return Step("plan", False, sentence(job["sentence"], [job["name"]]), _explain(job))
     saved = forecast.get("saved_ratio")
     if not saved or saved <= 0.0:
         mend = "a larger slo.max_slowdown; joulecut explain shows the frontier"

@@ -242,8 +242,7 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     yield from plan_lines(job, now_unix_s)
     if job["frontier"]:
         yield labelled("Frontier", frontier_text(job))
-    saved = job["measured"]["saved_j"], job["predicted"]["saved_j"]
-    yield labelled("Saved", f"{joules(saved[0])} measured, {joules(saved[1])} predicted")
+    yield labelled("Saved", _saved(job["measured"], job["predicted"]["saved_j"]))
     for title, text in (
         ("Default", look_text(job.get("baseline_look"))),
         ("Saving", saving_text(job.get("saving"))),
@@ -251,6 +250,17 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     ):
         if text:
             yield labelled(title, text)
+
+
+def _saved(measured: Json, predicted_j: float | None) -> str:
+    """Measured and predicted of the same time, then predicted of all time under plans."""
+    text = f"{joules(measured['saved_j'])} measured"
+    share, promised_j = measured.get("saved_known_ratio"), measured.get("promised_j")
+    if share is not None:
+        text += f" for {percent(share)} of the time under plans"
+    if promised_j is not None:  # absent before 0.1.0
+        text += f" ({joules(promised_j)} predicted for the same)"
+    return f"{text}; {joules(predicted_j)} predicted for all time under plans"
 
 
 def _phase_lines(phase: Json | None) -> Iterator[str]:

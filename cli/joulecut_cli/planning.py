@@ -80,7 +80,8 @@ def _written(
         shown = more | as_json(problem, goal, fastest, plan)
         return json.dumps(shown, allow_nan=False, indent=1)
     margin = [] if kept is None else ["", *lateness.as_text(kept, fastest)]
-    return "\n".join([*as_text(job, problem, fastest, plan), *margin])
+    asked = options.granularity is not None
+    return "\n".join([*as_text(job, problem, fastest, plan, asked=asked), *margin])
 
 
 class _Proving:

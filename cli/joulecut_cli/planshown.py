@@ -9,11 +9,17 @@ from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.jobfile import JobFile
+from joulecut_controller.plan.granularity import LATENCIES_MIN, NO_MARKS, STRETCH_S_MIN
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Operation
 from joulecut_engine.optimize.change_timing import changes_of
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
+# A running job gets what its evidence carries; it rarely has marks and operations this long.
+RUNNING = (
+    f"a running job gets changes: {NO_MARKS}, and operations of {LATENCIES_MIN:g} set latencies "
+    f"({STRETCH_S_MIN:g} s and more); for its plan --granularity changes"
+)
 ROUND_OFF = 1e-7  # of the energy: the bound is no sharper, so less is no saving but rounding
 
 
@@ -74,8 +80,12 @@ def gap_of_saving(fastest: Solution, plan: Solution) -> float:
     return max(0.0, (plan.energy_j - plan.lower_bound_j) / possible_j)
 
 
-def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -> list[str]:
-    """What a person wants to know first, then the clocks of each stage."""
+def as_text(
+    job: JobFile, problem: Problem, fastest: Solution, plan: Solution, *, asked: bool
+) -> list[str]:
+    """What a person wants to know first, then the clocks of each stage. `asked` is whether the
+    command line names the granularity.
+    """
 
     def row(name: str, time_s: float | None, energy_j: float) -> list[str]:
         slower = None if time_s is None else time_s / fastest.iteration_time_s - 1
@@ -101,6 +111,7 @@ def as_text(job: JobFile, problem: Problem, fastest: Solution, plan: Solution) -
         gap += f" (at most: the bound is for {plan.bound_granularity})"
     return [
         *job.title(plan.granularity),
+        *([] if asked or plan.granularity != "computation" else [RUNNING]),
         "",
         *figures.table(head, rows, frozenset(head[1:])),
         f"{gap}; solved in {plan.solve_seconds:.2f} s",

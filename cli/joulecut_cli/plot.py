@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_cli import figures, outfile
+from joulecut_cli.page import document
 from joulecut_engine.chart import (
     PAGE,
     Chart,
     frontier_figure,
-    palette,
     png,
     svg,
     swatch_svg,
@@ -24,19 +24,7 @@ BASELINE = "baseline, every operation at its fastest"
 POINTS = 40  # of a frontier behind one plan: smooth to the eye
 
 _RULES = """
-body{margin:28px auto;max-width:920px;padding:0 20px;background:var(--paper);color:var(--ink);
-font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-h1{font-size:19px;font-weight:650;letter-spacing:-.01em;margin:0 0 2px}
-p{margin:0;color:var(--muted)}p.note{margin-top:10px;font-size:12.5px}
-section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
-border-radius:12px}
-.chart{display:block;width:100%;height:auto}.swatch{width:22px;height:16px;vertical-align:-3px}
-table{border-collapse:collapse;width:100%;margin-top:10px;font-size:13px}
-th{font-weight:500;color:var(--muted);text-align:right;font-size:12px}
-td{text-align:right;border-top:1px solid var(--line)}th,td{padding:4px 0 4px 14px}
-th:first-child,td:first-child{text-align:left;padding-left:0}
-tr.ours td{font-weight:600}
+.swatch{width:22px;height:16px;vertical-align:-3px}tr.ours td{font-weight:600}
 """
 
 
@@ -83,10 +71,11 @@ def write(
         drawn[0].suptitle(title, color=PAGE["ink"][0])
         outfile.write("--plot", path, png(drawn[0]))
         return
-    first, *others = (svg(one, title) for one in drawn)
+    first, *more = (svg(one, title) for one in drawn)
     body = [f"<section>{first}", *(_table(*table) if table[0] else ()), "</section>"]
-    body += [f"<section>{one}</section>" for one in others]
-    outfile.write("--plot", path, document(title, body, notes))
+    body += [f"<section>{one}</section>" for one in more]
+    about, *others = (f'<p class="note">{escape(note)}</p>' for note in notes)
+    outfile.write("--plot", path, document(title, [about, *body, *others], rules=_RULES))
 
 
 def _table(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
@@ -97,24 +86,6 @@ def _table(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
         cells = "</td><td>".join(map(escape, row.cells))
         lines.append(f'<tr class="{row.style}"><td>{swatch}{cells}</td></tr>')
     return [*lines, "</tbody></table>"]
-
-
-def document(title: str, body: Sequence[str], notes: Sequence[str]) -> str:
-    """A page around sections: the first note above them, the others below."""
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{palette()}{_RULES}</style></head><body>",
-            f"<h1>{escape(title)}</h1>",
-            *(f"<p>{escape(note)}</p>" for note in notes[:1]),
-            *body,
-            *(f'<p class="note">{escape(note)}</p>' for note in notes[1:]),
-            "</body></html>",
-            "",
-        ]
-    )
 
 
 def frontier(path: Path, chart: Chart, notes: Sequence[str]) -> None:

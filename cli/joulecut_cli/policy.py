@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 PROG = "joulecut policy"
 REASONS_SHOWN = 3
 DIGEST_SHOWN = 12  # letters, as of a policy
+PIPELINE_SHOWN = (
+    "schedule", "stages", "microbatches", "tensor_parallel", "context_parallel", "expert_parallel",
+    "data_parallel", "sync",
+)  # fmt: skip
 NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
@@ -247,13 +251,7 @@ def as_json(policy: "Policy") -> dict[str, Any]:
         "file": policy.source,
         "digest": policy.digest,
         "mode": policy.mode,
-        "cost": {
-            "gpu_hour": policy.cost.gpu_hour,
-            "kwh": policy.cost.kwh,
-            "host_power_w": policy.cost.host_power_w,
-            "pue": policy.cost.pue,
-            "co2_g_per_kwh": policy.cost.co2_g_per_kwh,
-        },
+        "cost": asdict(policy.cost),
         "jobs": [_job_json(job) for job in policy.jobs],
     }
 
@@ -292,17 +290,7 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "granularity": job.clocks.granularity,
         "clock_min_mhz": job.clocks.min_mhz,
         "min_dwell_s": job.clocks.min_dwell_s,
-        "pipeline": pipeline
-        and {
-            "schedule": pipeline.schedule,
-            "stages": pipeline.stages,
-            "microbatches": pipeline.microbatches,
-            "tensor_parallel": pipeline.tensor_parallel,
-            "context_parallel": pipeline.context_parallel,
-            "expert_parallel": pipeline.expert_parallel,
-            "data_parallel": pipeline.data_parallel,
-            "sync": pipeline.sync,
-        },
+        "pipeline": pipeline and {key: getattr(pipeline, key) for key in PIPELINE_SHOWN},
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
         "blocking_power_w": job.blocking_power_w if profile else None,
         "tenant": job.tenant or None,

@@ -17,6 +17,7 @@ SOCKET = "/run/joulecut/jobs.sock"  # the agent's own default
 SOCKET_VARIABLE = "JOULECUT_SOCKET"
 DATAGRAM_BYTES_MAX = 8192  # the agent's own bound
 VERSION = 1
+RETRY_S = 1.0  # between connects without an agent: reports are lost then, and cost next to nothing
 TIMED_MAX = 600  # operations whose times fit into a datagram, with up to 11 bytes each
 DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"  # of `order`
 
@@ -25,9 +26,8 @@ class Reporter:
     """Reports iterations of one job on one GPU.
 
     `uuid` is the GPU's ("GPU-..."), `stage` the pipeline stage from 0, `replica` the data-parallel
-    pipeline from 0 where there are several; older agents refuse a report with it. `socket` is the
-    agent's; by default $JOULECUT_SOCKET, else /run/joulecut/jobs.sock. Use it in the training
-    process: the job ends for the agent when that process exits.
+    pipeline from 0 where there are several (older agents refuse it). `socket`: by default
+    $JOULECUT_SOCKET, else /run/joulecut/jobs.sock. The job ends for the agent with this process.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Reporter:
         self._replica = {} if replica is None else {"replica": replica}
         self._path = socket or os.environ.get(SOCKET_VARIABLE) or SOCKET
         self._socket: sockets.socket | None = None
+        self._retry_s = 0.0
 
     def iteration(
         self,
@@ -60,11 +61,12 @@ class Reporter:
         `ops`: by kind of operation ("forward", "backward"), its count and total seconds on the GPU.
         `timed`, in place of `ops`: kind and seconds of each operation, in the order they ran; more
         than fit into a datagram are sent as sums. `peer_iteration_time_s`: iteration time of the
-        slowest sibling pipeline, if this job waits for one. `age_s`: how long ago the
-        iteration ended. `shape`: `schedule`, `stages` and `microbatches` of the pipeline, as the
-        policy names them. Never raises.
+        slowest sibling pipeline, if this job waits for one. `age_s`: how long ago it ended.
+        `shape`: `schedule`, `stages`, `microbatches`, as the policy names them. Never raises.
         """
         with contextlib.suppress(Exception):
+            if time.monotonic() < self._retry_s:
+                return False
             words = {**self._identity, **self._replica, "iteration": number}
             words["duration_s"] = duration_s
             words.update(_timed(timed) if timed else {"ops": _sums(ops or {})})
@@ -83,6 +85,8 @@ class Reporter:
         Used only while the GPU has a clock schedule. Never raises.
         """
         with contextlib.suppress(Exception):
+            if time.monotonic() < self._retry_s:
+                return False
             words = {**self._identity, "mark": mark, "kind": kind, "microbatch": microbatch}
             words.update(iteration=iteration, t_ns=time.monotonic_ns())
             return self._send(words)
@@ -99,9 +103,11 @@ class Reporter:
             return False
         try:
             if self._socket is None:
+                self._retry_s = time.monotonic() + RETRY_S  # unless it connects
                 self._socket = sockets.socket(sockets.AF_UNIX, sockets.SOCK_DGRAM)
                 self._socket.setblocking(False)
                 self._socket.connect(self._path)
+                self._retry_s = 0.0
             self._socket.send(raw)
         except BlockingIOError:
             return False  # the agent is busy; the next report follows soon

@@ -20,8 +20,7 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.trust.advisable import Verdict
-from joulecut_controller.trust.default_windows import DefaultTime, HoldoutsShown
-from joulecut_controller.trust.interval import Interval
+from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.view import JobState, View
 from joulecut_wire.messages import IterationTiming
 
@@ -47,9 +46,7 @@ class Learnt:
 @dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
-    held under leases now (None at default). Savings are since this controller began; measured ones
-    are None where nothing was paired, and are known for `saved_known_ratio` of the time under
-    plans. `slowdown` is that of the newest plan's clocks against adjacent default windows.
+    held under leases now (None at default).
     """
 
     view: JobState
@@ -58,10 +55,7 @@ class JobBoard:
     decision: Plan | None = None
     applied: Plan | None = None
     frontier: tuple[FrontierPoint, ...] = ()
-    saved_predicted_j: float = 0.0
-    saved_measured_j: float | None = None
-    saved_known_ratio: float | None = None
-    slowdown: Interval | None = None
+    account: Account = field(default_factory=Account)
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
     probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
@@ -84,8 +78,8 @@ class JobBoard:
         are compared against the baseline. None until there is one.
         """
         baseline, current = self.view.measured.baseline, self.view.measured.current
-        if self.slowdown is not None and self.applied is not None:
-            return self.slowdown.mid
+        if self.account.slowdown is not None and self.applied is not None:
+            return self.account.slowdown.mid
         if baseline is None or current is None or baseline.time_mean_s <= 0.0:
             return None
         return current.time_mean_s / baseline.time_mean_s - 1.0

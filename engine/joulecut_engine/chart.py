@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from joulecut_engine.optimize.problem import Solution
 
 WIDTH, HEIGHT = 880, 460  # of a frontier, in CSS pixels
+APART = 12  # CSS pixels between marks: a mark is 10 wide
 ROOM = 0.06  # of the span, left free around the data
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','DejaVu Sans',sans-serif"
 MARKERS = {"circle": "o", "ring": "o", "square": "s", "diamond": "D", "triangle": "^"}
@@ -220,6 +221,7 @@ def frontier_figure(chart: Chart, *, legend: bool = False) -> Any:
 
 
 def _frontier(chart: Chart, *, legend: bool) -> Any:
+    moved = importlib.import_module("matplotlib.transforms").ScaledTranslation
     drawn, axes = figure(WIDTH, HEIGHT)
     (left, right), (low, high) = view(chart)
     joules, energy = (1e3, "kJ") if high >= 2000 else (1.0, "J")
@@ -241,15 +243,22 @@ def _frontier(chart: Chart, *, legend: bool) -> Any:
         axes.axvline(at, color=due, ls=(0, (5, 3)), lw=1.5, gid="deadline")
         axes.annotate("deadline", (at, 0.02), (6, 0), color=due, fontsize=12,
                       xycoords=("data", "axes fraction"), textcoords="offset points")  # fmt: skip
-    for mark in chart.marks:
-        colour = SERIES[mark.style][0]
-        ring = mark.shape == "ring"
-        axes.plot(
-            [mark.time_s / seconds], [mark.energy_j / joules], MARKERS[mark.shape], ms=10,
-            mfc="none" if ring else colour, mec=colour if ring else PAGE["card"][0],
-            mew=2.4 if ring else 1.6, ls="", label=mark.name, gid=f"mark-{mark.name}", zorder=3,
-            clip_on=False,
-        )  # fmt: skip
+    for marks in together(chart):
+        for place, mark in enumerate(marks):
+            colour, ring = SERIES[mark.style][0], mark.shape == "ring"
+            # Side by side around their place: behind each other only the last would be seen.
+            inches = (place - (len(marks) - 1) / 2) * APART / 72
+            beside = moved(inches, 0, drawn.dpi_scale_trans)
+            axes.plot(
+                [mark.time_s / seconds], [mark.energy_j / joules], MARKERS[mark.shape], ms=10,
+                mfc="none" if ring else colour, mec=colour if ring else PAGE["card"][0],
+                mew=2.4 if ring else 1.6, ls="", label=mark.name, gid=f"mark-{mark.name}", zorder=3,
+                clip_on=False, transform=axes.transData + beside,
+            )  # fmt: skip
+        if len(marks) > 1:
+            place_of = (marks[0].time_s / seconds, marks[0].energy_j / joules)
+            axes.annotate(f"{len(marks)} at one point", place_of, (0, 10), ha="center", fontsize=10,
+                          textcoords="offset points", annotation_clip=False)  # fmt: skip
     axes.set(xlim=(left / seconds, right / seconds), ylim=(low / joules, high / joules))
     axes.set_xlabel(f"iteration time, {time}", loc="right")
     axes.set_title(f"energy per iteration, {energy}", loc="left")
@@ -291,6 +300,25 @@ def _bars(title: str, groups: Sequence[str], bars: Sequence[Bar]) -> Any:
     axes.axhline(0, color=PAGE["muted"][0], lw=0.8)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     return drawn
+
+
+def together(chart: Chart) -> list[list[Mark]]:
+    """The marks in groups: those of a group would hide each other at one place of the figure."""
+    (left, right), (low, high) = view(chart)
+    wide, tall = APART / WIDTH * (right - left), APART / HEIGHT * (high - low)
+    groups: list[list[Mark]] = []
+    for mark in chart.marks:
+        near = (
+            group for group in groups
+            if abs(group[0].time_s - mark.time_s) < wide
+            and abs(group[0].energy_j - mark.energy_j) < tall
+        )  # fmt: skip
+        group = next(near, None)
+        if group is None:
+            groups.append([mark])
+        else:
+            group.append(mark)
+    return groups
 
 
 def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:

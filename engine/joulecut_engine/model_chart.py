@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,24 @@ import numpy as np
 from joulecut_engine.chart import PAGE, SERIES, figure, style
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.graph_level import Timeline
-from joulecut_engine.model.sweep import Rows
+from joulecut_engine.model.run import Run
+from joulecut_engine.model.sweep import Rows, run_of
 
 GB = 1e9
 WIDTH = 880  # CSS pixels
 BAR_HEIGHT, TIMELINE_HEIGHT = 120, 300
 FAR = 3.0  # end of the shown range, over the best
+# By objective: its letter in the figure, what is best in it, its unit and its axis.
+OBJECTIVES = {
+    "iteration_time_s": ("A", "fastest", 1.0, "iteration time, s"),
+    "energy_j": ("B", "least energy", 1e6, "energy of an iteration with hosts, MJ"),
+    "memory_bytes": ("C", "least memory", GB, "memory of the fullest GPU, GB"),
+    "money": ("D", "cheapest", 1.0, "money of an iteration, currency of the prices"),
+}
+PAIRS = (
+    ("iteration_time_s", "energy_j"), ("iteration_time_s", "money"),
+    ("iteration_time_s", "memory_bytes"), ("memory_bytes", "energy_j"),
+)  # fmt: skip
 DOTS_MAX = 4000  # of a sweep: more hide each other and make a page slow
 STAGES_MAX = 32  # rows of a timeline that can be told apart
 _COLOURS = tuple(SERIES)
@@ -52,26 +65,72 @@ def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
     return drawn
 
 
-def front_figure(rows: Rows, best: Rows) -> Any:
-    """All layouts as dots, time against energy, and the Pareto front `best` among them."""
+def front_figure(rows: Rows, best: Rows, impossible: int, too_large: int) -> Any:
+    """All layouts as dots in pairs of objectives, the Pareto front `best` among them, and on it
+    the best of each objective by its layout. Counts are of combinations that have no dot.
+    """
     with style():
-        drawn, axes = figure(WIDTH, 460)
+        drawn, _ = figure(WIDTH, 860)
+        drawn.clear()
         every = max(1, math.ceil(len(rows["energy_j"]) / DOTS_MAX))
-        time_s, energy = rows["iteration_time_s"][::every], rows["energy_j"][::every] / 1e6
-        axes.scatter(time_s, energy, s=6, color=SERIES["base"][0], alpha=0.25, lw=0,
-                     label="layouts that fit", rasterized=True)  # fmt: skip
-        axes.scatter(best["iteration_time_s"], best["energy_j"] / 1e6, s=18, lw=0,
-                     color=SERIES["edge"][0], label="Pareto front")  # fmt: skip
-        low = np.minimum.accumulate(best["energy_j"]) / 1e6
-        axes.step(best["iteration_time_s"], low, where="post", color=SERIES["ours"][0], lw=2,
-                  label="least energy within a time")  # fmt: skip
-        # The slowest layouts take a hundred times the fastest; the picture leaves them out.
-        axes.set_xlim(0.95 * time_s.min(), FAR * time_s.min())
-        axes.set_ylim(0.9 * energy.min(), FAR * energy.min())
-        axes.set_xlabel("iteration time, s", loc="right")
-        axes.set_title("energy of an iteration with hosts, MJ", loc="left")
-        axes.legend()
+        dots = {name: rows[name][::every] for name in OBJECTIVES}
+        for axes, (across, up) in zip(drawn.subplots(2, 2).flat, PAIRS, strict=True):
+            _pair(axes, dots, best, across, up)
+        keys = [f.name for f in fields(Run) if len(np.unique(best[f.name])) > 1]
+        keys = keys or ["tensor", "pipeline", "data"]
+        lines = [
+            f"{name} {title}: {_layout(best, int(best[key].argmin()), keys)}"
+            for key, (name, title, *_) in OBJECTIVES.items()
+        ]
+        front, fit = len(best["money"]), len(rows["money"])
+        lines += [
+            f"{front} layouts on the front of all four objectives, of {fit} that fit.",
+            (
+                f"Not drawn: {too_large} that need more memory than a GPU has, {impossible} that "
+                "cannot be divided so (GPUs, heads, layers or batch)."
+            ),
+            "Predicted at level formula. Money is in the currency of the prices given.",
+        ]
+        drawn.axes[1].legend(loc="upper left")
+        drawn.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=10.5)
     return drawn
+
+
+def _pair(axes: Any, dots: Rows, best: Rows, across: str, up: str) -> None:
+    (_, _, unit_x, label_x), (_, _, unit_y, label_y) = OBJECTIVES[across], OBJECTIVES[up]
+    axes.scatter(dots[across] / unit_x, dots[up] / unit_y, s=6, color=SERIES["base"][0],
+                 alpha=0.25, lw=0, label="layouts that fit", rasterized=True)  # fmt: skip
+    axes.scatter(best[across] / unit_x, best[up] / unit_y, s=16, lw=0,
+                 color=SERIES["edge"][0], label="front of all four objectives")  # fmt: skip
+    order = np.lexsort((best[up], best[across]))
+    low = np.minimum.accumulate(best[up][order]) / unit_y
+    axes.step(best[across][order] / unit_x, low, where="post", color=SERIES["ours"][0], lw=2,
+              label="front of these two")  # fmt: skip
+    # The worst layouts take a hundred times the best; the picture leaves them out.
+    for axis, name, unit in ((axes.set_xlim, across, unit_x), (axes.set_ylim, up, unit_y)):
+        least = dots[name].min()
+        most = max(best[name][best[key].argmin()] for key in OBJECTIVES)
+        axis(0.9 * least / unit, min(1.1 * dots[name].max(), max(FAR * least, 1.1 * most)) / unit)
+    for at, name in _named(best).items():
+        axes.annotate(name, (best[across][at] / unit_x, best[up][at] / unit_y), (5, 5),
+                      color=PAGE["ink"][0], weight="bold", textcoords="offset points")  # fmt: skip
+    axes.set_xlabel(label_x, loc="right")
+    axes.set_title(label_y, loc="left")
+
+
+def _named(best: Rows) -> dict[int, str]:
+    """By row of the front: the letters of the objectives that it is best in."""
+    named: dict[int, str] = {}
+    for key, (name, *_) in OBJECTIVES.items():
+        at = int(best[key].argmin())
+        named[at] = named.get(at, "") + name
+    return named
+
+
+def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
+    run = run_of(best, i)
+    values = ((key, getattr(run, key)) for key in keys)
+    return ", ".join(f"{key} {f'{v:g}' if isinstance(v, float) else v}" for key, v in values)
 
 
 def _bar(axes: Any, title: str, parts: Mapping[str, float]) -> None:

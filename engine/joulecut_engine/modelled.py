@@ -143,7 +143,8 @@ class Swept:
 
         if not len(self):
             raise ValueError("sweep: no layout fits: more GPUs, recompute full, or zero from 1 up")
-        return drawn(lambda: front_figure(self.columns, self.front.columns), path)
+        counts = (self.impossible, self.too_large)
+        return drawn(lambda: front_figure(self.columns, self.front.columns, *counts), path)
 
 
 def modelled(

@@ -16,6 +16,9 @@ from joulecut_wire.errors import BadInput
 
 FILE_BYTES_MAX = 1 << 20  # A policy for 10,000 jobs is half of this; beyond it is a mistake.
 NODES_MAX = 200_000  # Keys and values; a node costs up to 20 us, a policy for 10,000 jobs has half.
+DEPTH_MAX = (
+    50  # Levels; no document of ours has ten, and each level costs the parser several calls.
+)
 WHOLE_MAX = 10**300  # Larger ones fit no float, and Python prints no 4300 digits.
 
 KeyPath = tuple[str | int, ...]
@@ -79,8 +82,6 @@ def parse(raw: bytes, name: str) -> Document:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise BadInput(f"{name}:{line}", error.problem or "not YAML", "a YAML mapping") from None
-    except RecursionError:
-        raise BadInput(name, "nested too deeply", "a YAML mapping") from None
     except (yaml.YAMLError, ValueError) as error:
         if isinstance(error, BadInput):
             raise
@@ -91,18 +92,19 @@ def parse(raw: bytes, name: str) -> Document:
 class _Loader(yaml.SafeLoader):
     """Refuses aliases: they hide values, and nested ones grow without bound."""
 
-    nodes = 0
+    nodes = depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not supported", event.start_mark
-            )
-        self.nodes += 1
-        if self.nodes > NODES_MAX:
-            raise BadInput(self.name, "too many keys and values", f"at most {NODES_MAX}")
-        return super().compose_node(parent, index)
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not supported", mark)
+        self.nodes, self.depth = self.nodes + 1, self.depth + 1
+        if self.nodes > NODES_MAX or self.depth > DEPTH_MAX:
+            what = "nested too deeply" if self.depth > DEPTH_MAX else "too many keys and values"
+            raise BadInput(self.name, what, f"at most {NODES_MAX}, in {DEPTH_MAX} levels")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
 
 def _build(

@@ -85,9 +85,9 @@ def whether_given(name: str) -> Any:
 
 def flat(
     make: Callable[..., Any], *, strict: bool = False, required: bool | Collection[str] = False,
-    **takes: Take,
+    **takes: "Take | type | Section | Listed | Named | Either",
 ) -> Section:  # fmt: skip
-    """A section of keys alone, whose values `make` takes by their names."""
+    """A section whose values `make` takes by the names of the keys."""
     needed = takes if required is True else required or ()
     keys = {name: Key(name, take, name in needed) for name, take in takes.items()}
     return Section(make, keys, strict=strict)

@@ -20,14 +20,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from joulecut_wire import tls
-from joulecut_wire.document import Document, KeyPath, parse
+from joulecut_wire import section, tls
+from joulecut_wire.document import Document, parse
+from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import Fault, choice, flag, shown, text
+from joulecut_wire.section import Key, Listed, Named, Section, flat
 
-KEYS = ("tls_server_config", "http_server_config", "basic_auth_users")
-TLS_KEYS = (
-    "cert_file", "key_file", "client_ca_file", "client_auth_type", "client_allowed_sans",
-    "min_version", "max_version",
-)  # fmt: skip
 HEADERS = (
     "Strict-Transport-Security", "X-Content-Type-Options", "X-Frame-Options", "X-XSS-Protection",
     "Content-Security-Policy",
@@ -43,6 +41,35 @@ COST_MIN, COST_MAX = 4, 15  # two seconds of work; more would let unknown sender
 PASSWORD_BYTES_MAX = 72  # bcrypt ignores the rest
 USERS_MAX = 1000
 KNOWN_MAX = 100  # accepted passwords, so that not every scrape runs bcrypt
+_PATH, _VERSION = text(4096, "a path"), choice(*VERSIONS)
+
+
+def _header(value: object) -> str:
+    if not (isinstance(value, str) and value.isascii() and len(value) <= 1000):
+        raise Fault(f"{shown(value)} does not fit", "one line of ASCII text")
+    return text(1000, "one line of text")(value)
+
+
+def _hash(value: object) -> str:
+    match = HASH.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not COST_MIN <= int(match[1]) <= COST_MAX:
+        # The value is not shown: it may be a password in plain text.
+        allowed = f"as htpasswd -B prints it, of a cost from {COST_MIN} to {COST_MAX}"
+        raise Fault("is not a bcrypt hash", allowed)
+    return match[0]
+
+
+_TLS = flat(
+    dict, strict=True, required=("cert_file", "key_file"), cert_file=_PATH, key_file=_PATH,
+    client_ca_file=_PATH, client_auth_type=choice(*CLIENT_AUTH),
+    client_allowed_sans=Listed(text(1000, "a name")), min_version=_VERSION, max_version=_VERSION,
+)  # fmt: skip
+_HEADERS = Section(dict, {name: Key(name, _header) for name in HEADERS}, strict=True)
+_HTTP = flat(dict, strict=True, http2=flag, headers=_HEADERS)
+_FILE = flat(
+    dict, strict=True, tls_server_config=_TLS, http_server_config=_HTTP,
+    basic_auth_users=Named(_hash),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,62 +174,41 @@ class RotatingContext(ssl.SSLContext):
 
 
 def _document(doc: Document, folder: Path) -> tuple[_Read, list[Path]]:
-    data = _mapping(doc, (), doc.data if doc.data is not None else {}, KEYS)
-    users = _users(doc, data.get("basic_auth_users"))
-    http = _mapping(
-        doc, ("http_server_config",), data.get("http_server_config"), ("http2", "headers")
-    )
-    at = ("http_server_config", "headers")
-    headers = _mapping(doc, at, http.get("headers"), HEADERS)
-    for name, value in headers.items():
-        fine = isinstance(value, str) and value.isprintable() and value.isascii() and value
-        if not fine or len(value) > 1000:
-            raise doc.bad((*at, name), f"{value!r}", "one line of text")
-    if data.get("tls_server_config") is None:
+    # Keys without a value count as left out; with `strict` no key is unknown.
+    data = section.read(doc, _FILE, {} if doc.data is None else doc.data, unknown=_raised)
+    users = dict(data.get("basic_auth_users", ()))
+    at = ("basic_auth_users",)
+    if len(users) > USERS_MAX:
+        raise doc.bad(at, f"{len(users)} users", f"up to {USERS_MAX}")
+    if users and find_spec("bcrypt") is None:
+        raise doc.bad(at, "passwords need bcrypt, which is not installed", "pip install bcrypt")
+    headers = data.get("http_server_config", {}).get("headers", {})
+    if "tls_server_config" not in data:
         return _Read(None, users, headers), []
     context, paths = _context(doc, folder, data["tls_server_config"])
     return _Read(context, users, headers, context.verify_mode is ssl.CERT_REQUIRED), paths
 
 
-def _users(doc: Document, given: Any) -> dict[str, str]:
-    at = ("basic_auth_users",)
-    if given is not None and not isinstance(given, dict):
-        raise doc.bad(at, "is not a mapping", "NAME: bcrypt hash")
-    users = dict(given or {})
-    if len(users) > USERS_MAX:
-        raise doc.bad(at, f"{len(users)} users", f"up to {USERS_MAX}")
-    for user, hashed in users.items():
-        match = HASH.fullmatch(hashed) if isinstance(hashed, str) else None
-        if match is None or not COST_MIN <= int(match[1]) <= COST_MAX:
-            # The value is not shown: it may be a password in plain text.
-            allowed = f"as htpasswd -B prints it, of a cost from {COST_MIN} to {COST_MAX}"
-            raise doc.bad((*at, user), "is not a bcrypt hash", allowed)
-    if users and find_spec("bcrypt") is None:
-        raise doc.bad(at, "passwords need bcrypt, which is not installed", "pip install bcrypt")
-    return users
+def _raised(error: BadInput) -> None:
+    raise error
 
 
-def _context(doc: Document, folder: Path, given: Any) -> tuple[ssl.SSLContext, list[Path]]:
+def _context(
+    doc: Document, folder: Path, words: Mapping[str, Any]
+) -> tuple[ssl.SSLContext, list[Path]]:
     at = ("tls_server_config",)
-    words = _mapping(doc, at, given, TLS_KEYS)
-    cert, key = (_path(doc, folder, words, name) for name in ("cert_file", "key_file"))
-    if cert is None or key is None:
-        raise doc.bad(at, "cert_file or key_file is missing", "both")
-    sans = words.get("client_allowed_sans") or []
-    if not isinstance(sans, list) or not all(isinstance(san, str) and san for san in sans):
-        raise doc.bad((*at, "client_allowed_sans"), f"{sans!r}", "a list of names")
+    cert, key = folder / words["cert_file"], folder / words["key_file"]
+    sans = words.get("client_allowed_sans", ())
     context = _context_class(frozenset(sans))(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _version(doc, words, "min_version", "TLS12")
-    context.maximum_version = _version(doc, words, "max_version", "TLS13")
+    context.minimum_version = VERSIONS[words.get("min_version", "TLS12")]
+    context.maximum_version = VERSIONS[words.get("max_version", "TLS13")]
     if context.minimum_version > context.maximum_version:
         raise doc.bad((*at, "min_version"), "above max_version", "at most that")
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     tls.load_chain(context, (cert, tls.contents(cert)), (key, tls.contents(key)))
     paths = [cert, key]
     auth = words.get("client_auth_type", "NoClientCert")
-    if not isinstance(auth, str) or auth not in CLIENT_AUTH:
-        raise doc.bad((*at, "client_auth_type"), f"{auth!r}", ", ".join(CLIENT_AUTH))
-    ca = _path(doc, folder, words, "client_ca_file")
+    ca = folder / words["client_ca_file"] if "client_ca_file" in words else None
     if (ca is None) != (auth == "NoClientCert"):
         allowed = "client_ca_file, and a client_auth_type that verifies"
         raise doc.bad(at, "one without the other", allowed)
@@ -241,33 +247,6 @@ def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:
         sslobject_class = Object
 
     return Context
-
-
-def _version(doc: Document, words: Mapping[str, Any], name: str, default: str) -> ssl.TLSVersion:
-    value = words.get(name, default)
-    if not isinstance(value, str) or value not in VERSIONS:
-        raise doc.bad(("tls_server_config", name), f"{value!r}", ", ".join(VERSIONS))
-    return VERSIONS[value]
-
-
-def _path(doc: Document, folder: Path, words: Mapping[str, Any], name: str) -> Path | None:
-    value = words.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or not value or "\0" in value:
-        raise doc.bad(("tls_server_config", name), f"{value!r}", "a path")
-    return folder / value
-
-
-def _mapping(doc: Document, path: KeyPath, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise doc.bad(path, "is not a mapping", ", ".join(keys))
-    for key in value:
-        if key not in keys:
-            raise doc.bad((*path, key), "unknown key", ", ".join(keys))
-    return value
 
 
 def _basic(header: str | None) -> tuple[str, bytes]:

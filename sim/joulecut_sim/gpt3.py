@@ -60,96 +60,40 @@ class Curve:
 # Mean errors against the sweeps: A100 time 0.2-0.3 %, power 0.8-0.9 %; A40 time 0.4-1.3 %,
 # power 0.8-1.4 % (its backward jumps by up to 8 % between neighbouring clocks, which no
 # smooth curve follows). The cap is where the sweeps stop getting faster.
-_A100_SXM: dict[tuple[StageKind, Instruction], Curve] = {
-    ("inner", "forward"): Curve(
-        time_fmax_s=0.0483707,
-        clock_bound=0.928516,
-        clock_max_mhz=1410,
-        cap_mhz=1357.8,
-        static_power_w=41.6737,
-        load_w_per_ghz=225.094,
-        knee_mhz=1115.53,
-        volt_slope=0.730704,
-    ),
-    ("inner", "backward"): Curve(
-        time_fmax_s=0.0897078,
-        clock_bound=0.862812,
-        clock_max_mhz=1410,
-        cap_mhz=1355.04,
-        static_power_w=41.6737,
-        load_w_per_ghz=228.567,
-        knee_mhz=1115.53,
-        volt_slope=0.730704,
-    ),
-    ("last", "forward"): Curve(
-        time_fmax_s=0.0522487,
-        clock_bound=0.921828,
-        clock_max_mhz=1410,
-        cap_mhz=1359.65,
-        static_power_w=41.6737,
-        load_w_per_ghz=216.591,
-        knee_mhz=1115.53,
-        volt_slope=0.730704,
-    ),
-    ("last", "backward"): Curve(
-        time_fmax_s=0.095614,
-        clock_bound=0.858801,
-        clock_max_mhz=1410,
-        cap_mhz=1356.89,
-        static_power_w=41.6737,
-        load_w_per_ghz=222.214,
-        knee_mhz=1115.53,
-        volt_slope=0.730704,
-    ),
-}
+Operation = tuple[StageKind, Instruction]
 
-_A40: dict[tuple[StageKind, Instruction], Curve] = {
-    ("inner", "forward"): Curve(
-        time_fmax_s=0.101054,
-        clock_bound=0.588121,
-        clock_max_mhz=1740,
-        cap_mhz=1434.67,
-        static_power_w=98.1135,
-        load_w_per_ghz=95.6886,
-        knee_mhz=1132.59,
-        volt_slope=0.65421,
-    ),
-    ("inner", "backward"): Curve(
-        time_fmax_s=0.26631,
-        clock_bound=0.254054,
-        clock_max_mhz=1740,
-        cap_mhz=1442.78,
-        static_power_w=98.1135,
-        load_w_per_ghz=91.5366,
-        knee_mhz=1132.59,
-        volt_slope=0.65421,
-    ),
-    ("last", "forward"): Curve(
-        time_fmax_s=0.10529,
-        clock_bound=0.598024,
-        clock_max_mhz=1740,
-        cap_mhz=1442.4,
-        static_power_w=98.1135,
-        load_w_per_ghz=94.2881,
-        knee_mhz=1132.59,
-        volt_slope=0.65421,
-    ),
-    ("last", "backward"): Curve(
-        time_fmax_s=0.273227,
-        clock_bound=0.265817,
-        clock_max_mhz=1740,
-        cap_mhz=1446.96,
-        static_power_w=98.1135,
-        load_w_per_ghz=90.9336,
-        knee_mhz=1132.59,
-        volt_slope=0.65421,
-    ),
-}
 
-MEASURED: Mapping[str, Mapping[tuple[StageKind, Instruction], Curve]] = {
-    "a100-sxm": _A100_SXM,
-    "a40": _A40,
-}
+def _card(
+    clock_max_mhz: int,
+    static_power_w: float,
+    knee_mhz: float,
+    volt_slope: float,
+    fitted: Mapping[Operation, tuple[float, float, float, float]],
+) -> Mapping[Operation, Curve]:
+    """`fitted` has time_fmax_s, clock_bound, cap_mhz and load_w_per_ghz of each operation."""
+    return {
+        operation: Curve(
+            time_fmax_s, clock_bound, clock_max_mhz, cap_mhz,
+            static_power_w, load_w_per_ghz, knee_mhz, volt_slope,
+        )
+        for operation, (time_fmax_s, clock_bound, cap_mhz, load_w_per_ghz) in fitted.items()
+    }  # fmt: skip
+
+
+MEASURED: Mapping[str, Mapping[Operation, Curve]] = {
+    "a100-sxm": _card(1410, 41.6737, 1115.53, 0.730704, {
+        ("inner", "forward"): (0.0483707, 0.928516, 1357.8, 225.094),
+        ("inner", "backward"): (0.0897078, 0.862812, 1355.04, 228.567),
+        ("last", "forward"): (0.0522487, 0.921828, 1359.65, 216.591),
+        ("last", "backward"): (0.095614, 0.858801, 1356.89, 222.214),
+    }),
+    "a40": _card(1740, 98.1135, 1132.59, 0.65421, {
+        ("inner", "forward"): (0.101054, 0.588121, 1434.67, 95.6886),
+        ("inner", "backward"): (0.26631, 0.254054, 1442.78, 91.5366),
+        ("last", "forward"): (0.10529, 0.598024, 1442.4, 94.2881),
+        ("last", "backward"): (0.273227, 0.265817, 1446.96, 90.9336),
+    }),
+}  # fmt: skip
 
 
 def stage_kind(stage: int, stages: int) -> StageKind:
@@ -171,12 +115,12 @@ def _carried(card: str, kind: StageKind, instruction: Instruction) -> Curve:
     follows the clock goes with the peak of 16 bits, the rest with the bandwidth of the memory; its
     power is the card's own, with as much load as on the A100 beside the heaviest operation.
     """
-    sku, seen = CARDS[card], _A100_SXM[kind, instruction]
+    sku, seen = CARDS[card], MEASURED["a100-sxm"][kind, instruction]
     here, there = sku.sheet, SHEETS["a100-sxm"]
     share = seen.clock_bound
     compute_s = seen.time_fmax_s * share * there.bf16_tflops / here.bf16_tflops
     memory_s = seen.time_fmax_s * (1.0 - share) * there.memory_gb_s / here.memory_gb_s
-    heaviest = max(curve.load_w_per_ghz for curve in _A100_SXM.values())
+    heaviest = max(curve.load_w_per_ghz for curve in MEASURED["a100-sxm"].values())
     load = seen.load_w_per_ghz / heaviest
     low_mhz, high_mhz = 0.0, float(sku.clock_max_mhz)
     while high_mhz - low_mhz > CAP_STEP_MHZ:

@@ -160,7 +160,7 @@ def _last_tick_s(until_s: float) -> float:
 def _run(sku: Sku, card: Card, until_s: float) -> Card:
     edges = {until_s}
     for work in card.works:
-        edges |= {work.begin_s, work.end_s}
+        edges |= {work.begin_s, work.end_s, work.end_s + LATE_S_MAX}
     edges |= {change.effective_s for change in card.changes}
     for edge_s in sorted(edge for edge in edges if card.at_s < edge <= until_s):
         card = _step(sku, card, edge_s)
@@ -171,6 +171,8 @@ def _step(sku: Sku, card: Card, until_s: float) -> Card:
     """To the next edge; power is constant on the way."""
     duration_s = until_s - card.at_s
     power_w = _power_w(sku, card, card.at_s)
+    # Without it the reading fell by 3-12 % below the counter of a job that hands in its work late.
+    shown_w = power_shown_w(sku, card, card.at_s)
     keep = exp(-duration_s / AVERAGE_S)
     warm = exp(-duration_s / sku.heating_s)
     target = sku.ambient_celsius + sku.heating_celsius_per_w * power_w
@@ -178,6 +180,6 @@ def _step(sku: Sku, card: Card, until_s: float) -> Card:
         card,
         at_s=until_s,
         energy_j=card.energy_j + power_w * duration_s,
-        average_w=power_w + (card.average_w - power_w) * keep,
+        average_w=shown_w + (card.average_w - shown_w) * keep,
         temperature_celsius=target + (card.temperature_celsius - target) * warm,
     )

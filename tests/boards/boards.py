@@ -15,7 +15,7 @@ from joulecut_controller.plan.plan import Action, ClockReason, Forecast, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
-from joulecut_controller.trust.default_windows import HoldoutsShown
+from joulecut_controller.trust.default_windows import Account, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.saving import Saving
 from joulecut_controller.view import GpuView, NodeView, StageLoad, View, Window
@@ -233,8 +233,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
         decision=decision,
         applied=decision if enforced else None,
         frontier=frontier(fastest),
-        saved_predicted_j=1_498_200.0 if enforced else 0.0,
-        saved_measured_j=1_423_700.0 if enforced else None,
+        account=Account(1_498_200.0, 1_423_700.0, 1_440_000.0, 0.96) if enforced else Account(),
         predict_error_time_ratio=0.0031,
         predict_error_power_ratio=0.0088,
         learnt=Learnt(

@@ -159,6 +159,23 @@ def test_without_an_agent_training_goes_on(folder: Path) -> None:
     assert not Reporter("demo", "GPU-a", 0, "x" * 300).iteration(1, 1.0, {})
 
 
+@pytest.mark.parametrize(("retry_s", "found"), [(1.0, True), (3600.0, False)])
+def test_an_agent_that_was_missing_is_looked_for_once_in_a_while(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, retry_s: float, found: bool
+) -> None:
+    monkeypatch.setattr("joulecut.reporter.RETRY_S", retry_s)
+    path = folder / "jobs.sock"
+    reporter = Reporter("demo", "GPU-a", 0, str(path))
+    assert not reporter.iteration(1, 1.0, {})
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as late:
+        late.bind(str(path))
+        if found:
+            eventually("a report", lambda: reporter.iteration(2, 1.0, {}))
+        else:
+            assert not reporter.iteration(2, 1.0, {})
+    reporter.close()
+
+
 def test_an_agent_that_sleeps_does_not_block_and_one_that_restarts_is_found(folder: Path) -> None:
     path = folder / "jobs.sock"
     reporter = Reporter("demo", "GPU-a", 0, str(path))

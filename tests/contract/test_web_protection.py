@@ -218,15 +218,15 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(tmp_path: Path, ki
     ("config", "sentence"),
     [
         ({"tls_config": {}}, "tls_config: unknown key"),
-        ({"tls_server_config": {"cert_file": "server.pem"}}, "cert_file or key_file is missing"),
+        ({"tls_server_config": {"cert_file": "server.pem"}}, "key_file: key missing"),
         ({"tls_server_config": {**TLS, "cipher_suites": []}}, "cipher_suites: unknown key"),
-        ({"tls_server_config": {**TLS, "min_version": "TLS10"}}, "allowed: TLS12, TLS13"),
+        ({"tls_server_config": {**TLS, "min_version": "TLS10"}}, "allowed: TLS12 | TLS13"),
         ({"tls_server_config": {**TLS, "key_file": "ca.key"}}, "is not the key of"),
         ({"tls_server_config": {**TLS, "key_file": "ca.pem"}}, "does not load"),
         ({"tls_server_config": {**TLS, "cert_file": "no.pem"}}, "No such file"),
         (
             {"tls_server_config": {**MUTUAL, "client_auth_type": "RequireAnyClientCert"}},
-            "'RequireAnyClientCert'; allowed: NoClientCert",
+            '"RequireAnyClientCert" is not allowed',
         ),
         ({"tls_server_config": {**TLS, "client_ca_file": "ca.pem"}}, "one without the other"),
         (

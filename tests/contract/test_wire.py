@@ -406,7 +406,12 @@ def test_yaml_remembers_lines() -> None:
         (b"a: [1,\n", "p.yaml:2: expected the node content"),
         (b"\xff", "p.yaml: byte 0 is not UTF-8"),
         (b"? [a]\n: 1\n", "p.yaml:1: a key that is not a word"),
-        (b"x: " + b"[" * 5000, "p.yaml: nested too deeply"),
+        (
+            b"x: " + b"[" * 51 + b"]" * 51,
+            "p.yaml: nested too deeply; allowed: at most 200000, in 50",
+        ),
+        (b"x: " + b"[\n" * 500_000, "p.yaml: nested too deeply"),
+        (b"- " * 500_000, "p.yaml: nested too deeply"),
         (b"a:\n  - 0x" + b"f" * 300, "p.yaml:2: a[0]: a huge number; allowed: whole numbers up to"),
         (b"a:\n  - -0x" + b"f" * 5000, "p.yaml:2: a[0]: a huge number"),
         (b'a: 1\nb: "\\e[31m"\n"\\e": 1\nb: 2\n', "p.yaml:4: b: key given twice"),

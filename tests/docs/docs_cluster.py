@@ -88,7 +88,8 @@ class DocsCluster:
         if of_agent and "--agent" not in text:
             return text
         asks = re.match(
-            r"joulecut (status|explain|recommend|pause|resume|restore|report|policy diff)", text
+            r"joulecut (status|explain|doctor|recommend|pause|resume|restore|report|policy diff)",
+            text,
         )
         if asks and not re.search(r"--(controller|store|agents?|config)\b", text):
             text = f"{text.partition(' #')[0]} --controller {self.url}"

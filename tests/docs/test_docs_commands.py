@@ -164,7 +164,8 @@ def _run(text: str, folder: Path, limit_s: float = 1200.0) -> subprocess.Complet
 
 
 def _assert_ran(command: Command, done: subprocess.CompletedProcess[str]) -> None:
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    found = done.returncode == 1 and "\nNext: " in done.stdout  # of `doctor`: something is missing
+    assert done.returncode == 0 or found, f"{command}: {done.stdout}{done.stderr}"
     assert "Traceback" not in done.stdout + done.stderr, f"{command}: {done.stderr}"
 
 

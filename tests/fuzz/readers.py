@@ -64,6 +64,7 @@ def _no_profile(_: str) -> Any:
 READERS: Mapping[str, Reader] = {
     "report": reports.decode,
     "otlp": lambda raw: SpanReader().read(raw),
+    "otlp-json": lambda raw: SpanReader().read(raw, json=True),
     "tick": _message(pb.WatchResponse, codec.decode_tick),
     "node": _message(pb.DescribeResponse, codec.decode_node),
     "command": _message(pb.ApplyRequest, codec.decode_command),

@@ -1,6 +1,8 @@
 """Whatever a reader reads, it answers with a value or with the error that it promises."""
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 from readers import PROMISED, READERS
 
 CORPUS = Path(__file__).with_name("corpus")
-EXAMPLES, EXAMPLES_NIGHTLY = 150, 20_000
+EXAMPLES = 150
 CHANGES_MAX = 6
 # What readers of numbers, texts and nested values have stumbled over elsewhere.
 PIECES = (
@@ -77,8 +79,10 @@ def test_what_is_kept_is_read(name: str) -> None:
         read(name, raw)
 
 
-def _fuzz(name: str, examples: int) -> None:
-    @settings(max_examples=examples)
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_whatever_is_read_is_a_value_or_a_promised_error(name: str) -> None:
+    @settings(max_examples=EXAMPLES)
     @given(inputs(name))
     def whatever(raw: bytes) -> None:
         read(name, raw)
@@ -86,13 +90,11 @@ def _fuzz(name: str, examples: int) -> None:
     whatever()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", READERS)
-def test_whatever_is_read_is_a_value_or_a_promised_error(name: str) -> None:
-    _fuzz(name, EXAMPLES)
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", READERS)
-def test_whatever_is_read_in_a_night_as_well(name: str) -> None:
-    _fuzz(name, EXAMPLES_NIGHTLY)
+def test_what_reaches_new_code_is_read_too(name: str) -> None:
+    """Guided by coverage, from what earlier nights kept."""
+    pytest.importorskip("atheris")
+    guided = [sys.executable, str(CORPUS.with_name("guided.py")), name, "-max_total_time=60"]
+    done = subprocess.run(guided, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]

@@ -1,4 +1,5 @@
-"""Spans and metrics of the OpenTelemetry SDK, by gRPC and HTTP, plain and gzip, reach the agent.
+"""Spans and metrics of the OpenTelemetry SDK, by gRPC and HTTP, as protobuf and JSON, plain and
+gzip, reach the agent.
 
 The exporters are the real ones, with their own retries and compression; skipped where they are not
 installed (`make producers`).
@@ -23,6 +24,9 @@ SCRIPT = """
     if os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    elif os.environ["OTEL_EXPORTER_OTLP_PROTOCOL"] == "http/json":
+        from opentelemetry.exporter.otlp.json.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.exporter.otlp.json.http.metric_exporter import OTLPMetricExporter
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -53,6 +57,7 @@ SCRIPT = """
 def jobs() -> Iterator[tuple[Jobs, dict[str, str]]]:
     with held_port() as grpc_port, held_port() as http_port, fake_driver(2) as driver:
         ports = {"grpc": f"127.0.0.1:{grpc_port}", "http/protobuf": f"127.0.0.1:{http_port}"}
+        ports["http/json"] = ports["http/protobuf"]
         listen = {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock"}
         listen |= {"otlp_grpc": ports["grpc"], "otlp_http": ports["http/protobuf"]}
         with agent_on(driver, listen=listen) as agent:
@@ -63,11 +68,12 @@ def jobs() -> Iterator[tuple[Jobs, dict[str, str]]]:
 @pytest.mark.parametrize(
     "compression", [{}, {"OTEL_EXPORTER_OTLP_COMPRESSION": "gzip"}], ids=["plain", "gzip"]
 )
-@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf", "http/json"])
 def test_the_sdks_exporters(
     jobs: tuple[Jobs, dict[str, str]], protocol: str, compression: dict[str, str]
 ) -> None:
-    pytest.importorskip("opentelemetry.sdk")
+    exporter = "proto" if protocol != "http/json" else "json"
+    pytest.importorskip(f"opentelemetry.exporter.otlp.{exporter}.http")
     running, ports = jobs
     ran = running.run(
         SCRIPT, "python", OTEL_EXPORTER_OTLP_PROTOCOL=protocol,

@@ -24,7 +24,7 @@ def torchrun(ranks: int, *more: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def jobs() -> Iterator[Jobs]:
-    with fake_driver(4) as driver, agent_on(driver) as agent:
+    with fake_driver(8) as driver, agent_on(driver) as agent:
         yield Jobs(agent.start(), driver.uuids)
 
 
@@ -69,7 +69,7 @@ def test_torch_pipelines(jobs: Jobs, name: str, chunks: int, schedule: str) -> N
     pytest.importorskip("torch")
     ran = jobs.run(PIPELINE.format(name=name, chunks=chunks), *RUN, *torchrun(4)).agree(4, 4)
     assert {uuid: reports[0].stage for uuid, reports in ran.heard.items()} == {
-        uuid: stage for stage, uuid in enumerate(jobs.uuids)
+        uuid: stage for stage, uuid in enumerate(jobs.uuids[:4])
     }
     for report in ran.all():
         assert report.shape == PipelineShape(schedule, 4, 8)
@@ -130,9 +130,37 @@ RESTART = """
 
 
 @NIGHTLY
-def test_ddp_with_two_phases(jobs: Jobs) -> None:
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ddp_with_two_phases(jobs: Jobs, ranks: int) -> None:
     pytest.importorskip("torch")
-    jobs.run(TWO_PHASES, *RUN, *torchrun(2)).agree(2, 7)
+    jobs.run(TWO_PHASES, *RUN, *torchrun(ranks)).agree(ranks, 7)
+
+
+RAY = """
+    import ray.train, ray.train.torch, tempfile
+    def work():
+        import own_clock, time, torch
+        model = ray.train.torch.prepare_model(torch.nn.Linear(64, 64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.randn(8, 64)).square().mean().backward()
+            time.sleep(0.02)
+            optimizer.step()
+            own_clock.ended()
+        own_clock.write()
+    with tempfile.TemporaryDirectory() as out:
+        ray.train.torch.TorchTrainer(
+            work, scaling_config=ray.train.ScalingConfig(num_workers=2),
+            run_config=ray.train.RunConfig(storage_path=out),
+        ).fit()
+"""
+
+
+@NIGHTLY
+def test_ray_trains_workers_report(jobs: Jobs) -> None:
+    pytest.importorskip("ray.train")
+    jobs.run(RAY, *RUN, *PLAIN, RAY_USAGE_STATS_ENABLED="0").agree(2, 4)
 
 
 @LONG
@@ -148,6 +176,70 @@ def test_torchruns_restart_is_heard_from_its_first_iteration(jobs: Jobs) -> None
     assert [report.iteration for report in ran.all()] == [1, 2, 3, 1, 2, 3, 4, 5]
     before_s, after_s = sorted(ran.own[jobs.uuids[0]], key=len)
     assert differ([report.duration_s for report in ran.all()], before_s + after_s) <= 0.05
+
+
+# Megatron's own schedules; only what they allocate on a GPU is allocated on the CPU.
+MEGATRON = """
+    import own_clock, time, torch, torch.distributed as dist
+    zeros = torch.zeros
+    def zeros_on_cpu(*sizes, **more):
+        return zeros(*sizes, **{**more, "device": "cpu"})
+    torch.zeros, torch.Tensor.cuda = zeros_on_cpu, lambda self: self
+    torch.cuda.current_device, torch.cuda.synchronize = lambda: "cpu", lambda *_: None
+    from megatron.core import parallel_state
+    from megatron.core.enums import ModelType
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+    from megatron.core.transformer.transformer_config import TransformerConfig
+    dist.init_process_group("gloo")
+    size, chunks = dist.get_world_size(), CHUNKS
+    sizes = {
+        "pipeline_model_parallel_size": size,
+        "virtual_pipeline_model_parallel_size": chunks if chunks > 1 else None,
+    }
+    parallel_state.initialize_model_parallel(**sizes)
+    class Part(torch.nn.Module):
+        model_type, input = ModelType.encoder_or_decoder, None
+        config = TransformerConfig(
+            num_layers=size * chunks, hidden_size=64, num_attention_heads=4, **sizes,
+            pipeline_dtype=torch.float32, batch_p2p_comm=chunks > 1,
+            deallocate_pipeline_outputs=False,
+        )
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(64, 64)
+        def set_input_tensor(self, given):
+            self.input = given[0] if isinstance(given, list) else given
+        def forward(self, batch):
+            time.sleep(0.002)
+            return self.linear(batch if self.input is None else self.input)
+    parts = [Part() for _ in range(chunks)]
+    optimizer = torch.optim.SGD([p for part in parts for p in part.parameters()], lr=0.01)
+    def forward(_, part):
+        return part(torch.randn(8, 2, 64)), lambda out: (out.square().mean(), {})
+    run = get_forward_backward_func()
+    for _ in range(5):
+        optimizer.zero_grad()
+        run(
+            forward_step_func=forward, data_iterator=[None] * chunks, model=parts,
+            num_microbatches=8, seq_length=8, micro_batch_size=2,
+        )
+        optimizer.step()
+        own_clock.ended()
+    dist.destroy_process_group()
+"""
+
+
+@NIGHTLY
+@pytest.mark.parametrize("chunks", [1, 2], ids=["1f1b", "interleaved"])
+def test_megatron_cores_pipelines_are_heard_with_their_stages(jobs: Jobs, chunks: int) -> None:
+    """Its spans need Megatron-LM; the hooks give the rate, and its parallel state the stages."""
+    pytest.importorskip("megatron.core")
+    script = MEGATRON.replace("CHUNKS", str(chunks))
+    ran = jobs.run(script, *RUN, *torchrun(4)).agree(4, 4)
+    assert {uuid: reports[0].stage for uuid, reports in ran.heard.items()} == {
+        uuid: stage for stage, uuid in enumerate(jobs.uuids[:4])
+    }
+    assert {report.shape and report.shape.stages for report in ran.all()} == {4}
 
 
 TRAINER = """

@@ -100,9 +100,9 @@ def test_the_saved_joules_are_those_of_the_plant(
     under_plan = [one for one in world.truth if not one.default]
     true_j = len(under_plan) * (default_j - world.truly(False, since_s=1060.0)[1])
     job = controller.job
-    assert job.saved_known_ratio is not None
-    assert job.saved_known_ratio >= 0.8
-    assert job.saved_measured_j == pytest.approx(true_j, rel=0.07)  # some of them still run
+    assert job.account.known_ratio is not None
+    assert job.account.known_ratio >= 0.8
+    assert job.account.measured_j == pytest.approx(true_j, rel=0.07)  # some of them still run
 
 
 def test_the_slowdown_shown_is_that_of_the_plant(
@@ -346,7 +346,7 @@ def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
     controller = controlled(world, store, world.policy())
     controller.run(round(5 * SLOT_S / INTERVAL_S))  # with a share there is one in four
     assert controller.job.holdout is None
-    assert controller.job.saved_measured_j is None, "nothing was paired"
+    assert controller.job.account.measured_j is None, "nothing was paired"
     assert controller.job.saved_predicted_j > 0.0
     assert not windows(store)
     assert not world.at_default()

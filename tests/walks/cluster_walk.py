@@ -11,8 +11,10 @@ clocks jump, after which that job must come back.
 import argparse
 import asyncio
 import contextlib
+import hashlib
 import io
 import json
+import os
 import random
 import shutil
 import sys
@@ -38,7 +40,7 @@ SETTLED_S = 14.0  # limits and clocks follow the last fault, and agents are list
 EVENTS_KEPT = 3000
 STORMS = (
     "kill", "stop", "cut", "reload", "full", "down", "corrupt", "lock", "wall", "broken", "hup",
-    "apart",
+    "apart", "leap",
 )  # fmt: skip
 
 
@@ -51,10 +53,13 @@ class Walk:
         self.world = World(folder, seed, self._note)
         self.judge: Judge | None = None
         self.steps = 0
+        self.digest = hashlib.sha256()  # of all that happened: equal for equal seeds
 
     def _note(self, event: dict[str, Any]) -> None:
         self.events.append(event)
         self.counts[event["what"]] += 1
+        if event["what"] != "memory":
+            self.digest.update(repr(event).encode())
         if self.judge is not None:
             getattr(self.judge, event["what"])(event)
 
@@ -168,6 +173,10 @@ class Walk:
     async def _wall(self, _: Any) -> None:
         self.world.clock.wall_s = self.rng.choice((0.0, -86_400.0, 3600.0, 3.2e7, -4e7, 30.0))
 
+    async def _leap(self, _: Any) -> None:
+        """All machines stand still and go on: every timer of theirs is due at once."""
+        self.world.clock.now_s += self.rng.choice((3.0, 20.0, 600.0))
+
     async def _broken(self, _: Any) -> None:
         self.world.policy(broken=True)
         await self._some_time(8.0)
@@ -209,6 +218,10 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--keep", action="store_true", help="leaves the folder")
     given = parser.parse_args(argv)
+    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets belongs to the walk
+        order = {**os.environ, "PYTHONHASHSEED": "0"}
+        again = [sys.executable, __file__, f"--seed={given.seed}", f"--steps={given.steps}"]
+        os.execve(sys.executable, [*again, *(["--keep"] if given.keep else [])], order)
     print(f"cluster, seed {given.seed}, {given.steps} steps", flush=True)
     memory = Path("/dev/shm")
     made = tempfile.mkdtemp(prefix="cluster-", dir=memory if memory.is_dir() else None)
@@ -218,7 +231,8 @@ def main(argv: list[str]) -> int:
     hours = (walk.world.clock.now_s - walk.world.begun_s) / 3600.0
     print(
         f"{walk.steps} steps, {hours:.1f} hours of a cluster in "
-        f"{time.process_time() - begun_s:.0f} s of a processor; {json.dumps(walk.counts)}"
+        f"{time.process_time() - begun_s:.0f} s of a processor; {json.dumps(walk.counts)}; "
+        f"digest {walk.digest.hexdigest()[:16]}"
     )
     print("\n".join(f"{count} x {text}" for text, count in Counter(found).items()))
     if found or given.keep:

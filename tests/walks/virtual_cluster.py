@@ -437,8 +437,8 @@ class World:
         sku = find(CARD, "card")
         for name in (*HONEST, LIAR):
             node = self.nodes[name] = WalkedNode(name, self.note, self.rng.randrange(2**31), GPUS)
-            self.at[f"unix:{self.folder}/{name}.sock"] = node
-        del self.at[f"unix:{self.folder}/{LIAR}.sock"]
+            self.at[f"unix:/walk/{name}.sock"] = node
+        del self.at[f"unix:/walk/{LIAR}.sock"]
         self.liar.others = tuple(self.nodes["n0"].gpus)
         for name, nodes in JOBS.items():
             even = Noise(operation=0.0, gpu_time=0.0, gpu_power=0.0)
@@ -489,7 +489,7 @@ class World:
         self._numbers += 1
         for address in [one for one, node in self.at.items() if node is self.liar]:
             del self.at[address]
-        self.at[f"unix:{self.folder}/{LIAR}-{self._numbers}.sock"] = self.liar
+        self.at[f"unix:/walk/{LIAR}-{self._numbers}.sock"] = self.liar
         (self.folder / "agents.txt").write_text("".join(f"{one}\n" for one in self.at))
 
     async def stop(self) -> None:

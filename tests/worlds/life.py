@@ -595,7 +595,7 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
     held = [job for job in jobs if job.applied is not None]
     truly_j = sum(one.default_j - one.energy_j for one in lived)
     worth = abs(truly_j) > 0.005 * sum(one.default_j for one in lived)
-    measured_j = jobs[-1].saved_measured_j if jobs else None
+    measured_j = jobs[-1].account.measured_j if jobs else None
     last, names = since(lived, 0.75), {one.name for one in lived if one.kind != "pause"}
     return Verdict(
         oracle(
@@ -619,7 +619,7 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
         max((job.trips for job in jobs), default=0),
         len(controller.plans()),
         measured_j / truly_j if worth and measured_j is not None else None,
-        (held[-1].saved_known_ratio or 0.0) if held else 0.0,
+        (held[-1].account.known_ratio or 0.0) if held else 0.0,
         cpu_s,
     )
 

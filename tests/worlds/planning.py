@@ -66,7 +66,7 @@ def case_of(job: JobState, view: View) -> PlanningInput:
         job=job,
         mode="enforce",
         silent=False,
-        baseline_progress=(64, 30),
+        baseline_progress="64 of 30 iterations",
         running={uuid: 0 for stage in job.placement.stages for uuid in stage},
         measured_applied=False,
         stale_s=3.0,

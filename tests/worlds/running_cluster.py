@@ -65,6 +65,7 @@ class Cluster:
     processes: list[Process] = field(default_factory=list)
     agents: list[str] = field(default_factory=list)
     metrics: list[str] = field(default_factory=list)
+    sample_s: float = 0.25
 
     def start(self, *argv: str) -> Process:
         log = self.folder / f"{len(self.processes)}.log"
@@ -117,7 +118,7 @@ class Cluster:
                 "socket": str(self.folder / f"{node}.sock"),
             },
             "state_dir": str(self.folder / node),
-            "sample_interval_s": 0.25,
+            "sample_interval_s": self.sample_s,
             "lease": {"ttl_s_max": TTL_S},
         }
         return self.start(

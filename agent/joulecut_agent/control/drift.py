@@ -110,7 +110,8 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
     """One reading: the new memory, and the cause of drift or ""."""
     lost = _lost_settings(memory, gpu)
     if memory.order != order:
-        memory = Memory(order, site_mhz=memory.site_mhz, site_ticks=memory.site_ticks)
+        kept = (memory.energy_j, memory.persistence)
+        memory = Memory(order, *kept, site_mhz=memory.site_mhz, site_ticks=memory.site_ticks)
     seen = _seen(memory, gpu)
     ours = bool(order.clock_max_mhz or order.power_limit_w)
     if lost:
@@ -127,7 +128,10 @@ def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[
     if seen.ticks < TICKS:
         seen = replace(seen, ticks=seen.ticks + 1)
     sure = seen.ticks >= TICKS and now_s - seen.suspect_s >= SUSPECT_S
-    return seen, suspect if sure or suspect in CONFIRMED else ""
+    # The keeper reads clocks several times, and a limit once. After a reload, a limit may be read
+    # a reading before the counter that tells of it.
+    asks = suspect in CONFIRMED and not _other_limit(gpu, order)
+    return seen, suspect if sure or asks else ""
 
 
 def _seen(m: Memory, gpu: GpuSnapshot) -> Memory:

@@ -1,4 +1,4 @@
-"""Receiver of OpenTelemetry spans on loopback: OTLP over gRPC and over HTTP.
+"""Receiver of OpenTelemetry spans on loopback: OTLP over gRPC and HTTP, as protobuf and JSON.
 
 Frameworks that export spans then need no change to report their iterations. The receiver stores
 nothing and commands nothing. Metrics and logs are accepted and ignored, so that an exporter does
@@ -37,10 +37,11 @@ IGNORED = frozenset(
 )
 TRACES_PATH = "/v1/traces"
 PATHS = frozenset((TRACES_PATH, "/v1/metrics", "/v1/logs"))
-PROTOBUF = "application/x-protobuf"
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
 REQUEST_BYTES_MAX = 4 << 20  # the default limit of OTLP receivers
 # 16 ranks with 200 spans a second of 400 bytes are 1.3 MB/s; a decoded MB costs some 5 ms.
 BYTES_PER_S_MAX, BYTES_BURST = 4 << 20, 16 << 20
+JSON_COST = 10  # a byte of JSON counts as so many: a MB takes 110 ms, and so 5 % of a core at most
 THREADS = 2  # gRPC; one decodes at a time
 CALLS_MAX = 64
 CONNECTIONS_MAX = 64  # HTTP; four for each GPU of the largest node
@@ -98,14 +99,16 @@ class OtlpReceiver:
                 self._http.shutdown()
             self._http.server_close()
 
-    def receive(self, raw: bytes, host: str, port: int, own_port: int) -> bool:
+    def receive(
+        self, raw: bytes, host: str, port: int, own_port: int, *, json: bool = False
+    ) -> bool:
         """One request from a connection; False if it was shed."""
-        if not self._admit(len(raw)):
+        if not self._admit(JSON_COST * len(raw) if json else len(raw)):
             self._counters.count(REPORTS.name, "shed")
             return False
         with self._reading:
             try:
-                batch = self._reader.read(raw)
+                batch = self._reader.read(raw, json=json)
             except BadInput as error:
                 sender = self._sender(host, port, own_port, 0)
                 self._inbox.submit(Fault(sender, OTLP, str(error)))
@@ -155,10 +158,9 @@ class OtlpReceiver:
         gained = (now_s - self._credited_s) * BYTES_PER_S_MAX
         self._credit_bytes = min(float(BYTES_BURST), self._credit_bytes + gained)
         self._credited_s = now_s
-        if size > min(self._credit_bytes, REQUEST_BYTES_MAX):
-            return False
-        self._credit_bytes -= size
-        return True
+        admitted = size <= self._credit_bytes
+        self._credit_bytes -= size if admitted else 0
+        return admitted
 
     # -- gRPC ------------------------------------------------------------------------------
 
@@ -226,9 +228,7 @@ class _Handler(grpc.GenericRpcHandler):
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(
-        self, address: tuple[str, int], receive: Callable[[bytes, str, int, int], bool]
-    ) -> None:
+    def __init__(self, address: tuple[str, int], receive: Callable[..., bool]) -> None:
         """Raises OSError."""
         self.receive = receive
         self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
@@ -268,14 +268,16 @@ class _HttpHandler(BaseHTTPRequestHandler):
     def _status(self, raw: bytes) -> HTTPStatus:
         if self.path not in PATHS:
             return HTTPStatus.NOT_FOUND
-        if self.headers.get_content_type() != PROTOBUF:  # OTLP as JSON
+        kind = self.headers.get_content_type()
+        if kind not in {PROTOBUF, JSON}:
             return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
         if self.path != TRACES_PATH:
             return HTTPStatus.OK
         plain = self._plain(raw)
         if plain is None:
             return HTTPStatus.BAD_REQUEST
-        taken = self.server.receive(plain, *self.client_address[:2], self.server.server_port)
+        sender = (*self.client_address[:2], self.server.server_port)
+        taken = self.server.receive(plain, *sender, json=kind == JSON)
         return HTTPStatus.OK if taken else HTTPStatus.TOO_MANY_REQUESTS
 
     def _plain(self, raw: bytes) -> bytes | None:
@@ -291,9 +293,11 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
     def _answer(self, status: HTTPStatus) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", PROTOBUF)
-        self.send_header("Content-Length", "0")
+        body = b"{}" if self.headers.get_content_type() == JSON else EMPTY
+        self.send_header("Content-Type", JSON if body else PROTOBUF)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Requests are counted, not logged."""

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from google.protobuf.json_format import Parse, ParseError
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -107,12 +108,13 @@ class SpanReader:
     def __init__(self) -> None:
         self._ranks: OrderedDict[tuple[object, ...], _Rank] = OrderedDict()
 
-    def read(self, raw: bytes) -> SpanBatch:
-        """Raises BadInput if `raw` is no request at all."""
+    def read(self, raw: bytes, *, json: bool = False) -> SpanBatch:
+        """Raises BadInput if `raw` is no request. Ids, hexadecimal in JSON, are not used."""
+        request = ExportTraceServiceRequest()
         try:
-            request = ExportTraceServiceRequest.FromString(raw)
-        except DecodeError as error:
-            raise BadInput("otlp", str(error), "an ExportTraceServiceRequest") from None
+            Parse(raw, request, True) if json else request.MergeFromString(raw)
+        except (DecodeError, ParseError, UnicodeDecodeError) as error:
+            raise BadInput("otlp", f"{str(error)!r:.100}", "an ExportTraceServiceRequest") from None
         found: list[SpanIteration] = []
         faults: list[tuple[RankIdentity, str]] = []
         spans = 0

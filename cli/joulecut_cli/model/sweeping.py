@@ -70,8 +70,8 @@ def run(options: Namespace) -> int:
 
         head, *cells = answer.table(SHOWN_MAX)
         table = (head, [plot.Row("", "", each) for each in cells])
-        notes = ["predicted at level formula, not measured"]
-        plot.write(picture, answer.title(), [front_figure(rows, best)], table, notes)
+        drawn = front_figure(rows, best, answer.impossible, answer.too_large)
+        plot.write(picture, answer.title(), [drawn], table, [answer.summary()])
     if options.json:
         print(json.dumps(answer.as_json(), allow_nan=False, indent=1))
     else:
@@ -231,18 +231,26 @@ class _Answer:
         self, space: Space, parts: Sequence[Found], rows: Rows, best: Rows, seconds: float
     ) -> None:
         self._space, self._rows, self._best, self._seconds = space, rows, best, seconds
-        self._impossible = sum(part.impossible for part in parts)
-        self._too_large = sum(part.too_large for part in parts)
+        self.impossible = sum(part.impossible for part in parts)
+        self.too_large = sum(part.too_large for part in parts)
 
     def title(self) -> str:
         space = self._space
         return f"{space.architecture.name or 'model'} on {space.run.gpus} x {space.system.name}"
 
+    def summary(self) -> str:
+        fitting = len(self._rows["money"])
+        return (
+            f"{self._space.size} combinations, {fitting + self.too_large} possible, "
+            f"{fitting} fit in memory; {figures.seconds(self._seconds)}; "
+            "predicted at level formula, not measured"
+        )
+
     def as_json(self) -> dict[str, Any]:
         return {
             "combinations": self._space.size,
-            "impossible": self._impossible,
-            "too_large": self._too_large,
+            "impossible": self.impossible,
+            "too_large": self.too_large,
             "fitting": len(self._rows["money"]),
             "seconds": self._seconds,
             "pareto": [
@@ -252,15 +260,8 @@ class _Answer:
         }
 
     def as_text(self) -> list[str]:
-        fitting, front = len(self._rows["money"]), len(self._best["money"])
-        possible = fitting + self._too_large
-        lines = [
-            self.title(),
-            (
-                f"{self._space.size} combinations, {possible} possible, {fitting} fit in memory; "
-                f"{figures.seconds(self._seconds)}; predicted at level formula, not measured"
-            ),
-        ]
+        front = len(self._best["money"])
+        lines = [self.title(), self.summary()]
         if not front:
             return [*lines, "", "No layout fits: more GPUs, recompute: full, or zero: 1 and up."]
         head, *rows = self.table(SHOWN_MAX)

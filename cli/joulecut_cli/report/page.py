@@ -9,6 +9,7 @@ from html import escape
 from typing import Any
 
 from joulecut_cli.figures import sentence
+from joulecut_cli.page import document, table
 from joulecut_cli.report.table import (
     SWITCH,
     UNKNOWN,
@@ -21,7 +22,7 @@ from joulecut_cli.report.table import (
     share,
     spread,
 )
-from joulecut_engine.chart import PAGE, figure, palette, style, svg
+from joulecut_engine.chart import PAGE, figure, style, svg
 
 Json = dict[str, Any]
 
@@ -34,33 +35,19 @@ WIDTH, HEIGHT, ROW = 880, 230, 30  # CSS pixels; a row of the savings chart is o
 NAME_LENGTH_MAX = 26
 DAY_S = 86_400.0
 STYLE = """
-body{margin:28px auto;max-width:940px;padding:0 20px;background:var(--paper);color:var(--ink);
-font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-h1{font-size:21px;font-weight:650;letter-spacing:-.01em;margin:0}
-h2{font-size:16px;font-weight:600;margin:0 0 4px}
-p{margin:2px 0;color:var(--muted)}p.note{font-size:12.5px}
-section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
-border-radius:12px;overflow-x:auto}
 .sums{display:flex;flex-wrap:wrap;gap:14px 34px}
 .sums b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em}
 .sums span{color:var(--muted);font-size:12.5px}
-.chart{display:block;width:100%;height:auto;margin-top:8px}
 .key{font-size:12.5px}.key i{display:inline-block;width:16px;height:4px;border-radius:2px;
 margin:0 6px 3px 0}.key i+i{margin-left:16px}
-table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
-th{font-weight:500;color:var(--muted);font-size:12px;text-align:right}
-td{text-align:right;border-top:1px solid var(--line);white-space:nowrap}
-th,td{padding:4px 0 4px 14px}th:first-child,td:first-child{text-align:left;padding-left:0}
-td.text,th.text{text-align:left;white-space:normal}
-@media print{body{background:#fff;margin:0}section{break-inside:avoid}}
+td{white-space:nowrap}td.text{white-space:normal}
 """
 
 
 def report_html(report: Json, source: str) -> str:
     """The whole report; `report` includes points."""
     title = "Energy saved by Joulecut"
-    body = [f"<h1>{title}</h1>", f"<p>{_period(report)}, by {escape(source)}</p>"]
+    body = [f"<p>{_period(report)}, by {escape(source)}</p>"]
     if not report["jobs"]:
         body.append(
             f"<section><p>Nothing was measured in this period: {escape(SWITCH)}.</p></section>"
@@ -82,7 +69,7 @@ def report_html(report: Json, source: str) -> str:
 def receipt_html(receipt: Json, source: str) -> str:
     """One job's receipt; `receipt` includes points."""
     title = f"Receipt of {receipt['job']}"
-    body = [f"<h1>{escape(title)}</h1>", f"<p>{_period(receipt)}, by {escape(source)}</p>"]
+    body = [f"<p>{_period(receipt)}, by {escape(source)}</p>"]
     job = receipt["report"]
     if job is None:
         body.append(
@@ -104,24 +91,14 @@ def receipt_html(receipt: Json, source: str) -> str:
     ]
     body.append(
         f"<section><h2>Changes of its clocks: {len(rows)}</h2>"
-        + _rows(("WHEN, UTC", "KIND", "PLAN", "GPUS", "WHAT AND WHY"), rows, texts={1, 3, 4})
+        + table(("WHEN, UTC", "KIND", "PLAN", "GPUS", "WHAT AND WHY"), rows, texts={1, 3, 4})
         + "</section>"
     )
     return _page(title, body)
 
 
 def _page(title: str, body: Sequence[str]) -> str:
-    return "\n".join(
-        [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{palette(SERIES)}{STYLE}</style></head><body>",
-            *body,
-            "</body></html>",
-            "",
-        ]
-    )
+    return document(title, body, rules=STYLE, series=SERIES)
 
 
 def _period(shown: Json) -> str:
@@ -191,21 +168,8 @@ def _table(report: Json) -> str:
          spread((one["wall"] or {}).get("saved_kwh")), spread((one["wall"] or {}).get("net_money")))
         for one in report["tenants"]
     ]  # fmt: skip
-    by_tenant = _rows(("TENANT", "JOBS", "KWH", "AT THE WALL", "NET"), tenants)
-    return f"<section><h2>Jobs</h2>{_rows(head, rows, texts={1})}{by_tenant}</section>"
-
-
-def _rows(
-    head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: "set[int] | None" = None
-) -> str:
-    def cells(tag: str, row: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag}{' class=text' if place in (texts or ()) else ''}>{escape(cell)}</{tag}>"
-            for place, cell in enumerate(row)
-        )
-
-    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
+    by_tenant = table(("TENANT", "JOBS", "KWH", "AT THE WALL", "NET"), tenants)
+    return f"<section><h2>Jobs</h2>{table(head, rows, texts={1})}{by_tenant}</section>"
 
 
 def _job(job: Json) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO
+from joulecut_cli.page import document, table
 from joulecut_cli.plot import require
 from joulecut_cli.selftest import judge
 from joulecut_cli.selftest.evidence import Evidence
@@ -19,13 +20,8 @@ from joulecut_wire.card_facts import CardFacts
 Json = dict[str, Any]
 MARKS = {judge.OK: "ok", judge.WRONG: "!!", judge.NOTE: " i", judge.UNANSWERED: " -"}
 PLOT_W, PLOT_H = 880, 260
-STYLE = """
-body{margin:0 auto;max-width:60rem;padding:1.5rem;background:var(--paper);color:var(--ink);
-font:15px/1.45 system-ui,sans-serif}section{background:var(--card);border:1px solid var(--line);
-border-radius:8px;padding:1rem;margin:1rem 0}table{border-collapse:collapse;width:100%}
-td,th{text-align:left;padding:.25rem .6rem .25rem 0;vertical-align:top;border-bottom:1px solid
-var(--line)}.wrong{color:var(--due);font-weight:600}.muted{color:var(--muted)}svg{width:100%}
-"""
+STYLE = ".wrong{color:var(--due);font-weight:600}td{vertical-align:top}"
+HEAD = ("ASSUMPTION", "VERDICT", "MEASURED", "ASSUMED", "WHAT FOLLOWS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +85,20 @@ def page(cards: Sequence[CardReport], *, simulated: bool) -> str:
     """Raises Unavailable without matplotlib."""
     require()
     basis = "Simulated: over the fake driver." if simulated else "Measured on this machine."
-    body = [f"<h1>joulecut selftest</h1><p class=muted>{basis} Nothing was uploaded.</p>"]
+    body = [f"<p>{basis} Nothing was uploaded.</p>"]
     for card in cards:
         first = card.seen.first
-        rows = "".join(_row(one) for one in card.findings)
+        rows = [(o.name, o.verdict, o.measured, o.assumed, o.follows) for o in card.findings]
+        plain = f"<td class=text>{judge.WRONG}</td>"
+        marked = plain.replace("text", '"text wrong"')
+        shown = table(HEAD, rows, range(1, len(HEAD))).replace(plain, marked)
         body.append(
             f"<section><h2>GPU {first.index}: {escape(card.seen.model)}</h2>"
-            f"<p class=muted>{escape(first.uuid)}, driver {escape(first.driver)}, VBIOS "
-            f"{escape(first.vbios)}</p><table><tr><th>ASSUMPTION<th>VERDICT<th>MEASURED<th>ASSUMED"
-            f"<th>WHAT FOLLOWS</tr>{rows}</table></section>"
+            f"<p>{escape(first.uuid)}, driver {escape(first.driver)}, VBIOS {escape(first.vbios)}"
+            f"</p>{shown}</section>"
         )
-        body += [f"<section><h3>{title}</h3>{drawn}</section>" for title, drawn in _plots(card)]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>joulecut selftest'
-        f"</title><style>{chart.palette()}{STYLE}</style></head><body>{''.join(body)}</body></html>\n"
-    )
-
-
-def _row(one: judge.Finding) -> str:
-    kind = " class=wrong" if one.verdict == judge.WRONG else ""
-    cells = (one.measured, one.assumed, one.follows)
-    tail = "".join(f"<td>{escape(text)}" for text in cells)
-    return f"<tr><td>{escape(one.name)}<td{kind}>{one.verdict}{tail}</tr>"
+        body += [f"<section><h2>{title}</h2>{drawn}</section>" for title, drawn in _plots(card)]
+    return document("joulecut selftest", body, rules=STYLE)
 
 
 def _plots(card: CardReport) -> Iterator[tuple[str, str]]:

@@ -19,6 +19,7 @@ OVER_BUDGET_RATIO = 0.005  # above the tolerated slowdown: half a percent is noi
 # Of a full window. A plan for a straggler that recovered goes within fewer iterations, and the
 # breaker trips within half as many.
 JUDGED_ITERATIONS = 64
+MENDED = ("", "driver_reload", "persistence_lost")  # drift: none, or what the agent mends at once
 LISTED_MAX = 3  # names in one line
 
 
@@ -86,7 +87,7 @@ def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
     fixed: Counter[str] = Counter()
     for gpu in gpus:
         shown = gpu.snapshot
-        if shown is not None and (shown.drift or shown.backoff_s > 0.0):
+        if shown is not None and (shown.drift not in MENDED or shown.backoff_s > 0.0):
             drifting.append(gpu)
         if not gpu.description.controllable:
             fixed[gpu.description.reason or "no reason given"] += 1

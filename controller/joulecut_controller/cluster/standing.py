@@ -10,6 +10,7 @@ from typing import Literal
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.learn.advice import Advice
+from joulecut_controller.trust.default_windows import Account
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
 
@@ -40,8 +41,7 @@ class Standing:
     predicted_saved_ratio: float | None
     saved_now_ratio: float | None
     saved_ratio: Interval | None
-    saved_measured_j: float | None
-    saved_predicted_j: float
+    account: Account
     straggler: bool  # a slower sibling pipeline decides the iteration time
 
 
@@ -69,8 +69,7 @@ def standing(job: JobBoard) -> Standing:
         predicted_saved_ratio=predicted_saved_ratio(job),
         saved_now_ratio=saved,
         saved_ratio=job.holdout.saving.saved_ratio if job.holdout and job.holdout.saving else None,
-        saved_measured_j=job.saved_measured_j,
-        saved_predicted_j=job.saved_predicted_j,
+        account=job.account,
         straggler=view.measured.peer_iteration_time_s is not None,
     )
 

@@ -8,6 +8,7 @@ from joulecut_controller.board import Board
 from joulecut_controller.cluster.needs import Need, needs
 from joulecut_controller.cluster.standing import Standing, State, standing
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.trust.default_windows import Account
 from joulecut_controller.view import BUDGET_JOB
 
 # As a person asks: what is controlled, what could be, what is on its way, what is not.
@@ -59,8 +60,7 @@ class Cluster:
     nodes_lost: int
     states: Mapping[State, int]
     standings: tuple[Standing, ...]
-    saved_measured_j: float | None  # since this controller began, of jobs where it is known
-    saved_predicted_j: float
+    account: Account  # of all jobs; measured and promised of those where they are known
 
     def count(self, severity: str) -> int:
         """How many needs of that severity there are."""
@@ -73,7 +73,6 @@ def cluster_of(board: Board) -> Cluster:
     found = needs(board, standings)
     counted = Counter(one.state for one in standings)
     lost = sum(not node.connected for node in board.view.nodes)
-    measured_j = [job.saved_measured_j for job in board.jobs if job.saved_measured_j is not None]
     return Cluster(
         headline=headline(board, found, standings),
         needs=found,
@@ -83,9 +82,17 @@ def cluster_of(board: Board) -> Cluster:
         nodes_lost=lost,
         states={state: counted[state] for state in STATES if counted[state]},
         standings=standings,
-        saved_measured_j=sum(measured_j) if measured_j else None,
-        saved_predicted_j=sum(job.saved_predicted_j for job in board.jobs),
+        account=_together([job.account for job in board.jobs]),
     )
+
+
+def _together(accounts: Sequence[Account]) -> Account:
+    predicted_j = sum(one.predicted_j for one in accounts)
+    measured_j = [one.measured_j for one in accounts if one.measured_j is not None]
+    promised_j = [one.promised_j for one in accounts if one.promised_j is not None]
+    if not measured_j:
+        return Account(predicted_j)
+    return Account(predicted_j, sum(measured_j), sum(promised_j))
 
 
 def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing]) -> str:

@@ -80,8 +80,8 @@ class BoardCollector(Collector):
         most: dict[tuple[str, str], float] = {}
         for job in jobs:
             for basis, saved_j in (
-                ("predicted", job.saved_predicted_j),
-                ("measured", job.saved_measured_j),
+                ("predicted", job.account.predicted_j),
+                ("measured", job.account.measured_j),
             ):
                 if saved_j is None:
                     continue

@@ -17,9 +17,9 @@ BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a gu
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
 BASELINE_LONG_MIN, BASELINE_LONG_S = 8, 60.0
 BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 %
-# Of iterations that vary more, so many times as many: from then on windows at default clocks bring
-# the rest, and a plan within a ratio of the baseline does not depend on its level.
-BASELINE_NOISY_TIMES = 2
+# Of iterations that vary more, twice as many: from then on windows at default clocks bring the
+# rest, and a plan within a ratio of the baseline does not depend on its level.
+BASELINE_NOISY_ITERATIONS = 60
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
@@ -129,7 +129,7 @@ def mature(window: Window) -> bool:
         return False
     return (
         window.stderr_ratio <= BASELINE_STDERR_RATIO_MAX
-        or window.iterations >= BASELINE_NOISY_TIMES * BASELINE_ITERATIONS_MIN
+        or window.iterations >= BASELINE_NOISY_ITERATIONS
     )
 
 
@@ -137,6 +137,15 @@ def iterations_needed(iteration_s: float) -> int:
     """The least number of iterations of a baseline."""
     lasting = math.ceil(BASELINE_LONG_S / iteration_s) if iteration_s > 0.0 else ITERATIONS_KEPT
     return min(BASELINE_ITERATIONS_MIN, max(BASELINE_LONG_MIN, lasting))
+
+
+def progress(iterations: int, current: Window | None) -> str:
+    """How far a first baseline is, of `iterations` like those of `current`."""
+    needed = iterations_needed(current.time_mean_s if current else 0.0)
+    if current is None or iterations < needed:
+        return f"{iterations} of {needed} iterations"
+    known = f"the mean is known to ±{replace(current, iterations=iterations).stderr_ratio:.2%}"
+    return f"{iterations} of {BASELINE_NOISY_ITERATIONS} iterations: not steady yet, {known}"
 
 
 def differs(seen: Window, known: Window) -> bool:

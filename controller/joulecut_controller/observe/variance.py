@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
+DEVIATIONS_MIN = 16  # of all GPUs: a standard deviation is then known to a sixth
+ITERATIONS_MIN = 4  # of a GPU whose deviations count
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ def ratios(scatters: Iterable[OperationVariance]) -> tuple[float, float] | None:
     """Relative standard deviations of an operation, and of a GPU for a whole iteration, over
     all the GPUs given; None while too little was seen."""
     known = [one for one in scatters if one.known]
-    if not known:
+    if sum(one.iterations - 1 for one in known) < DEVIATIONS_MIN:
         return None
     operation = gpu = 0.0
     for one in known:

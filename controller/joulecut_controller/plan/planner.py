@@ -176,8 +176,6 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
 def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     """Everything that forbids a plan before anything is computed."""
     job, policy = inputs.job, inputs.job.policy
-    counted, needed = inputs.baseline_progress
-    progress = f"{counted} of {needed} iterations" if counted < needed else "not steady yet"
     stale, phase = _stale(inputs), job.measured.phase
     found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
@@ -206,7 +204,7 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
         (
             job.measured.baseline is None,
             "baseline",
-            f"measuring the baseline ({job.measured.external_lock or progress})",
+            f"measuring the baseline ({job.measured.external_lock or inputs.baseline_progress})",
         ),
     )
     own = (Veto(kind, text) for applies, kind, text in found if applies)

@@ -32,7 +32,7 @@ class PlanningInput:
     job: JobState
     mode: Mode
     silent: bool
-    baseline_progress: tuple[int, int]  # iterations counted, and needed at least
+    baseline_progress: str  # "12 of 30 iterations"
     running: Mapping[str, int]
     measured_applied: bool
     stale_s: float

@@ -9,74 +9,57 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
+from joulecut_controller.answer import (
+    CLOCK,
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Answer,
+    Key,
+    component,
+    listed,
+    maybe,
+    number,
+)
 from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
-
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The whole plan; per-operation lists of the solution are summed up by clock.
-
-    A number that is not finite becomes None, which reads as "not known".
-    """
-    return {
-        "job": plan.job,
-        "generation": plan.generation,
-        "parent": plan.parent,
-        "mode": plan.mode,
-        "granularity": plan.granularity,
-        "granularity_asked": plan.granularity_asked,
-        "granularity_why": plan.granularity_why,
-        "shortest_step_s": _finite(plan.shortest_step_s),
-        "changes_nothing": plan.changes_nothing,
-        "reason": plan.reason,
-        "refused": plan.refused,
-        "made_at_unix_s": _finite(plan.made_at_unix_s),
-        "deadline_s": _finite(plan.deadline_s),
-        "actions": [
-            {
-                "uuid": action.uuid,
-                "stage": action.stage,
-                "verb": action.verb,
-                "clock_mhz": action.clock_mhz,
-                "reason": action.reason,
-            }
-            | _steps(action)
-            for action in plan.actions
-        ],
-        "clock_reasons": [_known(asdict(one)) for one in plan.clock_reasons],
-        "forecast": plan.forecast and _forecast(plan.forecast),
-        "solution": plan.solution and _solution(plan.solution),
-    }
+MODE = component("Mode")
 
 
-def stored_json(plan: Plan) -> dict[str, Any]:
-    """`plan_json`, and what the next leader needs to go on with the plan."""
-    again = plan.resumption
-    return plan_json(plan) | ({"resumption": _resumption(again)} if again else {})
+def _known(value: Any) -> Any:
+    """Plain values all the way down, without numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _known(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return [_known(one) for one in value]
+    return number(value) if isinstance(value, float) else value
 
 
-def _steps(action: Action) -> dict[str, Any]:
+def _action(action: Action) -> dict[str, Any]:
     """The clocks of an iteration, by seconds from its start; of those on marks only how many, since
     the solution has them; nothing where there is one clock."""
     if action.marks:
-        return {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
+        marked = {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
+        return _ACTION.json(action) | marked
     if not action.steps:
-        return {}
-    return {
-        "steps": [
-            {"offset_s": _finite(step.offset_s), "clock_mhz": step.clock_max_mhz}
-            for step in action.steps
-        ]
-    }
+        return _ACTION.json(action)
+    steps = [
+        {"offset_s": number(step.offset_s), "clock_mhz": step.clock_max_mhz}
+        for step in action.steps
+    ]
+    return _ACTION.json(action) | {"steps": steps}
 
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
     made: dict[str, Any] = _known(asdict(forecast))
     del made["saved_by_granularity"], made["work"]
     return made | {
-        "saved_ratio": _finite(forecast.saved_ratio) if forecast.baseline_energy_j else None,
-        "slowdown_ratio": _finite(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
+        "saved_ratio": number(forecast.saved_ratio) if forecast.baseline_energy_j else None,
+        "slowdown_ratio": number(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
         "saved_ratio_by_granularity": _known(dict(forecast.saved_by_granularity)),
     }
 
@@ -86,7 +69,7 @@ def _resumption(resumption: Resumption) -> dict[str, Any]:
         "rests_on": resumption.rests_on,
         "clocks_by_stage": resumption.clocks,
         "changes_per_iteration": resumption.limits.per_iteration,
-        "min_dwell_s": _finite(resumption.limits.min_dwell_s),
+        "min_dwell_s": number(resumption.limits.min_dwell_s),
     }
 
 
@@ -96,34 +79,67 @@ def _solution(solution: Solution) -> dict[str, Any]:
         at[option.clock_mhz].append(option)
     return {
         "granularity": solution.granularity,
-        "iteration_time_s": _finite(solution.iteration_time_s),
-        "energy_j": _finite(solution.energy_j),
-        "lower_bound_j": _finite(solution.lower_bound_j),
+        "iteration_time_s": number(solution.iteration_time_s),
+        "energy_j": number(solution.energy_j),
+        "lower_bound_j": number(solution.lower_bound_j),
         "bound_granularity": solution.bound_granularity,
-        "gap": _finite(solution.gap) if solution.lower_bound_j else None,
-        "solve_seconds": _finite(solution.solve_seconds),
+        "gap": number(solution.gap) if solution.lower_bound_j else None,
+        "solve_seconds": number(solution.solve_seconds),
         "changes_per_iteration": solution.limits.per_iteration if solution.limits else None,
-        "min_dwell_s": _finite(solution.limits.min_dwell_s) if solution.limits else None,
+        "min_dwell_s": number(solution.limits.min_dwell_s) if solution.limits else None,
         "operations_by_clock": [
             {
                 "clock_mhz": clock_mhz,
                 "operations": len(options),
-                "time_s": _finite(math.fsum(option.time_s for option in options)),
-                "energy_j": _finite(math.fsum(option.energy_j for option in options)),
+                "time_s": number(math.fsum(option.time_s for option in options)),
+                "energy_j": number(math.fsum(option.energy_j for option in options)),
             }
             for clock_mhz, options in sorted(at.items())
         ],
     }
 
 
-def _known(value: Any) -> Any:
-    """Plain values all the way down, without numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: _known(one) for key, one in value.items()}
-    if isinstance(value, tuple):
-        return [_known(one) for one in value]
-    return _finite(value) if isinstance(value, float) else value
+_ACTION = Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)
+# What one clock step costs an iteration of the whole job, predicted.
+_STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
+_REASON = Answer(
+    stage=COUNT,
+    pipelines=listed(COUNT),
+    offset_s=NUMBER,
+    clock_mhz=CLOCK,
+    slack_s=NUMBER,
+    lower=_STEP,
+    higher=_STEP,
+    binds=TEXT,
+    text=TEXT,
+)
+# Per-operation lists of the solution are summed up by clock.
+PLAN = Answer(
+    "Plan",
+    job=TEXT,
+    generation=COUNT,
+    parent=COUNT,
+    mode=MODE,
+    granularity=TEXT,
+    granularity_asked=TEXT,
+    granularity_why=TEXT,
+    shortest_step_s=NUMBER,
+    changes_nothing=FLAG,
+    reason=TEXT,
+    refused=TEXT,
+    made_at_unix_s=NUMBER,
+    deadline_s=NUMBER,
+    actions=listed(Key(_ACTION.schema, _action)),
+    clock_reasons=listed(_REASON),
+    forecast=maybe(Key(OBJECT.schema, _forecast)),
+    solution=maybe(Key(OBJECT.schema, _solution)),
+)
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+plan_json = PLAN.json
+
+
+def stored_json(plan: Plan) -> dict[str, Any]:
+    """The plan, and what the next leader needs to go on with it."""
+    again = plan.resumption
+    return plan_json(plan) | ({"resumption": _resumption(again)} if again else {})

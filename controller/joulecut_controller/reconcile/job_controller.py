@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from joulecut_controller.board import FrontierPoint, JobBoard
-from joulecut_controller.observe.baseline import Recalled, iterations_needed
+from joulecut_controller.observe.baseline import Recalled, progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
@@ -277,7 +277,6 @@ class JobController:
         if self._earlier is not None:
             running = dict(locks)
         measured = observation.job.measured
-        usual_s = measured.current.time_mean_s if measured.current else 0.0
         plan = self.applied or self.rollout.decision
         prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
         return PlanningInput(
@@ -285,7 +284,7 @@ class JobController:
             job=observation.job,
             mode=self.policy.mode,
             silent=observation.job.placement.silent,
-            baseline_progress=(measured.current_iterations, iterations_needed(usual_s)),
+            baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._context.stale_s,

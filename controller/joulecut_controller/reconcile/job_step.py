@@ -269,17 +269,14 @@ class JobSteps:
         observation = picture.observation
         frontier = services.frontier(job.rollout.state, observation)
         shown = job.board(observation, frontier, picture.view.gpus)
-        windows, account = services.default_windows, services.default_windows.account(name)
+        windows = services.default_windows
         shown = replace(
             shown,
             holds=services.holds.of(name),
             trips=services.holds.trips(name),
             holdout=windows.holdouts(name, self.context.unix_s()),
             default_time=windows.time(name),
-            saved_predicted_j=account.predicted_j,
-            saved_measured_j=account.measured_j,
-            saved_known_ratio=account.known_ratio,
-            slowdown=account.slowdown,
+            account=windows.account(name),
             vetoes=self._vetoes(picture.inputs),
             learnt=learned or Learnt(services.first_savings.sentence(name)),
         )

@@ -252,7 +252,7 @@ class OnlineProfiler:
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
             return Decision("keep", "probing", words, state, advice=advice)
-        counted, wanted = inputs.baseline_progress[0], facts.window_iterations
+        counted, wanted = inputs.job.measured.current_iterations, facts.window_iterations
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
             return Decision("keep", "probing", words, state, advice=advice)

@@ -325,6 +325,7 @@ def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
         now.job.measured,
         baseline=before.baseline,
         current=before.current,
+        current_iterations=before.current_iterations,
         peer_iteration_time_s=before.peer_iteration_time_s,
     )
     return replace(

@@ -6,18 +6,18 @@ field is checked; the first fault names its place.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from joulecut_controller.sources import csv_file
 from joulecut_engine.graph import Circular, Graph, graph_of
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Kind, Operation
-from joulecut_wire import document
+from joulecut_wire import document, section
+from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
-
-KEYS = ("id", "stage", "kind", "after", "microbatch", "chunk", "row", "time_s", "energy_j")
-REQUIRED = ("id", "stage", "kind")
+from joulecut_wire.quantity import Fault, choice, name, number, shown, whole
+from joulecut_wire.section import key
 
 FILE_BYTES_MAX = 16 << 20  # 65,536 operations with long ids
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB
@@ -26,7 +26,11 @@ COUNT_MAX = 65_535  # of microbatches and chunks: no more than operations
 TIME_S = (1e-9, 1e6)  # as in a profile: values outside have another unit
 ENERGY_J = (0.0, 1e12)  # a send may cost nothing on top
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,63}", re.ASCII)
+_TEXTS = ("id", "kind", "after")
+_ID = name(
+    r"[A-Za-z0-9][A-Za-z0-9._:/-]*", 64,
+    "up to 64 letters, digits and . _ : / - after a letter or digit",
+)  # fmt: skip
 _WHOLE = re.compile(r"[0-9]{1,6}", re.ASCII)
 _NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 
@@ -48,16 +52,41 @@ class GraphFile:
     costs: tuple[Cost, ...]
 
 
+def _id(value: object) -> str:
+    """A word; YAML reads some as whole numbers."""
+    given = str(value) if type(value) is int else value
+    return _ID(given)
+
+
+def _ids(value: object) -> tuple[str, ...]:
+    given = value.split() if isinstance(value, str) else value
+    if not isinstance(given, list):
+        raise Fault(f"{shown(value)} is not a list", "a list of ids")
+    return tuple(map(_id, given))
+
+
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One operation as written; `where` is its place, `fields` hold text only."""
+    """One operation as written, and its place."""
 
-    where: str
-    fields: dict[str, str]
-    after: tuple[str, ...]
+    id: str = key(_id)
+    stage: int = key(whole(0, STAGE_MAX))
+    kind: Kind = key(choice(*KINDS_ALL))
+    after: tuple[str, ...] = key(_ids, ())
+    microbatch: int = key(whole(0, COUNT_MAX), 0)
+    chunk: int = key(whole(0, COUNT_MAX), 0)
+    row: int | None = key(whole(0, STAGE_MAX), None)
+    time_s: float | None = key(number(*TIME_S, unit="seconds"), None)
+    energy_j: float | None = key(number(*ENERGY_J, unit="joules"), None)
+    document: Document = field(default_factory=lambda: Document("", None, {}))
+    path: KeyPath = ()
 
     def bad(self, key: str, what: str, allowed: str) -> BadInput:
-        return BadInput(f"{self.where}: {key}", what, allowed)
+        return self.document.bad((*self.path, key), what, allowed)
+
+
+KEYS = tuple(section.section_of(_Entry).keys)
+REQUIRED = ("id", "stage", "kind")
 
 
 def read(path: Path) -> GraphFile:
@@ -76,11 +105,12 @@ def read(path: Path) -> GraphFile:
     for entry in entries:
         operation = _operation(entry)
         if operation.name in index:
-            first = entries[index[operation.name]].where
+            before = entries[index[operation.name]]
+            first = before.document.where(before.path)
             raise entry.bad("id", f"{operation.name} again, first in {first}", "one of each")
         index[operation.name] = len(operations)
         operations.append(operation)
-        costs[operation.name] = _cost(entry, operation)
+        costs[operation.name] = _cost(entry)
     edges = _edges(entries, operations, index)
     stages = _stages(path, operations)
     _connected(path, operations, edges)
@@ -93,37 +123,29 @@ def read(path: Path) -> GraphFile:
 
 
 def _operation(entry: _Entry) -> Operation:
-    name, kind = entry.fields["id"], entry.fields["kind"]
-    if not _ID.fullmatch(name):
-        allowed = "up to 64 letters, digits and . _ : / - after a letter or digit"
-        raise entry.bad("id", f"{csv_file.shown(name)} does not fit", allowed)
-    if kind not in KINDS_ALL:
-        raise entry.bad("kind", f"{csv_file.shown(kind)} is not a kind", ", ".join(KINDS_ALL))
     return Operation(
-        stage=_whole(entry, "stage", STAGE_MAX),
-        microbatch=_whole(entry, "microbatch", COUNT_MAX),
-        kind=kind,
-        chunk=_whole(entry, "chunk", COUNT_MAX),
-        name=name,
+        stage=entry.stage,
+        microbatch=entry.microbatch,
+        kind=entry.kind,
+        chunk=entry.chunk,
+        name=entry.id,
     )
 
 
-def _cost(entry: _Entry, operation: Operation) -> Cost:
-    fields = entry.fields
-    row = _whole(entry, "row", STAGE_MAX) if "row" in fields else operation.stage
-    given = [key for key in ("time_s", "energy_j") if key in fields]
-    if not given:
-        if operation.kind in SENDS:
-            raise entry.bad("time_s", f"missing for a {operation.kind}", "time_s and energy_j")
-        return Cost(row, operation.kind)
-    if len(given) == 1:
-        raise entry.bad(given[0], "given alone", "time_s and energy_j together, or neither")
-    if "row" in fields:
+def _cost(entry: _Entry) -> Cost:
+    time_s, energy_j, kind = entry.time_s, entry.energy_j, entry.kind
+    if time_s is None or energy_j is None:
+        if time_s is not None or energy_j is not None:
+            given = "energy_j" if time_s is None else "time_s"
+            raise entry.bad(given, "given alone", "time_s and energy_j together, or neither")
+        if kind in SENDS:
+            raise entry.bad("time_s", f"missing for a {kind}", "time_s and energy_j")
+        return Cost(entry.stage if entry.row is None else entry.row, kind)
+    if entry.row is not None:
         raise entry.bad("row", "contradicts time_s", "a row of the profile or a fixed cost")
-    time_s, energy_j = _number(entry, "time_s", TIME_S), _number(entry, "energy_j", ENERGY_J)
-    if not energy_j and operation.kind not in SENDS:
+    if not energy_j and kind not in SENDS:
         raise entry.bad("energy_j", "0 for an operation that runs on a GPU", "joules above 0")
-    return Cost(row, operation.kind, ClockOption(ANY_CLOCK_MHZ, time_s, energy_j))
+    return Cost(entry.stage, kind, ClockOption(ANY_CLOCK_MHZ, time_s, energy_j))
 
 
 def _edges(
@@ -132,16 +154,14 @@ def _edges(
     edges: set[tuple[int, int]] = set()
     last: dict[int, int] = {}
     for i, (entry, operation) in enumerate(zip(entries, operations, strict=True)):
-        for name in entry.after:
-            if name not in index:
-                raise entry.bad(
-                    "after", f"{csv_file.shown(name)} is not an operation", "ids of this file"
-                )
-            if index[name] == i:
-                raise entry.bad("after", f"{name} waits for itself", "other operations")
-            if (index[name], i) in edges and entry.after.count(name) > 1:
-                raise entry.bad("after", f"{name} twice", "each once")
-            edges.add((index[name], i))
+        for other in entry.after:
+            if other not in index:
+                raise entry.bad("after", f"{shown(other)} is not an operation", "ids of this file")
+            if index[other] == i:
+                raise entry.bad("after", f"{other} waits for itself", "other operations")
+            if (index[other], i) in edges and entry.after.count(other) > 1:
+                raise entry.bad("after", f"{other} twice", "each once")
+            edges.add((index[other], i))
         if operation.kind not in SENDS:
             if operation.stage in last:
                 edges.add((last[operation.stage], i))
@@ -182,25 +202,10 @@ def _connected(path: Path, operations: list[Operation], edges: set[tuple[int, in
 
 def _from_yaml(path: Path) -> Iterator[_Entry]:
     loaded = document.load(path)
-    data = loaded.data
-    if not isinstance(data, dict) or set(data) != {"operations"}:
-        raise loaded.bad((), "not a graph", "the key operations, and nothing else")
-    if not isinstance(data["operations"], list):
-        raise loaded.bad(("operations",), "not a list", "one mapping per operation")
-    for number, item in enumerate(data["operations"]):
-        place = ("operations", number)
-        if not isinstance(item, dict):
-            raise loaded.bad(place, "not a mapping", ", ".join(KEYS))
-        for key in item:
-            if key not in KEYS:
-                raise loaded.bad((*place, key), "unknown key", ", ".join(KEYS))
-        after = item.get("after", [])
-        if isinstance(after, str):
-            after = after.split()
-        if not isinstance(after, list):
-            raise loaded.bad((*place, "after"), "not a list", "a list of ids")
-        fields = {key: str(value) for key, value in item.items() if key != "after"}
-        yield _complete(loaded.where(place), fields, tuple(map(str, after)))
+    listed = section.flat(dict, required=True, operations=section.Listed(_Entry))
+    entries = section.read(loaded, listed, loaded.data)["operations"]
+    for place, entry in enumerate(entries):
+        yield replace(entry, document=loaded, path=("operations", place))
 
 
 def _from_csv(path: Path) -> Iterator[_Entry]:
@@ -213,33 +218,15 @@ def _from_csv(path: Path) -> Iterator[_Entry]:
             columns = csv_file.header(where, fields, KEYS, REQUIRED)
             continue
         csv_file.check_width(where, fields, columns)
-        given = {k: v for k, v in zip(columns, fields, strict=True) if v}
-        after = tuple(given.pop("after", "").split())
-        yield _complete(where, given, after)
+        given = {k: _value(k, v) for k, v in zip(columns, fields, strict=True) if v}
+        row = Document(where, given, {})
+        yield replace(section.read(row, _Entry, given), document=row)
 
 
-def _complete(where: str, fields: dict[str, str], after: tuple[str, ...]) -> _Entry:
-    for key in REQUIRED:
-        if key not in fields:
-            raise BadInput(where, f"{key} is missing", ", ".join(REQUIRED))
-    return _Entry(where, fields, after)
-
-
-def _whole(entry: _Entry, key: str, high: int) -> int:
-    field = entry.fields.get(key, "0")
-    if not _WHOLE.fullmatch(field):
-        raise entry.bad(key, f"{csv_file.shown(field)} is not a whole number", f"from 0 to {high}")
-    if int(field) > high:
-        raise entry.bad(key, f"{csv_file.shown(field)} is out of range", f"from 0 to {high}")
-    return int(field)
-
-
-def _number(entry: _Entry, key: str, span: tuple[float, float]) -> float:
-    field, (low, high) = entry.fields[key], span
-    unit = "seconds" if key.endswith("_s") else "joules"
-    allowed = f"{unit} from {low:g} to {high:g}"
-    if not _NUMBER.fullmatch(field):
-        raise entry.bad(key, f"{csv_file.shown(field)} is not a number from 0 up", allowed)
-    if not low <= float(field) <= high:
-        raise entry.bad(key, f"{csv_file.shown(field)} is out of range", allowed)
-    return float(field)
+def _value(key: str, cell: str) -> object:
+    """A cell as YAML would read it."""
+    if key in _TEXTS:
+        return cell
+    if _WHOLE.fullmatch(cell):
+        return int(cell)
+    return float(cell) if _NUMBER.fullmatch(cell) else cell

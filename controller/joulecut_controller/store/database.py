@@ -6,11 +6,11 @@ the transaction that adds a row prunes the oldest, so that no uptime fills a dis
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, Row, Select, Table, select
+from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, select
 
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import stored_json
@@ -152,12 +152,12 @@ class DatabaseStore:
         with self._transactions.writing() as connection:
             written = connection.execute(
                 EVENTS.insert().values(
-                    at_unix_s=event.at_unix_s,
-                    kind=event.kind,
-                    job=_text(event.job),
-                    generation=event.generation,
-                    text=_text(event.text[:TEXT_MAX]),
-                    detail=_text(detail),
+                    **asdict(event)
+                    | {
+                        "job": _text(event.job),
+                        "text": _text(event.text[:TEXT_MAX]),
+                        "detail": _text(detail),
+                    }
                 )
             )
             assert written.inserted_primary_key is not None
@@ -172,7 +172,7 @@ class DatabaseStore:
             wanted = wanted.where(EVENTS.c.job == job)
         with self._transactions.reading() as connection:
             rows = connection.execute(wanted).all()
-        return tuple(_event(row) for row in rows)
+        return tuple(Event(*row[1:]) for row in rows)  # its columns after the id
 
     def keep_plan(self, plan: Plan) -> None:
         content = json.dumps(stored_json(plan), allow_nan=False, separators=(",", ":"))
@@ -264,13 +264,7 @@ class DatabaseStore:
 
     def keep_profile(self, about: StoredProfile, content: str) -> None:
         with self._transactions.writing() as connection:
-            row = {
-                "name": about.name,
-                "digest": about.digest,
-                "bytes": about.bytes,
-                "at_unix_s": about.at_unix_s,
-                "content": content,
-            }
+            row = asdict(about) | {"content": content}
             _replace(connection, PROFILES.c.name == about.name, PROFILES, row)
 
     def profiles(self) -> tuple[StoredProfile, ...]:
@@ -317,17 +311,6 @@ class DatabaseStore:
             else:
                 connection.execute(COUNTERS.insert().values(name=name, value=number))
         return number
-
-
-def _event(row: Row[Any]) -> Event:
-    return Event(
-        at_unix_s=row.at_unix_s,
-        kind=row.kind,
-        job=row.job,
-        generation=row.generation,
-        text=row.text,
-        detail=row.detail,
-    )
 
 
 def _text(words: str) -> str:

@@ -103,12 +103,17 @@ class DefaultTime:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What default windows show of a job: joules saved since this controller began, the share of
-    the time under plans for which they are measured, and the slowdown of the clocks in force.
+    """What default windows show of a job: joules saved since this controller began, and the
+    slowdown of the clocks in force against adjacent default windows.
+
+    `predicted_j` is promised for all time under plans. `measured_j` are those of windows beside
+    default windows, `promised_j` what plans promised of the same windows, and `known_ratio` their
+    share of the time under plans; None where nothing was paired.
     """
 
     predicted_j: float = 0.0
     measured_j: float | None = None
+    promised_j: float | None = None
     known_ratio: float | None = None
     slowdown: Interval | None = None
 
@@ -136,8 +141,8 @@ class _Job:
     text: str = ""
     slowdown: Interval | None = None
     judged: TimedWindow | None = None  # the open window that `slowdown` is of
-    reckoned: TimedWindow | None = None  # the same of `paired`: joules, and share of the time
-    paired: tuple[float, float] | None = None
+    reckoned: TimedWindow | None = None  # the same of `paired`
+    paired: tuple[float, float, float] | None = None
 
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
@@ -242,8 +247,9 @@ class DefaultWindows:
         if opened is None or opened is not job.reckoned:
             job.reckoned, job.paired = opened, job.saved.measured(opened)
         shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
-        measured_j, known_ratio = shown or (None, None)
-        return Account(job.saved.predicted_j, measured_j, known_ratio, job.slowdown)
+        measured_j, promised_j, known_ratio = shown or (None, None, None)
+        predicted_j = job.saved.predicted_j
+        return Account(predicted_j, measured_j, promised_j, known_ratio, job.slowdown)
 
     def slowdown(self, name: str) -> Interval | None:
         """Of the newest plan's clocks, against the default windows beside them."""
@@ -264,7 +270,8 @@ class DefaultWindows:
         job.enforced, job.gpus = seen.enforced and seen.iteration_s is not None, len(seen.locks)
         if seen.lowered:
             job.lowered_s = seen.now_s
-            job.saved.controlled_s += passed_s
+            # Waiting for a straggler has no default window beside it, and counts nowhere.
+            job.saved.controlled_s += 0.0 if seen.straggling else passed_s
         if not job.enforced or seen.iteration_s is None:
             return
         most_s = SHORT_SAVED * self._expected_s(seen)

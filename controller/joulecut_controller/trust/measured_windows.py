@@ -80,6 +80,7 @@ class TimedWindow:
     mark: Mark
     means: WindowMeans
     clocks: Mapping[str, int]
+    plan: PlanInForce | None = None  # of the newest plan
 
     @property
     def middle_s(self) -> float:
@@ -180,14 +181,16 @@ class MeasuredWindows:
         means = self._open.figures()
         if not isinstance(means, WindowMeans):
             return None
-        return TimedWindow(self._mark, means, self._clocks)
+        return TimedWindow(self._mark, means, self._clocks, self._plan)
 
     def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> TimedWindow | None:
         mark, measurement = self._mark, self._open
         assert mark is not None
         assert measurement is not None
         means = measurement.figures()
-        made = TimedWindow(mark, means, self._clocks) if isinstance(means, WindowMeans) else None
+        made = None
+        if isinstance(means, WindowMeans):
+            made = TimedWindow(mark, means, self._clocks, self._plan)
         if counts:
             early = seen.now_s < mark.ends_s
             outcome = interrupted or ("stopped" if early else self._kept(seen, measurement, means))

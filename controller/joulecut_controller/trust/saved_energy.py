@@ -44,23 +44,24 @@ class _Credit:
     span_s: float
     work: float
     energy_per_work_j: float
+    predicted_j: float
 
 
 class SavedEnergy:
-    """Of one job. `predicted_j` comes from plans' forecasts, `controlled_s` is the time under
-    plans.
+    """Of one job. `predicted_j` is what plans' forecasts promise for all time under plans,
+    `controlled_s` that time.
     """
 
     def __init__(self) -> None:
         self.predicted_j = self.controlled_s = 0.0
         self._references: OrderedDict[Key, deque[Point]] = OrderedDict()  # the newest last
         self._credits: deque[_Credit] = deque()
-        self._settled = (0.0, 0.0)  # joules and seconds that no default window to come changes
+        # Joules saved, joules predicted and seconds that no default window to come changes.
+        self._settled = (0.0, 0.0, 0.0)
 
     def promise(self, plan: PlanInForce, iterations: int) -> None:
         """What a plan's forecast says of iterations under it."""
-        if plan.default_energy_j is not None and plan.energy_j is not None:
-            self.predicted_j += iterations * (plan.default_energy_j - plan.energy_j)
+        self.predicted_j += iterations * plan.saved_j
 
     def see(self, window: TimedWindow) -> None:
         """A window that ended."""
@@ -79,22 +80,23 @@ class SavedEnergy:
                 self._credits = deque(one for one in self._credits if one.key != oldest)
                 del self._references[oldest]
 
-    def measured(self, opened: TimedWindow | None = None) -> tuple[float, float] | None:
-        """Joules saved, signed, and the share of the time under plans for which they are measured;
-        None where nothing was paired. `opened` is the window that is open.
+    def measured(self, opened: TimedWindow | None = None) -> tuple[float, float, float] | None:
+        """Joules saved, signed, what plans promised of the same windows, and their share of the
+        time under plans; None where nothing was paired. `opened` is the window that is open.
         """
         begun = _credits(opened) if opened and opened.mark.arm == "plan" else []
-        saved_j, known_s = self._totals([*self._credits, *begun])
-        saved_j, known_s = saved_j + self._settled[0], known_s + self._settled[1]
+        new = self._totals([*self._credits, *begun])
+        saved_j, predicted_j, known_s = map(sum, zip(new, self._settled, strict=True))
         if not known_s:
             return None
-        return saved_j, min(1.0, known_s / self.controlled_s) if self.controlled_s > 0.0 else 0.0
+        share = min(1.0, known_s / self.controlled_s) if self.controlled_s > 0.0 else 0.0
+        return saved_j, predicted_j, share
 
     def _settle(self, old: Sequence[_Credit]) -> None:
-        saved_j, known_s = self._totals(old)
-        self._settled = (self._settled[0] + saved_j, self._settled[1] + known_s)
+        saved_j, predicted_j, known_s = map(sum, zip(self._totals(old), self._settled, strict=True))
+        self._settled = (saved_j, predicted_j, known_s)
 
-    def _totals(self, given: Sequence[_Credit]) -> tuple[float, float]:
+    def _totals(self, given: Sequence[_Credit]) -> tuple[float, float, float]:
         """Of the windows whose phase has default windows that are precise enough."""
         levels = {key: Level(points) for key, points in self._references.items()}
         known = {k for k, level in levels.items() if level.newest.variance <= LEVEL_SD_MAX**2}
@@ -102,7 +104,8 @@ class SavedEnergy:
         saved_j = math.fsum(
             one.work * (math.exp(default.value) - one.energy_per_work_j) for one, default in paired
         )
-        return saved_j, math.fsum(one.span_s for one, _ in paired)
+        predicted_j = math.fsum(one.predicted_j for one, _ in paired)
+        return saved_j, predicted_j, math.fsum(one.span_s for one, _ in paired)
 
 
 def _key(window: TimedWindow) -> Key:
@@ -115,7 +118,8 @@ def _credits(window: TimedWindow) -> list[_Credit]:
     if means.energy_j is None:
         return []
     span_s, each_j = means.ended_s - means.begun_s, means.energy_j / means.work
-    return [_Credit(_key(window), window.middle_s, span_s, means.work_done, each_j)]
+    predicted_j = means.iterations * (window.plan.saved_j if window.plan else 0.0)
+    return [_Credit(_key(window), window.middle_s, span_s, means.work_done, each_j, predicted_j)]
 
 
 def energy_point(window: TimedWindow) -> Point:

@@ -22,6 +22,12 @@ class PlanInForce:
     default_time_s: float | None = None
     default_energy_j: float | None = None
 
+    @property
+    def saved_j(self) -> float:
+        """Of an iteration, predicted; 0 without a forecast."""
+        known = self.default_energy_j is not None and self.energy_j is not None
+        return self.default_energy_j - self.energy_j if known else 0.0  # type: ignore[operator]
+
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:

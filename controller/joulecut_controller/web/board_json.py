@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.cluster.summary import cluster_of
-from joulecut_controller.plan.plan import Plan
-from joulecut_controller.ports import Event
-from joulecut_controller.view import BUDGET_JOB, GpuView, View
-from joulecut_controller.web.answer import (
+from joulecut_controller.answer import (
     CLOCK,
     COUNT,
     FLAG,
@@ -25,13 +20,19 @@ from joulecut_controller.web.answer import (
     WORD,
     Answer,
     Get,
+    Json,
     Key,
     component,
     listed,
     maybe,
+    number,
 )
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.ports import Event
+from joulecut_controller.view import BUDGET_JOB, GpuView, View
 from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
-from joulecut_controller.web.responses import Json, number
 from joulecut_controller.web.summary_json import SUMMARY
 from joulecut_wire.messages import GpuSnapshot
 

@@ -4,28 +4,29 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from joulecut_controller.board import Board
-from joulecut_controller.cluster.history import Series
-from joulecut_controller.cluster.standing import Standing
-from joulecut_controller.cluster.summary import cluster_of
-from joulecut_controller.policy.policy import Cost
-from joulecut_controller.view import BUDGET_JOB
-from joulecut_controller.web.answer import (
+from joulecut_controller.answer import (
     COUNT,
     FLAG,
     NUMBER,
     TEXT,
     WORD,
     Answer,
+    Json,
     Key,
     component,
     listed,
     maybe,
+    number,
 )
+from joulecut_controller.board import Board
+from joulecut_controller.cluster.history import Series
+from joulecut_controller.cluster.standing import Standing
+from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.policy.policy import Cost
+from joulecut_controller.trust.record import INTERVAL
+from joulecut_controller.view import BUDGET_JOB
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, work_by_gpu
-from joulecut_controller.web.job_json import INTERVAL
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.responses import Json, number
 from joulecut_controller.web.summary_json import SUMMARY, summary_json
 
 EVENTS_LISTED_MAX = 12
@@ -114,8 +115,8 @@ STANDING = Answer(
     predicted_saved_ratio=NUMBER,
     saved_now_ratio=NUMBER,
     saved_ratio=maybe(INTERVAL),
-    saved_measured_j=NUMBER,
-    saved_predicted_j=NUMBER,
+    saved_measured_j=NUMBER.at("account.measured_j"),
+    saved_predicted_j=NUMBER.at("account.predicted_j"),
     straggler=FLAG,
 )
 NODE_ROW = Answer(

@@ -9,6 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_POINTS, COARSE_S, FINE_S, History
 from joulecut_controller.cluster.standing import standing
@@ -28,7 +29,7 @@ from joulecut_controller.web.cluster_json import (
 )
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.paging import page_json, query, whole_number
-from joulecut_controller.web.responses import Json, encode, json_bytes, json_response
+from joulecut_controller.web.responses import encode, json_bytes, json_response
 from joulecut_controller.web.week import Week
 
 SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)

@@ -14,8 +14,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Key, listed
 from joulecut_controller.orders import Commander, Done, Op, Order
-from joulecut_controller.web.answer import COUNT, FLAG, TEXT, Answer, Key, listed
 from joulecut_controller.web.responses import JSON_TYPE, error_response, json_response
 from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback

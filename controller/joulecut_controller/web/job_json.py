@@ -6,15 +6,7 @@ predicted, and every ratio sits under the word that says which it is.
 
 from collections.abc import Iterable
 
-from joulecut_controller.board import JobBoard
-from joulecut_controller.cluster.bloat import bloat_w
-from joulecut_controller.cluster.job_faults import job_faults
-from joulecut_controller.cluster.standing import standing
-from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.record import plan_json
-from joulecut_controller.policy.policy import JobPolicy, Mode
-from joulecut_controller.view import GpuView, JobState, View, Window
-from joulecut_controller.web.answer import (
+from joulecut_controller.answer import (
     CLOCK,
     COUNT,
     FLAG,
@@ -24,15 +16,23 @@ from joulecut_controller.web.answer import (
     TEXT,
     WORD,
     Answer,
+    Json,
     Key,
     component,
     listed,
     maybe,
+    number,
 )
-from joulecut_controller.web.responses import Json, number
+from joulecut_controller.board import JobBoard
+from joulecut_controller.cluster.bloat import bloat_w
+from joulecut_controller.cluster.job_faults import job_faults
+from joulecut_controller.cluster.standing import standing
+from joulecut_controller.plan.record import MODE, PLAN
+from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.trust.record import INTERVAL
+from joulecut_controller.view import GpuView, JobState, View, Window
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
-MODE = component("Mode")
 
 
 def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
@@ -59,7 +59,6 @@ WINDOW = Answer(
     energy_j=NUMBER,
     power_w=NUMBER,
 )
-INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
 # Reports that could not be used, and what is allowed instead.
 FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
 # The kind of work now, with the operations of one GPU in an iteration (empty where none are
@@ -172,40 +171,6 @@ SAVING = Answer(
     days=NUMBER,
     reason=TEXT,
 )
-# What one clock step costs an iteration of the whole job, predicted.
-_STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
-PLAN = Answer(
-    "Plan",
-    job=TEXT,
-    generation=COUNT,
-    parent=COUNT,
-    mode=MODE,
-    granularity=TEXT,
-    granularity_asked=TEXT,
-    granularity_why=TEXT,
-    shortest_step_s=NUMBER,
-    changes_nothing=FLAG,
-    reason=TEXT,
-    refused=TEXT,
-    made_at_unix_s=NUMBER,
-    deadline_s=NUMBER,
-    actions=listed(Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)),
-    clock_reasons=listed(
-        Answer(
-            stage=COUNT,
-            pipelines=listed(COUNT),
-            offset_s=NUMBER,
-            clock_mhz=CLOCK,
-            slack_s=NUMBER,
-            binds=TEXT,
-            text=TEXT,
-            lower=_STEP,
-            higher=_STEP,
-        )
-    ),
-    forecast=maybe(OBJECT),
-    solution=maybe(OBJECT),
-)
 
 
 def _saved_ratio(job: JobBoard) -> float | None:
@@ -216,16 +181,18 @@ def _saved_ratio(job: JobBoard) -> float | None:
     return None
 
 
-# Against default clocks, since the controller began; null until measured.
+# Against default clocks, since the controller began; null until measured. Joules are of the share
+# of the time under plans that default windows stand beside, and so are those that plans promised.
 MEASURED = Answer(
-    saved_j=NUMBER.at("saved_measured_j"),
-    saved_known_ratio=NUMBER,  # of the time under plans
+    saved_j=NUMBER.at("account.measured_j"),
+    promised_j=NUMBER.at("account.promised_j"),
+    saved_known_ratio=NUMBER.at("account.known_ratio"),
     saved_ratio=NUMBER.at(_saved_ratio),
     slowdown_ratio=NUMBER,
-    slowdown=maybe(INTERVAL),  # against adjacent default windows
+    slowdown=maybe(INTERVAL).at("account.slowdown"),  # against adjacent default windows
 )
 PREDICTED = Answer(
-    saved_j=NUMBER.at("saved_predicted_j"),
+    saved_j=NUMBER.at("account.predicted_j"),  # of all time under plans
     error_time_ratio=NUMBER.at("predict_error_time_ratio"),
     error_power_ratio=NUMBER.at("predict_error_power_ratio"),
 )
@@ -235,16 +202,11 @@ def _itself(job: JobBoard) -> JobBoard:
     return job
 
 
-def _shown_plan(plan: Plan | None) -> Json | None:
-    return plan_json(plan) if plan else None
-
-
 def _learning(job: JobBoard) -> Json:
     learnt = job.learnt
     return {"text": learnt.text, "drifting": list(learnt.drifting), "refused": dict(job.refused)}
 
 
-_PLAN_OR_NONE = Key(maybe(PLAN).schema, _shown_plan)
 _CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)
 STATE = Answer(
     state=component("JobState"), next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER
@@ -284,8 +246,8 @@ JOB = Answer(
     predicted=PREDICTED.key.at(_itself),
     bloat_w=Key(NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
     frontier=listed(Answer(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
-    decision=_PLAN_OR_NONE,
-    applied=_PLAN_OR_NONE,
+    decision=maybe(PLAN),
+    applied=maybe(PLAN),
     **{key: one.given for key, one in STATE.keys.items()},
     gpus=listed(_CLOCKS).given,
     learning=OBJECT.at(_learning).more,

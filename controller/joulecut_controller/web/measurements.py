@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from joulecut_controller.answer import COUNT, NUMBER, TEXT, WORD, Answer, Json, listed, maybe
 from joulecut_controller.board import JobBoard
-from joulecut_controller.web.answer import COUNT, NUMBER, TEXT, WORD, Answer, listed, maybe
 from joulecut_controller.web.job_json import JOB
-from joulecut_controller.web.responses import Json
 
 _MEASUREMENT = Answer(
     clocks_mhz=listed(COUNT),

@@ -5,11 +5,13 @@ Schemas name what a client may rely on; responses may hold more, and a later ver
 
 from typing import get_args
 
+from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Json, Key, ref
+from joulecut_controller.answer import listed as many
 from joulecut_controller.cluster.needs import SEVERITIES
 from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
-from joulecut_controller.web.answer import COUNT, FLAG, TEXT, Answer, Key, ref
-from joulecut_controller.web.answer import listed as many
+from joulecut_controller.plan.record import PLAN
+from joulecut_controller.trust.record import INTERVAL, RECEIPT, REPORT
 from joulecut_controller.web.board_json import BOARD, EVENT, GPU, NODE
 from joulecut_controller.web.cluster_json import (
     CLUSTER,
@@ -27,7 +29,7 @@ from joulecut_controller.web.commands import (
     NAME_LENGTH_MAX,
     REASON_LENGTH_MAX,
 )
-from joulecut_controller.web.job_json import HOLD, INTERVAL, JOB, PLAN, WINDOW
+from joulecut_controller.web.job_json import HOLD, JOB, WINDOW
 from joulecut_controller.web.measurements import MEASUREMENTS
 from joulecut_controller.web.paging import (
     ORDERS,
@@ -36,7 +38,6 @@ from joulecut_controller.web.paging import (
     SIZE_DEFAULT,
     SIZE_MAX,
 )
-from joulecut_controller.web.responses import Json
 from joulecut_controller.web.timeline import TIMELINE
 
 
@@ -267,7 +268,7 @@ def _paths() -> Json:
         ),
         f"{one}/receipt": _get(
             "savings of the job in a period, and every change of its clocks",
-            {"type": "object"},
+            RECEIPT.schema,
             _NAME,
             _SINCE,
             _CO2,
@@ -276,7 +277,7 @@ def _paths() -> Json:
         ),
         "/api/v1/report": _get(
             "measured savings of a period",
-            {"type": "object"},
+            REPORT.schema,
             _query("job", TEXT.schema, "only of this job"),
             _SINCE,
             _CO2,

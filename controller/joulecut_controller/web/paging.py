@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-from joulecut_controller.web.responses import Json
+from joulecut_controller.answer import Json
 
 SIZE_DEFAULT = 50
 SIZE_MAX = 200  # rows: more are not read, and cost a browser more than they show

@@ -15,13 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_receipt, read_report
 from joulecut_controller.trust.record import receipt_json, report_json
 from joulecut_controller.trust.wall import prices
-from joulecut_controller.web.responses import Json, encode, json_bytes
+from joulecut_controller.web.responses import encode, json_bytes
 from joulecut_wire.errors import Unavailable
 
 SINCE_S_DEFAULT = 7 * 86_400.0

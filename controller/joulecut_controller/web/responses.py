@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,14 +9,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-Json = dict[str, Any]
-
 JSON_TYPE = "application/json"
-
-
-def number(value: float | None) -> float | None:
-    """A finite number, or null: in a view infinity means "never", which JSON cannot hold."""
-    return value if value is not None and math.isfinite(value) else None
 
 
 def encode(value: Any) -> bytes:

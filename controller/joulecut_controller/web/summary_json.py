@@ -1,8 +1,17 @@
 """What page and command line say first, as JSON: headline, needs, power, savings, counts."""
 
+from joulecut_controller.answer import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    TEXT,
+    Answer,
+    Json,
+    Key,
+    component,
+    listed,
+)
 from joulecut_controller.cluster.summary import Cluster
-from joulecut_controller.web.answer import COUNT, FLAG, NUMBER, TEXT, Answer, Key, component, listed
-from joulecut_controller.web.responses import Json
 
 NEEDS_LISTED_MAX = 20  # more are counted
 
@@ -34,9 +43,7 @@ SUMMARY = Answer(
         without_is_predicted=FLAG.at("predicted"),
         available_w=NUMBER,
     ).key,
-    savings=Answer(
-        measured_j=NUMBER.at("saved_measured_j"), predicted_j=NUMBER.at("saved_predicted_j")
-    ).key.at(_itself),
+    savings=Answer(measured_j=NUMBER, promised_j=NUMBER, predicted_j=NUMBER).key.at("account"),
     gpu_counts=Answer(
         all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
     ).key.at("gpus"),

@@ -6,10 +6,20 @@ at its fastest option of the profile: the slack the plan uses is the difference.
 
 from functools import lru_cache
 
+from joulecut_controller.answer import (
+    COUNT,
+    NUMBER,
+    OBJECT,
+    TEXT,
+    Answer,
+    Json,
+    Key,
+    listed,
+    maybe,
+    number,
+)
 from joulecut_controller.board import JobBoard
 from joulecut_controller.view import Window
-from joulecut_controller.web.answer import COUNT, NUMBER, OBJECT, TEXT, Answer, Key, listed, maybe
-from joulecut_controller.web.responses import Json, number
 from joulecut_engine.graph import Graph, build
 from joulecut_engine.graph.clock_option import ClockOption, undominated
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile

@@ -8,6 +8,7 @@ import asyncio
 import math
 import time
 
+from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
@@ -15,7 +16,6 @@ from joulecut_controller.savings import known_jobs, read_report
 from joulecut_controller.trust.record import interval_json
 from joulecut_controller.trust.report import Report
 from joulecut_controller.trust.wall import JOULES_PER_KWH, prices
-from joulecut_controller.web.responses import Json
 from joulecut_wire.errors import Unavailable
 
 WEEK_S = 7 * 86_400.0
@@ -65,7 +65,9 @@ def week_json(report: Report) -> Json:
     predicted_j = sum(
         job.spent.all.energy_j * ratio / (1.0 - ratio)
         for job in report.jobs
-        if (ratio := job.saving.predicted_saved_ratio) is not None and ratio < 1.0
+        if job.saved_j is not None  # the same jobs as in what is measured
+        and (ratio := job.saving.predicted_saved_ratio) is not None
+        and ratio < 1.0
     )
     wall = whole.wall
     return {

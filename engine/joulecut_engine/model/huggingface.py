@@ -184,74 +184,61 @@ def _deepseek(keys: _Keys) -> Architecture:
     )
 
 
+def _plain(keys: _Keys, hidden: int, heads: int, **given: Any) -> Architecture:
+    """One without gates: keys and values for every head, and biases, unless `given` says more."""
+    usual: dict[str, Any] = {"kv_heads": heads, "bias": True, "norm_bias": True}
+    for key, name in (("layers", "num_hidden_layers"), ("vocab", "vocab_size")):
+        if key not in given:
+            usual[key] = keys.whole(name)
+    return Architecture(hidden=hidden, heads=heads, **(usual | given))
+
+
 def _gpt2(keys: _Keys) -> Architecture:
-    hidden, heads = keys.whole("n_embd"), keys.whole("n_head")
-    return Architecture(
+    hidden = keys.whole("n_embd")
+    return _plain(
+        keys, hidden, keys.whole("n_head"),
         layers=keys.whole("n_layer"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
         ffn=keys.whole("n_inner", otherwise=4 * hidden),
         vocab=keys.whole("vocab_size", otherwise=50257),
         positions=keys.whole("n_positions", "n_ctx", otherwise=1024),
         tied=keys.flag("tie_word_embeddings", True),
-        bias=True,
-        norm_bias=True,
-    )
+    )  # fmt: skip
 
 
 def _gpt_neox(keys: _Keys) -> Architecture:
-    hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
-    return Architecture(
-        layers=keys.whole("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
+    hidden = keys.whole("hidden_size")
+    return _plain(
+        keys, hidden, keys.whole("num_attention_heads"),
         ffn=keys.whole("intermediate_size", otherwise=4 * hidden),
-        vocab=keys.whole("vocab_size"),
         tied=keys.flag("tie_word_embeddings", False),
         bias=keys.flag("attention_bias", True),
-        norm_bias=True,
-    )
+    )  # fmt: skip
 
 
 def _bloom(keys: _Keys) -> Architecture:
-    hidden, heads = (
-        keys.whole("hidden_size", "n_embed"),
-        keys.whole("n_head", "num_attention_heads"),
-    )
-    return Architecture(
+    hidden = keys.whole("hidden_size", "n_embed")
+    return _plain(
+        keys, hidden, keys.whole("n_head", "num_attention_heads"),
         layers=keys.whole("n_layer", "num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
         ffn=4 * hidden,
-        vocab=keys.whole("vocab_size"),
         tied=keys.flag("tie_word_embeddings", True),
-        bias=True,
-        norm_bias=True,
         embedding_norm=True,
-    )
+    )  # fmt: skip
 
 
 def _opt(keys: _Keys) -> Architecture:
     """Its positions start at 2; opt-350m projects its embedding and has no last norm."""
-    hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
+    hidden = keys.whole("hidden_size")
     projected = keys.whole("word_embed_proj_dim", otherwise=hidden)
-    return Architecture(
-        layers=keys.whole("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=heads,
+    return _plain(
+        keys, hidden, keys.whole("num_attention_heads"),
         ffn=keys.whole("ffn_dim"),
-        vocab=keys.whole("vocab_size"),
         positions=keys.whole("max_position_embeddings") + 2,
         tied=keys.flag("tie_word_embeddings", True),
         bias=keys.flag("enable_bias", True),
-        norm_bias=True,
         final_norm=keys.flag("do_layer_norm_before", True),
         embedding_dim=0 if projected == hidden else projected,
-    )
+    )  # fmt: skip
 
 
 def _falcon(keys: _Keys) -> Architecture:
@@ -261,18 +248,15 @@ def _falcon(keys: _Keys) -> Architecture:
     kv_heads = keys.whole("num_kv_heads", "n_head_kv", otherwise=heads) if grouped else heads
     if not grouped and keys.flag("multi_query", True):
         kv_heads = 1
-    return Architecture(
+    return _plain(
+        keys, hidden, heads,
         layers=keys.whole("num_hidden_layers", "n_layer"),
-        hidden=hidden,
-        heads=heads,
         kv_heads=kv_heads,
         ffn=keys.whole("ffn_hidden_size", otherwise=4 * hidden),
-        vocab=keys.whole("vocab_size"),
         tied=keys.flag("tie_word_embeddings", True),
         bias=keys.flag("bias", False),
-        norm_bias=True,
         norms=1 if keys.flag("parallel_attn", True) and not grouped else 2,
-    )
+    )  # fmt: skip
 
 
 FAMILIES: dict[str, Callable[[_Keys], Architecture]] = {

@@ -119,9 +119,20 @@ class Frontier:
 
 
 def undominated(found: list[Solution]) -> tuple[Solution, ...]:
-    """Ascending in time, strictly descending in energy; of equals the first stays."""
+    """Ascending in time, strictly descending in energy; of equals the first stays. Bounds descend
+    as well: a plan within a time is one within any longer time, so that a bound for the longer
+    holds for the shorter.
+    """
+    ordered = sorted(found, key=lambda s: (s.iteration_time_s, s.energy_j))
+    highest: list[Solution] = []  # by solution: the highest bound of it and of all longer ones
+    for solution in reversed(ordered):
+        higher = not highest or solution.lower_bound_j >= highest[-1].lower_bound_j
+        highest.append(solution if higher else highest[-1])
     kept: list[Solution] = []
-    for solution in sorted(found, key=lambda s: (s.iteration_time_s, s.energy_j)):
+    for solution, bound in zip(ordered, reversed(highest), strict=True):
         if not kept or solution.energy_j < kept[-1].energy_j:
-            kept.append(solution)
+            bound_j = min(bound.lower_bound_j, solution.energy_j)
+            kept.append(
+                replace(solution, lower_bound_j=bound_j, bound_granularity=bound.bound_granularity)
+            )
     return tuple(kept)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from joulecut_cli import figures
 from joulecut_cli.outfile import replacing
+from joulecut_cli.page import document, table
 from joulecut_cli.plot import require
-from joulecut_engine.chart import palette
 from joulecut_lab.study import charts
 from joulecut_lab.study.charts import SERIES, Panel, panel_html
 from joulecut_lab.study.evaluate import PlainForest, Result, evaluate
@@ -23,20 +23,11 @@ from joulecut_wire.errors import BadInput
 PAGE = "study.html"
 SEED = 1  # of the random split that the page shows
 _RULES = """
-body{margin:28px auto;max-width:960px;padding:0 20px;background:var(--paper);color:var(--ink);
-font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
-font-variant-numeric:tabular-nums}
-h1{font-size:20px;margin:0}h2{font-size:15px;margin:0 0 4px}p{margin:0;color:var(--muted)}
-section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
-border-radius:12px}.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));
 gap:14px 18px;margin-top:8px}figure{margin:0}figcaption{font-weight:550;font-size:13px}
-svg{display:block;width:100%;height:auto}text{font-family:inherit}
 .legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
 .legend span::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;
 background:var(--c);margin-right:5px}
-table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
-th{font-weight:500;color:var(--muted);font-size:12px}th,td{text-align:right;padding:3px 0 3px 12px}
-td{border-top:1px solid var(--line)}th:first-child,td:first-child,.left{text-align:left}
 .badge{display:inline-block;padding:1px 8px;border-radius:9px;border:1px solid var(--line)}
 .bar{display:inline-block;height:9px;border-radius:2px;background:var(--c)}
 """
@@ -86,17 +77,7 @@ def page(rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault((row.card, row.basis), []).append(row)
     parts = [part for group in groups.values() for part in _group(group)]
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>Decoder layers over clocks</title><style>{palette(SERIES)}{_RULES}</style>",
-            "</head><body>",
-            "<h1>Decoder layers over clocks</h1>",
-            *parts,
-            "</body></html>\n",
-        ]
-    )
+    return document("Decoder layers over clocks", parts, rules=_RULES, series=SERIES)
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -161,7 +142,7 @@ def _savings(rows: Sequence[Row]) -> str:
     head = ("layer", "sequence", "type", "fastest, MHz", "least energy, MHz", "saved", "slower")
     return (
         "<section><h2>The fastest Pareto point against the one of least energy</h2>"
-        f"{_table(head, lines)}</section>"
+        f"{table(head, lines)}</section>"
     )
 
 
@@ -182,7 +163,7 @@ def _scores(results: Sequence[Result]) -> str:
     return (
         "<section><h2>How well predictors learn it</h2><p>Mean absolute errors in per cent; "
         "regret and overshoot of the clocks they would choose.</p>"
-        f"{_table(head, lines)}{silences}</section>"
+        f"{table(head, lines)}{silences}</section>"
     )
 
 
@@ -201,7 +182,7 @@ def _importances(rows: Sequence[Row]) -> str:
             continue
         lines = "".join(
             f"<tr><td>{escape(name)}</td><td>{share:.1%}</td>"
-            f'<td class="left"><span class="bar" style="--c:var(--c{colour});'
+            f'<td class=text><span class="bar" style="--c:var(--c{colour});'
             f'width:{share * 200:.0f}px"></span></td></tr>'
             for name, share in found[:8]
         )
@@ -211,11 +192,3 @@ def _importances(rows: Sequence[Row]) -> str:
         + "".join(lists)
         + "</div></section>"
     )
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in line) + "</tr>" for line in lines
-    )
-    return f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"

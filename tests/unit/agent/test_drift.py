@@ -110,6 +110,22 @@ def test_a_driver_that_forgot_is_seen_at_once() -> None:
     assert drift.look(memory, replace(BUSY, energy_j=0.0), without, LATER_S)[1] == ""
 
 
+def test_a_driver_that_forgot_is_no_other_writer_in_whatever_order_it_is_read() -> None:
+    """A limit read after the reload beside a counter read before; no counter for a while."""
+    order = Order(TOP_MHZ, power_limit_w=500.0)
+    later = replace(order, since_s=LATER_S)
+    half = replace(BUSY, power_limit_enforced_w=700.0)
+    gone, begun = replace(half, energy_j=None), replace(half, energy_j=1.0)
+    for between, last in ((half, order), (gone, order), (gone, later)):
+        memory, cause = drift.look(
+            Memory(order), replace(BUSY, power_limit_enforced_w=500.0), order, LATER_S
+        )
+        assert not cause
+        memory, cause = drift.look(memory, between, last, LATER_S + 0.5)
+        assert not cause
+        assert drift.look(memory, begun, last, LATER_S + 1.0)[1] == drift.RELOAD
+
+
 @given(st.lists(readings, max_size=8), orders)
 def test_without_a_setting_of_ours_there_is_no_drift(gpus: list[GpuSnapshot], order: Order) -> None:
     order, memory = replace(order, clock_max_mhz=0, power_limit_w=None), Memory()

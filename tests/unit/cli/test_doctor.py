@@ -43,7 +43,7 @@ def test_an_enforced_job_lacks_nothing() -> None:
     ("board", "missing", "mend"),
     [
         (boards.board("recommend"), "enforced", "mode: enforce in the entry of gpt3-175b"),
-        (boards.measuring(), "baseline", "wait: 30 iterations at default clocks"),
+        (boards.measuring(), "baseline", "wait: default clocks are measured first"),
         (
             replace(
                 boards.board(),

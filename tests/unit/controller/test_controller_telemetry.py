@@ -16,7 +16,7 @@ from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
-from joulecut_controller.trust.default_windows import DefaultTime
+from joulecut_controller.trust.default_windows import Account, DefaultTime
 from joulecut_engine.optimize.slow_part import SlowPart
 from joulecut_wire import metrics
 
@@ -178,8 +178,8 @@ def test_savings_never_fall_though_the_board_may() -> None:
     shown = Shown(board)
     labels = {"workload": job.view.policy.name, "basis": "measured"}
     before = shown.value("joulecut_job_energy_saved_joules_total", **labels)
-    assert before == job.saved_measured_j
-    shown.board = replace(board, jobs=(replace(job, saved_measured_j=-5.0),))
+    assert before == job.account.measured_j
+    shown.board = replace(board, jobs=(replace(job, account=Account(measured_j=-5.0)),))
     assert shown.value("joulecut_job_energy_saved_joules_total", **labels) == before
 
 

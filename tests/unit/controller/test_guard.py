@@ -61,7 +61,7 @@ def good() -> tuple[Plan, View, Authority]:
         job=job,
         mode="enforce",
         silent=False,
-        baseline_progress=(50, 30),
+        baseline_progress="50 of 30 iterations",
         running=dict.fromkeys(world.uuids, 0),
         measured_applied=False,
         stale_s=3.0,

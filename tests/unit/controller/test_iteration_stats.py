@@ -1,9 +1,16 @@
 """What the ledger counts, and what it must not."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN, Recalled, mature
+from joulecut_controller.observe.baseline import (
+    BASELINE_ITERATIONS_MIN,
+    Recalled,
+    mature,
+    progress,
+)
 from joulecut_controller.observe.iteration_stats import PENDING_MAX, Fresh, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
     ENERGY_SPAN_S_MIN,
@@ -131,6 +138,19 @@ def test_a_baseline_needs_iterations_and_several_looks() -> None:
     assert measured.baseline is not None
     assert measured.baseline.iterations >= BASELINE_ITERATIONS_MIN
     assert measured.baseline.time_mean_s == job.duration_s or mature(measured.baseline)
+
+
+@given(st.integers(2, 59), st.floats(0.01, 2.0), st.floats(0.05, 0.3))
+def test_the_wait_for_a_baseline_ends_at_the_number_that_is_shown(
+    iterations: int, mean_s: float, noise: float
+) -> None:
+    seen = Window(iterations, mean_s, noise * mean_s, None, None)
+    assert not mature(seen)
+    counted, shown = progress(iterations, seen).split(" of ")
+    most = int(shown.split()[0])
+    assert int(counted) == iterations < most
+    assert mature(replace(seen, iterations=most)) or most == BASELINE_ITERATIONS_MIN
+    assert ("±" in shown) == (iterations >= BASELINE_ITERATIONS_MIN)
 
 
 def test_energy_comes_from_the_counters_of_all_gpus() -> None:

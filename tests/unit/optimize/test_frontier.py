@@ -1,6 +1,7 @@
 """The frontier: from T_min to T_E, nothing dominated, every bound for its own time."""
 
 import itertools
+from dataclasses import replace
 
 import pipelines
 import pytest
@@ -11,7 +12,7 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, KINDS, Granularity, Pipeline, Profile
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem as build
-from joulecut_engine.optimize.frontier import KEPT_MAX
+from joulecut_engine.optimize.frontier import KEPT_MAX, undominated
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import frontier, prepared, solve
@@ -120,3 +121,25 @@ def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
             within = [p for p in last if p.iteration_time_s <= point.iteration_time_s * (1 + 1e-9)]
             assert min(p.energy_j for p in within) <= point.energy_j
     assert max(point.gap for point in last) <= max(point.gap for point in first)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(1.0, 2.0), st.floats(1.0, 9.0), st.floats(0.1, 1.0)),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_a_bound_never_rises_with_time(drawn: list[tuple[float, float, float]]) -> None:
+    """A bound for a longer time holds for a shorter one, also that of a dominated plan."""
+    plan = baseline(pipelines.profiled("a40", microbatches=2))
+    found = [
+        replace(plan, iteration_time_s=t, energy_j=e, lower_bound_j=e * share)
+        for t, e, share in drawn
+    ]
+    kept = undominated(found)
+    for one, later in itertools.pairwise(kept):
+        assert one.lower_bound_j >= later.lower_bound_j
+    for one in kept:
+        longer = [s.lower_bound_j for s in found if s.iteration_time_s >= one.iteration_time_s]
+        assert one.lower_bound_j == min(max(longer), one.energy_j)

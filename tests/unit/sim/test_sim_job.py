@@ -264,7 +264,7 @@ def test_a_machine_that_slept_does_not_make_the_job_hurry(folder: Path) -> None:
     [
         ({"colour": "red"}, "colour: unknown key"),
         ({"pipeline": {"microbatches": 0}}, "pipeline.microbatches"),
-        ({"pipeline": {}}, "microbatches is missing"),
+        ({"pipeline": {}}, "pipeline.microbatches: key missing"),
         ({"pipeline": {"microbatches": 4, "schedule": "zb-h1"}}, "pipeline.schedule"),
         ({"gpus": []}, "gpus"),
         ({"gpus": [{"state": "a.state", "index": 9}]}, "no GPU 9"),

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -39,7 +40,7 @@ def window(
     return TimedWindow(mark, means, LOCKS if arm == "plan" else {})
 
 
-def saved(*windows: TimedWindow, controlled_s: float = 0.0) -> tuple[float, float] | None:
+def saved(*windows: TimedWindow, controlled_s: float = 0.0) -> tuple[float, float, float] | None:
     made = SavedEnergy()
     made.controlled_s = controlled_s
     for one in windows:
@@ -52,7 +53,7 @@ def test_joules_are_those_of_the_work_between_two_default_windows() -> None:
     found = saved(*day, window(1200.0, "default"), controlled_s=1000.0)
     assert found is not None
     assert found[0] == pytest.approx(3 * 300 * 150.0, rel=1e-3)
-    assert found[1] == pytest.approx(0.9)
+    assert found[2] == pytest.approx(0.9)
 
 
 def test_a_plan_that_costs_energy_lowers_the_sum() -> None:
@@ -127,6 +128,16 @@ def test_promises_are_kept_apart() -> None:
     made.promise(PlanInForce(1, energy_j=80.0, default_energy_j=100.0), 5)
     made.promise(PlanInForce(2), 5)
     assert (made.predicted_j, made.measured()) == (100.0, None)
+
+
+def test_promises_of_the_measured_windows_are_told_beside_them() -> None:
+    """Others, of which nothing was paired, have no part in it."""
+    plan = PlanInForce(1, energy_j=880.0, default_energy_j=1000.0)
+    paired, alone = window(300.0, energy_j=900.0), window(900.0, energy_j=900.0, phase="b")
+    made = saved(window(0.0, "default"), *(replace(one, plan=plan) for one in (paired, alone)))
+    assert made is not None
+    assert made[0] == pytest.approx(300 * 100.0, rel=1e-3)
+    assert made[1] == pytest.approx(300 * 120.0)
 
 
 def test_phases_are_bounded_and_their_joules_stay() -> None:

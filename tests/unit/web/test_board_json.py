@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_states import changed
 
+from joulecut_controller.answer import number
 from joulecut_controller.board import FrontierPoint
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
@@ -24,7 +25,7 @@ from joulecut_controller.web.board_json import (
     event_with_detail_json,
 )
 from joulecut_controller.web.job_json import evidence, job_json, strongest_mode
-from joulecut_controller.web.responses import encode, number
+from joulecut_controller.web.responses import encode
 from joulecut_controller.web.timeline import timeline_json
 
 

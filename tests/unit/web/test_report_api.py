@@ -4,13 +4,16 @@ import time
 from pathlib import Path
 
 import boards
+import jsonschema
 import pytest
 import savings_store
 from serving import Serving
 
 from joulecut_controller.ports import Record
 from joulecut_controller.store.database import open_store
+from joulecut_controller.trust.record import RECEIPT, REPORT
 from joulecut_controller.trust.window import TOPIC
+from joulecut_controller.web.openapi import DOCUMENT
 
 
 def test_a_report_has_every_job_of_policy_and_store(tmp_path: Path) -> None:
@@ -23,6 +26,9 @@ def test_a_report_has_every_job_of_policy_and_store(tmp_path: Path) -> None:
         receipt = served.get("/api/v1/jobs/gpt3-175b/receipt").json
         job = served.get("/api/v1/jobs/nobody/receipt")
     store.close()
+    schemas = {"components": DOCUMENT["components"]}
+    for answer, schema in ((told, REPORT), (with_points, REPORT), (receipt, RECEIPT)):
+        jsonschema.Draft202012Validator({**schemas, **schema.schema}).validate(answer)
     [of_policy] = {job.view.policy.name for job in boards.board().jobs}
     assert {job["job"] for job in told["jobs"]} == {*savings_store.JOBS, of_policy}
     assert told["factors"]["co2_g_per_kwh"] == 400.0

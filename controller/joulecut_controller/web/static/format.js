@@ -24,6 +24,8 @@ function scaled(value, unit, significant, steps) {
 const LARGE = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 export const joules = (value, significant = 3) => scaled(value, "J", significant, LARGE);
+/** Of sums over time: watt-hours. An iteration’s energy is in joules. */
+export const wattHours = (joule) => scaled(known(joule) ? joule / 3600 : NaN, "Wh", 3, LARGE);
 export const watts = (value, significant = 3) => scaled(value, "W", significant, LARGE);
 
 export function seconds(value, significant = 3) {

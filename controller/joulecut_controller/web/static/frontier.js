@@ -220,12 +220,17 @@ function deadline({ x, width, bottom }, job) {
   ];
 }
 
-/** The frontier, with the plan’s own time: its bound is evaluated there, not between two others. */
+/**
+ * The frontier, with the plan’s own time: its bound is evaluated there, not between two others.
+ * A bound for a longer time holds for a shorter one, so that none rises with time.
+ */
 function boundOf(job) {
   const plan = job.decision?.actions.length ? job.decision.forecast : null;
   if (!plan?.lower_bound_j) return job.frontier;
   const own = { iteration_time_s: plan.iteration_time_s, lower_bound_j: plan.lower_bound_j };
-  return [...job.frontier, own].sort((a, b) => a.iteration_time_s - b.iteration_time_s);
+  const points = [...job.frontier, own].sort((a, b) => b.iteration_time_s - a.iteration_time_s);
+  let most = -Infinity;
+  return points.map((p) => ({ ...p, lower_bound_j: (most = Math.max(most, p.lower_bound_j ?? most)) })).reverse();
 }
 
 function curves({ x, y, bottom }, job) {

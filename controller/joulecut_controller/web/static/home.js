@@ -3,7 +3,7 @@
 import { HistoryChart } from "./chart.js";
 import { Decisions } from "./decisions.js";
 import { h, keyed, setText, show } from "./dom.js";
-import { joules, known, NONE, percent, watts } from "./format.js";
+import { known, NONE, percent, wattHours, watts } from "./format.js";
 import { PagedTable } from "./table.js";
 import { term } from "./terms.js";
 
@@ -72,11 +72,12 @@ export class Home {
   drawSaved({ savings, savings_week: week, prices }) {
     const measured = week?.saved_kwh;
     const kwh = measured ? measured.mid : (savings.measured_j ?? NaN) / JOULES_PER_KWH;
-    const predicted = measured ? week.predicted_kwh : savings.predicted_j / JOULES_PER_KWH;
+    const same = measured ? week.predicted_kwh * JOULES_PER_KWH : savings.promised_j;
     setText(this.saved.root.querySelector(".since"), measured ? "last 7 days, measured in hold-outs" : "since the controller began, measured");
     this.saved.update(energyText(kwh), measured ? `${energyText(measured.low)} to ${energyText(measured.high)}` : "", "plain");
     this.saved.facts([
-      [["predicted"], energyText(predicted)],
+      known(same) ? [["for the same time ", h("small", {}, "predicted")], wattHours(same)] : null,
+      measured ? null : [["for all time under plans ", h("small", {}, "predicted")], wattHours(savings.predicted_j)],
       worth("money", week?.energy_money, prices.money_per_kwh, kwh, (value) => value.toFixed(2)),
       worth("CO₂", week?.co2_kg, prices.co2_kg_per_kwh, kwh, (value) => `${value < 10 ? value.toFixed(2) : Math.round(value)}\u202fkg`),
       measured ? null : [[h("small", {}, "no interval yet: hold-outs measure it")], ""],
@@ -111,9 +112,7 @@ function worth(name, interval, price, kwh, text) {
   return [[name, " ", h("small", {}, `${text(interval.low)} to ${text(interval.high)}`)], text(interval.mid)];
 }
 
-const energyText = (kwh) => !known(kwh) ? NONE
-  : Math.abs(kwh) >= 0.1 ? `${kwh.toFixed(Math.abs(kwh) < 10 ? 2 : Math.abs(kwh) < 1000 ? 1 : 0)}\u202fkWh`
-  : Math.abs(kwh) >= 1e-4 ? `${(1000 * kwh).toFixed(Math.abs(kwh) < 0.01 ? 1 : 0)}\u202fWh` : joules(kwh * JOULES_PER_KWH);
+const energyText = (kwh) => wattHours(kwh * JOULES_PER_KWH);
 
 function powerText(data) {
   const last = (values) => values.filter(known).at(-1);

@@ -1,7 +1,7 @@
 // Current values against the baseline; each says whether it is measured or predicted.
 
 import { h, s, setText, show } from "./dom.js";
-import { joules, known, NONE, percent, seconds, watts } from "./format.js";
+import { joules, known, NONE, percent, seconds, wattHours, watts } from "./format.js";
 import { term } from "./terms.js";
 
 const GRANULARITIES = [
@@ -145,7 +145,7 @@ class Row {
 class Savings {
   constructor() {
     this.measured = h("p", { class: "big" });
-    this.share = h("span", { class: "change good" });
+    this.promised = new Row("for the same time");
     this.predicted = h("dd");
     this.known = h("small");
     this.bloat = new Row(term("bloat", "bloat now"));
@@ -154,19 +154,19 @@ class Savings {
     this.none = h("p", { class: "empty small" });
     this.root = h("section", { class: "card tile savings" },
       h("h3", {}, term("measured saving", "Saved so far"), " ", this.known),
-      h("div", { class: "headline" }, this.measured, this.share),
-      h("dl", {}, h("div", {}, h("dt", {}, "so far ", h("small", {}, "predicted, all time under plans")), this.predicted), this.bloat.root, this.before.root),
+      h("div", { class: "headline" }, this.measured),
+      h("dl", {}, this.promised.root,
+        h("div", {}, h("dt", {}, "for all time under plans ", h("small", {}, "predicted")), this.predicted), this.bloat.root, this.before.root),
       h("h4", {}, "What each ", term("granularity"), " saves ", h("small", {}, "predicted")),
       this.bars, this.none);
   }
 
   update(job) {
-    setText(this.measured, known(job.measured.saved_j) ? joules(job.measured.saved_j) : "unknown");
-    const { saved_known_ratio: share } = job.measured;
-    setText(this.known, known(share) && share < 0.995 ? `measured, of ${percent(share, { decimals: 0 })} of the time under plans` : "measured");
-    const wattHours = job.measured.saved_j / 3600;
-    setText(this.share, wattHours >= 1 ? `${wattHours >= 1000 ? (wattHours / 1000).toFixed(1) : Math.round(wattHours)}\u202f${wattHours >= 1000 ? "kWh" : "Wh"}` : "");
-    setText(this.predicted, joules(job.predicted.saved_j));
+    const { saved_j: saved, promised_j: promised, saved_known_ratio: share } = job.measured;
+    setText(this.measured, known(saved) ? wattHours(saved) : "unknown");
+    setText(this.known, known(share) ? `measured, for ${percent(share, { decimals: 0 })} of the time under plans` : "measured");
+    this.promised.update(known(promised) ? wattHours(promised) : "");
+    setText(this.predicted, wattHours(job.predicted.saved_j));
     this.bloat.update(bloatText((kind) => job.bloat_w[kind]));
     const running = job.applied && job.applied.generation === job.decision?.generation;
     this.before.update(running ? bloatText((kind) => job.decision.forecast?.[`${kind}_bloat_w`]) : "");

@@ -1,4 +1,4 @@
-"""Answers of the API, each stated once: a key gives the JSON and the schema.
+"""Answers of API and store, each stated once: a key gives the JSON and the schema.
 
 A key says of what kind its value is, and where in the value it comes from: the attribute of its own
 name, `at` another place, or `given` by the caller. The document promises every key that is not
@@ -7,13 +7,18 @@ name, `at` another place, or `given` by the caller. The document promises every 
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from joulecut_controller.web.responses import Json, number
-
+Json = dict[str, Any]
 Get = Callable[[Any], Any]
 _GIVEN = "given"
+
+
+def number(value: float | None) -> float | None:
+    """A finite number, or null: in a view infinity means "never", which JSON cannot hold."""
+    return value if value is not None and isfinite(value) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,59 @@
+"""Pages of the commands that write HTML: one style, nothing fetched from anywhere."""
+
+from collections.abc import Collection, Mapping, Sequence
+from html import escape
+
+from joulecut_engine.chart import SERIES, palette
+
+_RULES = """
+body{margin:28px auto;max-width:940px;padding:0 20px;background:var(--paper);color:var(--ink);
+font:14px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans","DejaVu Sans",sans-serif;
+font-variant-numeric:tabular-nums}
+h1{font-size:20px;font-weight:650;letter-spacing:-.01em;margin:0 0 2px}
+h2{font-size:16px;font-weight:600;margin:0 0 4px}
+p{margin:2px 0;color:var(--muted)}p.note{margin-top:10px;font-size:12.5px}
+section{margin-top:16px;padding:16px 18px;background:var(--card);border:1px solid var(--line);
+border-radius:12px;overflow-x:auto}
+.chart{display:block;width:100%;height:auto}
+table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
+th{font-weight:500;color:var(--muted);font-size:12px}
+td{border-top:1px solid var(--line)}th,td{padding:4px 0 4px 14px;text-align:right}
+th:first-child,td:first-child{text-align:left;padding-left:0}
+td.text,th.text{text-align:left}
+@media print{body{background:#fff;margin:0}section{break-inside:avoid}}
+"""
+
+
+def document(
+    title: str,
+    body: Sequence[str],
+    *,
+    rules: str = "",
+    series: Mapping[str, tuple[str, str]] = SERIES,
+) -> str:
+    """A whole page below its title; `rules` are its own, besides those of all."""
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{palette(series)}{_RULES}{rules}</style></head>",
+            f"<body><h1>{escape(title)}</h1>",
+            *body,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: Collection[int] = ()) -> str:
+    """Numbers to the right; columns of `texts`, and the first, to the left."""
+
+    def cells(tag: str, row: Sequence[str]) -> str:
+        return "".join(
+            f"<{tag}{' class=text' if place in texts else ''}>{escape(cell)}</{tag}>"
+            for place, cell in enumerate(row)
+        )
+
+    lines = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{cells('th', head)}</tr></thead><tbody>{lines}</tbody></table>"
