@@ -17,7 +17,7 @@ GB = 1e9
 WIDTH = 880  # CSS pixels
 BAR_HEIGHT, TIMELINE_HEIGHT = 120, 300
 FAR = 3.0  # end of the shown range, over the best
-# By objective: its letter in the figure, what is best in it, its unit and its axis.
+# By objective: its letter in the figure, its best direction, its unit and its axis.
 OBJECTIVES = {
     "iteration_time_s": ("A", "fastest", 1.0, "iteration time, s"),
     "energy_j": ("B", "least energy", 1e6, "energy of an iteration with hosts, MJ"),

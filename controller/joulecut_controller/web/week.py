@@ -65,7 +65,7 @@ def week_json(report: Report) -> Json:
     predicted_j = sum(
         job.spent.all.energy_j * ratio / (1.0 - ratio)
         for job in report.jobs
-        if job.saved_j is not None  # the same jobs as in what is measured
+        if job.saved_j is not None  # the same jobs as in the measured sum
         and (ratio := job.saving.predicted_saved_ratio) is not None
         and ratio < 1.0
     )

@@ -22,10 +22,10 @@ def cheapest(
     """The least sum and its clocks (columns), one per operation.
 
     `cost` (operations, columns) is infinite where a clock was not measured, each change costs
-    `change` more. At most `most` changes, uncounted above LAYERS_MAX; after one to a column before
-    an operation the next comes before operation `until` (operations, columns) or later, where
-    the number of operations is the end and what is above it none. `closed` walks end at the
-    clock they began with. Infinite where there is no such walk.
+    `change` more. At most `most` changes, uncounted above LAYERS_MAX. `until` (operations, columns)
+    is the first place of the next change after one to a column before an operation: the number of
+    operations is the end of the walk, a larger number forbids the change. `closed` walks end at
+    the clock they began with. Infinite where there is no such walk.
     """
     size, columns = cost.shape
     counted = most <= LAYERS_MAX
