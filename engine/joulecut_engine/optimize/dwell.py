@@ -48,7 +48,7 @@ class Spacing:
         there may change again, as `k_change_dp.cheapest` takes it."""
         size, columns = self.work_s.shape
         order = np.roll(np.arange(size), -first)
-        surely = self.surely[order] - first - size * (order < first)
+        surely = self.surely[order] - first + size * (order < first)
         work_s = np.where(np.isfinite(self.work_s), self.work_s, 0.0)
         until = np.empty((size, columns), dtype=np.int64)
         for column in range(columns):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, SENDS, Pipeline, Profile
+from joulecut_engine.optimize.change_schedules import lines_of
 from joulecut_engine.optimize.change_timing import changes_of, shortest_stretch_s
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.clock_changes import ClockChanges
@@ -185,7 +186,7 @@ def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
         allowed = ChangeLimits(2, min_dwell_s=dwell_s)
         found = solve(problem, goal, "changes", limits=allowed)
         assert check(problem, goal, found) == ()
-        assert found.gap <= (0.02 if dwell_s <= 0.6 else 0.04)
+        assert found.gap <= (0.02 if dwell_s <= 0.6 else 0.05)
         energies_j.append(found.energy_j)
     for shorter_j, longer_j in itertools.pairwise(energies_j):
         assert shorter_j <= longer_j + 0.005 * start.energy_j
@@ -340,3 +341,17 @@ def test_walks_are_the_cheapest_of_all(data: st.DataObject) -> None:
     assert value == best
     if best < math.inf:
         assert paid(tuple(walk.tolist())) == best
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**6), st.sampled_from([0.3, 0.7, 1.5, 3.0]))
+def test_walks_keep_the_dwell_from_wherever_they_begin(seed: int, dwell_s: float) -> None:
+    dice, problem = np.random.default_rng(seed), wavy()
+    for line, spacing in zip(*lines_of(problem, dwell_s, combinations_all=0)[1:], strict=True):
+        for first in range(len(line.operation)):
+            cost = np.roll(dice.uniform(size=line.cost_j.shape), -first, axis=0)
+            value, walk = cheapest(cost, spacing.until(first), 4, 0.0, True)
+            if math.isfinite(value):
+                keys = np.roll(walk, first).astype(np.int16)
+                changes = np.flatnonzero(keys != np.roll(keys, 1))
+                assert not len(changes) or spacing.kept(keys, changes)
