@@ -8,6 +8,7 @@ is not the predictors'. Assumed throughout.
 import random
 from dataclasses import dataclass
 
+from joulecut_engine.datasheets import DataSheet
 from joulecut_sim.gpt3 import Curve, Instruction
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import Sku
@@ -65,13 +66,22 @@ class DrawnPlant(Plant):
         static_w = full_w * dice.uniform(*STATICS)
         volts = 1.0 + slope * (top - knee_mhz) / 1000.0
         sku = Sku(
-            name=f"drawn-{seed}",
-            model=f"drawn {seed}",
+            sheet=DataSheet(
+                f"drawn-{seed}",
+                f"drawn {seed}",
+                (600, top, STEP_MHZ),
+                1593,
+                (0.3 * limit_w, limit_w, limit_w),
+                80.0,
+                2000.0,
+                100,
+                300.0,
+                20.0,
+            ),
             clocks_mhz=tuple(range(600, top + 1, STEP_MHZ)),
-            clock_memory_mhz=1593,
             power_limit_w=limit_w,
-            power_limit_min_w=0.3 * limit_w,
             power_limit_max_w=limit_w,
+            heating_celsius_per_w=40.0 / limit_w,
             idle_power_w=0.5 * static_w,
             blocking_power_w=limit_w * dice.uniform(*BLOCKINGS),
             static_power_w=static_w,
