@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from joulecut_controller.board import standby_board
 from joulecut_controller.cluster.history import History
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, log
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Store
@@ -256,15 +257,24 @@ async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
 
 
 async def _keep_owners(context: ServiceContext) -> None:
-    """Which GPU is whose outlives this controller: a lie after a restart comes second as well."""
-    kept = ""
+    """Which GPU is whose outlives this controller: a lie after a restart comes second as well.
+
+    While this controller cannot know who was first it reads again what an earlier one left, and
+    writes nothing over it: a store that answers garbage for a while costs no node its GPUs.
+    """
+    owners, store, kept = context.fleet.owners, context.store, ""
+    begun_s = time.monotonic()
     while True:
         await asyncio.sleep(OWNERS_EVERY_S)
-        text = context.fleet.owners.text(time.monotonic())
-        if text != kept:
-            with suppress(Unavailable, ValueError):  # tried again
-                await asyncio.to_thread(context.store.keep_learnt, OWNERS, text)
-                kept = text
+        now_s = time.monotonic()
+        with suppress(Unavailable, ValueError):  # tried again
+            if now_s - begun_s <= EQUAL_S:
+                text = await asyncio.to_thread(store.learnt, OWNERS)
+                if text != kept:
+                    owners.restore(text, now_s)
+            elif (text := owners.text(now_s)) != kept:
+                await asyncio.to_thread(store.keep_learnt, OWNERS, text)
+            kept = text
 
 
 async def _time_event_loop(reconciler: Reconciler) -> None:

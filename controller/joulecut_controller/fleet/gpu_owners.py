@@ -4,8 +4,9 @@ A GPU belongs to the agent that showed it first, by its address; with TLS the ag
 names that address. So does the name of a node, by which a policy lists GPUs. Another agent that
 shows it as well makes a conflict and changes nothing, until the first has not shown it for an hour,
 or an operator decides (`joulecut adopt`). Where two agents show a GPU and nobody was first, it gets
-no commands. An agent at a new address that gives the name of the node before moves its GPUs at
-once, where the old address is no longer among the agents.
+no commands until one of them shows it no more or is no longer among the agents. An agent at a new
+address that gives the name of the node before moves its GPUs at once, where the old address is no
+longer among the agents.
 
 What was decided survives a restart as text. Pure.
 """
@@ -78,9 +79,10 @@ class GpuOwners:
         if not uuids <= self._owned.keys():
             count = sum(one.address == address for one in self._owned.values())
             uuids = uuids if count < OWNED_MAX else uuids & self._owned.keys()
-        for uuid in [uuid for uuid, rivals in self._rivals.items() if address in rivals]:
-            if uuid not in uuids:
-                self._withdraw(uuid, address)
+        for uuid, rivals in list(self._rivals.items()):
+            for one in (self._owned[uuid].address, *rivals):
+                if one not in agents or (one == address and uuid not in uuids):
+                    self._retreat(uuid, one)
         for uuid in uuids:
             owned = self._owned.get(uuid)
             if owned is None or self._is_free(owned, node, agents, now_s):
@@ -151,6 +153,17 @@ class GpuOwners:
         if address not in known and not owned.settled and now_s - owned.since_s <= EQUAL_S:
             self._undecided.add(uuid)
         known[address] = node
+
+    def _retreat(self, uuid: str, address: str) -> None:
+        """The agent is gone or shows the GPU no more. An owner of an undecided one gives it up."""
+        owned = self._owned[uuid]
+        if address == owned.address:
+            rivals = self._rivals.get(uuid)
+            if uuid not in self._undecided or not rivals:
+                return
+            address = next(iter(rivals))
+            self._owned[uuid] = replace(owned, address=address, node=rivals[address])
+        self._withdraw(uuid, address)
 
     def _withdraw(self, uuid: str, address: str) -> None:
         rivals = self._rivals.get(uuid, {})

@@ -1,5 +1,6 @@
 """Which agent speaks for which GPU: the first, and never two."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,28 @@ def test_where_nobody_was_first_nobody_commands() -> None:
     assert owners.adopt("na") == ("G",)
     assert owners.conflict("G") == ""
     assert owners.owns(A, "G")
+
+
+@pytest.mark.parametrize("liar_first", [False, True])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_one_that_still_shows_an_undecided_gpu_owns_it(liar_first: bool, leaves: bool) -> None:
+    owners, order = GpuOwners(), [(A, "na"), (B, "nb")]
+    for address, node in reversed(order) if liar_first else order:
+        owners.claim(address, node, {"G"}, AGENTS, 1.0)
+    assert owners.conflict("G")
+    if leaves:
+        owners.claim(A, "na", {"G"}, (A, C), 30.0)
+    else:
+        owners.claim(B, "nb", {"I"}, AGENTS, 30.0)
+    assert (owners.conflict("G"), owners.owns(A, "G")) == ("", True)
+
+
+def test_a_rival_that_left_the_agents_is_forgotten() -> None:
+    owners = settled()
+    owners.claim(B, "nb", {"G"}, AGENTS, 200.0)
+    owners.claim(A, "na", {"G", "H"}, (A, C), 230.0)
+    assert owners.owns(A, "G")
+    assert owners.conflicts(B) == ""
 
 
 def test_a_pod_at_a_new_address_keeps_its_node() -> None:
