@@ -22,7 +22,7 @@ class PowerIntegral:
         """
         shown = reading.snapshot
         assert shown is not None
-        # The average covers what was drawn between two readings; power at a moment does not.
+        # An averaged power covers the time between two readings; an instant power does not.
         power_w = shown.power_instant_w if shown.power_average_w is None else shown.power_average_w
         at_s = reading.taken_at_s or now_s
         last_s, last_w, joules = self._last.get(reading.uuid, (at_s, 0.0, 0.0))

@@ -22,10 +22,10 @@ Curve = tuple[list[float], list[float]]  # seconds and watts by clock
 def held(
     clocks_mhz: Sequence[int], times_s: Sequence[float], powers_w: Sequence[float], limit_w: float
 ) -> Curve:
-    """Times and powers under a limit; clocks ascending, and so is power but for noise.
+    """Times and powers under a limit; clocks and, apart from noise, powers ascend.
 
-    Where the curve was measured under this very limit, its flat end is one state with the mean of
-    what was measured: its rows differ by noise alone, of which a solver would pick the lucky ones.
+    A curve that was measured under the same limit ends flat. Its flat rows differ by noise alone,
+    and a solver would choose the luckiest of them: they become one state, with their mean.
     """
     times, powers = list(times_s), list(powers_w)
     near = next((i for i, w in enumerate(powers) if w >= limit_w * (1.0 - NEAR_RATIO)), None)

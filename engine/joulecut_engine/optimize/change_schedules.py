@@ -83,7 +83,7 @@ class ChangeSchedules:
         self._problem, self._limits = problem, limits
         self._levels, self._lines, self._spacings = lines
         self._open = [
-            self._spacings[stage].possibly(deadline_s)
+            self._spacings[stage].next_possible(deadline_s)
             if self._spacings
             else np.repeat(np.arange(1, len(line.operation) + 1)[:, None], line.cost_j.shape[1], 1)
             for stage, line in enumerate(self._lines)
@@ -343,7 +343,7 @@ class ChangeSchedules:
 def _turns(spacing_: Spacing) -> dict[int, Ints]:
     """Where walks begin, with their places to change again: at the beginning of the iteration, and
     in its middle, where most clocks are kept for long, so that one may be kept over the end."""
-    return {first: spacing_.until(first) for first in (0, len(spacing_.surely) // 2)}
+    return {first: spacing_.until(first) for first in (0, len(spacing_.next_safe) // 2)}
 
 
 def _line_of(problem: Problem, stage: int) -> _Line:

@@ -1,11 +1,10 @@
 """How soon after one clock change of a GPU the next may come.
 
-A clock has to be kept for a minimum dwell. When operations start depends on all GPUs together, so
-two answers stand here for a single one. Whatever the clocks, at least the longest path at the
-fastest clocks lies between the starts of two operations: changes so far apart keep the dwell in
-every plan. And within a deadline an operation starts no earlier than its longest path from the
-beginning allows, and no later than that to the end: changes closer than that break the dwell in
-every plan, which a bound may rest on. Iterations repeat, so both look beyond the end.
+A clock has to be kept for a minimum dwell. The starts of operations depend on all GPUs together, so
+a schedule of one GPU can only be judged from two sides. The longest path at the fastest clocks is
+the least time between two starts: changes that far apart keep the dwell in every plan. A deadline
+gives each operation an earliest and a latest start: changes closer than these allow break the dwell
+in every plan, and a bound rests on that. Iterations repeat, so both sides count over the end.
 """
 
 from dataclasses import dataclass
@@ -23,12 +22,12 @@ TOLERANCE = 1e-10  # relative; the check's is 1e-9
 class Spacing:
     """Places are those of a GPU's operations in their order, then of the next iteration's.
 
-    `surely` is the first place after each, (operations,), where the dwell is over in every plan;
+    `next_safe` (operations,) is the first place after each at which every plan has kept the dwell;
     `head_s` and `tail_s` are the longest paths before each operation and from its start to the
     end. `work_s` (operations, columns) is what an operation takes of its GPU.
     """
 
-    surely: Ints
+    next_safe: Ints
     head_s: Floats
     tail_s: Floats
     work_s: Floats
@@ -37,27 +36,27 @@ class Spacing:
     def kept(self, keys: NDArray[np.int16], changes: Ints) -> bool:
         """Whether a schedule (operations,) of columns keeps the dwell after each of its `changes`
         (places) in every plan."""
-        size = len(self.surely)
+        size = len(self.next_safe)
         done_s = np.concatenate([[0.0], np.cumsum(self.work_s[np.arange(size), keys])])
         again = np.append(changes[1:], changes[0] + size)
         own_s = done_s[again % size] + done_s[-1] * (again // size) - done_s[changes]
-        return bool(((again >= self.surely[changes]) | (own_s >= self.dwell_s)).all())
+        return bool(((again >= self.next_safe[changes]) | (own_s >= self.dwell_s)).all())
 
     def until(self, first: int) -> Ints:
         """Walked from operation `first` on, by operation and column: the place where a clock set
         there may change again, as `k_change_dp.cheapest` takes it."""
         size, columns = self.work_s.shape
         order = np.roll(np.arange(size), -first)
-        surely = self.surely[order] - first + size * (order < first)
+        next_safe = self.next_safe[order] - first + size * (order < first)
         work_s = np.where(np.isfinite(self.work_s), self.work_s, 0.0)
         until = np.empty((size, columns), dtype=np.int64)
         for column in range(columns):
             done_s = np.concatenate([[0.0], np.cumsum(work_s[order, column])])
             enough = np.searchsorted(done_s, done_s[:-1] + self.dwell_s)
-            until[:, column] = np.minimum(surely, enough)
+            until[:, column] = np.minimum(next_safe, enough)
         return np.maximum(until, np.arange(1, size + 1)[:, None])
 
-    def possibly(self, deadline_s: float) -> Ints:
+    def next_possible(self, deadline_s: float) -> Ints:
         """By operation and column: where some plan within the deadline may change again; the end
         where that is in the next iteration."""
         size, columns = self.work_s.shape
@@ -78,10 +77,10 @@ def spacing(
     head_s, tail_s = starts_s[row], tails_s[row]
     place = np.full(len(seconds), -1, dtype=np.int64)
     place[row] = np.where(work_s.max(axis=1) > 0.0, np.arange(len(order)), -1)
-    surely = _surely(seconds, levels.begins, levels.before, row, place, dwell_s)
+    next_safe = _next_safe(seconds, levels.begins, levels.before, row, place, dwell_s)
     beyond = np.searchsorted(np.maximum.accumulate(head_s), dwell_s - tail_s)
-    surely = np.where(surely < 0, len(order) + beyond, surely)
-    return Spacing(surely, head_s, tail_s, work_s, dwell_s)
+    next_safe = np.where(next_safe < 0, len(order) + beyond, next_safe)
+    return Spacing(next_safe, head_s, tail_s, work_s, dwell_s)
 
 
 @compiled
@@ -99,7 +98,7 @@ def _starts_s(seconds: Floats, begins: Ints, before: Ints) -> tuple[Floats, Floa
 
 
 @compiled
-def _surely(
+def _next_safe(
     seconds: Floats, begins: Ints, before: Ints, rows: Ints, place: Ints, dwell_s: float
 ) -> Ints:
     """By operation of a GPU (`rows`): the first `place` that a path of `dwell_s` leads to; -1 where
