@@ -75,14 +75,25 @@ class Iteration:
 @dataclass(slots=True)
 class TrainingTime:
     """The time that was training according to reports: up to the newest iteration, except for
-    `holes`, in which a checkpoint or an evaluation ran.
+    `holes`, in which a checkpoint or an evaluation ran, or nothing.
     """
 
-    until_s: float = -math.inf
+    until_s: float  # at first when the window began
+    number: int = 0  # of the newest iteration
     holes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=HOLES_KEPT))
 
     def leave_out(self, one: Iteration) -> None:
         self.holes.append((one.began_s - REPORT_LAG_S, one.arrived_s))
+
+    def reach(self, one: Iteration) -> None:
+        """Up to the end of an iteration. A gap before it that its lag and the iterations whose
+        reports are missing do not fill is a pause of the job: a restart, or data that is late.
+        """
+        missing = max(0, one.number - self.number - 1)
+        longest_s = REPORT_LAG_S + (missing + 1) * one.duration_s
+        if one.began_s - self.until_s > longest_s:
+            self.holes.append((self.until_s, one.began_s))
+        self.until_s, self.number = max(self.until_s, one.arrived_s), one.number
 
 
 @dataclass(slots=True)
@@ -194,7 +205,7 @@ class MeasurementWindow:
         self._length = PaceShift(correlated=True)  # of the work itself
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
-        self._reported = TrainingTime()
+        self._reported = TrainingTime(since_s)
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
         self._loads: tuple[StageLoad, ...] | None = None  # None: a clock changed, or none yet
@@ -240,7 +251,7 @@ class MeasurementWindow:
             self.shift_ratio = self._length.take(one.duration_s)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
-        self._reported.until_s = max(self._reported.until_s, one.arrived_s)
+        self._reported.reach(one)
         if len(self._first) < OUTLIERS_IN_ROW:
             self._first.append(replace(one, operations={}))  # the largest part of it
             self._look_back()

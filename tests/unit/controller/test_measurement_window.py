@@ -14,9 +14,16 @@ GPU = "GPU-0"
 
 
 def run(
-    durations_s: list[float], pauses_s: dict[int, float], pass_s: float = 5.0
+    durations_s: list[float],
+    pauses_s: dict[int, float],
+    pass_s: float = 5.0,
+    *,
+    between: bool = False,
+    lost: frozenset[int] = frozenset(),
 ) -> MeasurementWindow:
-    """A span over iterations of which some take longer by a pause, looked at every pass."""
+    """A span over iterations of which some take longer by a pause, looked at every pass. `between`:
+    no iteration reports the pauses. Reports of `lost` ones do not arrive.
+    """
     window = MeasurementWindow(0.0, {GPU: 0})
     now_s = energy_j = 0.0
     looked_s = pass_s
@@ -37,7 +44,9 @@ def run(
                     snapshot = GpuSnapshot(GPU, energy_j=energy_j, clock_sm_mhz=1410)
                     window.see([(GPU, snapshot, now_s)])
                     looked_s += pass_s
-        arrived.append(Iteration(number, 1, now_s, {GPU: now_s - begun_s}))
+        ended_s = begun_s + duration_s if between else now_s
+        if number not in lost:
+            arrived.append(Iteration(number, 1, ended_s, {GPU: ended_s - begun_s}))
     return window
 
 
@@ -74,6 +83,23 @@ def test_a_checkpoint_changes_neither_time_nor_power(
     assert window.time_mean_s == pytest.approx(2.0, rel=1e-9)
     if window.power_w is not None:
         assert window.power_w == pytest.approx(BUSY_W, rel=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    duration_s=st.floats(0.5, 8.0),
+    pauses=st.dictionaries(st.integers(12, 40), st.floats(4.0, 20.0), max_size=4),
+    lost=st.frozensets(st.integers(3, 44), max_size=20),
+)
+def test_a_pause_between_iterations_changes_no_power(
+    duration_s: float, pauses: dict[int, float], lost: frozenset[int]
+) -> None:
+    """Runs of one name that come again leave GPUs idle between them. `pauses` are in iterations."""
+    beside = {number for number in pauses if {number, number + 1} & lost}
+    pauses_s = {n: duration_s * (2.0 + pauses[n]) for n in pauses.keys() - beside}
+    window = run([duration_s] * 60, pauses_s, pass_s=duration_s, between=True, lost=lost)
+    (load,) = window.loads()
+    assert load.power_w == pytest.approx(BUSY_W, rel=0.01)
 
 
 def test_power_covers_time_up_to_the_newest_iteration() -> None:
