@@ -12,26 +12,17 @@ from typing import Literal
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.orders import Hold
-from joulecut_controller.plan.budget import Shares
 from joulecut_controller.plan.granularity import Rung
-from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode, Policy
 from joulecut_controller.ports import Event, FleetState
+from joulecut_controller.power.budget import Shares
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.view import JobState, View
 from joulecut_wire.messages import IterationTiming
-
-
-@dataclass(frozen=True, slots=True)
-class FrontierPoint:
-    """One point of a job's predicted frontier: one iteration, all its GPUs."""
-
-    iteration_time_s: float
-    energy_j: float
-    lower_bound_j: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from job_states import changed, job_state
 
-from joulecut_controller.board import Board, FrontierPoint, JobBoard, Learnt
-from joulecut_controller.plan.plan import Action, ClockReason, Forecast, Plan
+from joulecut_controller.board import Board, JobBoard, Learnt
+from joulecut_controller.plan.plan import Action, ClockReason, Forecast, FrontierPoint, Plan
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Mode, Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict

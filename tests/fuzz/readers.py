@@ -12,7 +12,7 @@ from joulecut_cli.trace import chakra
 from joulecut_controller.cluster import history
 from joulecut_controller.fleet.gpu_owners import GpuOwners
 from joulecut_controller.policy.parse import parse as parse_policy
-from joulecut_controller.reconcile import power_limits
+from joulecut_controller.reconcile import power_budget
 from joulecut_controller.sources import profile, run_file
 from joulecut_controller.sources.prometheus import Access, Prometheus
 from joulecut_wire import codec, document, reports
@@ -74,7 +74,7 @@ READERS: Mapping[str, Reader] = {
     "profile": lambda raw: profile.parse(raw, "p"),
     "config": lambda raw: run_file.huggingface(Path("config.json"), lambda *_: raw),
     "chakra": lambda raw: _file(raw, lambda path: chakra.read(path, 0)),
-    "limits": lambda raw: power_limits._read(raw.decode(errors="replace")),
+    "limits": lambda raw: power_budget._read(raw.decode(errors="replace")),
     "owners": lambda raw: GpuOwners().restore(raw.decode(errors="replace"), 0.0),
     "history": lambda raw: history._from_json(raw.decode(errors="replace")),
 }

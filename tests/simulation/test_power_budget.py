@@ -7,8 +7,8 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.orders import Order
-from joulecut_controller.plan.power_limits import RAMP_S
 from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.store.database import DatabaseStore
 
 SETTLED_PASSES = 12

@@ -68,6 +68,15 @@ class ClockReason:
 
 
 @dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """One point of a job's predicted frontier: one iteration, all its GPUs."""
+
+    iteration_time_s: float
+    energy_j: float
+    lower_bound_j: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Predicted time and energy of a plan, and those of the baseline.
 

@@ -15,10 +15,10 @@ from dataclasses import replace
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL
-from joulecut_controller.plan.power_limits import needed_w
 from joulecut_controller.policy.opt_in import with_opted_in
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
+from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.pacing import Pacing

@@ -5,23 +5,23 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from joulecut_controller.board import FrontierPoint
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.guard import Check
+from joulecut_controller.plan.plan import FrontierPoint
 from joulecut_controller.plan.planning_input import PlannerState
-from joulecut_controller.plan.power_limits import peak_ratio, without_limits
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import Store
+from joulecut_controller.power.job_budgets import Budgets, Party
+from joulecut_controller.power.limits import peak_ratio, without_limits
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.budgets import Budgets, Party
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
-from joulecut_controller.reconcile.power_limits import PowerBudget
+from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import GpuView
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from joulecut_controller.board import FrontierPoint
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import at_default
+from joulecut_controller.plan.plan import FrontierPoint
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity

@@ -7,12 +7,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from joulecut_controller.board import FrontierPoint, JobBoard
+from joulecut_controller.board import JobBoard
 from joulecut_controller.observe.baseline import Recalled, progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
-from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of

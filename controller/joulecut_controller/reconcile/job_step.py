@@ -15,9 +15,9 @@ from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.planner import SOLVING, Decision, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
-from joulecut_controller.plan.power_limits import without_limits
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.ports import Fleet, FleetState
+from joulecut_controller.power.limits import without_limits
 from joulecut_controller.reconcile.cluster_step import Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.inbox import Inbox

@@ -23,9 +23,9 @@ from joulecut_controller.board import Board
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
+from joulecut_controller.power.job_budgets import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.budgets import Budgets
 from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
@@ -44,7 +44,7 @@ from joulecut_controller.reconcile.loop_metrics import LoopMetrics, PassResult
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource
-from joulecut_controller.reconcile.power_limits import PowerBudget
+from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_engine.estimate.online import OnlineEstimator

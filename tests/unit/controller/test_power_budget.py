@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.budget import NEAR, Claim, Point, Shares, _offered, shares
+from joulecut_controller.power.budget import NEAR, Claim, Point, Shares, _offered, shares
 
 
 def claim(

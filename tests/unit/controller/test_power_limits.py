@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.power_limits import (
+from joulecut_controller.power.limits import (
     RAMP_S,
     LimitedGpu,
     allocate_limits,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from job_states import changed
 
 from joulecut_controller.answer import number
-from joulecut_controller.board import FrontierPoint
+from joulecut_controller.plan.plan import FrontierPoint
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window

@@ -15,7 +15,9 @@ from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.board import PowerLimits
 from joulecut_controller.orders import ALL, Hold
-from joulecut_controller.plan.power_limits import (
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.ports import Record, Store
+from joulecut_controller.power.limits import (
     RAMP_S,
     Allocation,
     LimitedGpu,
@@ -24,8 +26,6 @@ from joulecut_controller.plan.power_limits import (
     next_limits,
     next_raises,
 )
-from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
 from joulecut_controller.view import POWER_SLACK_W, GpuView, NodeView, View

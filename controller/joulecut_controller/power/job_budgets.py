@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.board import FrontierPoint
-from joulecut_controller.plan.budget import Claim, Point, Shares, shares
+from joulecut_controller.plan.plan import FrontierPoint
+from joulecut_controller.power.budget import Claim, Point, Shares, shares
 from joulecut_controller.view import JobState
 
 FIXED_STEP_RATIO = 0.01  # of the limit: measured power that moved less is the same
