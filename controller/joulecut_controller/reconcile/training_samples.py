@@ -25,7 +25,10 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
 HALVES = ("input", "weight")  # of a backward
-WORK_STDERRS = 4.0  # how far the mean work of some iterations may be off by chance
+# From this standard deviation of an iteration on (clocks and heat: 0.1 to 0.5 %) work varies. What
+# operations have in common says nothing of a clock then, and the profile is believed.
+WORK_VARIES_RATIO = 0.01
+WORK_STDERRS = 4.0  # below it: how far the mean work of some iterations may be off by chance
 VARIATION_ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth
 
 Work = Mapping[tuple[int, Kind], int]
@@ -76,7 +79,16 @@ def teach(
         }
         for load in fresh
     }
-    common = _common_work(job.measured.current, new.loaded, ratios_of)
+    common = _common_work(
+        job.measured.current,
+        new.loaded,
+        [ratio for ratios in ratios_of.values() for ratio in ratios.values()],
+        [
+            work_of[load.stage][key] * float(known_of[load.uuid][key].time_s[0])
+            for load in fresh
+            for key in ratios_of[load.uuid]
+        ],
+    )
     for load in fresh:
         work, known = work_of[load.stage], known_of[load.uuid]
         slower = {key: ratio / common for key, ratio in ratios_of[load.uuid].items()}
@@ -98,17 +110,22 @@ def teach(
 
 
 def _common_work(
-    current: Window | None,
-    loaded: int,
-    ratios_of: Mapping[str, Mapping[tuple[int, Kind], float]],
+    current: Window | None, loaded: int, ratios: Sequence[float], predicted_s: Sequence[float]
 ) -> float:
     """What all operations of these iterations have in common, as far as their work varies: their
     mean work is that of other iterations, and no GPU's own.
+
+    `ratios` are measured over predicted times by GPU and operation, weighted by `predicted_s`: with
+    any other mean what is left would add up, pass after pass, to an error of the clock's effect.
     """
-    ratios = [ratio for ratios in ratios_of.values() for ratio in ratios.values()]
-    common = statistics.median(ratios) if ratios else 1.0
+    if not ratios:
+        return 1.0
+    weights = zip(ratios, predicted_s, strict=True)
+    common = math.fsum(ratio * weight for ratio, weight in weights) / math.fsum(predicted_s)
     if current is None or current.iterations < VARIATION_ITERATIONS_MIN:
         return common  # it is not known by how much it varies
+    if current.work_sd_ratio > WORK_VARIES_RATIO:
+        return common
     most = WORK_STDERRS * current.work_sd_ratio / math.sqrt(max(1, loaded))
     return math.exp(min(most, max(-most, math.log(common))))
 

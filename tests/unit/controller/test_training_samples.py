@@ -1,0 +1,94 @@
+"""What the estimators learn of a job whose work varies from iteration to iteration."""
+
+import math
+import random
+import statistics
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from life import LifeWorld, Phase
+
+from joulecut_controller.observe.iteration_stats import Fresh
+from joulecut_controller.reconcile.training_samples import Errors, teach
+from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window, WindowWork
+from joulecut_engine.estimate.estimator import Subject
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.refit import refit
+from joulecut_engine.graph.pipeline import Kind
+
+STAGES, TOP_MHZ, LOW_MHZ = 4, 1410, 1200
+KINDS: tuple[Kind, ...] = ("forward", "backward")
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    spread=st.sampled_from([0.03, 0.12, 0.2]),
+    longer=st.sampled_from([0.8, 1.0, 1.3]),
+)
+def test_work_that_varies_is_not_learnt_as_the_effect_of_a_clock(
+    seed: int, spread: float, longer: float
+) -> None:
+    """Under the lower clocks the work is `longer`, as in an hour of long sequences."""
+    world = LifeWorld((Phase("train"),), knows="profile", stages=STAGES, microbatches=4)
+    (policy,) = world.asked().jobs
+    profile = policy.profile
+    assert profile is not None
+    chance = random.Random(seed)
+    own = [chance.gauss(1.0, 0.01) for _ in range(STAGES)]
+    estimator = OnlineEstimator({policy.name: profile})
+    uuids = tuple(f"GPU-{stage}" for stage in range(STAGES))
+    window = WindowWork(mean_s=1.0, sd_s=0.01, sd_ratio=spread, operations_s={})
+
+    def predicted_s(stage: int, kind: Kind, clock_mhz: int) -> float:
+        found = estimator.predict(Subject(policy.name, uuids[stage], stage, kind), (clock_mhz,))
+        assert found is not None
+        return float(found.time_s[0])
+
+    def swept_s(stage: int, kind: Kind, clock_mhz: int) -> float:
+        menu = profile.options[stage, kind]
+        return next(one.time_s for one in menu if one.clock_mhz == clock_mhz)
+
+    for spell in range(8):
+        clock_mhz = LOW_MHZ if spell % 2 else TOP_MHZ
+        for _ in range(40):
+            length = math.exp(chance.gauss(0.0, spread)) * (longer if spell % 2 else 1.0)
+            loads = tuple(
+                StageLoad(
+                    uuid=uuid,
+                    stage=stage,
+                    clock_mhz=clock_mhz,
+                    busy_s={
+                        kind: swept_s(stage, kind, clock_mhz)
+                        * own[stage]
+                        * length
+                        * chance.gauss(1.0, 0.005)
+                        for kind in KINDS
+                    },
+                    samples=4,
+                    power_w=None,
+                )
+                for stage, uuid in enumerate(uuids)
+            )
+            measured = Measured(
+                current=Window(64, 1.0, spread, None, None, work=window), loads=loads
+            )
+            placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
+            job = JobState(policy, placement, measured)
+            teach(job, Fresh(1, (1.0,), loads, 1), estimator, gpus={}, before=Errors())
+        taken = estimator.snapshot()
+        estimator.adopt(taken, refit(taken))
+    effects = [
+        predicted_s(stage, kind, LOW_MHZ)
+        / predicted_s(stage, kind, TOP_MHZ)
+        / (swept_s(stage, kind, LOW_MHZ) / swept_s(stage, kind, TOP_MHZ))
+        for stage in range(STAGES)
+        for kind in KINDS
+    ]
+    assert abs(statistics.fmean(effects) - 1.0) < 0.003
+    told_apart = [
+        predicted_s(s, "backward", TOP_MHZ) / swept_s(s, "backward", TOP_MHZ) for s in range(STAGES)
+    ]
+    middle, mean_own = statistics.fmean(told_apart), statistics.fmean(own)
+    for seen, true in zip(told_apart, own, strict=True):
+        assert abs(seen / middle - true / mean_own) < 0.004, "a GPU's own pace is learnt"
