@@ -12,20 +12,23 @@ one. Ours are predicted: profile by the model, plan by the solver, nothing fitte
 
 import argparse
 import csv
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.sources.run_file import Predicted, of_mapping, predicted
+from joulecut_controller.sources.run_file import Predicted, RunFile, of_mapping, predicted
 from joulecut_engine import plan
 from joulecut_engine.datasheets import SHEETS
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
+from joulecut_engine.model import formula
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.solver import solve
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "perseus" / "workloads"
+LIMITS = DATA.parent / "zeus_baseline" / "A100" / "zeus_global.csv"
 STRAGGLERS = 1.05, 1.1, 1.2, 1.5  # iteration times over the fastest
 # The model counts two bytes a number; these runs keep four, so memory and links have half the rate.
 WIDE = 2.0
@@ -123,7 +126,7 @@ def cuts(work: Workload) -> list[int]:
     return [int(cut) for cut in work.partition.removeprefix("custom:").split(",")]
 
 
-def modelled(work: Workload, **shape: Any) -> Predicted:
+def modelled(work: Workload, **shape: Any) -> RunFile:
     """The run on a published layout; `shape` replaces keys of the architecture and of the run."""
     keys = {
         "gpus": work.data * work.tensor * work.stages, "tensor": work.tensor, "data": work.data,
@@ -133,13 +136,12 @@ def modelled(work: Workload, **shape: Any) -> Predicted:
         "weight_bytes": 4, "master_bytes": 0,
     }  # fmt: skip
     keys |= {key: shape.pop(key) for key in ("first_layers", "last_layers") if key in shape}
-    file = of_mapping(
+    return of_mapping(
         {"model": SHAPES[work.model] | shape, "system": SYSTEMS[work.card], "run": keys}, work.model
     )
-    return predicted(file)
 
 
-def whole(work: Workload) -> Predicted:
+def whole(work: Workload) -> RunFile:
     """A model of equal layers; middle stages that differ by one may stand in another order."""
     if not work.partition.startswith("custom:"):  # the same number of layers in each stage
         even = SHAPES[work.model]["layers"] // work.stages
@@ -152,7 +154,8 @@ def whole(work: Workload) -> Predicted:
 def t5(work: Workload) -> Predicted:
     """T5 of predicted layers: an encoder's, a decoder's two attentions, its feed-forward block."""
     three = replace(work, stages=3)
-    full, bare = modelled(three, layers=3), modelled(three, layers=3, ffn=8)
+    full = predicted(modelled(three, layers=3))
+    bare = predicted(modelled(three, layers=3, ffn=8))
     block = {kind: _of(full, 1, kind) for kind in ("forward", "backward")}
     attention = {kind: _of(bare, 1, kind) for kind in ("forward", "backward")}
 
@@ -255,7 +258,7 @@ def measured_runs(only: list[str] | None) -> None:
         if work.model.startswith("wide-resnet"):
             row(*cells, "not modelled: convolutions", "-", shown(late), "-")
             continue
-        found = t5(work) if work.model.startswith("t5") else whole(work)
+        found = t5(work) if work.model.startswith("t5") else predicted(whole(work))
         mine = saved(found, Pipeline("1f1b", work.stages, work.microbatches), slower)
         row(*cells, f"{mine.alone:.1f}", f"{mine.within:.1f}", shown(late), shown(mine.late))
 
@@ -273,6 +276,51 @@ def emulated_runs() -> None:
             f"{mine.late[at]:.1f}")  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Limited:
+    """A run under one power limit for all GPUs: seconds and joules of an iteration."""
+
+    work: Workload
+    limit_w: float
+    measured: tuple[float, float]
+    predicted: tuple[float, float]
+
+
+def limited() -> Iterator[Limited]:
+    """Zeus' baseline of the same artifact, of the models that are whole runs; nothing fitted."""
+    runs = {work.model: work for work in workloads() if work.card == "A100"}
+    with LIMITS.open(newline="") as file:
+        for line in csv.DictReader(file):
+            work, limit_w = runs[line["model_name"]], float(line["power_limit_0"])
+            if work.model.startswith(("t5", "wide")):
+                continue
+            run = whole(work)
+            system = replace(run.system, power_cap_w=limit_w)
+            told = formula.estimate(run.architecture, system, run.run)
+            real = float(line["time"]), float(line["energy"])
+            yield Limited(work, limit_w, real, (told.iteration_time_s, told.energy_j))
+
+
+def against(one: tuple[float, float], first: tuple[float, float]) -> tuple[float, float]:
+    """Percent slower, and percent saved."""
+    return 100.0 * (one[0] / first[0] - 1.0), 100.0 * (1.0 - one[1] / first[1])
+
+
+def under_limits() -> None:
+    print("\n## A100 under power limits\n")
+    row("model", "limit, W", "s, measured", "predicted", "W per GPU, measured", "predicted",
+        "slower / saved, measured", "predicted")  # fmt: skip
+    row(*["---"] * 8)
+    first: dict[str, Limited] = {}
+    for one in limited():
+        top = first.setdefault(one.work.model, one)  # highest limits come first
+        pairs = (one.measured, top.measured), (one.predicted, top.predicted)
+        row(one.work.model, f"{one.limit_w:.0f}",
+            *(f"{seconds:.2f}" for (seconds, _), _ in pairs),
+            *(f"{joules / seconds / one.work.stages:.0f}" for (seconds, joules), _ in pairs),
+            *(shown(against(*pair)) for pair in pairs))  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", action="append", help="a model of the measured runs")
@@ -285,6 +333,7 @@ def main() -> None:
     measured_runs(asked.only)
     if not asked.only:
         emulated_runs()
+        under_limits()
 
 
 if __name__ == "__main__":
