@@ -14,8 +14,9 @@ import argparse
 import csv
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,10 @@ from joulecut_engine.model.estimate import Estimate
 from joulecut_engine.model.graph_level import simulate
 from joulecut_engine.model.kernels import KERNELS, predicted_tflops
 from joulecut_engine.model.memory import layer_bytes
+from joulecut_engine.model.power import power_of
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.runs import Floats, Runs
+from joulecut_engine.model.stage_profile import stage_profile
 from joulecut_engine.model.stages import stages_of
 from joulecut_engine.model.system import System
 from joulecut_engine.model.table import estimate_by_table
@@ -429,40 +432,137 @@ def zero_bubble() -> None:
         f"{1e3 * float(stages.send_s[0]):.2f}")  # fmt: skip
 
 
-def clocks() -> None:
-    say(
-        "\n## Across clocks: A100 stage profile, calibrated at two clocks (bar 2 / 2 %, ends 5 %)\n"
-    )
-    path = DATA / "perseus" / "stage_profile" / "gpt3-175b+a100_sxm_bf16.csv"
-    found: dict[int, list[float]] = {}
+def stage_rows(name: str) -> dict[int, dict[str, tuple[float, float]]]:
+    """Seconds and joules of stage 0, forward and backward, by clock in MHz."""
+    found: dict[int, dict[str, tuple[float, float]]] = {}
+    path = DATA / "perseus" / "stage_profile" / f"gpt3-175b+{name}_bf16.csv"
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
             if row["stage"] == "0":
-                sums = found.setdefault(int(row["frequency"]), [0.0, 0.0])
-                sums[0] += float(row["time"])
-                sums[1] += float(row["energy"])
-    model = Architecture(1, 12288, 96, 96, 49152, 8, positions=2048, bias=True, norm_bias=True)
-    many = 256  # microbatches, so that the optimizer, which was not measured, is nothing
-    rows = {
-        mhz: Measurement(
-            model,
-            Run(1, global_batch=many, sequence=2048, dropout=True, clock_mhz=mhz),
-            many * seconds,
-            many * joules,
-        )
-        for mhz, (seconds, joules) in found.items()
+                cell = float(row["time"]), float(row["energy"])
+                found.setdefault(int(row["frequency"]), {})[row["instruction"]] = cell
+    return found
+
+
+STAGE = Architecture(1, 12288, 96, 96, 49152, 8, positions=2048, bias=True, norm_bias=True)
+MANY = 256  # microbatches, so that the optimizer, which was not measured, is nothing
+
+
+def stage_run(mhz: int) -> Run:
+    return Run(1, global_batch=MANY, sequence=2048, dropout=True, clock_mhz=mhz)
+
+
+def stage_measurements(name: str) -> dict[int, Measurement]:
+    return {
+        mhz: Measurement(STAGE, stage_run(mhz), *(MANY * np.sum(list(kinds.values()), axis=0)))
+        for mhz, kinds in stage_rows(name).items()
     }
+
+
+def clocks() -> None:
+    say("\n## Across clocks: A100 stage profile, calibrated at two (bar 2 / 2 %, ends 5 %)\n")
+    rows = stage_measurements("a100_sxm")
     mhz = sorted(rows)
     say("| clocks MHz | time | worst | energy | worst |\n|---|---|---|---|---|")
     for pair in ((mhz[0], mhz[-1]), (mhz[0], mhz[-4]), (990, 1350)):
         system = calibrate([rows[one] for one in pair], SYSTEMS["a100-sxm-80gb"]).system
         runs = Runs.of([rows[one].run for one in mhz])
-        predicted = formula.evaluate(model, system, runs)
+        predicted = formula.evaluate(STAGE, system, runs)
         time_s = np.array([rows[one].iteration_time_s for one in mhz])
         energy_j = np.array([rows[one].energy_j for one in mhz])
         one, two = predicted.iteration_time_s / time_s - 1.0, predicted.energy_j / energy_j - 1.0
         cells = [f"{np.abs(e).mean():.2%} | {np.abs(e).max():.1%}" for e in (one, two)]
         say(f"| {pair[0]}, {pair[1]} | {' | '.join(cells)} |")
+
+
+RANGES = (1.0, 0.9, 0.8, 0.7, 0.6)  # of the highest clock
+Sweep = dict[int, tuple[float, float]]  # seconds and joules by clock
+ASTRAWATTCH = """AstraWattch claims, of layers on a DGX V100 from 735 to 1,530 MHz, errors of 9.9 to
+2.1 % of time and 11.8 to 0.9 % of energy; no public sweep of layers on a V100 was found."""
+
+
+def layers() -> None:
+    """Errors at clocks that the calibration has not seen: of one clock, and of two."""
+    say("\n## Layer classes across clocks (no bar)\n")
+    say(
+        "Calibrated at the highest clock alone, and at the highest and the lowest; mean errors.", ""
+    )
+    say("| card and class | clocks, of the highest | time, one | energy, one | time, two |"
+        " energy, two |\n|---|---|---|---|---|---|")  # fmt: skip
+    every: dict[str, list[Floats]] = {}
+    for one, two in zip(swept(False), swept(True), strict=True):
+        title, real = one[:2]
+        for high, low in pairwise(RANGES):
+            inside = [f for f in real if low < f / max(real) <= high]
+            inside = [f for f in inside if f not in (max(real), min(real))]
+            gaps = [
+                np.array([told[f][k] / real[f][k] - 1.0 for f in inside])
+                for told in (one[2], two[2])
+                for k in (0, 1)
+            ]
+            name = f"{low:.0%} to {high:.0%}"
+            every.setdefault(name, []).append(np.array([np.abs(gap).mean() for gap in gaps]))
+            cells = [f"{np.abs(gap).mean():.1%} ({gap.mean():+.1%})" for gap in gaps]
+            say("|", " | ".join([title, name, *cells]), "|")
+    for name, means in every.items():
+        say("|", " | ".join(["mean", name, *(f"{m:.1%}" for m in np.mean(means, axis=0))]), "|")
+    say(f"\n{ASTRAWATTCH}")
+
+
+def swept(two: bool) -> Iterator[tuple[str, Sweep, Sweep]]:
+    """Classes: name, measured, predicted after a calibration at one clock or at two."""
+    for name, card in (("a100_sxm", "a100-sxm-80gb"), ("a40", "a40")):
+        yield from stages_swept(name, card, two)
+    for kernel in ("dgemm", "stream"):
+        yield kernel_swept(kernel, two)
+
+
+def stages_swept(name: str, card: str, two: bool) -> Iterator[tuple[str, Sweep, Sweep]]:
+    """Forward and backward of GPT-3's layers (Perseus)."""
+    rows, measured = stage_rows(name), stage_measurements(name)
+    top = max(rows)
+    seen = [measured[top], measured[min(rows)]] if two else [measured[top]]
+    system = calibrate(seen, SYSTEMS[card]).system
+    held = [formula.estimate(STAGE, system, stage_run(mhz)).clock_mhz for mhz in rows]
+    profile = stage_profile(STAGE, system, stage_run(top), held)
+    for kind in ("forward", "backward"):
+        options = dict(zip(rows, profile.options[0, kind], strict=True))
+        # The calibration knows both kinds together: each begins at its own.
+        at = options[top]
+        seconds, joules = rows[top][kind][0] / at.time_s, rows[top][kind][1] / at.energy_j
+        told = {f: (seconds * o.time_s, joules * o.energy_j) for f, o in options.items()}
+        yield f"{card}, GPT-3 layers, {kind}", {f: rows[f][kind] for f in rows}, told
+
+
+def kernel_swept(kernel: str, two: bool) -> tuple[str, Sweep, Sweep]:
+    """Products or copies on an A100 (Ali et al.). Two clocks give the share of the time that
+    follows the clock and that of the energy that follows the time.
+    """
+    system, copies = SYSTEMS["a100-sxm-80gb"], kernel == "stream"
+    power = power_of(system)
+    real: Sweep = {}
+    path = DATA / "dvfs" / "ali_ga100" / f"datasets__dgemm_stream__GA100-dvfs-{kernel}-dcgm.csv"
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            seconds = float(row["run_time"])
+            real[int(row["sm_app_clock"])] = seconds, seconds * float(row["power_usage"])
+    real = {f: cell for f, cell in real.items() if f > RANGES[-1] * max(real)}
+    mhz = np.array(sorted(real), dtype=np.float64)
+    (low_s, low_j), (top_s, top_j) = real[min(real)], real[max(real)]
+    follows = system.memory_clock_share if copies else 1.0
+    if two:
+        follows = (low_s / top_s - 1.0) / (mhz[-1] / mhz[0] - 1.0)
+    time_s = top_s * (1.0 - follows + follows * mhz[-1] / mhz)
+    kept_j = (power.idle_w + copies * power.waiting_over_idle_w(mhz)) * time_s
+    moved = np.ones_like(mhz) if copies else power.voltage_square(mhz)
+    moved = moved / moved[-1]
+    factor = 1.0
+    if two:
+        factor = (low_j - top_j * moved[0]) / (kept_j[0] - kept_j[-1] * moved[0])
+    energy_j = factor * kept_j + (top_j - factor * kept_j[-1]) * moved
+    columns = mhz.astype(int).tolist(), time_s.tolist(), energy_j.tolist()
+    told = {f: (s, j) for f, s, j in zip(*columns, strict=True)}
+    return f"a100, {'copies' if copies else 'products'} ({kernel})", real, told
 
 
 def speed() -> None:
@@ -512,6 +612,7 @@ def main() -> None:
         "zero-bubble": zero_bubble,
         "mlperf": mlperf,
         "clocks": clocks,
+        "layers": layers,
         "speed": speed,
         "vtrain": lambda: vtrain(asked.families),
     }

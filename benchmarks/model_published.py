@@ -64,10 +64,7 @@ def hopper_cudnn() -> System:
 def grand_teton() -> System:
     """H100 with 96 GB of HBM2e at 2.4 TB/s, 500 W."""
     base = SYSTEMS["h100-sxm"]
-    return replace(
-        base, hbm_gb_s=2400.0, hbm_bytes=96e9, power_cap_w=500.0,
-        compute_pj_per_flop=base.power_cap_w / base.bf16_tflops,
-    )  # fmt: skip
+    return replace(base, hbm_gb_s=2400.0, hbm_bytes=96e9, power_cap_w=500.0)
 
 
 def _torchtitan() -> list[Published]:

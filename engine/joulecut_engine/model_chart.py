@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from joulecut_engine.chart import PAGE, SERIES, figure, style
+from joulecut_engine.model import technology
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.graph_level import Timeline
 from joulecut_engine.model.run import Run
@@ -62,6 +63,19 @@ def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
         axes.set_title("change, %", loc="left")
         axes.set_xlabel("clock of the component, relative", loc="right")
         axes.legend()
+    return drawn
+
+
+def package_figure() -> Any:
+    """Power per package by generation, and its growth carried on."""
+    with style():
+        drawn, axes = figure(WIDTH, 340)
+        years = range(2017, technology.OUTLOOK + 1)
+        axes.plot(years, [technology.package_w(year) for year in years], "--", c=SERIES["edge"][0])
+        for one in technology.generations():
+            axes.scatter(one.year, one.limit_w, color=SERIES["ours"][0])
+            axes.annotate(one.system, (one.year, one.limit_w), (6, -12), textcoords="offset points")
+        axes.set_title("power per package, W; dashed: least squares", loc="left")
     return drawn
 
 

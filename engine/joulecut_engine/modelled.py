@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     import pandas
 
 Level = Literal["formula", "table", "graph"]
+LEVELS: dict[str, Callable[[Architecture, System, Run], Estimate]] = {
+    "formula": formula.estimate,
+    "table": estimate_by_table,
+    "graph": lambda *run: simulate(*run)[0],
+}
 
 
 @dataclass(frozen=True)
@@ -172,16 +177,10 @@ def modelled(
             "model",
         )
     values = (read.architecture, read.system, read.run)
-    if level == "table":
-        found = estimate_by_table(*values)
-    elif level == "graph":
-        found = simulate(*values)[0]
-    elif level == "formula":
-        found = formula.estimate(*values)
-    else:
-        raise ValueError(f'model: level "{level}"; allowed: formula, table, graph')
+    if level not in LEVELS:
+        raise ValueError(f'model: level "{level}"; allowed: {", ".join(LEVELS)}')
     prices = {key: getattr(read.cost, key) for key in ("kwh_price", "gpu_hour_price", "pue")}
-    return Modelled(*values, found, prices)
+    return Modelled(*values, LEVELS[level](*values), prices)
 
 
 def _named(given: object, key: str) -> object:

@@ -16,7 +16,7 @@ from joulecut_cli import figures, outfile
 from joulecut_controller.sources import csv_file
 from joulecut_controller.sources.run_file import reader, system_of, usual_shape
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.calibrate import Calibration, Measurement, calibrate
+from joulecut_engine.model.calibrate import POWERS, Calibration, Measurement, calibrate
 from joulecut_engine.model.catalogue import ARCHITECTURES
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.system import System
@@ -24,8 +24,8 @@ from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, nearest
 
-ANSWER = ("rows", "fitted", "assumed", "time_error", "time_bias", "energy_error", "memory_error",
-          "notes")  # fmt: skip
+ANSWER = ("rows", "fitted", "doubt", "components", "assumed", "time_error", "time_bias",
+          "energy_error", "memory_error", "notes")  # fmt: skip
 BYTES_MAX = 32 << 20
 ROWS_MIN = 3  # fewer say nothing about what a calibration leaves out
 TIME_S_MAX, ENERGY_J_MAX, MEMORY_BYTES_MAX = 1e6, 1e15, 1e13
@@ -65,8 +65,12 @@ def _as_text(found: Calibration, name: str) -> list[str]:
     for what, error in (("energy", found.energy_error), ("memory", found.memory_error)):
         if error is not None:
             errors.append(f"{what} {figures.percent(error)}")
-    rows = [[key, f"{value:.4g}"] for key, value in found.fitted.items()]
-    head = ["fitted", "value"]
+    rows = [
+        [key, f"{value:.4g}", f"{figures.percent(found.doubt[key])}",
+         figures.percent(found.components[POWERS[key]]) if key in POWERS else figures.NONE]
+        for key, value in found.fitted.items()
+    ]  # fmt: skip
+    head = ["fitted", "value", "standard error", "of the energy"]
     return [
         f"{name}: {len(found.fitted)} numbers fitted to {found.rows} measured iterations",
         f"mean error on these rows, not on others: {'; '.join(errors)}",

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from joulecut_cli import figures
+from joulecut_cli import figures, plot
 from joulecut_cli.model.shown import large
 from joulecut_engine.model import post_dennard, technology
 from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
+from joulecut_engine.model.technology import WIDTHS
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -58,14 +59,19 @@ def _all() -> list[str]:
 
 
 def technologies(options: Namespace) -> int:
-    """Energy per operation and bit."""
+    """Energy per operation and bit, and growth. Raises BadInput, Unavailable."""
+    picture = plot.target(options.plot)
+    if picture is not None:
+        from joulecut_engine.model_chart import package_figure
+
+        plot.write(picture, "power per package", [package_figure()], ((), ()), [_outlook()])
     lines = [json.dumps(_technology_json(), indent=1)] if options.json else _technology_text()
     print(*lines, sep="\n")
     return FINE
 
 
 def _technology_json() -> dict[str, Any]:
-    check = technology.power_check()
+    sums = ("power_w", "residual_w", "residual_pj_per_bit")
     return {
         "operations": [asdict(one) for one in technology.OPERATIONS],
         "links": [asdict(one) for one in technology.LINKS],
@@ -73,26 +79,19 @@ def _technology_json() -> dict[str, Any]:
             one.name: {"arithmetic_pj": one.arithmetic_pj, "overhead": one.overhead}
             for one in technology.INSTRUCTIONS
         },
-        "power_check": {**asdict(check), "data_movement_w": check.data_movement_w},
-        "formats": [
-            {
-                **asdict(one),
-                "power_w": one.power_w,
-                "residual_w": one.residual_w,
-                "residual_pj_per_bit": one.residual_pj_per_bit,
-            }
-            for one in post_dennard.formats()
-        ],
+        "power_check": _with(technology.power_check(), "data_movement_w"),
+        "formats": [_with(one, *sums) for one in post_dennard.formats()],
         "gains": [asdict(one) for one in post_dennard.gains()],
         "generations": [asdict(one) for one in technology.generations()],
         "effective_pj_per_flop": {
-            card: {
-                str(width): technology.effective_pj(SYSTEMS[card], width)
-                for width in technology.WIDTHS
-            }
+            card: {str(width): technology.effective_pj(SYSTEMS[card], width) for width in WIDTHS}
             for card in CARDS
         },
     }
+
+
+def _with(value: Any, *sums: str) -> dict[str, Any]:
+    return asdict(value) | {name: getattr(value, name) for name in sums}
 
 
 def _technology_text() -> list[str]:
@@ -135,18 +134,28 @@ def _gains() -> list[str]:
 
 
 def _generations() -> list[str]:
-    head = ["generation", "TFLOP/J", "gain"]
+    head = ["generation", "year", "W per package", "TFLOP/J", "gain"]
     rows = [
-        [g.system, f"{g.tflops_per_w:.2f}", figures.NONE if g.gain is None else f"x {g.gain:.2f}"]
+        [g.system, str(g.year), f"{g.limit_w:g}", f"{g.tflops_per_w:.2f}",
+         figures.NONE if g.gain is None else f"x {g.gain:.2f}"]
         for g in technology.generations()
-    ]
-    return figures.table(head, rows, frozenset(head[1:]))
+    ]  # fmt: skip
+    return [*figures.table(head, rows, frozenset(head[1:])), _outlook()]
+
+
+def _outlook() -> str:
+    year = technology.OUTLOOK
+    grown = technology.package_w(year) / technology.package_w(year - 1) - 1.0
+    watts = figures.watts(technology.package_w(year))
+    return (
+        f"power per package grew {figures.percent(grown)} a year; {watts} in {year}, extrapolated"
+    )
 
 
 def _effective() -> list[str]:
-    head = ["pJ per FLOP by layer width", *map(str, technology.WIDTHS)]
+    head = ["pJ per FLOP by layer width", *map(str, WIDTHS)]
     rows = [
-        [card, *(f"{technology.effective_pj(SYSTEMS[card], w):.3g}" for w in technology.WIDTHS)]
+        [card, *(f"{technology.effective_pj(SYSTEMS[card], w):.3g}" for w in WIDTHS)]
         for card in CARDS
     ]
     return figures.table(head, rows, frozenset(head[1:]))

@@ -105,7 +105,9 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         ),
     ),
     "technology": Subcommand(
-        "model.catalogue:technologies", "Energy per operation and per bit, with sources.", (_JSON,)
+        "model.catalogue:technologies",
+        "Energy per operation and per bit, with sources; power by generation.",
+        (_JSON, _PLOT),
     ),
     "catalogue": Subcommand(
         "model.catalogue:show",

@@ -9,6 +9,7 @@ from joulecut_cli import plot, timeline
 from joulecut_cli.model import shown
 from joulecut_controller.sources.run_file import RunFile, read
 from joulecut_engine.model.estimate import Estimate
+from joulecut_engine.modelled import LEVELS
 from joulecut_wire.command import FINE
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def run(options: Namespace) -> int:
         _must_be_laid_out(file, OPERATIONS_MAX)
     elif options.level == "table":
         _must_be_laid_out(file, TABLE_MAX)
-    found = estimate(file, options.level)
+    found = LEVELS[options.level](file.architecture, file.system, file.run)
     if picture is not None:
         _draw(picture, file, found)
     if track is not None:
@@ -37,21 +38,6 @@ def run(options: Namespace) -> int:
     else:
         print("\n".join(shown.as_text(file, found, _advice(file, found))))
     return FINE
-
-
-def estimate(file: RunFile, level: str) -> Estimate:
-    """At one of the three levels. Raises BadInput."""
-    if level == "table":
-        from joulecut_engine.model.table import estimate_by_table
-
-        return estimate_by_table(file.architecture, file.system, file.run)
-    if level == "graph":
-        from joulecut_engine.model.graph_level import simulate
-
-        return simulate(file.architecture, file.system, file.run)[0]
-    from joulecut_engine.model import formula
-
-    return formula.estimate(file.architecture, file.system, file.run)
 
 
 def _draw(picture: Path, file: RunFile, found: Estimate) -> None:

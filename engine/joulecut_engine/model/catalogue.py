@@ -10,6 +10,7 @@ from typing import Any
 
 from joulecut_engine.datasheets import SHEETS
 from joulecut_engine.model.architecture import Architecture
+from joulecut_engine.model.power import explicit
 from joulecut_engine.model.system import System
 
 GB = 1e9
@@ -222,7 +223,7 @@ ENTRIES: tuple[Entry, ...] = (
 )  # fmt: skip
 
 SYSTEMS: dict[str, System] = {
-    name: replace(entry.system, name=name)
+    name: replace(explicit(entry.system), name=name)
     for entry in ENTRIES
     for name in (entry.system.name, entry.node)
 }

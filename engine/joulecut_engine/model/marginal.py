@@ -13,7 +13,7 @@ import numpy as np
 
 from joulecut_engine.model import formula
 from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.power import power_of
+from joulecut_engine.model.power import explicit
 from joulecut_engine.model.run import Run
 from joulecut_engine.model.system import System
 
@@ -90,14 +90,11 @@ def voltage(factor: float) -> float:
 
 
 def _unlimited(system: System) -> System:
-    """The same without a power limit; what defaults derive from the limit is kept."""
-    power = power_of(system)
+    """The same without a power limit."""
     return replace(
-        system,
+        explicit(system),
         power_cap_w=NO_LIMIT_W,
-        waiting_w=power.waiting_w,
-        compute_pj_per_flop=power.flop_j * 1e12,
-        knee_mhz=power.knee_mhz,
+        knee_mhz=system.knee_clock_mhz,
         clock_peak_mhz=system.peak_clock_mhz,
     )
 

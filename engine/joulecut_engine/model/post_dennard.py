@@ -2,7 +2,7 @@
 
 p = f (e_op + e_mem): voltage no longer falls with size, so a card's power is its rate f times the
 energy of an operation and of the memory traffic beside it. The A100 and `technology`'s figures of
-7 nm are put in for four number formats; what the limit leaves is what these figures do not explain.
+7 nm are put in for CUDA and tensor cores; what the limit leaves these figures do not explain.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ _HBM_PJ_PER_BIT = next(link.pj_per_bit for link in LINKS if link.what == "HBM2")
 FLOPS_OF_HFMA = 2.0
 # NVIDIA A100 data sheet: 624 TOPS of 8-bit integers, twice the rate of 16 bits.
 INT8_OVER_BF16 = 2.0
+HALF_TFLOPS = 78.0  # of 16 bits without tensor cores, NVIDIA A100 white paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,12 @@ class FormatPower:
 
 
 def formats() -> tuple[FormatPower, ...]:
-    """fp32 on CUDA cores, where an instruction costs what HFMA's does; others on tensor cores."""
+    """CUDA cores, where an instruction costs what HFMA's does, and tensor cores."""
     hbm_w = SYSTEM.hbm_gb_s * 8e-3 * _HBM_PJ_PER_BIT
     found = []
     for name, product, total, tflops, instruction in (
-        ("fp32", "fp32", "fp32", SYSTEM.fp32_tflops, "HFMA"),
+        ("fp32, CUDA cores", "fp32", "fp32", SYSTEM.fp32_tflops, "HFMA"),
+        ("fp16, CUDA cores", "fp16", "fp16", HALF_TFLOPS, "HFMA"),
         ("fp16", "fp16", "fp32", SYSTEM.bf16_tflops, "HMMA"),
         ("bf16", "bf16", "fp32", SYSTEM.bf16_tflops, "HMMA"),
         ("int8", "int8", "int32", SYSTEM.bf16_tflops * INT8_OVER_BF16, "IMMA"),
@@ -80,7 +82,7 @@ HOT_CHIPS = "Dally, Hot Chips 2023 keynote (recalled): one chip, K20X of 2012 to
 
 def gains() -> tuple[Gain, ...]:
     """The chain; their product is the whole gain."""
-    fp32, _, _, int8 = formats()
+    fp32, *_, int8 = formats()
     process = (_PJ["fp32 multiply", 45] + _PJ["fp32 add", 45]) / (2.0 * fp32.arithmetic_pj)
     instructions = (1.0 + _SHARE["HFMA"]) / (1.0 + _SHARE["HMMA"])
     return (

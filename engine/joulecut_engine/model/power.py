@@ -5,7 +5,7 @@ PMBS'22). A GPU that waits, for a link, its host, its memory or another stage, k
 clocked: that power follows f * V^2. Idle power, bytes and bits cost the same at every clock.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -63,6 +63,15 @@ def power_of(system: System) -> Power:
         slope_per_ghz=system.voltage_slope_per_ghz,
         clock_max_mhz=system.clock_max_mhz,
     )
+
+
+def explicit(system: System) -> System:
+    """The same, with the numbers written out that defaults derive from the power limit: a lower
+    limit changes neither the energy of a FLOP nor what a GPU draws while it waits.
+    """
+    power = power_of(system)
+    pico = power.flop_j / PICO
+    return replace(system, waiting_w=power.waiting_w, compute_pj_per_flop=pico)
 
 
 def blocking_power_w(system: System, clock_mhz: float = 0.0) -> float:

@@ -1,7 +1,7 @@
 """One kind of cluster: rates, links, efficiencies, power.
 
 Rates and limits are data-sheet numbers. The numbers named in `FITTED` are what a calibration may
-change, at most twelve at a time. Their defaults are for a card without measurements.
+change. Their defaults are for a card without measurements.
 """
 
 from dataclasses import dataclass
@@ -20,8 +20,10 @@ FITTED = (
     "idle_w",
     "waiting_w",
     "compute_pj_per_flop",
+    "hbm_pj_per_bit",
+    "scale_up_pj_per_bit",
+    "scale_out_pj_per_bit",
 )
-FITTED_MAX = 12
 KNEE_SHARE = 0.78  # of the highest clock: three A100 sweeps give 0.76 to 0.79
 
 

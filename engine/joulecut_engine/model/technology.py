@@ -97,7 +97,9 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
     Instruction("IMMA", "matrix product of 8-bit integers", 160.0, 0.16),
 )
 
-_GENERATIONS = ("v100-sxm-32gb", "a100-sxm-80gb", "h100-sxm", "b200")
+# Years of the data sheets.
+_GENERATIONS = {"v100-sxm-32gb": 2017, "a100-sxm-80gb": 2020, "h100-sxm": 2022, "b200": 2024}
+OUTLOOK = 2030  # the year that the growth of a package's power is carried on to
 WIDTHS = (512, 1024, 2048, 4096, 8192, 16384)
 TOKENS = 2048
 PICO = 1e-12
@@ -135,21 +137,30 @@ def power_check(system: System | None = None) -> PowerCheck:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Data-sheet peak per watt of the limit, and the gain over the card before."""
+    """Power limit of a package, peak per watt of it, and the gain over the card before."""
 
     system: str
+    year: int
+    limit_w: float
     tflops_per_w: float
     gain: float | None
 
 
 def generations() -> tuple[Generation, ...]:
     found: list[Generation] = []
-    for name in _GENERATIONS:
+    for name, year in _GENERATIONS.items():
         system = SYSTEMS[name]
         rate = system.bf16_tflops / system.power_cap_w
         gain = rate / found[-1].tflops_per_w if found else None
-        found.append(Generation(name, rate, gain))
+        found.append(Generation(name, year, system.power_cap_w, rate, gain))
     return tuple(found)
+
+
+def package_w(year: float) -> float:
+    """Power per package by least squares of its logarithm; extrapolated after the last card."""
+    limits_w = [SYSTEMS[name].power_cap_w for name in _GENERATIONS]
+    slope, start = np.polyfit(list(_GENERATIONS.values()), np.log(limits_w), 1)
+    return float(np.exp(start + slope * year))
 
 
 def effective_pj(system: System, width: int, tokens: int = TOKENS) -> float:

@@ -345,7 +345,8 @@ def test_timelines_and_pictures_are_written(tmp_path: Path) -> None:
     assert "memory by stage" in (tmp_path / "p.html").read_text()
 
 
-def test_technology_prints_sources() -> None:
-    said = _run("technology")
+def test_technology_prints_sources(tmp_path: Path) -> None:
+    said = _run("technology", "--plot", str(tmp_path / "growth.html"))
     assert "Horowitz" in said.stdout
+    assert "power per package" in (tmp_path / "growth.html").read_text()
     assert json.loads(_run("technology", "--json").stdout)["power_check"]["limit_w"] == 400.0

@@ -9,7 +9,7 @@ from joulecut_engine.model import formula
 from joulecut_engine.model.calibrate import Measurement, calibrate
 from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_engine.model.run import Run
-from joulecut_engine.model.system import FITTED, FITTED_MAX
+from joulecut_engine.model.system import FITTED
 
 MODEL = ARCHITECTURES["megatron-22b"]
 KNOWN = SYSTEMS["a100-sxm-80gb"]
@@ -48,7 +48,6 @@ def test_it_predicts_the_runs_of_another_system() -> None:
 
 def test_few_numbers_change_and_all_are_named() -> None:
     found = calibrate(measured(KNOWN, RUNS[:4]), KNOWN)
-    assert len(found.fitted) <= FITTED_MAX
     assert set(found.fitted) | set(found.assumed) == set(FITTED)
     assert "scale_out_efficiency" in found.assumed  # one node: nothing shows it
     assert found.system.scale_out_efficiency == KNOWN.scale_out_efficiency
@@ -77,3 +76,23 @@ def test_a_card_above_its_limit_has_a_higher_one() -> None:
 def test_no_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match="no measurements"):
         calibrate([], KNOWN)
+
+
+def test_components_of_power_are_found_within_their_errors() -> None:
+    """Clocks tell arithmetic from the rest, recomputation and tensor groups memory from waiting."""
+    made = {"idle_w": 80.0, "compute_pj_per_flop": 1.1, "hbm_pj_per_bit": 9.0}
+    runs = [replace(run, clock_mhz=f) for run in RUNS for f in (900.0, 1100.0, 1250.0, 1410.0)]
+    rows = measured(replace(KNOWN, **made), runs, noise=0.002)  # type: ignore[arg-type]
+    found = calibrate(rows, replace(KNOWN, idle_w=0.0))
+    assert found.energy_error is not None
+    assert found.energy_error < 0.01
+    for name, value in made.items():
+        assert abs(np.log(found.fitted[name] / value)) < 3.0 * found.doubt[name] < 0.6
+    assert sum(found.components.values()) == pytest.approx(1.0)
+
+
+def test_without_energies_no_number_of_power_changes() -> None:
+    rows = [replace(row, energy_j=None) for row in measured(KNOWN, RUNS[:4])]
+    found = calibrate(rows, KNOWN)
+    assert not found.components
+    assert found.system.hbm_pj_per_bit == KNOWN.hbm_pj_per_bit

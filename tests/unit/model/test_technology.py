@@ -1,5 +1,6 @@
 """Energy of operations: the A100 check adds up, and large layers cost less per FLOP."""
 
+import numpy as np
 import pytest
 
 from joulecut_engine.model.catalogue import SYSTEMS
@@ -10,6 +11,7 @@ from joulecut_engine.model.technology import (
     WIDTHS,
     effective_pj,
     generations,
+    package_w,
     power_check,
 )
 
@@ -35,6 +37,12 @@ def test_wider_instructions_have_less_overhead() -> None:
 
 def test_every_generation_gains() -> None:
     assert all(one.gain is None or one.gain > 1.2 for one in generations())
+
+
+def test_the_growth_of_a_package_passes_between_its_generations() -> None:
+    known = generations()
+    assert known[0].limit_w < package_w(2021) < known[-1].limit_w < package_w(2026)
+    assert sum(np.log(package_w(one.year) / one.limit_w) for one in known) == pytest.approx(0.0)
 
 
 def test_effective_energy_falls_with_the_layer() -> None:

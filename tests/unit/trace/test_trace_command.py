@@ -140,6 +140,16 @@ def test_times_of_two_clocks_are_refused(tmp_path: Path, cut: float, said: str) 
     assert done.stderr.count("\n") == done.returncode // 2
 
 
+def test_a_replay_that_takes_twice_the_recording_is_refused(tmp_path: Path) -> None:
+    """Kernels that overlap on one stream follow each other in a replay."""
+    events = [_kernel("gemm", 7, 1.7e15 + start, 100.0) for start in (0.0, 1.0, 2.0, 3.0)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    done = commands.run("model", "trace", str(path))
+    assert done.returncode == 2
+    assert "when its waits are replayed" in done.stderr
+
+
 def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_path: Path) -> None:
     out = tmp_path / "et"
     first = _run(*traces, "--clock", "1410", "--chakra", str(out))
