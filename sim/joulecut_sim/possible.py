@@ -21,9 +21,6 @@ Choice = tuple[int, ...]  # an index into the swept clocks, per stage
 
 BATCH = 4096  # clock vectors evaluated at once: 25 MB for 768 operations
 REACH = 5  # clocks a single move may go; the last descent goes all the way
-DRAWS = 64  # gives the ratio of two plans under equal noise to 0.02 % at 4 % jitter
-SEED = 1
-PARTS = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)  # of the budget, to begin from
 ROUNDS_MAX = 60  # descents take fewer than 20; a bound is a bound
 
 
@@ -48,15 +45,15 @@ class Possible:
 
 def search(plant: Plant, slowdown: float) -> Possible:
     """The least energy of one iteration within `(1 + slowdown)` of the default clocks' time."""
-    grid = _Grid(plant)
+    grid = Grid(plant)
     top = tuple(len(clocks) - 1 for clocks in grid.clocks)
     base_time, base_energy = grid.evaluate(np.array([top]))
     # A jot more, so that a deadline equal to a plan's own time is kept despite rounding.
     deadline_s = float(base_time[0]) * (1.0 + slowdown) * (1.0 + 1e-12)
     best = (float(base_energy[0]), top)
     for start in grid.starts(deadline_s):
-        best = min(best, _descend(grid, start, deadline_s, REACH))
-    energy_j, choice = _descend(grid, best[1], deadline_s, len(grid.clocks[0]))
+        best = min(best, descend(grid, start, deadline_s, REACH))
+    energy_j, choice = descend(grid, best[1], deadline_s, len(grid.clocks[0]))
     time_s, _ = grid.evaluate(np.array([choice]))
     return Possible(
         tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(choice)),
@@ -67,52 +64,15 @@ def search(plant: Plant, slowdown: float) -> Possible:
     )
 
 
-def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
-    """As `search`, with operations that jitter by `plant.noise.operation`.
-
-    The mean iteration keeps the deadline, under the same noise for every plan. The slowest of
-    several jittering stages is slower than each, so plans exact on mean times come late.
-    """
-    if plant.noise.operation <= 0.0:
-        return search(plant, slowdown)
-    grid = _Grid(plant, DRAWS)
-    top = tuple(len(clocks) - 1 for clocks in grid.clocks)
-    base_time, base_energy = grid.evaluate(np.array([top]))
-    deadline_s = float(base_time[0]) * (1.0 + slowdown) * (1.0 + 1e-12)
-    best = (float(base_energy[0]), top)
-    for part in PARTS:
-        exact = search(plant, slowdown * part)
-        start = tuple(
-            int(np.searchsorted(clocks, mhz))
-            for clocks, mhz in zip(grid.clocks, exact.clocks_mhz, strict=True)
-        )
-        if np.isfinite(_best(grid, np.array([start]), deadline_s)[0]):
-            best = min(best, _descend(grid, start, deadline_s, REACH))
-            break
-    best = min(best, _descend(grid, top, deadline_s, REACH))
-    time_s, _ = grid.evaluate(np.array([best[1]]))
-    return Possible(
-        tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(best[1])),
-        float(time_s[0]),
-        best[0],
-        float(base_time[0]),
-        float(base_energy[0]),
-    )
-
-
-class _Grid:
+class Grid:
     """The plant's mean time and power at every swept clock, and many plans at once.
 
-    With `draws`, iteration times are means over so many iterations with jitter.
+    `factors` of shape (steps, iterations) stretch the operations: times are means over iterations.
     """
 
-    def __init__(self, plant: Plant, draws: int = 0) -> None:
+    def __init__(self, plant: Plant, factors: Floats | None = None) -> None:
         self._steps = plant.steps
-        self._noise = np.ones((len(self._steps), 1))
-        if draws:
-            dice = np.random.default_rng(SEED)
-            noise = dice.normal(1.0, plant.noise.operation, (len(self._steps), draws))
-            self._noise = np.maximum(0.5, noise)  # as the plant does
+        self._factors = np.ones((len(self._steps), 1)) if factors is None else factors
         self.stages = plant.stages
         self._microbatches = plant.microbatches
         self._waiting_w = np.array([plant.waiting_w(stage) for stage in range(self.stages)])
@@ -139,8 +99,8 @@ class _Grid:
             )
 
     @property
-    def draws(self) -> int:
-        return self._noise.shape[1]
+    def iterations(self) -> int:
+        return int(self._factors.shape[1])
 
     def evaluate(self, choices: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Iteration time and energy of many plans; `choices` has shape (plans, stages)."""
@@ -150,11 +110,11 @@ class _Grid:
         ]
         free: list[Floats] = [np.zeros((len(choices), 1)) for _ in range(self.stages)]
         ends: list[Floats] = []
-        for step, noise in zip(self._steps, self._noise, strict=True):
+        for step, factors in zip(self._steps, self._factors, strict=True):
             begin = free[step.stage]
             if step.needs >= 0:
                 begin = np.maximum(begin, ends[step.needs])
-            end = begin + durations[step.stage][step.instruction][:, None] * noise
+            end = begin + durations[step.stage][step.instruction][:, None] * factors
             free[step.stage] = end
             ends.append(end)
         time_s = np.maximum.reduce(free).mean(axis=1)
@@ -177,24 +137,24 @@ class _Grid:
             )
 
 
-def _descend(grid: _Grid, start: Choice, deadline_s: float, reach: int) -> tuple[float, Choice]:
+def descend(grid: Grid, start: Choice, deadline_s: float, reach: int) -> tuple[float, Choice]:
     """The best of all moves of up to `reach` clocks, again and again, until none helps."""
-    here = _best(grid, np.array([start]), deadline_s)
+    here = best_of(grid, np.array([start]), deadline_s)
     for _ in range(ROUNDS_MAX):
         found = here
         moves = _moves(grid.stages, reach) + np.array(here[1])
         tops = np.array([len(clocks) - 1 for clocks in grid.clocks])
         moves = moves[((moves >= 0) & (moves <= tops)).all(axis=1)]
-        batch = max(1, BATCH // grid.draws)
+        batch = max(1, BATCH // grid.iterations)
         for at in range(0, len(moves), batch):
-            found = min(found, _best(grid, moves[at : at + batch], deadline_s))
+            found = min(found, best_of(grid, moves[at : at + batch], deadline_s))
         if found[0] >= here[0]:
             break
         here = found
     return here
 
 
-def _best(grid: _Grid, choices: NDArray[np.int64], deadline_s: float) -> tuple[float, Choice]:
+def best_of(grid: Grid, choices: NDArray[np.int64], deadline_s: float) -> tuple[float, Choice]:
     time_s, energy_j = grid.evaluate(choices)
     energy_j = np.where(time_s <= deadline_s, energy_j, np.inf)
     at = int(np.argmin(energy_j))

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from possible_in_jitter import search_in_jitter
 
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.possible import search, search_in_jitter
+from joulecut_sim.possible import search
 from joulecut_sim.skus import A40, A100_SXM, Sku
 
 MEAN = Noise(operation=0.0)
