@@ -10,10 +10,10 @@ import sys
 import webbrowser
 from pathlib import Path
 
+from joulecut_cli import outfile
 from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
 from joulecut_sim.skus import CARDS, find
 from joulecut_wire.command import Parser
-from joulecut_wire.errors import BadInput
 
 
 def run(argv: list[str]) -> int:
@@ -37,7 +37,7 @@ def run(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     if args.summary is not None:
-        _writable(args.summary)
+        outfile.checked("--summary", args.summary)
     from joulecut_cli.demo_possible import possible_saved_ratio
     from joulecut_sim.demo.course import play
 
@@ -52,17 +52,6 @@ def run(argv: list[str]) -> int:
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by the parent
     watched = terminal and not args.no_browser and _has_display()
     return play(settings, _say, _open if watched else _leave, possible_saved_ratio)
-
-
-def _writable(summary: Path) -> None:
-    """Checks the summary's path before the demo starts. Raises BadInput."""
-    folder = summary.absolute().parent
-    if not folder.is_dir():
-        raise BadInput("--summary", f"no folder {summary.parent}", "a file in a folder that exists")
-    if summary.is_dir():
-        raise BadInput("--summary", f"{summary} is a folder", "a file")
-    if not os.access(summary if summary.exists() else folder, os.W_OK):
-        raise BadInput("--summary", f"{summary} cannot be written", "a writable file")
 
 
 def _say(line: str) -> None:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
-from joulecut_controller.policy.policy import Cost
+from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX, Cost
 from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_receipt, read_report
 from joulecut_controller.trust.record import receipt_json, report_json
@@ -27,7 +27,6 @@ from joulecut_wire.errors import Unavailable
 
 SINCE_S_DEFAULT = 7 * 86_400.0
 SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
-CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
 DIGITS_MAX = 32
 
 
