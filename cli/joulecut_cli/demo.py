@@ -11,24 +11,28 @@ import webbrowser
 from pathlib import Path
 
 from joulecut_cli import outfile
-from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
+from joulecut_sim.demo.settings import DURATION_S_MAX, DURATION_S_MIN, SLO_DEFAULT, Settings
 from joulecut_sim.skus import CARDS, find
 from joulecut_wire.command import Parser
+from joulecut_wire.flags import number, whole
 
 
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     parser = Parser("joulecut demo", "The whole system on a simulated cluster; Ctrl-C ends it.")
-    parser.add_argument("--duration", type=float, metavar="S", help="end after S seconds")
+    seconds = number(DURATION_S_MIN, DURATION_S_MAX, unit="seconds")
+    parser.add_argument("--duration", type=seconds, metavar="S", help="end after S seconds")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="of the web page; 0: any free port"
-    )
+        "--port", type=whole(0, 65_535), default=0, metavar="P",
+        help="of the web page; 0: any free port",
+    )  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="do not open the web page")
     parser.add_argument("--card", default="a100-sxm", help=", ".join(CARDS))
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="random seed of GPUs and noise"
-    )
+        "--seed", type=whole(0, 2**53 - 1), default=1, metavar="N",
+        help="random seed of GPUs and noise",
+    )  # fmt: skip
     parser.add_argument(
         "--slo",
         default=SLO_DEFAULT,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from joulecut_wire import quantity
-from joulecut_wire.quantity import Fault
+from joulecut_wire.quantity import Fault, shown
 
 T = TypeVar("T")
 
@@ -56,5 +56,18 @@ def listed(one: Callable[[str], T], most: int) -> Callable[[str], tuple[T, ...]]
         if len(words) > most:
             raise Fault(f"{len(words)} words", f"at most {most} between commas")
         return tuple(map(one, words))
+
+    return taken
+
+
+def words(*known: str) -> Callable[[str], tuple[str, ...]]:
+    """Reads some of these between commas, in their own order."""
+
+    def taken(word: str) -> tuple[str, ...]:
+        given = [one.strip() for one in word.split(",")]
+        for one in given:
+            if one not in known:
+                raise Fault(f"{shown(one)} is none of them", ", ".join(known))
+        return tuple(one for one in known if one in given)
 
     return taken
