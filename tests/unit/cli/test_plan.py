@@ -307,7 +307,6 @@ BAD_VALUES = {
         ("[]", "pipeline: a list is not a mapping"),
         ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not allowed'),
         ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
-        ("{schedule: dualpipe, stages: 2, microbatches: 2}", "dualpipe is not available yet"),
         ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
         ("{schedule: 1f1b, stages: 1, microbatches: 2}", "profile has 2 stages, pipeline has 1"),
         ("{schedule: 1f1b, stages: 0, microbatches: 2}", "pipeline.stages: 0 is out of range"),
