@@ -61,10 +61,10 @@ def critical(problem: Problem, granularity: Granularity) -> str:
     return f"critical path of {len(path)} operations: {', '.join(shown)}"
 
 
-def rounded_up(seconds: float) -> str:
-    """Nine significant digits, never less than the number itself."""
-    text = f"{seconds:.9g}"
+def rounded_up(seconds: float, digits: int = 9) -> str:
+    """So many significant digits, never less than the number itself."""
+    text = f"{seconds:.{digits}g}"
     if float(text) >= seconds:
         return text
-    step = 10.0 ** (math.floor(math.log10(seconds)) - 8)
-    return f"{seconds + step:.9g}"
+    step = 10.0 ** (math.floor(math.log10(seconds)) + 1 - digits)
+    return f"{seconds + step:.{digits}g}"

@@ -5,17 +5,15 @@ The text has known figures in columns, and the reason of each unknown one below 
 
 import csv
 import io
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from joulecut_cli.figures import NONE, percent, table
+from joulecut_cli.figures import JOULES_PER_KWH, NONE, moment, percent, table
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving
 from joulecut_controller.policy.policy import Cost
 
-J_PER_KWH = 3.6e6
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
 
 KINDS = ("idle", "intrinsic", "extrinsic", "variability")
@@ -35,13 +33,13 @@ class About:
         """Price of this energy at the wall; None without a price."""
         if joules is None or self.cost.kwh is None:
             return None
-        return joules / J_PER_KWH * self.cost.kwh * self.cost.pue
+        return joules / JOULES_PER_KWH * self.cost.kwh * self.cost.pue
 
 
 def kwh(joules: float | None) -> str:
     if joules is None:
         return NONE
-    value = joules / J_PER_KWH
+    value = joules / JOULES_PER_KWH
     return f"{value:.2f}" if value >= 1.0 or not value else f"{value:.2g}"
 
 
@@ -51,10 +49,6 @@ def money(value: float | None) -> str:
 
 def whole(ratio: float) -> str:
     return f"{100.0 * ratio:.0f} %"
-
-
-def moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_s))
 
 
 def span(seconds: float) -> str:
@@ -76,7 +70,7 @@ def text(audit: Audit, about: About) -> str:
 
 def _head(audit: Audit, about: About) -> Iterator[str]:
     yield (
-        f"Audit of {about.source}: {span(audit.seconds)} to {moment(about.ended_unix_s)}, "
+        f"Audit of {about.source}: {span(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
         f"steps of {span(about.step_s)}"
     )
     price = about.money(audit.energy_j)
@@ -308,4 +302,4 @@ def _cells(amount: Amount) -> tuple[object, object]:
 
 
 def _kwh(joules: float | None) -> float | None:
-    return None if joules is None else joules / J_PER_KWH
+    return None if joules is None else joules / JOULES_PER_KWH

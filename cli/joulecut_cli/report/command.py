@@ -3,19 +3,22 @@
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from joulecut_cli import outfile
-from joulecut_cli.controller_client import DEFAULT_URL, Json, understood
+from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, Period, understood
 from joulecut_cli.plot import require
 from joulecut_cli.report.owners import by_owner, by_text
 from joulecut_cli.report.page import receipt_html, report_html
-from joulecut_cli.report.source import Asked, FromController, Source
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_wire import duration
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import number
+
+if TYPE_CHECKING:
+    from joulecut_cli.report.stored import FromStore
 
 PROG = "joulecut report"
 CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
@@ -27,20 +30,16 @@ def run(argv: list[str]) -> int:
     """Prints a report or a receipt. Raises BadInput, Unavailable."""
     given = _parsed(argv)
     job = given.receipt if given.receipt is not None else given.job or ""
-    asked = Asked(
-        since_s=duration.seconds(given.since, "--since", SINCE_S_MAX),
-        co2_g_per_kwh=given.co2,
-        job=job,
-        points=given.html is not None,
-    )
+    since_s = duration.seconds(given.since, "--since", SINCE_S_MAX)
+    period = Period(since_s, given.co2, points=given.html is not None)
     if given.html is not None:
         outfile.checked("--html", given.html)
         require()
     source = _source(given)
     if given.receipt is not None:
-        made, is_receipt = source.receipt(asked), True
+        made, is_receipt = source.receipt(period, job), True
     else:
-        made, is_receipt = source.report(asked), False
+        made, is_receipt = source.report(period, job), False
         if job and not made["jobs"]:
             raise BadInput("--job", f"no job {job!r}", f"a job in {source.name}")
     if given.by is not None:
@@ -54,9 +53,9 @@ def run(argv: list[str]) -> int:
     return FINE
 
 
-def _source(given: Namespace) -> Source:
+def _source(given: Namespace) -> "Controller | FromStore":
     if given.store is None:
-        return FromController(given.controller or DEFAULT_URL)
+        return Controller(given.controller or DEFAULT_URL)
     # Loads numpy and a database, which a query to a controller needs not.
     from joulecut_cli.report.stored import FromStore
 
