@@ -13,7 +13,7 @@ from drawn import DrawnPlant
 from learning import Course
 from long_iterations import Disturbance, LongIterationsWorld
 from plant_variants import OddPlant
-from possible_in_jitter import search_in_jitter
+from possible import search_in_jitter
 from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller

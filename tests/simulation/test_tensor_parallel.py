@@ -9,7 +9,7 @@ import pytest
 from enforced import PASSES_TO_PLAN, enforcing
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from possible_in_jitter import search_in_jitter
+from possible import search_in_jitter
 from tensor_parallel import GroupWorld
 from unprofiled import UnprofiledWorld
 from worlds import Call, Controller

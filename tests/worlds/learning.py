@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from possible_in_jitter import search_in_jitter
+from possible import search_in_jitter
 from predicted_work import predicted_work
 
 from joulecut_controller.learn.advice import Advice
