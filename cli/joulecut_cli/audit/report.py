@@ -6,7 +6,7 @@ The text has known figures in columns, and the reason of each unknown one below 
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
@@ -179,7 +179,7 @@ def _slow(audit: Audit) -> list[str]:
             one.cause,
             whole(one.share),
             f"{one.clock_mhz:.0f}",
-            f"{one.usual_mhz:.0f}",
+            f"{one.usual_clock_mhz:.0f}",
             one.text,
         )
         for one in audit.slow[:SLOW_SHOWN]
@@ -219,20 +219,7 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         },
         "shared_kwh": _kwh(rest.shared_j),
         "changed_hands_kwh": _kwh(rest.unseen_j),
-        "slow_gpus": [
-            {
-                "uuid": one.uuid,
-                "place": one.place,
-                "model": one.model,
-                "job": one.job,
-                "cause": one.cause,
-                "share": one.share,
-                "clock_mhz": one.clock_mhz,
-                "usual_clock_mhz": one.usual_mhz,
-                "text": one.text,
-            }
-            for one in audit.slow
-        ],
+        "slow_gpus": [asdict(one) for one in audit.slow],
     }
 
 

@@ -9,7 +9,9 @@ joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAM
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from joulecut_cli import figures, tablefile
 from joulecut_lab.study import cell, row
@@ -60,36 +62,23 @@ def sweep(
 
 
 def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Split | None) -> Row:
-    machine, layer = bench.machine, cell.layer
+    machine = bench.machine
+    causes: dict[str, Any] = dict.fromkeys(one.name for one in fields(Split)) | (
+        asdict(split) if split else {}
+    )
     return Row(
         basis=machine.basis,
         card=machine.card,
         driver=machine.driver,
         uuid=machine.uuid,
-        model=layer.model,
-        d_model=layer.d_model,
-        heads=layer.heads,
-        d_ffn=layer.d_ffn,
-        sequence=layer.sequence,
-        batch=layer.batch,
         dtype=cell.dtype,
         which=cell.which,
         clock_asked_mhz=asked_mhz,
-        clock_mhz=found.clock_mhz,
-        time_s=found.time_s,
-        power_w=found.power_w,
         energy_j=found.energy_j,
         flops=cell.flops,
-        temperature_celsius=found.temperature_celsius,
-        capped=found.capped,
-        stable=found.stable,
-        windows=found.windows,
-        time_spread=found.time_spread,
-        power_spread=found.power_spread,
-        switching_j=split.switching_j if split else None,
-        clock_j=split.clock_j if split else None,
-        leakage_j=split.leakage_j if split else None,
-        memory_j=split.memory_j if split else None,
+        **asdict(cell.layer),
+        **asdict(found),
+        **causes,
     )
 
 

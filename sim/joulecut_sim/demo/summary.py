@@ -15,8 +15,8 @@ from joulecut_sim.demo.settings import JOB
 from joulecut_sim.results import Window
 from joulecut_wire.errors import Unavailable
 
-# The share of energy that plans of a granularity could save of a plant at a slowdown; for clocks that
-# change within an iteration: with the limits of their number (0: none) and of the time between two.
+# The share of energy that plans of a granularity could save of a plant at a slowdown. Clocks that
+# change within an iteration have limits: their number (0: none), and the seconds between two.
 Possible = Callable[..., float]
 
 
