@@ -128,6 +128,7 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("--version", "plan"), '"plan" behind it; allowed: nothing'),
         (("help", "plan"), '"plan" behind it; allowed: nothing'),
         (("recommend",), "see joulecut recommend --help"),
+        (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
         (("policy", "diff"), "see joulecut policy diff --help"),
         (("policy", "differ"), "'differ' is no action"),
         (("completion",), "see joulecut completion --help"),
@@ -305,6 +306,7 @@ def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: 
         assert "user and password" in one_line(joulecut(*words))
         for user, path, status in (
             ("alice", secret, 0), ("eve", secret, 1), ("alice", tmp_path / "none", 2),
+            ("alice", "/dev/zero", 1),
         ):  # fmt: skip
             given = {"JOULECUT_USER": user, "JOULECUT_PASSWORD_FILE": str(path)}
             done = joulecut(*words, environment=given)
