@@ -38,6 +38,14 @@ def ago(value: float | None) -> str:
     return f"{value / 86400:.0f} days"
 
 
+def length(span_s: float) -> str:
+    """A stretch of time as people say it: `15 s`, `20 min`, `36 h`, `7 days`."""
+    for limit, size, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if span_s < limit:
+            return f"{span_s / size:.3g} {unit}"
+    return f"{span_s / 86_400.0:.3g} days"
+
+
 def point_wait(in_s: float | None) -> str:
     """How long the measured saving takes to an interval one point wide; empty where it is."""
     return f"1 point wide in about {ago(in_s)}" if in_s else ""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from joulecut_cli.figures import JOULES_PER_KWH, NONE, moment, percent, table
+from joulecut_cli.figures import JOULES_PER_KWH, NONE, length, moment, percent, table
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving
 from joulecut_controller.policy.policy import Cost
 
@@ -51,13 +51,6 @@ def whole(ratio: float) -> str:
     return f"{100.0 * ratio:.0f} %"
 
 
-def span(seconds: float) -> str:
-    for limit, size, unit in ((7200.0, 60.0, "min"), (1e12, 3600.0, "h")):
-        if seconds < limit:
-            return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / size:.4g} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
     return tuple(zip(KINDS, (job.idle, job.intrinsic, job.extrinsic, job.variability), strict=True))
 
@@ -70,8 +63,8 @@ def text(audit: Audit, about: About) -> str:
 
 def _head(audit: Audit, about: About) -> Iterator[str]:
     yield (
-        f"Audit of {about.source}: {span(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
-        f"steps of {span(about.step_s)}"
+        f"Audit of {about.source}: {length(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
+        f"steps of {length(about.step_s)}"
     )
     price = about.money(audit.energy_j)
     cost = "no price: give one with --kwh-price"
@@ -82,9 +75,10 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     yield from (f"! {note}" for note in about.notes)
     looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
     if looked_s and audit.gap_s > 0.01 * looked_s:
-        yield f"! {span(audit.gap_s)} of GPU time have no readings: series or agents were missing."
+        gap = length(audit.gap_s)
+        yield f"! {gap} of GPU time have no readings: series or agents were missing."
     if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
-        yield f"! {span(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
+        yield f"! {length(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
     if audit.resets:
         yield f"! {audit.resets} energy counters were reset by a driver reload."
 

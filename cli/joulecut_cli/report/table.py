@@ -7,6 +7,7 @@ from typing import Any
 
 from joulecut_cli.figures import (
     JOULES_PER_KWH,
+    length,
     moment,
     percent,
     point_wait,
@@ -61,14 +62,6 @@ def energy(joules: float | None) -> str:
 
 def second(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unix_s))
-
-
-def length(span_s: float) -> str:
-    """`7 days`, `36 h`, `20 min`."""
-    for limit, size, unit in ((5400.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if span_s < limit:
-            return f"{span_s / size:.3g} {unit}"
-    return f"{span_s / 86_400.0:.3g} days"
 
 
 SWITCH = "`verify: {holdout: 5%}` in a job's policy switches hold-outs on"
