@@ -56,15 +56,8 @@ def search(plant: Plant, slowdown: float) -> Possible:
     best = (float(base_energy[0]), top)
     for start in grid.starts(deadline_s):
         best = min(best, descend(grid, start, deadline_s, REACH))
-    energy_j, choice = descend(grid, best[1], deadline_s, len(grid.clocks[0]))
-    time_s, _ = grid.evaluate(np.array([choice]))
-    return Possible(
-        tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(choice)),
-        float(time_s[0]),
-        energy_j,
-        float(base_time[0]),
-        float(base_energy[0]),
-    )
+    best = descend(grid, best[1], deadline_s, len(grid.clocks[0]))
+    return _found(grid, top, best)
 
 
 def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
@@ -92,13 +85,15 @@ def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
             best = min(best, descend(grid, start, deadline_s, REACH))
             break
     best = min(best, descend(grid, top, deadline_s, REACH))
-    time_s, _ = grid.evaluate(np.array([best[1]]))
+    return _found(grid, top, best)
+
+
+def _found(grid: "Grid", top: Choice, best: tuple[float, Choice]) -> Possible:
+    """`top` are the default clocks, `best` an energy and its clocks."""
+    time_s, energy_j = map(np.ndarray.tolist, grid.evaluate(np.array([top, best[1]])))
+    clocks = zip(grid.clocks, best[1], strict=True)
     return Possible(
-        tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(best[1])),
-        float(time_s[0]),
-        best[0],
-        float(base_time[0]),
-        float(base_energy[0]),
+        tuple(int(swept[at]) for swept, at in clocks), time_s[1], best[0], time_s[0], energy_j[0]
     )
 
 

@@ -126,7 +126,6 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("restore", "--all", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
         (("restore", "--all", "--agents", ",,"), '--agents: ",," names none'),
         (("--version", "plan"), '"plan" behind it; allowed: nothing'),
-        (("help", "plan"), '"plan" behind it; allowed: nothing'),
         (("recommend",), "see joulecut recommend --help"),
         (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
         (("policy", "diff"), "see joulecut policy diff --help"),
