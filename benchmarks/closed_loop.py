@@ -32,11 +32,11 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "tests" / "worlds")]
 from changing import Change, ChangingWorld, longest_above  # noqa: E402
 from long_iterations import Disturbance, LongIterationsWorld  # noqa: E402
+from plant_variants import read  # noqa: E402
 from worlds import Controller  # noqa: E402
 
 from joulecut_controller.policy.policy import Slo  # noqa: E402
 from joulecut_controller.store.database import open_store  # noqa: E402
-from joulecut_sim.plant_variants import read  # noqa: E402
 
 SETTLED_S, AFTER_S, CREEP_S, PHASE_S = 300.0, 420.0, 300.0, 60.0
 SCALES = {"a100-sxm": 0.045, "a40": 0.018}  # an iteration of 0.2 s on either

@@ -36,7 +36,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.plant_variants import OddPlant, ReplayPlant, read
 from joulecut_sim.skus import find
 
 HERE = Path(__file__).resolve().parents[1]
@@ -44,6 +43,7 @@ sys.path.insert(0, str(HERE / "tests" / "worlds"))
 from cards import CardPlant  # noqa: E402
 from drawn import DrawnPlant, case  # noqa: E402
 from learning import Course, Outcome  # noqa: E402
+from plant_variants import OddPlant, ReplayPlant, read  # noqa: E402
 
 DATA = HERE.parent / "shared" / "data"
 SWEEPS = {"a100-sxm": "gpt3-175b+a100_sxm_bf16.csv", "a40": "gpt3-175b+a40_bf16.csv"}

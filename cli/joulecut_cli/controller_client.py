@@ -15,7 +15,7 @@ import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 from joulecut_wire import http_client
@@ -33,6 +33,7 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be 
 BRIEF = "/api/v1/brief"
 MARK = "x-joulecut-command"  # required for commands, see docs/commands.md#the-http-api
 WHO_LENGTH = 100
+PASSWORD_LENGTH_MAX = 4096
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header has whole seconds, and an answer takes time
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
@@ -61,12 +62,30 @@ class Standby(Unavailable):
     """It answers, but is not the leader or has completed no pass yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class Period:
+    """What a report is asked for: how far back, by which intensity of the grid (None: that of the
+    policy), and whether with its windows.
+    """
+
+    since_s: float
+    co2_g_per_kwh: float | None = None
+    points: bool = False
+
+    @property
+    def query(self) -> str:
+        words = {"since_s": f"{self.since_s:g}"}
+        if self.co2_g_per_kwh is not None:
+            words["co2"] = f"{self.co2_g_per_kwh:g}"
+        return urllib.parse.urlencode(words | ({"points": "1"} if self.points else {}))
+
+
 class Controller:
     """One controller by its URL. Raises BadInput for a malformed URL."""
 
     def __init__(self, url: str) -> None:
         allowed = f"http://HOST:PORT, for example {DEFAULT_URL}"
-        self.url = http_client.checked_url("--controller", url, "a controller", allowed)
+        self.name = self.url = http_client.checked_url("--controller", url, "a controller", allowed)
         self._headers = _credentials()
         self.skew_s = 0.0  # this machine's clock ahead of the controller's, at the last answer
         self._server = http_client.server_of(self.url)
@@ -81,14 +100,15 @@ class Controller:
         events: list[Json] = self._get(f"/api/v1/events?{query}").get("events", [])
         return events
 
-    def report(self, query: dict[str, str]) -> Json:
-        """Measured savings of a period. Raises Unavailable."""
-        answer = self._get(f"/api/v1/report?{urllib.parse.urlencode(query)}", REPORT_TIMEOUT_S)
+    def report(self, period: Period, job: str = "") -> Json:
+        """Measured savings of a period, of all jobs or one. Raises Unavailable."""
+        path = f"/api/v1/report?{period.query}&{urllib.parse.urlencode({'job': job})}"
+        answer = self._get(path, REPORT_TIMEOUT_S)
         return self._of_this_version(answer, PERIOD_KEYS | {"jobs", "total"})
 
-    def receipt(self, job: str, query: dict[str, str]) -> Json:
+    def receipt(self, period: Period, job: str) -> Json:
         """One job's receipt. Raises BadInput for an unknown job, Unavailable."""
-        path = f"/api/v1/jobs/{quoted(job)}/receipt?{urllib.parse.urlencode(query)}"
+        path = f"/api/v1/jobs/{quoted(job)}/receipt?{period.query}"
         answer = self._parsed(self._asked(path, REPORT_TIMEOUT_S, bad=(404,)))
         return self._of_this_version(answer, PERIOD_KEYS | {"report", "changes"})
 
@@ -227,7 +247,8 @@ def _credentials() -> dict[str, str]:
     if not user:
         return {}
     try:
-        password = Path(path).read_text().rstrip("\r\n") if path else ""
+        with open(path or os.devnull, encoding="utf-8") as file:
+            password = file.read(PASSWORD_LENGTH_MAX).rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "is not text"
         raise BadInput(

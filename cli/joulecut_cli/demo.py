@@ -10,25 +10,29 @@ import sys
 import webbrowser
 from pathlib import Path
 
-from joulecut_sim.demo.settings import SLO_DEFAULT, Settings
+from joulecut_cli import outfile
+from joulecut_sim.demo.settings import DURATION_S_MAX, DURATION_S_MIN, SLO_DEFAULT, Settings
 from joulecut_sim.skus import CARDS, find
 from joulecut_wire.command import Parser
-from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import number, whole
 
 
 def run(argv: list[str]) -> int:
     """The exit status. Raises BadInput, Unavailable."""
     parser = Parser("joulecut demo", "The whole system on a simulated cluster; Ctrl-C ends it.")
-    parser.add_argument("--duration", type=float, metavar="S", help="end after S seconds")
+    seconds = number(DURATION_S_MIN, DURATION_S_MAX, unit="seconds")
+    parser.add_argument("--duration", type=seconds, metavar="S", help="end after S seconds")
     parser.add_argument("--summary", type=Path, metavar="FILE", help="write the summary as JSON")
     parser.add_argument(
-        "--port", type=int, default=0, metavar="P", help="of the web page; 0: any free port"
-    )
+        "--port", type=whole(0, 65_535), default=0, metavar="P",
+        help="of the web page; 0: any free port",
+    )  # fmt: skip
     parser.add_argument("--no-browser", action="store_true", help="do not open the web page")
     parser.add_argument("--card", default="a100-sxm", help=", ".join(CARDS))
     parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="random seed of GPUs and noise"
-    )
+        "--seed", type=whole(0, 2**53 - 1), default=1, metavar="N",
+        help="random seed of GPUs and noise",
+    )  # fmt: skip
     parser.add_argument(
         "--slo",
         default=SLO_DEFAULT,
@@ -37,7 +41,7 @@ def run(argv: list[str]) -> int:
     )
     args = parser.parse_args(argv)
     if args.summary is not None:
-        _writable(args.summary)
+        outfile.checked("--summary", args.summary)
     from joulecut_cli.demo_possible import possible_saved_ratio
     from joulecut_sim.demo.course import play
 
@@ -52,17 +56,6 @@ def run(argv: list[str]) -> int:
     terminal = sys.stdout is not None and sys.stdout.isatty()  # None: closed by the parent
     watched = terminal and not args.no_browser and _has_display()
     return play(settings, _say, _open if watched else _leave, possible_saved_ratio)
-
-
-def _writable(summary: Path) -> None:
-    """Checks the summary's path before the demo starts. Raises BadInput."""
-    folder = summary.absolute().parent
-    if not folder.is_dir():
-        raise BadInput("--summary", f"no folder {summary.parent}", "a file in a folder that exists")
-    if summary.is_dir():
-        raise BadInput("--summary", f"{summary} is a folder", "a file")
-    if not os.access(summary if summary.exists() else folder, os.W_OK):
-        raise BadInput("--summary", f"{summary} cannot be written", "a writable file")
 
 
 def _say(line: str) -> None:

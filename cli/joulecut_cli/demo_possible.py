@@ -1,4 +1,4 @@
-"""The most that clock changes within an iteration could save of the demo's simulated job.
+"""The most that plans of a granularity could save of the demo's simulated job.
 
 The simulator shares nothing with the solver, so the solver is asked here, with the plant's true
 curves. What it finds is a real plan of the plant's mean times, without jitter.
@@ -17,10 +17,10 @@ from joulecut_sim.plant import Plant
 
 
 def possible_saved_ratio(
-    plant: Plant, slowdown: float, changes: int = 0, min_dwell_s: float = 0.0
+    plant: Plant, slowdown: float, granularity: str, changes: int = 0, min_dwell_s: float = 0.0
 ) -> float:
-    """The saved share of energy within a slowdown: with `changes` of each GPU per iteration, at
-    least `min_dwell_s` apart, or with a clock per operation (0).
+    """The saved share of energy within a slowdown: with one clock per GPU (`gpu`), with `changes`
+    of each per iteration, at least `min_dwell_s` apart, or with a clock per operation (0).
     """
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for stage, sku in enumerate(plant.skus):
@@ -36,9 +36,10 @@ def possible_saved_ratio(
     asked = replace(problem(pipeline, Profile(options), waiting_w[0]), blocking_power_w=waiting_w)
     fastest = baseline(asked)
     goal = Goal(fastest.iteration_time_s * (1.0 + slowdown))
-    solver = (
-        Solver(asked, "changes", limits=ChangeLimits(changes, min_dwell_s))
-        if changes
-        else Solver(asked, "computation")
-    )
-    return 1.0 - solver.solve(goal).energy_j / fastest.energy_j
+    solvers = [Solver(asked, "gpu")]
+    if changes:
+        limits = ChangeLimits(changes, min_dwell_s)
+        solvers.append(Solver(asked, "changes", limits=limits))
+    elif granularity != "gpu":
+        solvers.append(Solver(asked, "computation"))
+    return 1.0 - min(one.solve(goal).energy_j for one in solvers) / fastest.energy_j

@@ -1,10 +1,12 @@
 """Numbers and tables for a terminal: plain ASCII, a unit on every number."""
 
 import math
+import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 NONE = "-"  # not known; never zero
+JOULES_PER_KWH = 3.6e6
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -36,9 +38,22 @@ def ago(value: float | None) -> str:
     return f"{value / 86400:.0f} days"
 
 
+def length(span_s: float) -> str:
+    """A stretch of time as people say it: `15 s`, `20 min`, `36 h`, `7 days`."""
+    for limit, size, unit in ((120.0, 1.0, "s"), (7200.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
+        if span_s < limit:
+            return f"{span_s / size:.3g} {unit}"
+    return f"{span_s / 86_400.0:.3g} days"
+
+
 def point_wait(in_s: float | None) -> str:
     """How long the measured saving takes to an interval one point wide; empty where it is."""
     return f"1 point wide in about {ago(in_s)}" if in_s else ""
+
+
+def moment(unix_s: float) -> str:
+    """`2026-01-01 12:00` in UTC, as all times of day."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(unix_s))
 
 
 def percent(ratio: float | None, *, signed: bool = False) -> str:

@@ -8,9 +8,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from joulecut_cli.granularity import ALL, HELP, read_granularities
-from joulecut_cli.prove import add_prove, prove_seconds
+from joulecut_cli.prove import add_prove
 from joulecut_wire.command import Parser
-from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import whole
 
 PROG = "joulecut frontier"
 POINTS = 50
@@ -21,17 +21,19 @@ def run(argv: list[str]) -> int:
     """Prints the frontier of one job. Raises BadInput."""
     options = _parse(argv)
     asked = None if options.granularity is None else read_granularities(options.granularity)
-    points, seconds = _points(options.points), prove_seconds(options.prove)
 
     from joulecut_cli import frontier_points
 
-    return frontier_points.run(options, asked, points, seconds)
+    return frontier_points.run(options, asked)
 
 
 def _parse(argv: list[str]) -> Namespace:
     parser = Parser(PROG, "Energy against iteration time, from fastest to cheapest.")
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
-    parser.add_argument("--points", metavar="N", help=f"at most so many (default {POINTS})")
+    parser.add_argument(
+        "--points", type=whole(2, POINTS_MAX), default=POINTS, metavar="N",
+        help=f"at most so many (default {POINTS})",
+    )  # fmt: skip
     parser.add_argument(
         "--granularity",
         help=f"{HELP} (the default; changes where the job file has `switching`); "
@@ -41,14 +43,3 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
     return parser.parse_args(argv)
-
-
-def _points(word: str | None) -> int:
-    if word is None:
-        return POINTS
-    text = word.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise BadInput("--points", f'"{word}" is not a whole number', f"from 2 to {POINTS_MAX}")
-    if not 2 <= int(text) <= POINTS_MAX:
-        raise BadInput("--points", f'"{word}" is out of range', f"from 2 to {POINTS_MAX}")
-    return int(text)

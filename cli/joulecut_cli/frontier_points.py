@@ -27,8 +27,8 @@ from joulecut_wire.errors import BadInput
 COMPARED = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)  # slowdowns people ask for
 
 
-def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: float) -> int:
-    """Prints the frontier of one job, after `prove_s` more seconds of search. Raises BadInput."""
+def run(options: Namespace, word: Sequence[Asked] | None) -> int:
+    """Prints the frontier of one job, after `prove` more seconds of search. Raises BadInput."""
     picture = plot.target(options.plot)
     job = read(options.job)
     problem = job.problem()
@@ -40,8 +40,10 @@ def run(options: Namespace, word: Sequence[Asked] | None, points: int, prove_s: 
             frontiers, refused = _prepared(job, problem, asked)
             for number, (granularity, frontier) in enumerate(frontiers.items()):
                 advance = partial(_advance, progress, number, len(frontiers))
-                found = frontier.points(points, advance)
-                drawn[granularity] = _proved(frontier, found, prove_s / len(frontiers), progress)
+                found = frontier.points(options.points, advance)
+                drawn[granularity] = _proved(
+                    frontier, found, options.prove / len(frontiers), progress
+                )
     except NoCommonClock as none:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     seconds = time.perf_counter() - began_s

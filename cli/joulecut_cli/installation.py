@@ -56,7 +56,9 @@ def parts(configs: Sequence[Path], url: str | None, prometheus: str | None) -> P
         keys = set(data) if isinstance(data, dict) else set()
         if not keys & {"device", "agents"}:
             raise BadInput(str(path), "neither `device` nor `agents`", "an agent's, a controller's")
-        kinds["agent" if "device" in keys else "controller"] = path
+        kind = "agent" if "device" in keys else "controller"
+        if kinds.setdefault(kind, path) != path:
+            raise BadInput("--config", f"{kinds[kind]} and {path} are of the same role", "one each")
     if not (kinds or url or prometheus):
         allowed = "--config FILE, --controller URL, --prometheus URL, or a JOB"
         raise BadInput("joulecut doctor", "nothing is installed here", allowed)

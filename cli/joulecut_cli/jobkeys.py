@@ -16,7 +16,6 @@ from joulecut_engine.graph.pipeline import SCHEDULES_ALL, SENDS, Kind, Pipeline,
 from joulecut_engine.graph.shape import (
     CHUNKS_MAX,
     MICROBATCHES_MAX,
-    SCHEDULES_LATER,
     STAGES_MAX,
     chunks_of,
     kinds_of,
@@ -92,7 +91,7 @@ class CollectiveKeys:
 
 @dataclass(frozen=True, slots=True)
 class PipelineKeys:
-    schedule: Schedule = key(choice(*SCHEDULES_ALL, later=SCHEDULES_LATER))
+    schedule: Schedule = key(choice(*SCHEDULES_ALL))
     stages: int = key(whole(1, STAGES_MAX))
     microbatches: int = key(whole(1, MICROBATCHES_MAX))
     chunks: int | None = key(whole(1, CHUNKS_MAX), None)
@@ -202,9 +201,6 @@ class Costs:
 def read_pipeline(document: Document, keys: PipelineKeys) -> Pipeline:
     """The shape. Raises BadInput where the schedule does not take it."""
     where = ("pipeline",)
-    if keys.schedule not in SCHEDULES_ALL:
-        what = f"schedule {keys.schedule} is not available yet"
-        raise document.bad((*where, "schedule"), what, " | ".join(SCHEDULES_ALL))
     chunks = chunks_of(keys.schedule, keys.chunks)
     pipeline = Pipeline(
         keys.schedule, keys.stages, keys.microbatches, sync=keys.sync, chunks=chunks

@@ -1,9 +1,9 @@
 """Iteration times of a plan under jitter, mean and P95, as text and JSON of `joulecut plan`."""
 
-import math
 from typing import Any
 
 from joulecut_cli import figures
+from joulecut_cli.target import rounded_up
 from joulecut_engine.optimize.jitter import Spread
 from joulecut_engine.optimize.jitter_margin import Assured, of
 from joulecut_engine.optimize.problem import Solution
@@ -54,9 +54,7 @@ def as_text(found: Assured, fastest: Solution) -> list[str]:
 
 def too_late(found: Assured) -> BadInput:
     """The error for a deadline that jitter makes impossible, with the shortest possible one."""
-    fastest_s = of(found.spread, found.statistic)
-    step_s = 10.0 ** (math.floor(math.log10(fastest_s)) - 4)
-    at_least = f"{math.ceil(fastest_s / step_s) * step_s:.6g} s"
+    at_least = f"{rounded_up(of(found.spread, found.statistic), 5)} s"
     what = f"with this jitter the {_WORDS[found.statistic]} of even the fastest plan is {at_least}"
     return BadInput("--deadline", what, f"at least {at_least}")
 

@@ -26,6 +26,7 @@ NUMERIC = ("numba", "numpy", "scipy", "sklearn")
 WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, which a command needs
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
+HELP = {"-h", "--help", "help"}
 COMMANDS: dict[str, Command] = {
     "plan": Command("joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"),
     "frontier": Command(
@@ -84,7 +85,9 @@ def dispatch(argv: list[str]) -> int:
     if not argv:
         raise BadInput("joulecut", "no command", f"{', '.join(COMMANDS)}; see joulecut --help")
     name, rest = argv[0], argv[1:]
-    if name in {"-h", "--help", "help"}:
+    if rest and name in {*HELP, "--version"}:
+        raise BadInput(name, f'"{rest[0]}" behind it', "nothing; joulecut COMMAND --help")
+    if name in HELP:
         print(_overview())
         return FINE
     if name == "--version":

@@ -36,11 +36,7 @@ def pause(argv: list[str]) -> int:
         "joulecut pause",
         "Resets a job's clocks and changes none of them until `joulecut resume`.",
     )
-    add_order_flags(parser)
-    given = parser.parse_args(argv)
-    if bool(given.job) == given.all:
-        what = "a name and --all" if given.job else "nothing named"
-        raise BadInput(parser.prog, what, "JOB or --all")
+    given = _ordered(parser, argv, "JOB or --all")
     controller = Controller(given.controller)
     path = "pause" if given.all else f"jobs/{quoted(given.job)}/pause"
     return print_result(controller.order(path, all=given.all, reason=given.reason), given)
@@ -66,11 +62,7 @@ def resume(argv: list[str]) -> int:
         "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca, --server-name) it ends "
         "that node's release window instead.",
     )
-    add_order_flags(parser)
-    given = parser.parse_args(argv)
-    if bool(given.job) == given.all:
-        what = "a name and --all" if given.job else "nothing named"
-        raise BadInput(parser.prog, what, RESUMABLE)
+    given = _ordered(parser, argv, RESUMABLE)
     path = "resume" if given.all else f"jobs/{quoted(given.job)}/resume"
     controller = Controller(given.controller)
     try:
@@ -153,6 +145,16 @@ def add_order_flags(parser: Parser, metavar: str = "JOB") -> None:
     parser.add_argument("--all", action="store_true", help="every job")
     parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")
     add_controller_flags(parser)
+
+
+def _ordered(parser: Parser, argv: list[str], allowed: str) -> argparse.Namespace:
+    """The flags of an order to one job or all. Raises BadInput for none or both."""
+    add_order_flags(parser)
+    given = parser.parse_args(argv)
+    if bool(given.job) == given.all:
+        what = "a name and --all" if given.job else "nothing named"
+        raise BadInput(parser.prog, what, allowed)
+    return given
 
 
 def add_agent_flags(parser: Parser) -> None:

@@ -4,14 +4,17 @@ The flags alone: `planning` does the work, and is imported after they are read, 
 and a misspelt flag need no solver.
 """
 
-from argparse import Namespace
+from argparse import Namespace, _ActionsContainer
 from pathlib import Path
 
 from joulecut_cli.granularity import HELP, read_granularity
-from joulecut_cli.prove import add_prove, prove_seconds
+from joulecut_cli.prove import SECONDS, add_prove
 from joulecut_wire.command import Parser
+from joulecut_wire.flags import number, percentage
 
 PROG = "joulecut plan"
+PERCENT_MAX = 1e6  # ten thousand times slower: a mistake
+SECONDS_MAX = 1e9  # thirty years
 # Of releases before `--prove`: `quick` is the first answer, the others go on.
 EFFORTS = ("quick", "usual", "thorough")
 
@@ -20,13 +23,12 @@ def run(argv: list[str]) -> int:
     """Prints one plan. Raises BadInput."""
     options = _parse(argv)
     asked = None if options.granularity is None else read_granularity(options.granularity)
-    if options.prove is None and options.effort in {"usual", "thorough"}:
-        options.prove = ""
-    seconds = prove_seconds(options.prove)
+    if not options.prove and options.effort in {"usual", "thorough"}:
+        options.prove = SECONDS
 
     from joulecut_cli import planning
 
-    return planning.run(options, asked, seconds)
+    return planning.run(options, asked)
 
 
 def _parse(argv: list[str]) -> Namespace:
@@ -36,10 +38,10 @@ def _parse(argv: list[str]) -> Namespace:
         "goes on for a better plan and a tighter bound.",
     )
     parser.add_argument("job", type=Path, metavar="JOB.yaml")
-    parser.add_argument(
-        "--max-slowdown", metavar="PCT", help="of the fastest iteration: 2 or 2%% (default 0)"
-    )
-    parser.add_argument("--deadline", metavar="SECONDS", help="for one iteration")
+    target = parser.add_mutually_exclusive_group()
+    add_max_slowdown(target)
+    seconds = number(0.0, SECONDS_MAX, above=True, unit="seconds")
+    target.add_argument("--deadline", type=seconds, metavar="SECONDS", help="for one iteration")
     parser.add_argument(
         "--granularity",
         help=f"{HELP} (the default; changes where the job file has `switching`)",
@@ -52,3 +54,12 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
     parser.add_argument("--timeline", metavar="FILE", help="write a trace for Perfetto: .json")
     return parser.parse_args(argv)
+
+
+def add_max_slowdown(parser: _ActionsContainer) -> None:
+    parser.add_argument(
+        "--max-slowdown",
+        type=percentage(PERCENT_MAX),
+        metavar="PCT",
+        help="of the fastest iteration: 2 or 2%% (default 0)",
+    )

@@ -28,8 +28,8 @@ from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 
-def run(options: Namespace, word: Asked | None, prove_s: float) -> int:
-    """Prints one plan, after `prove_s` more seconds of search. Raises BadInput."""
+def run(options: Namespace, word: Asked | None) -> int:
+    """Prints one plan, after `prove` more seconds of search. Raises BadInput."""
     picture, track = plot.target(options.plot), timeline.target(options.timeline)
     job = read(options.job)
     asked = job.asked(word)
@@ -47,11 +47,11 @@ def run(options: Namespace, word: Asked | None, prove_s: float) -> int:
 
             solver = Solver(problem, granularity, limits)
             if job.jitter is not None:
-                kept = _assured(options, job, solver, goal, prove_s=prove_s, show=show)
+                kept = _assured(options, job, solver, goal, prove_s=options.prove, show=show)
                 found = kept.plan
             else:
                 with no_stray_output():
-                    found = _Proving(solver, prove_s, show).solve(goal)
+                    found = _Proving(solver, options.prove, show).solve(goal)
     except Infeasible as none:
         path = critical(problem, granularity)
         raise too_fast(options, none, granularity, path, fastest.iteration_time_s) from None

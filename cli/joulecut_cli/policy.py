@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from joulecut_cli.controller_client import Controller, Json, quoted, understood
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
+from joulecut_wire import user_file
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 PROG = "joulecut policy"
 REASONS_SHOWN = 3
+UPLOAD_BYTES_MAX = 4 << 20  # as the controller has it, which refuses more
 DIGEST_SHOWN = 12  # letters, as of a policy
 PIPELINE_SHOWN = (
     "schedule", "stages", "microbatches", "tensor_parallel", "context_parallel", "expert_parallel",
@@ -136,11 +138,11 @@ def _upload(argv: list[str]) -> int:
     parser.add_argument("--name", metavar="NAME.csv", help="default: the file's own name")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
+    raw = user_file.read(given.file, UPLOAD_BYTES_MAX, "a readable CSV file")
     try:
-        content = given.file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "is not text"
-        raise BadInput(str(given.file), why, "a readable CSV file") from None
+        content = raw.decode()
+    except UnicodeDecodeError:
+        raise BadInput(str(given.file), "is not text", "a readable CSV file") from None
     path = f"profiles/{quoted(given.name or given.file.name)}"
     return _done(Controller(given.controller).order(path, content=content), as_json=given.json)
 

@@ -8,6 +8,11 @@ from joulecut_cli.figures import gpu_name, joules, mhz, percent, seconds, senten
 from joulecut_cli.status import MODES, add_controller_flags, plan_name
 from joulecut_wire.command import FINE, Parser
 
+PREDICTED = (
+    "iteration_time_s", "energy_j", "baseline_time_s", "baseline_energy_j", "slowdown_ratio",
+    "saved_ratio",
+)  # fmt: skip
+
 
 @understood
 def run(argv: list[str]) -> int:
@@ -51,15 +56,7 @@ def recommendation(job: Json) -> Json:
             }
             for row in _changing(job)
         ],
-        "predicted": forecast
-        and {
-            "iteration_time_s": forecast["iteration_time_s"],
-            "energy_j": forecast["energy_j"],
-            "baseline_time_s": forecast["baseline_time_s"],
-            "baseline_energy_j": forecast["baseline_energy_j"],
-            "slowdown_ratio": forecast["slowdown_ratio"],
-            "saved_ratio": forecast["saved_ratio"],
-        },
+        "predicted": forecast and {key: forecast[key] for key in PREDICTED},
     }
 
 

@@ -110,6 +110,8 @@ def _agents(given: argparse.Namespace) -> dict[str, "Agent"]:
     files = {"cert": given.cert, "key": given.key, "ca": given.ca}
     server_name = given.server_name
     addresses = [one for one in given.agents.split(",") if one]
+    if given.agents and not addresses:
+        raise BadInput("--agents", f'"{given.agents}" names none', "HOST:PORT,...")
     if given.config is not None:
         from joulecut_controller import config
 

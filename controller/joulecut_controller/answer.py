@@ -35,6 +35,11 @@ class Key:
         return replace(self, source=source)
 
     @property
+    def here(self) -> "Key":
+        """Taken from the value itself, not from an attribute of it."""
+        return self.at(lambda value: value)
+
+    @property
     def given(self) -> "Key":
         """Handed over beside the value, as JSON."""
         return replace(self, source=_GIVEN)

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from joulecut_wire import user_file
 from joulecut_wire.assumed import DWELLS
 from joulecut_wire.errors import BadInput
 
@@ -79,14 +80,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 def read(path: Path) -> tuple[CardFacts, ...]:
     """The facts in a file; () without one. Raises BadInput."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(BYTES_MAX)
-        return msgspec.json.decode(raw, type=_File).cards
-    except FileNotFoundError:
+    if not path.exists():
         return ()
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or str(error), "a readable file") from None
+    raw = user_file.read(path, BYTES_MAX)
+    try:
+        return msgspec.json.decode(raw, type=_File).cards
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise BadInput(str(path), str(error), "a file of `joulecut selftest --save`") from None
 

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from joulecut_wire import log_line
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
+from joulecut_wire.quantity import Fault
 
 FINE = 0
 FAILED = 1
@@ -39,6 +40,17 @@ class Parser(argparse.ArgumentParser):
         if action.choices is not None and value not in action.choices:
             allowed = ", ".join(map(str, action.choices))
             raise argparse.ArgumentError(action, f"{value!r:.100} is not one of {allowed}")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """A word that a reader of `flags` refuses; argparse itself says of which type it is not."""
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            fault = error.__context__
+            if not isinstance(fault, Fault):
+                raise
+            name = action.option_strings[-1] if action.option_strings else str(action.metavar)
+            raise BadInput(name, fault.what, fault.allowed) from None
 
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         found = super()._get_values(action, arg_strings)

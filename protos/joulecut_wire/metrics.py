@@ -36,6 +36,11 @@ def _counter(name: str, labels: tuple[str, ...], text: str) -> Metric:
     return Metric(name, "counter", labels, text)
 
 
+def _declared() -> tuple[Metric, ...]:
+    """The metrics above the call, in their order."""
+    return tuple(one for one in globals().values() if isinstance(one, Metric))
+
+
 # fmt: off
 # -- agent ---------------------------------------------------------------------------------
 GPU_ENERGY = _counter("gpu_energy_joules_total", ("uuid",), "Board energy from the device's own counter, since driver load.")
@@ -95,6 +100,7 @@ COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick rea
 COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
 KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent without a configured keeper.")
 BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this process.")
+AGENT: tuple[Metric, ...] = _declared()
 
 # -- controller ----------------------------------------------------------------------------
 JOB_ITERATION_TIME = _gauge("job_iteration_time_seconds", ("workload", "kind"), "Iteration time: kind measured, predicted or baseline.")
@@ -137,24 +143,4 @@ RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), 
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
 RECONCILE_DISTRUSTED = _gauge("reconcile_distrusted_agents", ("cause",), "Agents that are not believed: quarantine (of an agent), or conflict (about GPUs that another agent owns).")
 # fmt: on
-
-AGENT: tuple[Metric, ...] = (
-    GPU_ENERGY, GPU_ENERGY_INTEGRATED, GPU_POWER, GPU_POWER_LIMIT, GPU_CLOCK, GPU_CLOCK_LIMIT, GPU_CLOCK_EVENT,
-    GPU_POWER_PROFILE, GPU_STUCK, GPU_UTILIZATION, GPU_TEMPERATURE, GPU_MEMORY_USED, GPU_INFO, GPU_ALLOCATION_INFO, JOB_ENERGY,
-    JOB_ENERGY_ESTIMATED, GPU_IDLE_ENERGY, JOB_ENERGY_INTEGRATED, GPU_IDLE_ENERGY_INTEGRATED, DRIVER_UNRESPONSIVE,
-    ACCESS_DENIED, REQUESTS_MALFORMED, AUDIT_LOST, CONFIG_KEYS_IGNORED, CONTROL_COMMANDS, CONTROL_LEASE_EXPIRES, CONTROL_DRIFT, CONTROL_RESTORES, CONTROL_STEPS, CONTROL_STOPPED,
-    AGENT_RELEASED, GPU_DRIFT, GPU_STANDS_BACK, GPU_SLOW, GPU_INTENT_INFO, GPU_SET_LATENCY, GPU_SET_LATENCY_SPREAD,
-    GPU_ITERATION_TIME, GPU_STARTS, GPU_START_JITTER, GPU_STARTS_MISSED, GPU_CHANGE_ERROR,
-    GPU_XID_ERRORS, GPU_XID_LAST, GPU_ECC_ERRORS, GPU_NVLINK_BYTES, GPU_NVLINK_ERRORS,
-    NVML_CALL_DURATION, NVML_ERRORS, REPORTS, REPORTS_REFUSED, JOB_RANKS, GPU_OWNERS, COLLECT_SUCCESS, COLLECT_TIMESTAMP, KEEPER_UP, BUILD_INFO,
-)  # fmt: skip
-
-CONTROLLER: tuple[Metric, ...] = (
-    JOB_ITERATION_TIME, JOB_POWER, JOB_ENERGY_BLOAT, JOB_ENERGY_SAVED, JOB_SLOWDOWN, JOB_SLO_MARGIN,
-    JOB_ENERGY_SAVED_RATIO, JOB_DELAY, JOB_BASELINE_AGE, JOB_BASELINE_LOOK, JOB_DEFAULT_RATIO, JOB_HOLDOUT_ACTIVE, JOB_HOLDOUT_WINDOWS, JOB_PHASE_SECONDS,
-    PLAN_GENERATION, PLAN_GAP, PLAN_CLOCK, PLAN_SECONDS, PREDICT_ERROR, SHADOW_ERROR, JOB_ADVISABLE, PRIOR_ERROR, PREDICT_REFUSED,
-    PREDICT_DRIFT, POWER_BUDGET, POWER_BUDGET_EXPECTED, POWER_BUDGET_LIMITS,
-    POWER_BUDGET_BEST_EFFORT, CONTROLLER_MODE, JOB_HOLD_INFO, BREAKER_TRIPS,
-    CONTROLLER_LEADER, CONTROLLER_EPOCH, RECONCILE_PASSES, RECONCILE_SECONDS, LOOP_LAG_SECONDS,
-    RECONCILE_LAST_SUCCESS, RECONCILE_AGENTS, RECONCILE_DISTRUSTED, BUILD_INFO,
-)  # fmt: skip
+CONTROLLER: tuple[Metric, ...] = (*_declared()[len(AGENT) :], BUILD_INFO)

@@ -125,18 +125,14 @@ def percentage(high: float) -> Callable[[object], float]:
     return read
 
 
-def choice(*words: str, later: tuple[str, ...] = ()) -> Callable[[object], Any]:
-    """Reads one of a few words. `off` arrives as false, since YAML 1.1 reads it so.
-
-    Words of `later` are read as well, so that they can be refused by name, but are not listed as
-    allowed.
-    """
+def choice(*words: str) -> Callable[[object], Any]:
+    """Reads one of a few words. `off` arrives as false, since YAML 1.1 reads it so."""
     allowed = " | ".join(words)
 
     def read(value: object) -> str:
         if value is False and "off" in words:
             return "off"
-        if isinstance(value, str) and value in {*words, *later}:
+        if isinstance(value, str) and value in words:
             return value
         raise Fault(f"{shown(value)} is not allowed{nearest(value, words)}", allowed)
 

@@ -6,17 +6,18 @@ no import runs from agent to simulator. Standard library only: an agent stays li
 
 import random
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
 from joulecut_agent.ports.reader import Burst, DeviceReader, Reading, ignore_step
 from joulecut_agent.ports.writer import DeviceWriter
-from joulecut_sim.card import StateFile
+from joulecut_sim.card import CARDS_MAX, StateFile
 from joulecut_sim.physics import Card, clock_mhz, power_limit_w, power_shown_w, work_at
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.quantity import Fault, choice, number, text, whole
 
 # A set call takes 10-20 ms in NVML, and the clock follows some tens of milliseconds later
 # (arXiv 2502.20075 measures a wide spread by target clock).
@@ -24,15 +25,16 @@ SET_LATENCY_S = 0.05
 LATENCY_S_MAX = 10.0
 SAMPLE_STEP_S, SAMPLES_MAX = 0.02, 128  # the fastest power samples of a driver, and its buffer
 
-_OPTIONS = (
-    "state",
-    "cards",
-    "sku",
-    "node",
-    "set_latency_s",
-    "set_latency_spread_s",
-    "permission",
-)
+_TEXT, _LATENCY = text(4096, "text"), number(0.0, LATENCY_S_MAX, unit="seconds")
+_OPTIONS: dict[str, Callable[[object], object]] = {
+    "state": _TEXT,
+    "cards": whole(1, CARDS_MAX),
+    "sku": _TEXT,
+    "node": _TEXT,
+    "set_latency_s": _LATENCY,
+    "set_latency_spread_s": _LATENCY,
+    "permission": choice("full", "none"),
+}
 
 
 class SimulatedReader:
@@ -213,39 +215,28 @@ class SimulatedBackend:
     """`simulated: {state, cards, sku, node, set_latency_s, ...}`, all optional: see `_OPTIONS`."""
 
     def open_reader(self, options: dict[str, Any], state_dir: str) -> DeviceReader:
-        _checked(options)
+        _check(options)
         return SimulatedReader(_state(options, state_dir))
 
     def open_writer(self, options: dict[str, Any], state_dir: str) -> DeviceWriter:
-        latency_s, spread_s, permitted = _checked(options)
-        return SimulatedWriter(_state(options, state_dir), latency_s, permitted, spread_s)
+        _check(options)
+        return SimulatedWriter(
+            _state(options, state_dir),
+            options.get("set_latency_s", SET_LATENCY_S),
+            options.get("permission", "full") == "full",
+            options.get("set_latency_spread_s", 0.0),
+        )
 
 
-def _checked(options: dict[str, Any]) -> tuple[float, float, bool]:
-    for key in options:
+def _check(options: Mapping[str, object]) -> None:
+    """Raises BadInput."""
+    for key, value in options.items():
         if key not in _OPTIONS:
             raise BadInput(f"simulated.{key}", "unknown key", ", ".join(_OPTIONS))
-    for key in ("state", "sku", "node"):
-        if not isinstance(options.get(key, ""), str):
-            raise BadInput(f"simulated.{key}", f"{options[key]!r}", "text")
-    cards = options.get("cards", 8)
-    if not isinstance(cards, int) or isinstance(cards, bool):
-        raise BadInput("simulated.cards", f"{cards!r}", "a whole number")
-    latency_s = _latency_s(options, "set_latency_s", SET_LATENCY_S)
-    spread_s = _latency_s(options, "set_latency_spread_s", 0.0)
-    permission = options.get("permission", "full")
-    if permission not in {"full", "none"}:
-        raise BadInput("simulated.permission", f"{permission!r}", "full, none")
-    return latency_s, spread_s, permission == "full"
-
-
-def _latency_s(options: dict[str, Any], key: str, default_s: float) -> float:
-    value = options.get(key, default_s)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"simulated.{key}", f"{value!r}", "seconds")
-    if not 0.0 <= value <= LATENCY_S_MAX:
-        raise BadInput(f"simulated.{key}", f"{value} s", f"0 to {LATENCY_S_MAX:g} s")
-    return float(value)
+        try:
+            _OPTIONS[key](value)
+        except Fault as fault:
+            raise BadInput(f"simulated.{key}", fault.what, fault.allowed) from None
 
 
 def _state(options: dict[str, Any], state_dir: str) -> StateFile:

@@ -3,7 +3,7 @@
 Source: Perseus (SOSP'24) artefact, github.com/ml-energy/zeus branch `kronos`, commit
 38cb3f9, `sosp24_data/`: time and energy of one forward and backward per stage (8 stages,
 a tenth of a real stage's layers) per locked SM clock on A100-80G SXM and A40. The files
-are not carried; `python -m joulecut_sim.fit CSV` redoes these numbers from them.
+are not carried; `python benchmarks/simulator/fit.py CSV` redoes these numbers from them.
 """
 
 from collections.abc import Mapping

@@ -16,6 +16,7 @@ from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, Instruction, cu
 from joulecut_sim.skus import CARDS, Sku, find
 from joulecut_wire.command import FINE, Parser, guarded
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import number, whole
 
 STAGES_MAX = 256  # the reader's limit
 EVERY_MAX = 16  # fewer clocks than that leaves are no sweep
@@ -56,27 +57,21 @@ def write(made: list[Row], out: TextIO) -> None:
 def run(argv: list[str]) -> int:
     parser = Parser("python -m joulecut_sim.profile", "Writes a simulated stage profile.")
     parser.add_argument("--card", default="a100-sxm", help=", ".join(CARDS))
-    parser.add_argument("--stages", type=int, default=8)
+    parser.add_argument("--stages", type=whole(1, STAGES_MAX), default=8)
     parser.add_argument("--out", type=Path, help="file to write; standard output without it")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
+    scale = number(SCALE_MIN, SCALE_MAX)
+    parser.add_argument("--scale", type=scale, default=1.0, help="factor on all times")
+    every = whole(1, EVERY_MAX)
     parser.add_argument(
-        "--every", type=int, default=1, help="of so many clocks one, the highest too"
+        "--every", type=every, default=1, help="of so many clocks one, the highest too"
     )
-    parser.add_argument("--noise", type=float, default=0.0, help="1: as rough as a real sweep")
+    noise = number(0.0, 20.0)
+    parser.add_argument("--noise", type=noise, default=0.0, help="1: as rough as a real sweep")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
-    if not 1 <= args.stages <= STAGES_MAX:
-        raise BadInput("--stages", str(args.stages), f"1 to {STAGES_MAX}")
-    if not SCALE_MIN <= args.scale <= SCALE_MAX:
-        raise BadInput("--scale", str(args.scale), f"{SCALE_MIN:g} to {SCALE_MAX:g}")
-    if not 1 <= args.every <= EVERY_MAX:
-        raise BadInput("--every", str(args.every), f"1 to {EVERY_MAX}")
-    if not 0.0 <= args.noise <= 20.0:
-        raise BadInput("--noise", str(args.noise), "0 to 20")
-    made = rows(
-        find(args.card, "--card"), args.stages, scale=args.scale, noise=args.noise, seed=args.seed
-    )
-    kept = set(find(args.card, "--card").clocks_mhz[:: -args.every])
+    sku = find(args.card, "--card")
+    made = rows(sku, args.stages, scale=args.scale, noise=args.noise, seed=args.seed)
+    kept = set(sku.clocks_mhz[:: -args.every])
     made = [row for row in made if row[2] in kept]
     if args.out is None:
         write(made, sys.stdout)

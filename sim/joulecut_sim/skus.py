@@ -87,7 +87,7 @@ def _sku(name: str, *, power_limit_w: float = 0.0, **physics: float) -> Sku:
 
 
 # knee, slope and P0 of both cards: least squares over the GPT-3 175B stage sweeps of the
-# Perseus artefact (`joulecut_sim.fit` redoes it); blocking power: the same artefact.
+# Perseus artefact (`benchmarks/simulator/fit.py` redoes it); blocking power: the same artefact.
 A100_SXM = _sku(
     "a100-sxm",
     power_limit_w=500.0,  # the sweeps reach 476-481 W, so theirs was the 500 W variant

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from simulator.fit import distinct, errors, fit, read
 
-from joulecut_sim.fit import distinct, errors, fit, read
 from joulecut_sim.gpt3 import Instruction, curve
 
 SWEEPS = Path(__file__).resolve().parents[3] / "shared/data/perseus/stage_profile"

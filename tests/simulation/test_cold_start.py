@@ -12,6 +12,8 @@ from cards import CardPlant
 from drawn import DrawnPlant
 from learning import Course
 from long_iterations import Disturbance, LongIterationsWorld
+from plant_variants import OddPlant
+from possible import search_in_jitter
 from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller
@@ -19,8 +21,6 @@ from worlds import Controller
 from joulecut_controller.learn.measured_profile import measured_profile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.plant_variants import OddPlant
-from joulecut_sim.possible import search_in_jitter
 from joulecut_sim.skus import find
 
 BUDGET = 0.05

@@ -235,3 +235,12 @@ def test_nothing_to_examine_is_one_line(tmp_path: Path) -> None:
         [COMMAND, "doctor", "--config", str(path)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_two_configurations_of_one_role_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text("device: nvml\n")
+    words = [COMMAND, "doctor", "--config", "a.yaml", "--config", "b.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "a.yaml and b.yaml are of the same role; allowed: one each" in done.stderr

@@ -1,5 +1,6 @@
 """The file of a self-test in an agent: bound to card and driver, and only ever tighter."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from running_agent import RunningAgent, eventually
 
 from joulecut_agent import config
 from joulecut_agent.control.set_latency import SetLatency
+from joulecut_controller.sources.prometheus import Access
 from joulecut_wire import card_facts
 from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import BadInput
@@ -88,3 +90,8 @@ def test_a_file_keeps_other_cards_and_refuses_another_kind(tmp_path: Path) -> No
         with pytest.raises(BadInput, match=r"facts\.json"):
             card_facts.save(path, [_facts("GPU-1")])
         assert path.read_text() == text
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="not a regular file"):
+        card_facts.read(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="not a regular file"):
+        Access(ca=tmp_path / "pipe").context()

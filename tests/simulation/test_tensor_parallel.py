@@ -9,6 +9,7 @@ import pytest
 from enforced import PASSES_TO_PLAN, enforcing
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from possible import search_in_jitter
 from tensor_parallel import GroupWorld
 from unprofiled import UnprofiledWorld
 from worlds import Call, Controller
@@ -18,7 +19,6 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_sim.plant import Noise
-from joulecut_sim.possible import search_in_jitter
 
 BUDGET = 0.03
 TTL_S = 30.0

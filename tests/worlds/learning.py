@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from possible import search_in_jitter
 from predicted_work import predicted_work
 
 from joulecut_controller.learn.advice import Advice
@@ -28,7 +29,6 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Iteration, Plant
-from joulecut_sim.possible import search_in_jitter
 
 LEARNING_S = 600.0  # what issue and docs promise: ten minutes ...
 REACHED = 0.9  # of what is possible

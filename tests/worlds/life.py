@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from possible import search
 from pyarrow import parquet
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
@@ -35,7 +36,6 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_sim.gpt3 import INSTRUCTIONS, Instruction
 from joulecut_sim.plant import Iteration, Noise, Plant, StageRun, Step, program
-from joulecut_sim.possible import search
 from joulecut_wire.messages import (
     Allocation,
     GpuSnapshot,

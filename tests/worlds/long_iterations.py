@@ -10,12 +10,12 @@ import random
 import statistics
 from dataclasses import dataclass, replace
 
+from plant_variants import ReplayPlant, Table
+from possible import search
 from unprofiled import UnprofiledWorld
 from worlds import Agent
 
 from joulecut_sim.plant import Plant
-from joulecut_sim.plant_variants import ReplayPlant, Table
-from joulecut_sim.possible import search
 from joulecut_wire.messages import GpuSnapshot
 
 MEAN_ITERATIONS = 24  # for a plant's own mean under its jitter

@@ -9,6 +9,7 @@ import json
 import time
 from datetime import UTC, datetime
 
+from joulecut_cli import outfile
 from joulecut_cli.audit import job_estimate, report
 from joulecut_cli.audit.job_estimate import Observed, OperatorInput
 from joulecut_cli.audit.series import History
@@ -23,7 +24,6 @@ from joulecut_wire.errors import BadInput, Unavailable
 
 FOR_S_MAX = 31 * 86_400.0  # most keep less
 FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
-PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 
 def run(given: argparse.Namespace) -> int:
@@ -36,7 +36,7 @@ def run(given: argparse.Namespace) -> int:
     else:
         audit, about = _past(given, facts, cost, duration_s)
     if given.html is not None:
-        given.html.write_text(report.as_html(audit, about), encoding="utf-8")
+        outfile.write("--html", given.html, report.as_html(audit, about))
     if given.json:
         print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
     elif given.csv:
@@ -51,10 +51,6 @@ def _cost(given: argparse.Namespace, facts: OperatorInput) -> Cost:
     cost = facts.cost
     price = cost.kwh if given.kwh_price is None else given.kwh_price
     pue = cost.pue if given.pue is None else given.pue
-    if price is not None and not 0.0 <= price <= PRICE_MAX:
-        raise BadInput("--kwh-price", f"{price:g}", f"0 to {PRICE_MAX:g}")
-    if not 1.0 <= pue <= PUE_MAX:
-        raise BadInput("--pue", f"{pue:g}", f"1 to {PUE_MAX:g}")
     return Cost(gpu_hour=cost.gpu_hour, kwh=price, host_power_w=cost.host_power_w, pue=pue)
 
 

@@ -6,10 +6,14 @@
 import argparse
 from pathlib import Path
 
+from joulecut_cli import outfile
+from joulecut_cli.orders import add_certificate_flags
 from joulecut_wire.command import Parser
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import number
 
 PROG = "joulecut audit"
+PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 
 def run(argv: list[str]) -> int:
@@ -33,22 +37,18 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--store", metavar="URL", help="a controller's store: its probed jobs teach predictions"
     )
-    parser.add_argument("--kwh-price", metavar="PRICE", type=float, help="price of one kWh")
-    parser.add_argument("--pue", metavar="RATIO", type=float, help="power usage effectiveness")
+    parser.add_argument(
+        "--kwh-price", metavar="PRICE", type=number(0.0, PRICE_MAX), help="price of one kWh"
+    )
+    parser.add_argument(
+        "--pue", metavar="RATIO", type=number(1.0, PUE_MAX), help="power usage effectiveness"
+    )
     parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
     parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
     parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
     parser.add_argument("--username", metavar="NAME", default="")
     parser.add_argument("--password-file", metavar="FILE", type=Path)
-    parser.add_argument("--cert", metavar="FILE", type=Path, help="client certificate (TLS)")
-    parser.add_argument("--key", metavar="FILE", type=Path, help="key of the client certificate")
-    parser.add_argument("--ca", metavar="FILE", type=Path, help="CA certificate")
-    parser.add_argument(
-        "--server-name",
-        metavar="NAME",
-        default="",
-        help="in their certificate",
-    )
+    add_certificate_flags(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
     shape.add_argument("--csv", action="store_true", help="print one line a job")
@@ -64,6 +64,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     if given.bearer_token_file and given.username:
         what = "two ways to authenticate"
         raise BadInput("--bearer-token-file, --username", what, "one of them")
-    if given.html is not None and (given.html.is_dir() or not given.html.parent.is_dir()):
-        raise BadInput(f"--html {given.html}", "cannot be written", "a file to write")
+    if given.html is not None:
+        outfile.checked("--html", given.html)
     return given

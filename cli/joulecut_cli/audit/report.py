@@ -5,17 +5,15 @@ The text has known figures in columns, and the reason of each unknown one below 
 
 import csv
 import io
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from joulecut_cli.figures import NONE, percent, table
+from joulecut_cli.figures import JOULES_PER_KWH, NONE, length, moment, percent, table
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving
 from joulecut_controller.policy.policy import Cost
 
-J_PER_KWH = 3.6e6
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
 
 KINDS = ("idle", "intrinsic", "extrinsic", "variability")
@@ -35,13 +33,13 @@ class About:
         """Price of this energy at the wall; None without a price."""
         if joules is None or self.cost.kwh is None:
             return None
-        return joules / J_PER_KWH * self.cost.kwh * self.cost.pue
+        return joules / JOULES_PER_KWH * self.cost.kwh * self.cost.pue
 
 
 def kwh(joules: float | None) -> str:
     if joules is None:
         return NONE
-    value = joules / J_PER_KWH
+    value = joules / JOULES_PER_KWH
     return f"{value:.2f}" if value >= 1.0 or not value else f"{value:.2g}"
 
 
@@ -51,17 +49,6 @@ def money(value: float | None) -> str:
 
 def whole(ratio: float) -> str:
     return f"{100.0 * ratio:.0f} %"
-
-
-def moment(unix_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_s))
-
-
-def span(seconds: float) -> str:
-    for limit, size, unit in ((7200.0, 60.0, "min"), (1e12, 3600.0, "h")):
-        if seconds < limit:
-            return f"{seconds:.0f} s" if seconds < 120.0 else f"{seconds / size:.4g} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
@@ -76,8 +63,8 @@ def text(audit: Audit, about: About) -> str:
 
 def _head(audit: Audit, about: About) -> Iterator[str]:
     yield (
-        f"Audit of {about.source}: {span(audit.seconds)} to {moment(about.ended_unix_s)}, "
-        f"steps of {span(about.step_s)}"
+        f"Audit of {about.source}: {length(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
+        f"steps of {length(about.step_s)}"
     )
     price = about.money(audit.energy_j)
     cost = "no price: give one with --kwh-price"
@@ -88,9 +75,10 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     yield from (f"! {note}" for note in about.notes)
     looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
     if looked_s and audit.gap_s > 0.01 * looked_s:
-        yield f"! {span(audit.gap_s)} of GPU time have no readings: series or agents were missing."
+        gap = length(audit.gap_s)
+        yield f"! {gap} of GPU time have no readings: series or agents were missing."
     if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
-        yield f"! {span(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
+        yield f"! {length(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
     if audit.resets:
         yield f"! {audit.resets} energy counters were reset by a driver reload."
 
@@ -185,7 +173,7 @@ def _slow(audit: Audit) -> list[str]:
             one.cause,
             whole(one.share),
             f"{one.clock_mhz:.0f}",
-            f"{one.usual_mhz:.0f}",
+            f"{one.usual_clock_mhz:.0f}",
             one.text,
         )
         for one in audit.slow[:SLOW_SHOWN]
@@ -225,20 +213,7 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         },
         "shared_kwh": _kwh(rest.shared_j),
         "changed_hands_kwh": _kwh(rest.unseen_j),
-        "slow_gpus": [
-            {
-                "uuid": one.uuid,
-                "place": one.place,
-                "model": one.model,
-                "job": one.job,
-                "cause": one.cause,
-                "share": one.share,
-                "clock_mhz": one.clock_mhz,
-                "usual_clock_mhz": one.usual_mhz,
-                "text": one.text,
-            }
-            for one in audit.slow
-        ],
+        "slow_gpus": [asdict(one) for one in audit.slow],
     }
 
 
@@ -308,4 +283,4 @@ def _cells(amount: Amount) -> tuple[object, object]:
 
 
 def _kwh(joules: float | None) -> float | None:
-    return None if joules is None else joules / J_PER_KWH
+    return None if joules is None else joules / JOULES_PER_KWH

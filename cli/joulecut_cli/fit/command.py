@@ -14,9 +14,12 @@ from joulecut_controller.sources import profile as profiles
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import listed, whole
+from joulecut_wire.quantity import Fault
 
 PROG = "joulecut fit"
 UNUSED = "1"  # in place of every unprobed time and energy
+CLOCK_MHZ_MAX = 10_000  # as in a profile
 PROBES_MAX = 1000  # clock tables have some hundred entries
 
 
@@ -26,7 +29,7 @@ def run(argv: list[str]) -> int:
     from joulecut_cli.fit.fitted import fit
     from joulecut_cli.fit.shown import as_json, as_text
 
-    probes = _clocks(options.probes)
+    probes = options.probes
     sweep = _read(options.profile, probes)
     others = [profiles.read(path, whole=False) for path in options.also]
     _check(options.profile, sweep, probes)
@@ -42,7 +45,11 @@ def _parse(argv: list[str]) -> Namespace:
     parser = Parser(PROG, "Predicted time and power at every clock, from a few probed ones.")
     parser.add_argument("profile", type=Path, metavar="PROFILE.csv")
     parser.add_argument(
-        "--probes", required=True, metavar="MHZ,MHZ,...", help="clocks whose rows may be used"
+        "--probes",
+        required=True,
+        type=_clocks,
+        metavar="MHZ,MHZ,...",
+        help="clocks whose rows may be used",
     )
     parser.add_argument(
         "--also",
@@ -73,18 +80,11 @@ def _parse(argv: list[str]) -> Namespace:
 
 
 def _clocks(text: str) -> tuple[int, ...]:
-    """The clocks of `--probes`, in MHz. Raises BadInput."""
-    allowed = "clocks in whole MHz, separated by commas, as in 1410,1140,855"
-    words = [word.strip() for word in text.split(",")]
-    if len(words) > PROBES_MAX:
-        raise BadInput("--probes", f"{len(words)} clocks", f"at most {PROBES_MAX}")
-    for word in words:
-        if not (word.isascii() and word.isdigit() and 1 <= len(word) <= 5):
-            raise BadInput("--probes", f'"{word}" is no clock', allowed)
-    probes = tuple(int(word) for word in words)
+    """The clocks of `--probes`, in MHz. Raises Fault."""
+    probes = listed(whole(1, CLOCK_MHZ_MAX), PROBES_MAX)(text)
     for clock in probes:
         if probes.count(clock) > 1:
-            raise BadInput("--probes", f"{clock} MHz given twice", "each clock once")
+            raise Fault(f"{clock} MHz given twice", "each clock once")
     return probes
 
 

@@ -1,25 +1,28 @@
 """`joulecut report`: measured savings in energy, money and CO2, and receipts of jobs."""
 
 import json
-import re
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import DEFAULT_URL, Json, understood
+from joulecut_cli import outfile
+from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, Period, understood
 from joulecut_cli.plot import require
 from joulecut_cli.report.owners import by_owner, by_text
 from joulecut_cli.report.page import receipt_html, report_html
-from joulecut_cli.report.source import Asked, FromController, Source
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_wire import duration
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import number
+
+if TYPE_CHECKING:
+    from joulecut_cli.report.stored import FromStore
 
 PROG = "joulecut report"
-SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
 CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
-_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
 
 
 @understood
@@ -27,34 +30,32 @@ def run(argv: list[str]) -> int:
     """Prints a report or a receipt. Raises BadInput, Unavailable."""
     given = _parsed(argv)
     job = given.receipt if given.receipt is not None else given.job or ""
-    asked = Asked(
-        since_s=duration.seconds(given.since, "--since", SINCE_S_MAX),
-        co2_g_per_kwh=None if given.co2 is None else _co2(given.co2),
-        job=job,
-        points=given.html is not None,
-    )
-    file = None if given.html is None else _file(given.html)
+    since_s = duration.seconds(given.since, "--since", SINCE_S_MAX)
+    period = Period(since_s, given.co2, points=given.html is not None)
+    if given.html is not None:
+        outfile.checked("--html", given.html)
+        require()
     source = _source(given)
     if given.receipt is not None:
-        made, is_receipt = source.receipt(asked), True
+        made, is_receipt = source.receipt(period, job), True
     else:
-        made, is_receipt = source.report(asked), False
+        made, is_receipt = source.report(period, job), False
         if job and not made["jobs"]:
             raise BadInput("--job", f"no job {job!r}", f"a job in {source.name}")
     if given.by is not None:
         print(json.dumps(by_owner(made, given.by)) if given.json else by_text(made, given.by))
-    elif file is not None:
+    elif given.html is not None:
         page = receipt_html if is_receipt else report_html
-        _write(file, page(made, source.name))
-        print(f"written: {file}")
+        outfile.write("--html", given.html, page(made, source.name))
+        print(f"written: {given.html}")
     else:
         print(_printed(given, made, source.name, is_receipt=is_receipt))
     return FINE
 
 
-def _source(given: Namespace) -> Source:
+def _source(given: Namespace) -> "Controller | FromStore":
     if given.store is None:
-        return FromController(given.controller or DEFAULT_URL)
+        return Controller(given.controller or DEFAULT_URL)
     # Loads numpy and a database, which a query to a controller needs not.
     from joulecut_cli.report.stored import FromStore
 
@@ -81,8 +82,9 @@ def _parsed(argv: list[str]) -> Namespace:
         "--policy", metavar="FILE", type=Path, help="prices and tenants, with --store"
     )
     parser.add_argument(
-        "--co2", metavar="G", help="grams of CO2 per kWh of the grid; overrides the policy"
-    )
+        "--co2", type=number(0.0, CO2_G_PER_KWH_MAX, above=True), metavar="G",
+        help="grams of CO2 per kWh of the grid; overrides the policy",
+    )  # fmt: skip
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--job", metavar="NAME", help="one job only")
     which.add_argument(
@@ -114,28 +116,3 @@ def _parsed(argv: list[str]) -> Namespace:
         if getattr(given, name) == "":
             raise BadInput(f"--{name}", "an empty name", "the name of a job")
     return given
-
-
-def _co2(text: str) -> float:
-    value = float(text) if len(text) <= 32 and _NUMBER.fullmatch(text) else 0.0
-    if not 0.0 < value <= CO2_G_PER_KWH_MAX:
-        allowed = f"grams per kWh, above 0 and up to {CO2_G_PER_KWH_MAX:g}"
-        raise BadInput("--co2", f'"{text:.40}"', allowed)
-    return value
-
-
-def _file(path: Path) -> Path:
-    """Checked before the query. Raises BadInput, Unavailable without matplotlib."""
-    if not path.parent.is_dir():
-        raise BadInput("--html", f"no folder {path.parent}", "a file in a folder that exists")
-    if path.is_dir():
-        raise BadInput("--html", f"{path} is a folder", "a file")
-    require()
-    return path
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise BadInput("--html", f"{path}: {error.strerror}", "a writable file") from None

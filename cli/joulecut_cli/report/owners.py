@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from joulecut_cli.figures import table
-from joulecut_cli.report.table import energy, length, moment
+from joulecut_cli.figures import length, moment, table
+from joulecut_cli.report.table import energy
 
 Json = dict[str, Any]
 

@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any
 
-from joulecut_cli.figures import sentence
+from joulecut_cli.figures import moment, sentence
 from joulecut_cli.page import document, table
 from joulecut_cli.report.table import (
     SWITCH,
     UNKNOWN,
     clocks,
     energy,
-    moment,
     notes,
     one_share,
     second,

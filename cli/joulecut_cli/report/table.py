@@ -5,7 +5,15 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from joulecut_cli.figures import point_wait, sentence, table
+from joulecut_cli.figures import (
+    JOULES_PER_KWH,
+    length,
+    moment,
+    percent,
+    point_wait,
+    sentence,
+    table,
+)
 
 UNKNOWN = "unknown"
 DECIMALS_MAX = 6
@@ -21,10 +29,7 @@ def share(interval: Json | None, *, signed: bool = False) -> str:
 
 
 def one_share(ratio: float | None, *, signed: bool = False) -> str:
-    if ratio is None:
-        return UNKNOWN
-    rounded = round(ratio * 100.0, 1) + 0.0  # there is no minus zero
-    return f"{rounded:+.1f} %" if signed else f"{rounded:.1f} %"
+    return UNKNOWN if ratio is None else percent(ratio, signed=signed)
 
 
 def spread(interval: Json | None, factor: float = 1.0, *, signed: bool = False) -> str:
@@ -51,25 +56,12 @@ def energy(joules: float | None) -> str:
     """In kWh."""
     if joules is None:
         return UNKNOWN
-    kwh = joules / 3.6e6
+    kwh = joules / JOULES_PER_KWH
     return f"{kwh:.{_decimals(abs(kwh) / 300.0)}f}"
-
-
-def moment(unix_s: float) -> str:
-    """`2026-01-01 12:00` in UTC, as everything here."""
-    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(unix_s))
 
 
 def second(unix_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(unix_s))
-
-
-def length(span_s: float) -> str:
-    """`7 days`, `36 h`, `20 min`."""
-    for limit, size, unit in ((5400.0, 60.0, "min"), (172_800.0, 3600.0, "h")):
-        if span_s < limit:
-            return f"{span_s / size:.3g} {unit}"
-    return f"{span_s / 86_400.0:.3g} days"
 
 
 SWITCH = "`verify: {holdout: 5%}` in a job's policy switches hold-outs on"
@@ -199,7 +191,7 @@ def _energies(report: Json) -> list[str]:
             job["job"],
             energy(_spent_j(job)),
             spread(job["saved"]["kwh"]),
-            spread(job["saved"]["in_windows_j"], 1.0 / 3.6e6),
+            spread(job["saved"]["in_windows_j"], 1.0 / JOULES_PER_KWH),
             *_wall(job["wall"]),
             one_share(job["break_even_slowdown_ratio"], signed=True),
         )
@@ -291,7 +283,7 @@ def _beside(measured: str, predicted: str) -> str:
     return f"{measured} measured, {predicted} predicted"
 
 
-def _kwh(interval: Json | None, factor: float = 1.0 / 3.6e6) -> str:
+def _kwh(interval: Json | None, factor: float = 1.0 / JOULES_PER_KWH) -> str:
     return UNKNOWN if interval is None else f"{spread(interval, factor)} kWh"
 
 

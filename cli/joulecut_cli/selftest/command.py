@@ -24,6 +24,7 @@ from joulecut_cli.selftest.watcher import Watcher
 from joulecut_wire import card_facts
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.flags import number
 
 PROG = "joulecut selftest"
 MINUTES_MIN, MINUTES_MAX = 0.02, 60.0
@@ -67,7 +68,8 @@ def _parser() -> Parser:
         "assumes. Read-only without --write. Nothing leaves the machine.",
     )
     parser.add_argument("--gpu", metavar="INDEX|all", default="0", help="default: 0")
-    parser.add_argument("--minutes", type=float, default=5.0, help="for each card; default: 5")
+    minutes = number(MINUTES_MIN, MINUTES_MAX, unit="minutes")
+    parser.add_argument("--minutes", type=minutes, default=5.0, help="for each card; default: 5")
     parser.add_argument(
         "--write", action="store_true", help="set clocks of an idle GPU, under a lease"
     )
@@ -91,8 +93,6 @@ def _parser() -> Parser:
 
 
 def _check(given: argparse.Namespace) -> None:
-    if not MINUTES_MIN <= given.minutes <= MINUTES_MAX:
-        raise BadInput("--minutes", f"{given.minutes:g}", f"{MINUTES_MIN:g} to {MINUTES_MAX:g}")
     if given.kill and not given.write:
         raise BadInput("--kill", "without --write", "both, or neither")
     if given.html:

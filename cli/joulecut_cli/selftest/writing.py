@@ -61,12 +61,7 @@ class Writing:
         self._lease = AgentLease(agent, JOB, (watcher.uuid,), ttl_s)
         self._start_mhz = watcher.clock_mhz()
         self._unseen = 0
-        clocks = self._evidence.clocks_mhz
-        self._low, self._mid, self._high = (
-            clocks[len(clocks) // 4],
-            clocks[len(clocks) // 2],
-            clocks[-1],
-        )
+        self._low, self._mid, self._high = _spread(self._evidence.clocks_mhz)
 
     def run(self) -> None:
         evidence = self._evidence
@@ -125,11 +120,7 @@ class Writing:
         # Changes stay below the clock that a cap holds, where each can be seen.
         held_mhz = HEADROOM * watcher.clock_mhz()
         clocks = [mhz for mhz in evidence.clocks_mhz if mhz <= held_mhz] or evidence.clocks_mhz[:1]
-        self._low, self._mid, self._high = (
-            clocks[len(clocks) // 4],
-            clocks[len(clocks) // 2],
-            clocks[-1],
-        )
+        self._low, self._mid, self._high = _spread(clocks)
         self._cycles(0.5 * self._seconds)
         self._sweep()
         watcher.phase = "load, highest lock"
@@ -293,6 +284,11 @@ def _parallel_ratio(first: Watcher, second: Watcher) -> float:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(read, (first, second)))
     return (time.perf_counter() - began_s) / in_turn_s
+
+
+def _spread(clocks: Sequence[int]) -> tuple[int, int, int]:
+    """A low, a middle and the highest one."""
+    return clocks[len(clocks) // 4], clocks[len(clocks) // 2], clocks[-1]
 
 
 def _is_busy(sample: Sample) -> bool:

@@ -24,6 +24,7 @@ from joulecut_cli.trace.kernels import (
     KernelClass,
     Recording,
     class_of,
+    shapes,
 )
 from joulecut_cli.trace.kineto import unpacked
 from joulecut_wire.chakra.et_def_pb2 import (
@@ -180,14 +181,9 @@ def _word(name: str) -> str:
 
 def _dims(text: str) -> tuple[tuple[int, ...], ...]:
     try:
-        given = ast.literal_eval(text) if len(text) < 10_000 else None
+        return shapes(ast.literal_eval(text) if len(text) < 10_000 else None)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return ()
-    if not isinstance(given, list):
-        return ()
-    return tuple(
-        tuple(s) for s in given if isinstance(s, list) and all(isinstance(e, int) for e in s)
-    )
 
 
 def written(

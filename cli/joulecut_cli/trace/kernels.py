@@ -124,6 +124,18 @@ def class_of(name: str) -> KernelClass:
     return next((kind for kind, rule in _COMPILED if rule.search(lower)), "other")
 
 
+def shapes(given: object) -> tuple[tuple[int, ...], ...]:
+    """Those of an operator's inputs as a trace lists them; what is no shape is left out."""
+    listed = given if isinstance(given, list) else []
+    return tuple(
+        tuple(one) for one in listed if isinstance(one, list) and all(map(_is_extent, one))
+    )
+
+
+def _is_extent(value: object) -> bool:
+    return isinstance(value, int)
+
+
 def matmul_flops(dims: Sequence[Sequence[int]]) -> int:
     """2 m n k of a product of two matrices or batches; 0 where the shapes are no product.
 

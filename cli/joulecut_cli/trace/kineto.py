@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecut_cli.trace.kernels import Collective, Kernel, Recording, Sync, class_of
+from joulecut_cli.trace.kernels import Collective, Kernel, Recording, Sync, class_of, shapes
 from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
@@ -149,7 +149,7 @@ def _kernel(
         # A kernel may start before the call that launches it returns.
         launch_s=None if launch_s is None else min(launch_s, start_s),
         collective=_collective(args),
-        dims=_dims(operator.get("Input Dims")),
+        dims=shapes(operator.get("Input Dims")),
         dtype=_first(operator.get("Input type")),
     )
     return kernel, correlation
@@ -162,16 +162,6 @@ def _collective(args: dict[str, Any]) -> Collective | None:
     width = _BYTES.get(str(args.get("dtype", "")).lower(), 2)
     group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
     return Collective(elements * width, group, int(args.get("Group size", 0)))
-
-
-def _dims(given: object) -> tuple[tuple[int, ...], ...]:
-    if not isinstance(given, list):
-        return ()
-    return tuple(
-        tuple(shape)
-        for shape in given
-        if isinstance(shape, list) and all(isinstance(extent, int) for extent in shape)
-    )
 
 
 def _first(given: object) -> str:

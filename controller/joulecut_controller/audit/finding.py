@@ -60,7 +60,7 @@ class JobFinding:
 class SlowGpu:
     """A GPU that was slower than expected, not by our doing.
 
-    `share` of its busy time it was slow, and then at `clock_mhz` where `usual_mhz` was usual.
+    `share` of its busy time it was slow, and then at `clock_mhz` where `usual_clock_mhz` was usual.
     """
 
     uuid: str
@@ -70,7 +70,7 @@ class SlowGpu:
     cause: Cause
     share: float
     clock_mhz: float
-    usual_mhz: float
+    usual_clock_mhz: float
     text: str
 
 

@@ -110,7 +110,7 @@ def slow_gpus(
         if one is not None:
             found.append(one)
     return tuple(
-        sorted(found, key=lambda o: (-o.share * (1.0 - o.clock_mhz / o.usual_mhz), o.uuid))
+        sorted(found, key=lambda o: (-o.share * (1.0 - o.clock_mhz / o.usual_clock_mhz), o.uuid))
     )
 
 
@@ -212,6 +212,6 @@ def _found(
         cause=cause,
         share=min(1.0, seconds / pace.busy.seconds),
         clock_mhz=clock[0],
-        usual_mhz=clock[1],
+        usual_clock_mhz=clock[1],
         text=text,
     )

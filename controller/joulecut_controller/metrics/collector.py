@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board, JobBoard, PowerLimits
-from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row
+from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row, rows
 from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
 from joulecut_wire import metrics as m
 
@@ -47,10 +47,10 @@ class BoardCollector(Collector):
         yield from self._jobs(board.jobs if board else ())
 
     def _jobs(self, jobs: tuple[JobBoard, ...]) -> Iterator[Family]:
-        for metric, rows_of in GAUGES:
-            yield _gauge(metric, (row for job in jobs for row in rows_of(job)))
-        for metric, rows_of in COUNTERS:
-            yield _counter(metric, (row for job in jobs for row in rows_of(job)))
+        for metric, samples in GAUGES:
+            yield _gauge(metric, (row for job in jobs for row in rows(job, samples)))
+        for metric, samples in COUNTERS:
+            yield _counter(metric, (row for job in jobs for row in rows(job, samples)))
         yield self._savings(jobs)
 
     def _controller(self, board: Board | None) -> Iterator[Family]:

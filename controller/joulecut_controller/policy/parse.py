@@ -1,8 +1,7 @@
 """Parses a YAML document into a policy, or raises BadInput with the first fault.
 
 Pure: the caller reads the file and supplies a reader of profiles. Checks go from outside in: is it
-a policy, does every key and value have a known shape, do the keys fit together, is every key
-available in this version.
+a policy, does every key and value have a known shape, do the keys fit together.
 """
 
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PipelineKeys, PolicyKeys
-from joulecut_controller.policy.validation import contradictions, not_yet
+from joulecut_controller.policy.validation import contradictions
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.formulation import completed, mismatch
@@ -36,7 +35,7 @@ def parse(document: Document, profiles: Profiles, models: Models | None = None) 
     _is_a_policy(document)
     _is_bounded(document)
     keys: PolicyKeys = read(document, PolicyKeys, document.data)
-    if fault := first(document, contradictions(keys)) or first(document, not_yet(keys)):
+    if fault := first(document, contradictions(keys)):
         raise fault
     costs = _Costs(document, profiles, models)
     jobs = (_job(document, ("jobs", i), job, keys.mode, costs) for i, job in enumerate(keys.jobs))

@@ -1,11 +1,10 @@
 """Sections of the policy file whose keys become other values than they are written as.
 
-Holds planned words as well, so that these are refused by name and a typing error as unknown.
-Shapes only: `validation` checks keys against each other, and refuses what is not available. Pure.
+Shapes only: `validation` checks keys against each other. Pure.
 """
 
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from joulecut_controller.policy.gpu_reference import references
 from joulecut_controller.policy.policy import (
@@ -28,7 +27,6 @@ from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_engine.graph.shape import (
     CHUNKS_MAX,
     MICROBATCHES_MAX,
-    SCHEDULES_LATER,
     STAGES_MAX,
     chunks_of,
 )
@@ -47,8 +45,6 @@ from joulecut_wire.section import Listed, key
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
-RANK_SOURCES = ("hook", "list", "completion-index")
-RANK_SOURCES_LATER = ("slurm_procid",)
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
@@ -159,8 +155,8 @@ class SloKeys:
 class PipelineKeys:
     """Shape of one iteration, and its costs."""
 
-    schedule: str = key(
-        choice(*SCHEDULES_ALL, later=SCHEDULES_LATER),
+    schedule: Schedule = key(
+        choice(*SCHEDULES_ALL),
         takes="`gpipe`, `1f1b`, `interleaved-1f1b`, `zb-h1`, `zb-h2`, `zb-v`, `dualpipe-v`",
         meaning="order of operations; the profile must have every kind of operation in it",
     )
@@ -231,9 +227,8 @@ class PipelineKeys:
 
     def shape(self) -> Pipeline:
         """The pipeline that the keys describe, whether it can be laid out or not."""
-        schedule = cast("Schedule", self.schedule)
         return Pipeline(
-            schedule=schedule,
+            schedule=self.schedule,
             stages=self.stages,
             microbatches=self.microbatches,
             tensor_parallel=self.tensor_parallel,
@@ -241,7 +236,7 @@ class PipelineKeys:
             expert_parallel=self.expert_parallel,
             data_parallel=self.data_parallel,
             sync=self.sync,
-            chunks=chunks_of(schedule, self.chunks),
+            chunks=chunks_of(self.schedule, self.chunks),
         )
 
 
@@ -260,7 +255,7 @@ class RankKeys:
         meaning="order of the parallel dimensions in counted ranks: the first changes fastest",
     )
     source: Ranks = key(
-        choice(*RANK_SOURCES, later=RANK_SOURCES_LATER),
+        choice("hook", "list", "completion-index"),
         "hook",
         takes="`hook`, `list`, `completion-index`",
         meaning="source of the stage of each GPU: the job's reports, the order of `match.gpus`, or "

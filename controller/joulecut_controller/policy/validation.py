@@ -1,16 +1,10 @@
-"""Rules across keys, and keys that are valid but not available yet.
-
-Each function yields diagnostics and changes nothing. A key that this version cannot honour is
-refused rather than ignored: an ignored key would suggest a bound, a match or a measurement that
-does not exist.
-"""
+"""Rules across keys. Each function yields diagnostics and changes nothing."""
 
 from collections.abc import Iterator
 
 from joulecut_controller.policy.policy import GpuRef, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
-from joulecut_controller.policy.schema import RANK_SOURCES, JobKeys, PolicyKeys
-from joulecut_engine.graph.pipeline import SCHEDULES_ALL
+from joulecut_controller.policy.schema import JobKeys, PolicyKeys
 from joulecut_engine.graph.shape import misfit
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.duration import ITERATION_S_MAX
@@ -161,7 +155,7 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     if pipeline is None:
         return
     shape = pipeline.shape()
-    fault = misfit(shape) if pipeline.schedule in SCHEDULES_ALL else None
+    fault = misfit(shape)
     if fault is not None:
         yield Place((*path, "pipeline", fault.key), fault.what, fault.allowed)
     if shape.width % shape.lockstep:
@@ -233,28 +227,3 @@ def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
             "contradicts match.gpus: jobs are known by Kubernetes or Slurm",
             "match.kubernetes, match.slurm, or no match",
         )
-
-
-def not_yet(keys: PolicyKeys) -> Iterator[Place]:
-    """Keys that are valid but not available yet."""
-    for number, job in enumerate(keys.jobs):
-        yield from _job(job, ("jobs", number))
-
-
-def _wait(path: KeyPath, what: str, allowed: str) -> Place:
-    return Place(path, f"{what} is not available yet", allowed)
-
-
-def _job(job: JobKeys, path: KeyPath) -> Iterator[Place]:
-    if job.ranks.source not in RANK_SOURCES:
-        yield _wait(
-            (*path, "ranks", "source"), f"ranks from {job.ranks.source}", " | ".join(RANK_SOURCES)
-        )
-    if job.pipeline is not None:
-        place = (*path, "pipeline")
-        if job.pipeline.schedule not in SCHEDULES_ALL:
-            yield _wait(
-                (*place, "schedule"),
-                f"schedule {job.pipeline.schedule}",
-                " | ".join(SCHEDULES_ALL),
-            )

@@ -87,6 +87,8 @@ class Access:
         return {}
 
     def context(self) -> ssl.SSLContext:
+        for path in filter(None, (self.ca, self.cert, self.key)):
+            user_file.open_regular(path).close()  # OpenSSL would wait for a pipe's writer
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:

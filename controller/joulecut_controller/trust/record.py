@@ -6,7 +6,6 @@ Units are in the keys; an interval is three numbers; an unknown value is null.
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from joulecut_controller.answer import (
     CLOCK,
@@ -57,10 +56,6 @@ def _kwh(saved_j: Interval | None) -> Json | None:
     return interval_json(saved_j, 1.0 / JOULES_PER_KWH)
 
 
-def _itself(value: Any) -> Any:
-    return value
-
-
 INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
 _INTERVAL = maybe(INTERVAL)
 _KWH = Key(_INTERVAL.schema, _kwh, "saved_j")
@@ -76,17 +71,17 @@ _SAVING = Answer(
         slowdown_ratio=_INTERVAL,
         default=Answer(
             energy_j=NUMBER.at("default_energy_j"), iteration_time_s=NUMBER.at("default_time_s")
-        ).key.at(_itself),
+        ).key.here,
         plan=Answer(
             energy_j=NUMBER.at("plan_energy_j"), iteration_time_s=NUMBER.at("plan_time_s")
-        ).key.at(_itself),
+        ).key.here,
         cooler_celsius=NUMBER,
         point_in_s=NUMBER,
-    ).key.at(_itself),
+    ).key.here,
     predicted=Answer(
         saved_ratio=NUMBER.at("predicted_saved_ratio"),
         slowdown_ratio=NUMBER.at("predicted_slowdown_ratio"),
-    ).key.at(_itself),
+    ).key.here,
     windows=Answer(
         default=COUNT.at("windows_default"),
         plan=COUNT.at("windows_plan"),
@@ -95,17 +90,17 @@ _SAVING = Answer(
         begun_unix_s=NUMBER,
         ended_unix_s=NUMBER,
         days=NUMBER,
-    ).key.at(_itself),
+    ).key.here,
 )
 _JOB = Answer(
     spent_under_plans=Answer(
         in_windows=_SPENT.key.at("spent.measured"),
         between_windows=_SPENT.key.at("spent.between"),
         energy_without_ratio_j=NUMBER.at("uncounted_j"),
-    ).key.at(_itself),
+    ).key.here,
     saved=Answer(
         in_windows_j=_INTERVAL.at("saved_in_windows_j"), j=_INTERVAL.at("saved_j"), kwh=_KWH
-    ).key.at(_itself),
+    ).key.here,
     wall=_WALL,
     break_even_slowdown_ratio=NUMBER.at("break_even_slowdown"),
     shapes=listed(_SAVING),

@@ -29,6 +29,7 @@ from joulecut_controller.web.links import Links
 from joulecut_controller.web.measurements import measurements_json
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.parameters import checked
 from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.reports import Reports
@@ -47,8 +48,6 @@ PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-EVENTS_DEFAULT = 100
-EVENTS_MAX = 1000
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 
@@ -123,18 +122,14 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
 
 
 def _read(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    """A read-only address of the API, with the parameters that its document names."""
+    """A read-only address of the API; `request.state.asked` has its parameters by name."""
     documented = DOCUMENT["paths"][PREFIX + path.replace(":path", "")]["get"]
-    known = [one["name"] for one in documented.get("parameters", ()) if one["in"] == "query"]
 
-    async def checked(request: Request) -> Response:
-        for name in request.query_params:
-            if name not in known:
-                what = f"unknown parameter {name!r:.100}; allowed: {', '.join(known) or 'none'}"
-                raise HTTPException(400, what)
+    async def read(request: Request) -> Response:
+        request.state.asked = checked(documented, request.query_params)
         return await endpoint(request)
 
-    return Route(PREFIX + path, checked)
+    return Route(PREFIX + path, read)
 
 
 def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
@@ -214,14 +209,10 @@ class _Pages:
         return json_response(measurements_json(_job_of(self.now(), request.path_params["name"])))
 
     async def events(self, request: Request) -> Response:
-        board = self.now()
-        limit = _limit(request.query_params.get("limit", str(EVENTS_DEFAULT)))
-        job = request.query_params.get("job", "")
-        chosen = [event for event in board.events if not job or event.job == job][:limit]
-        detail = request.query_params.get("detail", "1")
-        if detail not in {"0", "1"}:
-            raise HTTPException(400, "detail must be 0 or 1")
-        if detail == "0":
+        board, asked = self.now(), request.state.asked
+        job = asked["job"]
+        chosen = [event for event in board.events if not job or event.job == job][: asked["limit"]]
+        if asked["detail"] == "0":
             return json_response({"events": [event_json(event) for event in chosen]})
         return await asyncio.to_thread(_events, chosen)
 
@@ -263,12 +254,6 @@ def _job_of(board: Board, name: str) -> JobBoard:
         raise HTTPException(503, f"a standby has no jobs; {board.sentence}")
     known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
     raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")
-
-
-def _limit(text: str) -> int:
-    if text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= EVENTS_MAX:
-        return int(text)
-    raise HTTPException(400, f"limit must be a whole number from 1 to {EVENTS_MAX}")
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:

@@ -155,7 +155,7 @@ RUN = {
         source=TEXT.at("policy_source"),
         digest=TEXT.at("policy_digest"),
         error=TEXT.at("policy_error"),
-    ).key.at(lambda board: board),
+    ).key.here,
     "events": listed(EVENT).at(lambda board: board.events[:EVENTS_ON_BOARD]),
 }
 BOARD = Answer(

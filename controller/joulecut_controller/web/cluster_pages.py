@@ -16,11 +16,8 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.web.board_cache import Newest
 from joulecut_controller.web.board_json import gpu_json, in_order, work_by_gpu
 from joulecut_controller.web.cluster_json import (
-    GPU_COLUMNS,
     GPU_SEARCHED,
-    JOB_COLUMNS,
     JOB_SEARCHED,
-    NODE_COLUMNS,
     NODE_SEARCHED,
     cluster_json,
     node_rows,
@@ -28,7 +25,7 @@ from joulecut_controller.web.cluster_json import (
     standing_json,
 )
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.paging import page_json, query, whole_number
+from joulecut_controller.web.paging import page_json
 from joulecut_controller.web.responses import encode, json_bytes, json_response
 from joulecut_controller.web.week import Week
 
@@ -65,19 +62,17 @@ class ClusterPages:
         return json_bytes(await self.encoded(self._now()))
 
     async def jobs(self, request: Request) -> Response:
-        asked = query(request.query_params, JOB_COLUMNS)
         tables = await self._tables.of(self._now())
-        return json_response(page_json(tables.jobs, asked, JOB_SEARCHED))
+        return json_response(page_json(tables.jobs, request.state.asked, JOB_SEARCHED))
 
     async def nodes(self, request: Request) -> Response:
-        asked = query(request.query_params, NODE_COLUMNS)
         tables = await self._tables.of(self._now())
-        return json_response(page_json(tables.nodes, asked, NODE_SEARCHED))
+        return json_response(page_json(tables.nodes, request.state.asked, NODE_SEARCHED))
 
     async def gpus(self, request: Request) -> Response:
         """Those of a node or a job, or all."""
-        asked, board = query(request.query_params, GPU_COLUMNS), self._now()
-        node, job = (request.query_params.get(name, "") for name in ("node", "job"))
+        asked, board = request.state.asked, self._now()
+        node, job = asked["node"], asked["job"]
         nodes = {one.node or one.address for one in board.view.nodes}
         _is_known("node", node, nodes | {gpu.node for gpu in board.view.gpus.values()})
         _is_known("job", job, (one.view.policy.name for one in board.jobs))
@@ -88,12 +83,9 @@ class ClusterPages:
         return json_response(await asyncio.to_thread(make))
 
     async def history(self, request: Request) -> Response:
-        asked = request.query_params
-        span_s = whole_number(asked.get("span_s", str(SPAN_S_DEFAULT)), "span_s", SPAN_S_MAX)
-        job = asked.get("job", "")
+        job, span_s = request.state.asked["job"], max(request.state.asked["span_s"], int(FINE_S))
         if job:
             _is_known("job", job, (one.view.policy.name for one in self._now().jobs))
-        span_s = max(span_s, int(FINE_S))
         series = await asyncio.to_thread(self._history.series, time.time(), span_s, job)
         return json_response(series_json(series))
 

@@ -198,10 +198,6 @@ PREDICTED = Answer(
 )
 
 
-def _itself(job: JobBoard) -> JobBoard:
-    return job
-
-
 def _learning(job: JobBoard) -> Json:
     learnt = job.learnt
     return {"text": learnt.text, "drifting": list(learnt.drifting), "refused": dict(job.refused)}
@@ -242,8 +238,8 @@ JOB = Answer(
     foreign_lock=TEXT.at("view.measured.external_lock").more,  # why no baseline is measured
     baseline_look=maybe(BASELINE_LOOK).at("default_time"),
     current=maybe(WINDOW).at("view.measured.current"),
-    measured=MEASURED.key.at(_itself),
-    predicted=PREDICTED.key.at(_itself),
+    measured=MEASURED.key.here,
+    predicted=PREDICTED.key.here,
     bloat_w=Key(NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
     frontier=listed(Answer(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
     decision=maybe(PLAN),

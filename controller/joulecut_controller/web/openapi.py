@@ -11,6 +11,7 @@ from joulecut_controller.cluster.needs import SEVERITIES
 from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import PLAN
+from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX
 from joulecut_controller.trust.record import INTERVAL, RECEIPT, REPORT
 from joulecut_controller.web.board_json import BOARD, EVENT, GPU, NODE
 from joulecut_controller.web.cluster_json import (
@@ -111,6 +112,18 @@ def _query(name: str, schema: Json, text: str) -> Json:
     return {"name": name, "in": "query", "schema": schema, "description": text}
 
 
+_ANY: Json = {"type": "string", "default": ""}
+
+
+def _choice(*words: str) -> Json:
+    """One of these, the first where nothing is said."""
+    return {"enum": list(words), "default": words[0]}
+
+
+def _count(most: int, default: int) -> Json:
+    return {"type": "integer", "minimum": 1, "maximum": most, "default": default}
+
+
 _NAME = {
     "name": "name",
     "in": "path",
@@ -178,9 +191,7 @@ _PROFILES = listed(
         at_unix_s={"type": "number"},
     )
 )
-_SPAN = _query(
-    "span_s", {"type": "integer", "minimum": 1, "maximum": SPAN_S_MAX}, f"default {SPAN_S_DEFAULT}"
-)
+_SPAN = _query("span_s", _count(SPAN_S_MAX, SPAN_S_DEFAULT), "how far back, in seconds")
 _SERIES = {
     "type": "object",
     "properties": {"step_s": {"type": "number"}},
@@ -188,10 +199,11 @@ _SERIES = {
     "additionalProperties": {"type": "array", "items": {"type": ["number", "null"]}},
 }
 _EVENTS = obj(events=listed(ref("Event")))
-_LIMIT = _query("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "default 100")
-_SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400}
-_SINCE = _query("since_s", _SECONDS, "how far back, in seconds; default 604800")
-_GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": 10000}
+_LIMIT = _query("limit", _count(1000, 100), "at most so many")
+# Ten years: longer than anything is kept. A week.
+_SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400, "default": 604800}
+_SINCE = _query("since_s", _SECONDS, "how far back, in seconds")
+_GRAMS = {"type": "number", "exclusiveMinimum": 0, "maximum": int(CO2_G_PER_KWH_MAX)}
 _CO2 = _query("co2", _GRAMS, "grams of CO2 per kWh; default that of the policy")
 _POINTS = _query("points", {"enum": ["1"]}, "include the windows, thinned out")
 
@@ -204,15 +216,11 @@ def _table(
         text,
         paged(ref(row)),
         *more,
-        _query("search", {"type": "string", "maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
-        _query("sort", {"enum": list(columns)}, f"default {columns[0]}; unknown values come last"),
-        _query("order", {"enum": list(ORDERS)}, f"default {ORDERS[0]}"),
-        _query("page", {"type": "integer", "minimum": 1, "maximum": PAGE_MAX}, "default 1"),
-        _query(
-            "size",
-            {"type": "integer", "minimum": 1, "maximum": SIZE_MAX},
-            f"default {SIZE_DEFAULT}",
-        ),
+        _query("search", _ANY | {"maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
+        _query("sort", _choice(*columns), "a column; unknown values come last"),
+        _query("order", _choice(*ORDERS), "of the sorted column"),
+        _query("page", _count(PAGE_MAX, 1), "from 1"),
+        _query("size", _count(SIZE_MAX, SIZE_DEFAULT), "rows of a page"),
         errors=errors,
     )
 
@@ -243,14 +251,14 @@ def _paths() -> Json:
             "GPUs",
             "Gpu",
             GPU_COLUMNS,
-            _query("node", TEXT.schema, "only of this node"),
-            _query("job", TEXT.schema, "only of this job"),
+            _query("node", _ANY, "only of this node"),
+            _query("job", _ANY, "only of this job"),
             errors=(404, 503),
         ),
         "/api/v1/history": _get(
             "means of the last hour (15 s each) or days (5 min or more)",
             _SERIES,
-            _query("job", TEXT.schema, "of this job; without it of the cluster"),
+            _query("job", _ANY, "of this job; without it of the cluster"),
             _SPAN,
             errors=(404, 503),
         ),
@@ -278,7 +286,7 @@ def _paths() -> Json:
         "/api/v1/report": _get(
             "measured savings of a period",
             REPORT.schema,
-            _query("job", TEXT.schema, "only of this job"),
+            _query("job", _ANY, "only of this job"),
             _SINCE,
             _CO2,
             _POINTS,
@@ -287,9 +295,9 @@ def _paths() -> Json:
         "/api/v1/events": _get(
             "the audit log, newest first",
             _EVENTS,
-            _query("job", TEXT.schema, "only of this job"),
+            _query("job", _ANY, "only of this job"),
             _LIMIT,
-            _query("detail", {"enum": ["0", "1"]}, "0: without the details; default 1"),
+            _query("detail", _choice("1", "0"), "0: without the details"),
         ),
         "/api/v1/profiles": _get("the uploaded profiles", obj(profiles=_PROFILES)),
         "/api/v1/profiles/{name}": _get(

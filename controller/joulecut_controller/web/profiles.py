@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,11 +16,14 @@ from starlette.responses import Response
 from joulecut_controller.board import Board
 from joulecut_controller.ports import StoredProfile
 from joulecut_controller.web.commands import NAME_LENGTH_MAX, STANDBY, body_of, sender
-from joulecut_controller.web.responses import error_response, json_response
+from joulecut_controller.web.responses import json_response
 from joulecut_wire.errors import BadInput, JoulecutError
 from joulecut_wire.web_config import WebConfig
 
 UPLOAD_BYTES_MAX = 6 << 20  # a profile of 4 MiB as JSON, line ends escaped
+
+
+T = TypeVar("T")
 
 
 class ProfileLibrary(Protocol):
@@ -44,18 +47,14 @@ class Profiles:
         self._library, self._web, self._now = library, web, now
 
     async def listed(self, _: Request) -> Response:
-        found = await self._done(self._library.listed)
-        if isinstance(found, Response):
-            return found
+        found = await _done(self._library.listed)
         return json_response({"profiles": [asdict(one) for one in found]})
 
     async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
-        raw = await self._done(lambda: self._library.read(name))
-        if isinstance(raw, Response):
-            return raw
+        raw = await _done(lambda: self._library.read(name))
         if not raw:
-            return error_response(404, f"no profile {name!r:.100} was uploaded")
+            raise HTTPException(404, f"no profile {name!r:.100} was uploaded")
         return json_response({"name": name, "content": raw.decode()})
 
     async def keep(self, request: Request) -> Response:
@@ -64,8 +63,8 @@ class Profiles:
         content = body.get("content")
         if not isinstance(content, str) or body.keys() - {"content", "by"}:
             raise HTTPException(400, 'a profile is uploaded as {"content": TEXT}')
-        raw = content.encode("utf-8", "replace")
-        return await self._command(request, _named(body, by), raw)
+        raw, by = content.encode("utf-8", "replace"), _named(body, by)
+        return await self._command(request, lambda name, at: self._library.keep(name, raw, by, at))
 
     async def remove(self, request: Request) -> Response:
         by = sender(request, self._web)
@@ -73,28 +72,25 @@ class Profiles:
         name = request.path_params["name"]
         users = [job.view.policy.name for job in self._now().jobs if _uses(job.view.policy, name)]
         if users:
-            return error_response(409, f"profile {name} is in use by {', '.join(users[:5])}")
-        return await self._command(request, by, None)
+            raise HTTPException(409, f"profile {name} is in use by {', '.join(users[:5])}")
+        return await self._command(request, lambda name, at: self._library.remove(name, by, at))
 
-    async def _command(self, request: Request, by: str, raw: bytes | None) -> Response:
+    async def _command(self, request: Request, carry_out: Callable[[str, float], str]) -> Response:
+        """`carry_out` gets the profile's name and the time. Raises HTTPException."""
         if not self._now().leads:
-            return error_response(503, STANDBY)
-        name, at = request.path_params["name"], time.time()
-        if raw is None:
-            done = await self._done(lambda: self._library.remove(name, by, at))
-        else:
-            done = await self._done(lambda: self._library.keep(name, raw, by, at))
-        if isinstance(done, Response):
-            return done
+            raise HTTPException(503, STANDBY)
+        name, at_unix_s = request.path_params["name"], time.time()
+        done = await _done(lambda: carry_out(name, at_unix_s))
         return json_response({"complete": True, "sentence": done, "name": name})
 
-    async def _done(self, work: Callable[[], Any]) -> Any:
-        try:
-            return await asyncio.to_thread(work)
-        except BadInput as error:
-            return error_response(400, str(error))
-        except JoulecutError as error:
-            return error_response(503, str(error))
+
+async def _done(work: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(work)
+    except BadInput as error:
+        raise HTTPException(400, str(error)) from None
+    except JoulecutError as error:
+        raise HTTPException(503, str(error)) from None
 
 
 def _named(body: dict[str, Any], by: str) -> str:

@@ -5,7 +5,6 @@ the page waits for them.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,11 +24,6 @@ from joulecut_controller.trust.wall import prices
 from joulecut_controller.web.responses import encode, json_bytes
 from joulecut_wire.errors import Unavailable
 
-SINCE_S_DEFAULT = 7 * 86_400.0
-SINCE_S_MAX = 3_660 * 86_400.0  # ten years: longer than anything is kept
-CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
-DIGITS_MAX = 32
-
 
 class Reports:
     """Answers from one store. `board` raises HTTPException before the first pass."""
@@ -41,7 +35,7 @@ class Reports:
 
     async def report(self, request: Request) -> Response:
         asked, store = self._asked(request), self._of_store()
-        job = request.query_params.get("job", "")
+        job = request.state.asked["job"]
 
         def make() -> bytes:
             made = read_report(store, **asked.how, job=job)
@@ -68,17 +62,16 @@ class Reports:
         return self._store
 
     def _asked(self, request: Request) -> "_Asked":
-        board, now_s, query = self._board(), time.time(), request.query_params
+        board, now_s, query = self._board(), time.time(), request.state.asked
         cost = board.policy.cost if board.policy else Cost()  # a standby has no policy
-        since_s = _number(query.get("since_s"), "since_s", SINCE_S_MAX) or SINCE_S_DEFAULT
         return _Asked(
             how={
-                "since_unix_s": now_s - since_s,
+                "since_unix_s": now_s - query["since_s"],
                 "until_unix_s": now_s,
-                "prices": prices(cost, _number(query.get("co2"), "co2", CO2_G_PER_KWH_MAX)),
+                "prices": prices(cost, query["co2"]),
                 "known": known_jobs((job.view for job in board.jobs), board.view.gpus),
             },
-            points=query.get("points", "") in {"1", "true"},
+            points=query["points"] is not None,
         )
 
     async def _made(self, make: Callable[[], bytes]) -> bytes:
@@ -99,16 +92,3 @@ def _encoded(report: Json) -> bytes:
     """Job by job: one call for megabytes would hold the interpreter, and with it every pass."""
     jobs = b",".join(encode(job) for job in report.pop("jobs"))
     return encode(report)[:-1] + b',"jobs":[' + jobs + b"]}"
-
-
-def _number(text: str | None, name: str, most: float) -> float | None:
-    """Raises HTTPException where it is none within (0, most]."""
-    if text is None:
-        return None
-    try:
-        value = float(text) if len(text) <= DIGITS_MAX else math.nan
-    except ValueError:
-        value = math.nan
-    if not 0.0 < value <= most:
-        raise HTTPException(400, f"{name} must be a number above 0 and up to {most:g}")
-    return value

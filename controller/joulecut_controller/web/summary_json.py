@@ -22,10 +22,6 @@ def _counted(cluster: Cluster) -> Json:
     return {name: cluster.count(name) for name in ("fault", "decision", "note")}
 
 
-def _itself(cluster: Cluster) -> Cluster:
-    return cluster
-
-
 _JOB_COUNTS = {
     "type": "object",
     "properties": {"all": COUNT.schema},
@@ -47,7 +43,7 @@ SUMMARY = Answer(
     gpu_counts=Answer(
         all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
     ).key.at("gpus"),
-    node_counts=Answer(all=COUNT.at("nodes"), lost=COUNT.at("nodes_lost")).key.at(_itself),
+    node_counts=Answer(all=COUNT.at("nodes"), lost=COUNT.at("nodes_lost")).key.here,
     job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": len(one.standings), **one.states}),
 )
 

@@ -14,7 +14,6 @@ V_SHAPED: tuple[Schedule, ...] = ("zb-v", "dualpipe-v")
 V_CHUNKS = 2
 STAGES_MAX = 256  # the deepest published pipelines have 64
 MICROBATCHES_MAX = 4096
-SCHEDULES_LATER = ("dualpipe",)  # two directions at once; its V-shaped half is dualpipe-v
 CHUNKS_MAX = 64  # the deepest published models have 128 layers
 
 _COMPUTED: dict[Schedule, tuple[Kind, ...]] = {

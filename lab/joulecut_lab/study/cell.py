@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast, get_args
 
 from joulecut_sim.layer import SIZES, Dtype, Pass, Shape, flops, shape
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import words
 
 GPT = "gpt-"  # what all models are called
 SEQUENCE_MAX = 65536  # attention scores of one head are then 8 GB: no card has them all
@@ -53,46 +53,11 @@ class Selection:
         )
 
 
-def words(flag: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
-    """A comma-separated choice, in the order of `allowed`. Raises BadInput."""
-    asked = [word.strip() for word in text.split(",")]
-    for word in asked:
-        if word not in allowed:
-            raise BadInput(flag, f'"{word}" is none of them', ", ".join(allowed))
-    return tuple(word for word in allowed if word in asked)
-
-
 def models(text: str) -> tuple[str, ...]:
-    """By name, or by size alone as people say it: "gpt-125m" is "125M". Raises BadInput."""
+    """By name, or by size alone as people say it: "gpt-125m" is "125M". Raises Fault."""
     named = {name: one for one in SIZES for name in (one, one.removeprefix(GPT))}
     asked = [word.strip() for word in text.split(",")]
-    return words(
-        "--models", ",".join(named.get(word.lower(), word) for word in asked), tuple(SIZES)
-    )
-
-
-def dtypes(text: str) -> tuple[Dtype, ...]:
-    return tuple(cast("Dtype", word) for word in words("--dtypes", text, get_args(Dtype)))
-
-
-def numbers(flag: str, text: str, low: int, high: int) -> tuple[int, ...]:
-    """Comma-separated whole numbers, ascending, each once. Raises BadInput."""
-    allowed = f"whole numbers from {low} to {high}, like {max(low, 512)}"
-    found = set()
-    for word in text.split(","):
-        bare = word.strip()
-        if not (bare.isascii() and bare.isdigit()) or not low <= int(bare[:18]) <= high:
-            raise BadInput(flag, f'"{word}" is none of them', allowed)
-        found.add(int(bare))
-    return tuple(sorted(found))
-
-
-def one(flag: str, text: str, low: int, high: int) -> int:
-    """A single whole number. Raises BadInput."""
-    found = numbers(flag, text, low, high)
-    if len(found) != 1:
-        raise BadInput(flag, f'"{text}" is several', f"one whole number from {low} to {high}")
-    return found[0]
+    return words(*SIZES)(",".join(named.get(word.lower(), word) for word in asked))
 
 
 def grid(selection: Selection, supported_mhz: Sequence[int], where: str) -> tuple[int, ...]:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecut_cli import figures
-from joulecut_lab.study import cell
 from joulecut_lab.study.evaluate import Result, evaluate
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, ordered, read
 from joulecut_lab.study.scoring import BUDGETS, TARGETS, Score
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
+from joulecut_wire.flags import whole
 
 ROWS_MIN = 20  # fewer leave nothing to judge by
 SEED_MAX = 2**32 - 1
@@ -29,12 +29,13 @@ def run(argv: list[str]) -> int:
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="table of joulecut study layer --out"
     )
-    parser.add_argument("--seed", default="1", metavar="N", help="seed of the random split")
+    parser.add_argument(
+        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N", help="seed of the random split"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(argv)
-    seed = cell.one("--seed", args.seed, 0, SEED_MAX)
     rows, left_out = usable(args.files)
-    results = evaluate(rows, seed)
+    results = evaluate(rows, args.seed)
     print(_json(rows, results) if args.json else _text(rows, left_out, results))
     return FINE
 

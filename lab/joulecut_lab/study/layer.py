@@ -9,7 +9,9 @@ joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAM
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from joulecut_cli import figures, tablefile
 from joulecut_lab.study import cell, row
@@ -18,10 +20,11 @@ from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Cell, 
 from joulecut_lab.study.measure import QUICK, Measurement, Rule, measure
 from joulecut_lab.study.row import Row
 from joulecut_lab.study.simulated import SimulatedBench
-from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES, Dtype
+from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES
 from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.flags import listed, whole, words
 
 Say = Callable[[str], None]
 
@@ -59,36 +62,23 @@ def sweep(
 
 
 def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Split | None) -> Row:
-    machine, layer = bench.machine, cell.layer
+    machine = bench.machine
+    causes: dict[str, Any] = dict.fromkeys(one.name for one in fields(Split)) | (
+        asdict(split) if split else {}
+    )
     return Row(
         basis=machine.basis,
         card=machine.card,
         driver=machine.driver,
         uuid=machine.uuid,
-        model=layer.model,
-        d_model=layer.d_model,
-        heads=layer.heads,
-        d_ffn=layer.d_ffn,
-        sequence=layer.sequence,
-        batch=layer.batch,
         dtype=cell.dtype,
         which=cell.which,
         clock_asked_mhz=asked_mhz,
-        clock_mhz=found.clock_mhz,
-        time_s=found.time_s,
-        power_w=found.power_w,
         energy_j=found.energy_j,
         flops=cell.flops,
-        temperature_celsius=found.temperature_celsius,
-        capped=found.capped,
-        stable=found.stable,
-        windows=found.windows,
-        time_spread=found.time_spread,
-        power_spread=found.power_spread,
-        switching_j=split.switching_j if split else None,
-        clock_j=split.clock_j if split else None,
-        leakage_j=split.leakage_j if split else None,
-        memory_j=split.memory_j if split else None,
+        **asdict(cell.layer),
+        **asdict(found),
+        **causes,
     )
 
 
@@ -97,7 +87,7 @@ GPU_MAX = 64
 SEED_MAX = 2**32 - 1
 # The slides' study names no batch; four sequences of the largest layer fit 24 GB in fp32.
 BATCH_USUAL = 4
-QUICK_MODELS, QUICK_SEQUENCES, QUICK_CLOCKS = "gpt-125m,gpt-13b", "512,1024", 9
+QUICK_MODELS, QUICK_SEQUENCES, QUICK_CLOCKS = ("gpt-125m", "gpt-13b"), (512, 1024), 9
 HEAD = ("layer", "s", "dtype", "fastest", "least energy", "saved", "slower")
 
 
@@ -109,11 +99,8 @@ def run(argv: list[str]) -> int:
     report = None if args.report is None else _reporter(args.report)
     bench, clocks = _opened(args)
     try:
-        grid = (
-            cell.grid(selection, clocks.choices_mhz(), bench.machine.card)
-            if (clocks.choices_mhz())
-            else ()
-        )
+        choices = clocks.choices_mhz()
+        grid = cell.grid(selection, choices, bench.machine.card) if choices else ()
         if not grid and (args.at or args.clocks):
             raise BadInput(
                 "--at" if args.at else "--clocks",
@@ -137,53 +124,54 @@ def _parser() -> Parser:
     parser = Parser("joulecut study layer", "Sweeps decoder layers across SM clocks.")
     parser.add_argument("--out", metavar="FILE", help="table to write: .csv, or .parquet")
     parser.add_argument("--report", metavar="DIR", help="write the report there as well")
-    parser.add_argument("--device", default="auto", help=", ".join(DEVICES))
+    parser.add_argument("--device", choices=DEVICES, default="auto", help=", ".join(DEVICES))
     parser.add_argument("--card", metavar="NAME", help=f"simulated: {', '.join(LAYER_CARDS)}")
-    parser.add_argument("--gpu", default="0", metavar="N", help="CUDA index of the card")
+    parser.add_argument(
+        "--gpu", type=whole(0, GPU_MAX), default=0, metavar="N", help="CUDA index of the card"
+    )
     parser.add_argument(
         "--lock-via", metavar="unix:PATH", help="agent of this node, which sets the clocks"
     )
-    parser.add_argument("--models", metavar="M,...", help=", ".join(SIZES))
-    parser.add_argument("--sequences", metavar="N,...", help="tokens, like 128,512,1024")
-    parser.add_argument("--dtypes", metavar="D,...", help=", ".join(DTYPES))
+    parser.add_argument("--models", type=cell.models, metavar="M,...", help=", ".join(SIZES))
     parser.add_argument(
-        "--batch", default=str(BATCH_USUAL), metavar="N", help="sequences in a batch"
-    )
-    parser.add_argument("--pass", dest="which", default="training", help=", ".join(PASSES))
-    parser.add_argument("--clocks", metavar="N", help=f"number of clocks (default {CLOCKS_USUAL})")
-    parser.add_argument("--at", metavar="MHZ,...", help="exactly these clocks")
+        "--sequences", type=listed(whole(1, cell.SEQUENCE_MAX), CLOCKS_MAX), metavar="N,...",
+        help="tokens, like 128,512,1024",
+    )  # fmt: skip
+    parser.add_argument("--dtypes", type=words(*DTYPES), metavar="D,...", help=", ".join(DTYPES))
     parser.add_argument(
-        "--seed", default="1", metavar="N", help="random seed of the simulated card"
+        "--batch", type=whole(1, cell.BATCH_MAX), default=BATCH_USUAL, metavar="N",
+        help="sequences in a batch",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pass", dest="which", choices=PASSES, default="training", help=", ".join(PASSES)
     )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--clocks", type=whole(CLOCKS_MIN, CLOCKS_MAX), metavar="N",
+        help=f"number of clocks (default {CLOCKS_USUAL})",
+    )  # fmt: skip
+    which.add_argument(
+        "--at", type=listed(whole(1, row.CLOCK_MHZ_MAX), CLOCKS_MAX), default=(),
+        metavar="MHZ,...", help="exactly these clocks",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N",
+        help="random seed of the simulated card",
+    )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few layers, few clocks, short")
     return parser
 
 
 def _selection(args: Namespace) -> Selection:
     quick = args.quick
-    models, sequences = args.models, args.sequences
-    if models is None:
-        models = QUICK_MODELS if quick else ",".join(SIZES)
-    if sequences is None:
-        sequences = QUICK_SEQUENCES if quick else ",".join(map(str, SEQUENCES))
-    dtypes: tuple[Dtype, ...] = ("fp16",) if quick else DTYPES
-    if args.dtypes is not None:
-        dtypes = cell.dtypes(args.dtypes)
-    if args.which not in PASSES:
-        raise BadInput("--pass", f'"{args.which}" is none of them', ", ".join(PASSES))
-    if args.clocks is not None and args.at is not None:
-        raise BadInput("--clocks and --at", "both given", "one of them")
-    count = QUICK_CLOCKS if quick else CLOCKS_USUAL
-    if args.clocks is not None:
-        count = cell.one("--clocks", args.clocks, CLOCKS_MIN, CLOCKS_MAX)
     return Selection(
-        models=cell.models(models),
-        sequences=cell.numbers("--sequences", sequences, 1, cell.SEQUENCE_MAX),
-        dtypes=dtypes,
-        batch=cell.one("--batch", args.batch, 1, cell.BATCH_MAX),
+        models=args.models or (QUICK_MODELS if quick else tuple(SIZES)),
+        sequences=tuple(sorted({*(args.sequences or (QUICK_SEQUENCES if quick else SEQUENCES))})),
+        dtypes=args.dtypes or (("fp16",) if quick else DTYPES),
+        batch=args.batch,
         which=args.which,
-        count=count,
-        clocks_mhz=() if args.at is None else cell.numbers("--at", args.at, 1, row.CLOCK_MHZ_MAX),
+        count=args.clocks or (QUICK_CLOCKS if quick else CLOCKS_USUAL),
+        clocks_mhz=tuple(sorted({*args.at})),
     )
 
 
@@ -197,15 +185,11 @@ def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
 
 def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     """The bench and the setter of its clocks."""
-    if args.device not in DEVICES:
-        raise BadInput("--device", f'"{args.device}" is none of them', ", ".join(DEVICES))
-    gpu = cell.one("--gpu", args.gpu, 0, GPU_MAX)
-    seed = cell.one("--seed", args.seed, 0, SEED_MAX)
     if args.device == "simulated" or (args.device == "auto" and args.card is not None):
         if args.lock_via is not None:
             raise BadInput("--lock-via", "a simulated card needs no agent", "--device nvml")
         bench = SimulatedBench(
-            layer_card("a30" if args.card is None else args.card, "--card"), seed=seed
+            layer_card("a30" if args.card is None else args.card, "--card"), seed=args.seed
         )
         return bench, bench
     if args.card is not None:
@@ -213,12 +197,12 @@ def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     from joulecut_lab.study.torch_bench import open_bench
 
     try:
-        real = open_bench(gpu)
+        real = open_bench(args.gpu)
     except Unavailable as error:
         if args.device == "nvml" or args.lock_via is not None:
             raise
         _say(f"no card to measure ({error}): simulating an A30, marked in every row")
-        simulated = SimulatedBench(layer_card("a30", "--card"), seed=seed)
+        simulated = SimulatedBench(layer_card("a30", "--card"), seed=args.seed)
         return simulated, simulated
     if args.lock_via is None:
         _say("no --lock-via: clocks are left alone, the default one is measured")

@@ -3,7 +3,6 @@
 CSV always; Parquet where pyarrow is installed. Reading checks every field and names the line.
 """
 
-import csv
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -13,11 +12,13 @@ from typing import Any, get_args
 
 from joulecut_cli import tablefile
 from joulecut_cli.tablefile import SUFFIXES
+from joulecut_controller.sources import csv_file
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
 from joulecut_wire.errors import BadInput
 
 CLOCK_MHZ_MAX = 100_000
+FILE_BYTES_MAX = 512 << 20  # of CSV: ROWS_MAX rows are less
 ROWS_MAX = 1_000_000  # of a file: everything a card can be asked in a year
 
 
@@ -121,10 +122,7 @@ def read(path: Path) -> list[Row]:
     """Raises BadInput with file and line on anything that is not such a table."""
     if path.suffix not in SUFFIXES:
         raise BadInput(str(path), "ends in none of them", " or ".join(SUFFIXES))
-    try:
-        lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a study's table") from None
+    lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for number, cells in lines:
@@ -142,26 +140,13 @@ def read(path: Path) -> list[Row]:
 
 
 def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
-    try:
-        # Spreadsheets put a byte order mark first, and empty lines last.
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            head = next(reader, [])
-            _check_head(path, head)
-            lines = []
-            for cells in reader:
-                if not any(cells):
-                    continue
-                if len(cells) != len(head):
-                    raise BadInput(
-                        f"{path}:{reader.line_num}", f"{len(cells)} fields", f"{len(head)}"
-                    )
-                lines.append((reader.line_num, dict(zip(head, cells, strict=True))))
-            return lines
-    except UnicodeDecodeError:
-        raise BadInput(str(path), "is not text in UTF-8", "a CSV file") from None
-    except csv.Error as error:
-        raise BadInput(f"{path}:{reader.line_num}", str(error), "a CSV file") from None
+    raw = csv_file.read(path, FILE_BYTES_MAX)
+    lines = csv_file.rows(raw, str(path), FILE_BYTES_MAX)
+    _, head = next(lines, (1, []))
+    _check_head(path, head)
+    for number, cells in lines:
+        csv_file.check_width(f"{path}:{number}", cells, head)
+        yield number, dict(zip(head, cells, strict=True))
 
 
 def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
@@ -169,6 +154,8 @@ def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
         table = tablefile.pyarrow("pyarrow.parquet").read_table(path)
     except ValueError:  # pyarrow's ArrowInvalid is one, with a message of several lines
         raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
+    except OSError as error:
+        raise BadInput(str(path), error.strerror or "cannot be read", "a study's table") from None
     _check_head(path, table.column_names)
     return [
         (number, {name: _text(value) for name, value in record.items()})

@@ -62,11 +62,8 @@ def choices(rows: Sequence[Row], time_s: Floats, power_w: Floats) -> Choices | N
     For each curve and budget: the clock of least predicted energy among those predicted
     to keep the budget. Its true energy is held against the best true choice.
     """
-    curves: dict[tuple[object, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        curves.setdefault(row.setting, []).append(i)
     regrets, overs = [], []
-    for places in curves.values():
+    for places in _by_curve(rows):
         if len(places) < 2:
             continue
         true_s = np.array([rows[i].time_s for i in places])

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -31,7 +30,7 @@ from joulecut_sim.demo.settings import (
     Phases,
     Settings,
 )
-from joulecut_sim.demo.summary import Finer, Tally
+from joulecut_sim.demo.summary import Possible, Tally
 from joulecut_sim.demo.watch import Follower, Stopped, Watch, get_json, pulse
 from joulecut_sim.profile import rows
 from joulecut_sim.results import Window
@@ -89,15 +88,15 @@ def holds(job: dict[str, Any], slo: Slo) -> bool:
     return bool(abs(promised_s / asked["deadline_s"] - 1.0) <= DEADLINE_RATIO)
 
 
-def play(settings: Settings, say: Say, show: Callable[[str], None], finer: Finer) -> int:
+def play(settings: Settings, say: Say, show: Callable[[str], None], possible: Possible) -> int:
     """Runs one demo; its exit status. Leaves no process, no file and no lock behind.
 
-    `show` opens the page for a person; `finer` judges plans that change clocks within iterations.
+    `show` opens the page for a person; `possible` says what a plan could have saved at most.
     Raises BadInput, and Unavailable with one sentence for whatever did not go as it should.
     """
     slo = target(settings)
     check_port(settings.port)
-    course = Course(settings, slo, Folder.make(), say=say, show=show, finer=finer)
+    course = Course(settings, slo, Folder.make(), say=say, show=show, possible=possible)
     with _signals(course.watch):
         try:
             failure = course.run()
@@ -136,10 +135,10 @@ class Course:
         *,
         say: Say,
         show: Callable[[str], None],
-        finer: Finer,
+        possible: Possible,
     ) -> None:
         self._settings = settings
-        self._finer = finer
+        self._possible = possible
         self._slo = slo
         self._folder = folder
         self._say = say
@@ -393,17 +392,17 @@ class Course:
         possible = None
         if slowdown is not None and tally.baseline.time_s is not None:
             self._say("computing the best saving with perfect knowledge ...")
-            finer = partial(self._finer, changes=tally.changes, min_dwell_s=tally.min_dwell_s)
-            possible = summary.possible_saved_ratio(
-                self._settings,
-                slowdown,
-                self._room - 1.0,
-                None if tally.granularity == "gpu" else finer,
+            possible = self._possible(
+                self._settings.plant(),
+                summary.agreed(slowdown, self._room - 1.0),
+                tally.granularity,
+                tally.changes,
+                tally.min_dwell_s,
             )
-        zero = tally.slowdown_in(tally.zero)
-        possible_zero = summary.possible_saved_ratio(
-            self._settings, zero, TOLERANCE_RATIO, self._finer
-        )
+        zero, possible_zero = tally.slowdown_in(tally.zero), None
+        if zero is not None:
+            most = summary.agreed(zero, TOLERANCE_RATIO)
+            possible_zero = self._possible(self._settings.plant(), most, "computation")
         made = summary.summary(tally, possible, possible_zero)
         if self._settings.summary is not None:
             summary.write(self._settings.summary, made)

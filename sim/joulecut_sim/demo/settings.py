@@ -5,7 +5,6 @@ from pathlib import Path
 
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import Sku
-from joulecut_wire.errors import BadInput
 
 NODES = ("node-a", "node-b")
 CARDS_PER_NODE = 4
@@ -34,17 +33,6 @@ class Settings:
     port: int = 0
     seed: int = 1
     slo: str = SLO_DEFAULT
-
-    def __post_init__(self) -> None:
-        if self.duration_s is not None and not (
-            DURATION_S_MIN <= self.duration_s <= DURATION_S_MAX
-        ):
-            allowed = f"{DURATION_S_MIN:g} to {DURATION_S_MAX:g} seconds"
-            raise BadInput("--duration", f"{self.duration_s:g}", allowed)
-        if not 0 <= self.port <= 65_535:
-            raise BadInput("--port", str(self.port), "0 (a free one) to 65535")
-        if not 0 <= self.seed < 2**53:
-            raise BadInput("--seed", str(self.seed), "a whole number from 0 to 2^53")
 
     @property
     def relative(self) -> bool:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_sim.demo.layout import put
-from joulecut_sim.demo.settings import JOB, Settings
-from joulecut_sim.possible import search
+from joulecut_sim.demo.settings import JOB
 from joulecut_sim.results import Window
 from joulecut_wire.errors import Unavailable
 
-# The share that clock changes within an iteration could save of a plant at a slowdown.
-# `changes` and `min_dwell_s` bound their number and the time between two; without them each
-# operation has its own clock.
-Finer = Callable[..., float]
+# The share of energy that plans of a granularity could save of a plant at a slowdown. Clocks that
+# change within an iteration have limits: their number (0: none), and the seconds between two.
+Possible = Callable[..., float]
 
 
 @dataclass(slots=True)
@@ -61,23 +59,11 @@ class Tally:
         return None if before is None or after is None else after / before - 1.0
 
 
-def possible_saved_ratio(
-    settings: Settings,
-    slowdown: float | None,
-    policy_slowdown: float | None,
-    finer: Finer | None = None,
-) -> float | None:
-    """What one clock per GPU could have saved with perfect knowledge of the plant, or what
-    `finer` says where clocks changed within iterations.
-
-    At the larger of the slowdown that was agreed to and the one that came about: the
-    strictest reading. None where nothing was controlled.
+def agreed(slowdown: float, policy_slowdown: float) -> float:
+    """The larger of the slowdown that came about and the one that was agreed to: the strictest
+    reading of what could have been saved.
     """
-    if slowdown is None:
-        return None
-    agreed = max(0.0, slowdown, policy_slowdown or 0.0)
-    one_clock = search(settings.plant(), agreed).saved_ratio
-    return one_clock if finer is None else max(one_clock, finer(settings.plant(), agreed))
+    return max(0.0, slowdown, policy_slowdown)
 
 
 def summary(

@@ -66,7 +66,7 @@ def test_the_driver_says_why(reasons: tuple[str, ...], cause: Cause) -> None:
     found = steady(gpu(0), gpu(1), gpu(2), gpu(3, 1200.0, 300.0, *reasons))
     [slow] = found.slow
     assert (slow.uuid, slow.cause, slow.share) == ("g3", cause, 1.0)
-    assert (slow.clock_mhz, slow.usual_mhz) == (1200.0, 1410.0)
+    assert (slow.clock_mhz, slow.usual_clock_mhz) == (1200.0, 1410.0)
 
 
 def test_a_lower_limit_is_named() -> None:

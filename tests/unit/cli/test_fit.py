@@ -397,15 +397,15 @@ def test_no_clock_below_the_lowest_probe_is_proposed(
     [
         ("1411", "1411 MHz is not in"),
         ("1410,856", "856 MHz is not in"),
-        ("", "is no clock"),
-        ("1410,", "is no clock"),
-        ("1410;855", "is no clock"),
-        ("14.10", "is no clock"),
-        ("-855", "is no clock"),
-        ("١٤١٠", "is no clock"),
-        ("999999", "is no clock"),
+        ("", "is not a whole number"),
+        ("1410,", "is not a whole number"),
+        ("1410;855", "is not a whole number"),
+        ("14.10", "is not a whole number"),
+        ("-855", "is out of range"),
+        ("١٤١٠", "is not a whole number"),
+        ("999999", "is out of range"),
         ("1410,1410", "given twice"),
-        (",".join(["1410"] * 2000), "2000 clocks"),
+        (",".join(["1410"] * 2000), "2000 words"),
     ],
 )
 def test_bad_probes_are_one_line(

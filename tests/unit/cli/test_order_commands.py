@@ -124,7 +124,10 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("restore", "x", "--direct"), "--direct without agents; allowed: --agents"),
         (("restore", "--all", "--direct", "--agents", "node7:9431"), "without TLS"),
         (("restore", "--all", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
+        (("restore", "--all", "--agents", ",,"), '--agents: ",," names none'),
+        (("--version", "plan"), '"plan" behind it; allowed: nothing'),
         (("recommend",), "see joulecut recommend --help"),
+        (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
         (("policy", "diff"), "see joulecut policy diff --help"),
         (("policy", "differ"), "'differ' is no action"),
         (("completion",), "see joulecut completion --help"),
@@ -302,6 +305,7 @@ def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: 
         assert "user and password" in one_line(joulecut(*words))
         for user, path, status in (
             ("alice", secret, 0), ("eve", secret, 1), ("alice", tmp_path / "none", 2),
+            ("alice", "/dev/zero", 1),
         ):  # fmt: skip
             given = {"JOULECUT_USER": user, "JOULECUT_PASSWORD_FILE": str(path)}
             done = joulecut(*words, environment=given)

@@ -222,7 +222,7 @@ def test_every_granularity_beside_each_other(job: Path, capsys: pytest.CaptureFi
 BAD_FLAGS = {
     "both targets": (
         ("--max-slowdown", "2", "--deadline", "9"),
-        "--max-slowdown and --deadline: both given",
+        "--deadline: not allowed with argument --max-slowdown",
     ),
     "a deadline too short": (
         ("--deadline", "8.99"),
@@ -264,7 +264,7 @@ def test_a_bad_flag_is_one_line(job: Path, capsys: pytest.CaptureFixture[str], c
 
 
 BAD_FRONTIER_FLAGS = {
-    "one point": (("--points", "1"), '--points: "1" is out of range; allowed: from 2'),
+    "one point": (("--points", "1"), "--points: 1 is out of range; allowed: a whole number from 2"),
     "half a point": (("--points", "2.5"), "is not a whole number"),
     "too many points": (("--points", "1000000"), "whole number"),
     "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, edge, changes'),
@@ -307,7 +307,6 @@ BAD_VALUES = {
         ("[]", "pipeline: a list is not a mapping"),
         ("{schedule: ring, stages: 2, microbatches: 2}", '"ring" is not allowed'),
         ("{schedule: dualpipev, stages: 2, microbatches: 2}", "did you mean dualpipe-v?"),
-        ("{schedule: dualpipe, stages: 2, microbatches: 2}", "dualpipe is not available yet"),
         ("{schedule: 1f1b, stages: 3, microbatches: 2}", "profile has 2 stages, pipeline has 3"),
         ("{schedule: 1f1b, stages: 1, microbatches: 2}", "profile has 2 stages, pipeline has 1"),
         ("{schedule: 1f1b, stages: 0, microbatches: 2}", "pipeline.stages: 0 is out of range"),

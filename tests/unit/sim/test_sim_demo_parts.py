@@ -15,7 +15,7 @@ from joulecut_sim.demo import layout, watch
 from joulecut_sim.demo.course import holds, target
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Phases, Settings
-from joulecut_sim.demo.summary import Tally, possible_saved_ratio, summary
+from joulecut_sim.demo.summary import Tally, agreed, summary
 from joulecut_sim.demo.watch import Commands, Follower, get_json
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
@@ -183,11 +183,6 @@ def test_the_verdict_is_measured_and_unknown_is_null() -> None:
 
 
 def test_possible_takes_the_strictest_reading() -> None:
-    settings = Settings(sku=A100_SXM)
-    assert possible_saved_ratio(settings, None, 0.02) is None
-    agreed = possible_saved_ratio(settings, 0.01, 0.02)
-    overrun = possible_saved_ratio(settings, 0.05, 0.02)
-    assert agreed is not None
-    assert overrun is not None
-    assert 0.08 < agreed < overrun
-    assert possible_saved_ratio(settings, -0.001, -0.3) == pytest.approx(0.0, abs=1e-3)
+    assert agreed(0.01, 0.02) == 0.02
+    assert agreed(0.05, 0.02) == 0.05
+    assert agreed(-0.001, -0.3) == 0.0

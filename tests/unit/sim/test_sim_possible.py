@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from possible import search, search_in_jitter
 
+from joulecut_cli.demo_possible import possible_saved_ratio
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Noise, Plant
-from joulecut_sim.possible import search, search_in_jitter
 from joulecut_sim.skus import A40, A100_SXM, Sku
 
 MEAN = Noise(operation=0.0)
@@ -78,3 +79,11 @@ def test_in_jitter_the_mean_iteration_keeps_the_deadline() -> None:
 def test_without_jitter_both_searches_are_one() -> None:
     plant = Plant([A100_SXM] * 3, 9, noise=MEAN, seed=1)
     assert search_in_jitter(plant, 0.02) == search(plant, 0.02)
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.02, 0.10])
+def test_the_demo_calls_possible_what_this_search_finds(slowdown: float) -> None:
+    plant = Plant([A100_SXM] * 8, 48, noise=MEAN, seed=2)
+    saved = [possible_saved_ratio(plant, slowdown, name) for name in ("gpu", "computation")]
+    assert saved[0] == pytest.approx(search(plant, slowdown).saved_ratio, abs=5e-4)
+    assert saved[0] <= saved[1]

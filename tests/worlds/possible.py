@@ -1,9 +1,9 @@
 """The most that one clock per GPU could have saved, had the plant been known exactly.
 
-The yardstick of the demo's summary, so it shares nothing with the solver it judges: it
-reads the plant's true mean curves, without jitter, and searches clock vectors by repeated
-descent over all changes of two stages, and of one against the rest, from several starts.
-What it finds is a real plan; on pipelines small enough for it, exhaustive search agrees.
+The yardstick of plans, so it shares nothing with the solver that made them: it reads the plant's
+true mean curves, without jitter, and searches clock vectors by repeated descent over all changes of
+two stages, and of one against the rest, from several starts. What it finds is a real plan; on
+pipelines small enough for it, exhaustive search agrees.
 """
 
 import itertools
@@ -48,23 +48,16 @@ class Possible:
 
 def search(plant: Plant, slowdown: float) -> Possible:
     """The least energy of one iteration within `(1 + slowdown)` of the default clocks' time."""
-    grid = _Grid(plant)
+    grid = Grid(plant)
     top = tuple(len(clocks) - 1 for clocks in grid.clocks)
     base_time, base_energy = grid.evaluate(np.array([top]))
     # A jot more, so that a deadline equal to a plan's own time is kept despite rounding.
     deadline_s = float(base_time[0]) * (1.0 + slowdown) * (1.0 + 1e-12)
     best = (float(base_energy[0]), top)
     for start in grid.starts(deadline_s):
-        best = min(best, _descend(grid, start, deadline_s, REACH))
-    energy_j, choice = _descend(grid, best[1], deadline_s, len(grid.clocks[0]))
-    time_s, _ = grid.evaluate(np.array([choice]))
-    return Possible(
-        tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(choice)),
-        float(time_s[0]),
-        energy_j,
-        float(base_time[0]),
-        float(base_energy[0]),
-    )
+        best = min(best, descend(grid, start, deadline_s, REACH))
+    best = descend(grid, best[1], deadline_s, len(grid.clocks[0]))
+    return _found(grid, top, best)
 
 
 def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
@@ -75,7 +68,9 @@ def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
     """
     if plant.noise.operation <= 0.0:
         return search(plant, slowdown)
-    grid = _Grid(plant, DRAWS)
+    dice = np.random.default_rng(SEED)
+    noise = dice.normal(1.0, plant.noise.operation, (len(plant.steps), DRAWS))
+    grid = Grid(plant, np.maximum(0.5, noise))  # as the plant does
     top = tuple(len(clocks) - 1 for clocks in grid.clocks)
     base_time, base_energy = grid.evaluate(np.array([top]))
     deadline_s = float(base_time[0]) * (1.0 + slowdown) * (1.0 + 1e-12)
@@ -86,33 +81,31 @@ def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
             int(np.searchsorted(clocks, mhz))
             for clocks, mhz in zip(grid.clocks, exact.clocks_mhz, strict=True)
         )
-        if np.isfinite(_best(grid, np.array([start]), deadline_s)[0]):
-            best = min(best, _descend(grid, start, deadline_s, REACH))
+        if np.isfinite(best_of(grid, np.array([start]), deadline_s)[0]):
+            best = min(best, descend(grid, start, deadline_s, REACH))
             break
-    best = min(best, _descend(grid, top, deadline_s, REACH))
-    time_s, _ = grid.evaluate(np.array([best[1]]))
+    best = min(best, descend(grid, top, deadline_s, REACH))
+    return _found(grid, top, best)
+
+
+def _found(grid: "Grid", top: Choice, best: tuple[float, Choice]) -> Possible:
+    """`top` are the default clocks, `best` an energy and its clocks."""
+    time_s, energy_j = map(np.ndarray.tolist, grid.evaluate(np.array([top, best[1]])))
+    clocks = zip(grid.clocks, best[1], strict=True)
     return Possible(
-        tuple(int(grid.clocks[stage][at]) for stage, at in enumerate(best[1])),
-        float(time_s[0]),
-        best[0],
-        float(base_time[0]),
-        float(base_energy[0]),
+        tuple(int(swept[at]) for swept, at in clocks), time_s[1], best[0], time_s[0], energy_j[0]
     )
 
 
-class _Grid:
+class Grid:
     """The plant's mean time and power at every swept clock, and many plans at once.
 
-    With `draws`, iteration times are means over so many iterations with jitter.
+    `factors` of shape (steps, iterations) stretch the operations: times are means over iterations.
     """
 
-    def __init__(self, plant: Plant, draws: int = 0) -> None:
+    def __init__(self, plant: Plant, factors: Floats | None = None) -> None:
         self._steps = plant.steps
-        self._noise = np.ones((len(self._steps), 1))
-        if draws:
-            dice = np.random.default_rng(SEED)
-            noise = dice.normal(1.0, plant.noise.operation, (len(self._steps), draws))
-            self._noise = np.maximum(0.5, noise)  # as the plant does
+        self._factors = np.ones((len(self._steps), 1)) if factors is None else factors
         self.stages = plant.stages
         self._microbatches = plant.microbatches
         self._waiting_w = np.array([plant.waiting_w(stage) for stage in range(self.stages)])
@@ -139,8 +132,8 @@ class _Grid:
             )
 
     @property
-    def draws(self) -> int:
-        return self._noise.shape[1]
+    def iterations(self) -> int:
+        return int(self._factors.shape[1])
 
     def evaluate(self, choices: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Iteration time and energy of many plans; `choices` has shape (plans, stages)."""
@@ -150,11 +143,11 @@ class _Grid:
         ]
         free: list[Floats] = [np.zeros((len(choices), 1)) for _ in range(self.stages)]
         ends: list[Floats] = []
-        for step, noise in zip(self._steps, self._noise, strict=True):
+        for step, factors in zip(self._steps, self._factors, strict=True):
             begin = free[step.stage]
             if step.needs >= 0:
                 begin = np.maximum(begin, ends[step.needs])
-            end = begin + durations[step.stage][step.instruction][:, None] * noise
+            end = begin + durations[step.stage][step.instruction][:, None] * factors
             free[step.stage] = end
             ends.append(end)
         time_s = np.maximum.reduce(free).mean(axis=1)
@@ -177,24 +170,24 @@ class _Grid:
             )
 
 
-def _descend(grid: _Grid, start: Choice, deadline_s: float, reach: int) -> tuple[float, Choice]:
+def descend(grid: Grid, start: Choice, deadline_s: float, reach: int) -> tuple[float, Choice]:
     """The best of all moves of up to `reach` clocks, again and again, until none helps."""
-    here = _best(grid, np.array([start]), deadline_s)
+    here = best_of(grid, np.array([start]), deadline_s)
     for _ in range(ROUNDS_MAX):
         found = here
         moves = _moves(grid.stages, reach) + np.array(here[1])
         tops = np.array([len(clocks) - 1 for clocks in grid.clocks])
         moves = moves[((moves >= 0) & (moves <= tops)).all(axis=1)]
-        batch = max(1, BATCH // grid.draws)
+        batch = max(1, BATCH // grid.iterations)
         for at in range(0, len(moves), batch):
-            found = min(found, _best(grid, moves[at : at + batch], deadline_s))
+            found = min(found, best_of(grid, moves[at : at + batch], deadline_s))
         if found[0] >= here[0]:
             break
         here = found
     return here
 
 
-def _best(grid: _Grid, choices: NDArray[np.int64], deadline_s: float) -> tuple[float, Choice]:
+def best_of(grid: Grid, choices: NDArray[np.int64], deadline_s: float) -> tuple[float, Choice]:
     time_s, energy_j = grid.evaluate(choices)
     energy_j = np.where(time_s <= deadline_s, energy_j, np.inf)
     at = int(np.argmin(energy_j))

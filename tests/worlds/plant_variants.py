@@ -5,10 +5,10 @@ between neighbouring clocks. The odd card fits no predictor's formula: its volta
 leakage grows with power, and work is bound by memory above a plateau. Its numbers are assumed.
 """
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 
+from joulecut_controller.sources import profile
 from joulecut_sim.gpt3 import INSTRUCTIONS, Instruction
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import A100_SXM, Sku
@@ -71,22 +71,13 @@ class ReplayPlant(Plant):
 
 
 def read(path: Path) -> Table:
-    """A sweep with columns stage, instruction, frequency (MHz), time (s), energy (J)."""
-    table: Table = {}
-    try:
-        with path.open(newline="") as file:
-            for row in csv.DictReader(file):
-                kind: Instruction = "forward" if row["instruction"] == "forward" else "backward"
-                rows = table.setdefault((int(row["stage"]), kind), {})
-                rows[int(row["frequency"])] = (float(row["time"]), float(row["energy"]))
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a sweep") from None
-    except (KeyError, TypeError, ValueError) as error:
-        wanted = "columns stage, instruction, frequency, time, energy"
-        raise BadInput(str(path), f"is no sweep: {error}", wanted) from None
-    if not table:
-        raise BadInput(str(path), "holds no rows", "a sweep")
-    return table
+    """A sweep as the product reads a profile. Raises BadInput."""
+    return {
+        (stage, INSTRUCTIONS[kind == "backward"]): {
+            option.clock_mhz: (option.time_s, option.energy_j) for option in options
+        }
+        for (stage, kind), options in profile.read(path).options.items()
+    }
 
 
 def _cap_mhz(rows: dict[int, tuple[float, float]]) -> float:

@@ -2,15 +2,13 @@
 
 With the CSV at hand, the numbers can be checked or replaced:
 
-    python -m joulecut_sim.fit gpt3-175b+a40_bf16.csv
+    python benchmarks/simulator/fit.py gpt3-175b+a40_bf16.csv
 
 The sweep stays where it is; only the parameters of the curves are carried.
 """
 
-import csv
 import json
 import sys
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -20,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from joulecut_controller.sources import profile
 from joulecut_sim.gpt3 import Curve
 from joulecut_wire.command import FINE, Parser, guarded
-from joulecut_wire.errors import BadInput
 
 Floats = NDArray[np.float64]
 Sweep = dict[tuple[int, str], dict[int, tuple[float, float]]]
 
-HEADER = ["stage", "instruction", "frequency", "time", "energy"]
 TIME_WEIGHT = 3.0  # deadlines need time thrice as well as power: 0.3 % against 1 %
 FLAT = 0.01  # well above the 0.2 % by which neighbouring clocks differ for no reason
 STATIC_STARTS_W = (40.0, 70.0, 100.0)  # the A40 has a poor local minimum below 80 W
@@ -35,23 +32,11 @@ NOISE = 0.02  # residuals above 2 % (the A40's jumps) count less than squared
 
 
 def read(path: Path) -> Sweep:
-    """A stage sweep as {(stage, instruction): {clock MHz: (time s, energy J)}}."""
-    sweep: Sweep = defaultdict(dict)
-    try:
-        with path.open(newline="") as file:
-            rows = csv.DictReader(file)
-            if rows.fieldnames != HEADER:
-                raise BadInput(f"{path}:1", f"header {rows.fieldnames}", ",".join(HEADER))
-            for row in rows:
-                where = (int(row["stage"]), row["instruction"])
-                sweep[where][int(row["frequency"])] = (float(row["time"]), float(row["energy"]))
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read") from None
-    except (TypeError, ValueError) as error:
-        raise BadInput(str(path), str(error), "numbers in every row") from None
-    if not sweep:
-        raise BadInput(str(path), "no rows", "a swept profile")
-    return sweep
+    """A stage sweep as {(stage, instruction): {clock MHz: (time s, energy J)}}. Raises BadInput."""
+    return {
+        where: {option.clock_mhz: (option.time_s, option.energy_j) for option in options}
+        for where, options in profile.read(path).options.items()
+    }
 
 
 def distinct(sweep: Sweep) -> dict[tuple[int, str], dict[int, tuple[float, float]]]:
@@ -138,7 +123,7 @@ def errors(rows: Mapping[int, tuple[float, float]], curve: Curve) -> tuple[float
 
 
 def run(argv: list[str]) -> int:
-    parser = Parser("python -m joulecut_sim.fit", "Fits stage curves to a public sweep.")
+    parser = Parser("benchmarks/simulator/fit.py", "Fits stage curves to a public sweep.")
     parser.add_argument("csv", type=Path)
     args = parser.parse_args(argv)
     sweep = read(args.csv)
@@ -159,4 +144,4 @@ def run(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(guarded("joulecut_sim.fit", lambda: run(sys.argv[1:])))
+    sys.exit(guarded("fit", lambda: run(sys.argv[1:])))

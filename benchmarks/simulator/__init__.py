@@ -1,0 +1,1 @@
+"""Where the parameters of the simulator come from."""
