@@ -9,7 +9,7 @@ back on a ramp.
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -113,8 +113,9 @@ class PowerBudget:
         self.shown: PowerLimits | None = None
 
     def needed(self, policy: Policy, view: View) -> bool:
-        """Whether there is a budget, or limits of one are still in force."""
-        return policy.power_budget_w is not None or bool(self._gpus) or _any_kept(view)
+        """Whether there is a budget, or limits of one (of another store too) are still in force."""
+        kept = any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
+        return policy.power_budget_w is not None or bool(self._gpus) or kept
 
     async def step(
         self,
@@ -191,10 +192,11 @@ class PowerBudget:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
         connected = {node.address: node.connected for node in view.nodes}
+        known = set(connected).union(*(node.claimed for node in view.nodes))  # claimed: moved
         for uuid, seen in list(self._gpus.items()):
             if uuid in view.gpus or not connected.get(seen.address, True):
                 self._gpus[uuid] = replace(seen, there_s=view.now_s)
-            elif seen.address not in connected or view.now_s - seen.there_s > GONE_S:
+            elif known.isdisjoint((seen.address, uuid)) or view.now_s - seen.there_s > GONE_S:
                 del self._gpus[uuid]
 
     def _all_at_default(self, view: View) -> set[str]:
@@ -218,11 +220,14 @@ class PowerBudget:
             u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
         }
         mode_of = {job.name: job.mode for job in policy.jobs}
-        count = Counter(seen.address for seen in self._gpus.values())
+        sums_w = defaultdict[str, float](float)
+        for seen in self._gpus.values():
+            sums_w[seen.address] += _most_w(seen.limit)
         gpus = []
         for uuid, seen in self._gpus.items():
             gpu, job, limit = view.gpus.get(uuid), job_of.get(uuid, ""), seen.limit
-            board_w = min(BOARD_W_MAX, (policy.node_power_w or math.inf) / count[seen.address])
+            part = (policy.node_power_w or math.inf) / max(1.0, sums_w[seen.address])
+            board_w = min(1.0, part) * _most_w(limit)
             least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
             found_w = min(board_w, limit.found_w)
             idle = view.now_s - seen.busy_s > IDLE_AFTER_S and not (gpu and gpu.allocation)
@@ -380,6 +385,11 @@ class PowerBudget:
         )
 
 
+def _most_w(limit: _Limit) -> float:
+    """What a GPU can count with; a node's share of `node_power_w` goes by it."""
+    return min(BOARD_W_MAX, max(limit.found_w, limit.bound_w))
+
+
 def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _Seen:
     """With a reading that is newer than the last command."""
     limit, now_w = seen.limit, shown.power_limit_enforced_w
@@ -418,11 +428,6 @@ def _at_default(gpu: GpuView) -> bool:
     """Whether the card's own limit is in force, as after the driver was loaded."""
     limit_w = gpu.snapshot.power_limit_enforced_w if gpu.snapshot else None
     return limit_w is not None and not gpu.power_limited
-
-
-def _any_kept(view: View) -> bool:
-    """Whether some node keeps a limit, of a controller with another store."""
-    return any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
 
 
 def _over(policy: Policy, hold: Hold | None) -> str:
