@@ -40,7 +40,9 @@ REASONS_SHOWN = 3
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
 # largest known board, GB300 (1,400 W).
 BOARD_W_MAX = 1400.0
-GONE_S = 3600.0  # a GPU that its agent has not shown for so long was replaced, or never was
+# A GPU that its agent has not shown for so long was replaced, or never was; and one whose agent has
+# left, and that no other claims by then: it was not moved.
+GONE_S, LEFT_S = 3600.0, 60.0
 # From the answer to a command until a reading shows it: agents sample once a second, and a command
 # without an answer ends within 3 s.
 SHOWN_S = 1.0
@@ -179,10 +181,7 @@ class PowerBudget:
                 read = view.now_s - gpu.age_s > seen.shown_s
                 if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
                     seen = replace(
-                        seen,
-                        external_until_s=float("-inf"),
-                        reloaded_s=view.now_s,
-                        forgotten=True,
+                        seen, external_until_s=-math.inf, reloaded_s=view.now_s, forgotten=True
                     )
                 if read:
                     seen = _read_back(seen, gpu, shown, view.now_s)
@@ -194,9 +193,10 @@ class PowerBudget:
         connected = {node.address: node.connected for node in view.nodes}
         known = set(connected).union(*(node.claimed for node in view.nodes))  # claimed: moved
         for uuid, seen in list(self._gpus.items()):
+            left = known.isdisjoint((seen.address, uuid))
             if uuid in view.gpus or not connected.get(seen.address, True):
                 self._gpus[uuid] = replace(seen, there_s=view.now_s)
-            elif known.isdisjoint((seen.address, uuid)) or view.now_s - seen.there_s > GONE_S:
+            elif view.now_s - seen.there_s > (LEFT_S if left else GONE_S):
                 del self._gpus[uuid]
 
     def _all_at_default(self, view: View) -> set[str]:
