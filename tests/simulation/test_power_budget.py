@@ -74,7 +74,6 @@ def test_dead_controllers_and_nodes_keep_the_budget(store: DatabaseStore, cut_of
 def test_a_node_that_is_not_there_counts_with_its_last_limit(
     store: DatabaseStore, moved: bool
 ) -> None:
-    """It is silent, or at another address, where its GPUs count as the old one's for an hour."""
     world, policy = budgeted()
     assert policy.power_budget_w is not None
     Controller(world, store, policy).run(SETTLED_PASSES)
@@ -157,6 +156,7 @@ def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
     shown = controller.boards[-1].power_limits
     assert shown is not None
     assert world.limits_w()["GPU-n3-0"] == 400.0
+    assert "; n3/0: another writer has set its power limit to 400 W" in shown.sentence
     assert sum(world.limits_w().values()) <= policy.power_budget_w
 
 

@@ -89,14 +89,9 @@ class PowerBudget:
     """All GPUs of this controller's agents, under the policy's power budget."""
 
     def __init__(
-        self,
-        store: Store,
-        leases: Leases,
-        audit: AuditLog,
-        *,
-        now_s: Callable[[], float],
+        self, store: Store, leases: Leases, audit: AuditLog, *, now_s: Callable[[], float],
         unix_s: Callable[[], float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Raises Unavailable where the store cannot be read."""
         self._store, self._leases, self._audit = store, leases, audit
         self._now_s, self._unix_s = now_s, unix_s
@@ -120,13 +115,9 @@ class PowerBudget:
         return policy.power_budget_w is not None or bool(self._gpus) or kept
 
     async def step(
-        self,
-        policy: Policy,
-        view: View,
-        needs_w: Mapping[str, float | None],
-        holds: Iterable[Hold],
-        ttl_s: float,
-    ) -> None:
+        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
+        holds: Iterable[Hold], ttl_s: float,
+    ) -> None:  # fmt: skip
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
@@ -209,12 +200,9 @@ class PowerBudget:
         return {address for address, shown in limited.items() if len(shown) > 1 and all(shown)}
 
     def _limited(
-        self,
-        policy: Policy,
-        view: View,
-        needs_w: Mapping[str, float | None],
+        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
         held: Mapping[str, Hold],
-    ) -> list[LimitedGpu]:
+    ) -> list[LimitedGpu]:  # fmt: skip
         nodes = {node.address: node for node in view.nodes}
         job_of = {
             u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
@@ -344,14 +332,9 @@ class PowerBudget:
     # -- the board -------------------------------------------------------------------------
 
     def _show(
-        self,
-        policy: Policy,
-        view: View,
-        gpus: list[LimitedGpu],
-        found: Allocation,
-        *,
+        self, policy: Policy, view: View, gpus: list[LimitedGpu], found: Allocation, *,
         enforced: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         sum_w = sum(gpu.in_force_w for gpu in gpus)
         reasons = [found.complaint] if found.complaint else []
         reasons += [
@@ -372,6 +355,13 @@ class PowerBudget:
             f"power limits of {len(found.limits_w)} of {len(gpus)} GPUs "
             f"{'are' if enforced else 'would be'} set to {sum(self._limits_w.values()):.6g} W "
             f"together; {sum_w:.6g} W of {found.capacity_w:.6g} W may be in force"
+        )
+        late_s = view.now_s + EXTERNAL_S - EARLIER_S  # by then a reload has shown itself
+        raised = [
+            one for one in gpus if view.now_s < self._gpus[one.uuid].external_until_s < late_s
+        ]
+        text += "".join(
+            f"; {_place(view, gpu.uuid)}: {gpu.fixed}" for gpu in raised[:REASONS_SHOWN]
         )
         self.shown = PowerLimits(
             budget_w=policy.power_budget_w,
