@@ -75,7 +75,10 @@ walks: setup-dev
 torch: $(VENV)/dev.done
 	@tools/setup torch "$(PYTHON)" "$(VENV)"
 
-producers: torch
+producers: $(VENV)/producers.done
+
+# Again where a pin or the list of packages changed. Without torch there is no file, and nothing to do.
+$(VENV)/producers.done: constraints/all.txt tools/setup | torch
 	@tools/setup producers "$(PYTHON)" "$(VENV)"
 
 nightly: setup-dev debian producers

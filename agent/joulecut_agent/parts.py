@@ -211,6 +211,7 @@ class Parts:
             subscribe=lambda uuids: self._samples.subscribe(uuids),  # noqa: PLW0108 -- not made yet
             unsubscribe=lambda stream: self._samples.unsubscribe(stream),  # noqa: PLW0108
             refused=self.faults.note,
+            compared=self.ranks.repeats,
         )
 
     def _make_otlp_receiver(self) -> RateSource | None:

@@ -49,6 +49,7 @@ class NodeView:
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
     quarantine: str = ""  # why nothing of it is believed
     conflict: str = ""  # GPUs that it shows and another agent owns
+    claimed: tuple[str, ...] = ()  # their UUIDs
 
     @property
     def hindrance(self) -> str:

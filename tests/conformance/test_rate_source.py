@@ -78,7 +78,7 @@ class Node:
         self.sampled: list[Samples] = []
         self.power = PowerSource(
             self.socket, jobs=lambda: {"demo": ("GPU-a",)}, clocks=len, subscribe=lambda _: self,
-            unsubscribe=lambda _: None, refused=self.faults.append,
+            unsubscribe=lambda _: None, refused=self.faults.append, compared=lambda *_: None,
         )  # fmt: skip
         self.reports: list[IterationReport] = []
 

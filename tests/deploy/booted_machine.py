@@ -76,7 +76,7 @@ class BootedMachine:
         for name, module in COMMANDS.items():
             path = self.root / PREFIX[1:] / "bin" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            paths = ":".join([f"{SITE}/{package}" for package in (*PACKAGES, "engine", "purelib")])
+            paths = ":".join([f"{SITE}/{package}" for package in (*PACKAGES, "purelib")])
             path.write_text(
                 f'#!/bin/sh\nexport PYTHONPATH={paths}\nexec {self.python} -m {module} "$@"\n'
             )
@@ -91,7 +91,7 @@ class BootedMachine:
 
     def _boot(self) -> None:
         # Homes are hidden from our units: what lies in one is bound to where they may look.
-        binds = {f"{SITE}/{package}": ROOT / package for package in (*PACKAGES, "engine")}
+        binds = {f"{SITE}/{package}": ROOT / package for package in PACKAGES}
         binds[f"{SITE}/purelib"] = Path(sysconfig.get_path("purelib"))
         argv = [
             "systemd-nspawn", "--quiet", "--boot", f"--directory={self.root}", "--private-network",

@@ -1,6 +1,6 @@
 """Programs of ours as other users of this machine.
 
-from other_users import PYTHONPATH, python_for_others, write_command
+from other_users import PYTHONPATH, Home, become, python_for_others
 """
 
 import os
@@ -8,12 +8,17 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from manifests import ROOT
+from running_agent import PATIENCE_S
 
-PACKAGES = ("agent", "cli", "client", "controller", "protos", "sim")
+from joulecut_sim.card import StateFile
+
+PACKAGES = ("agent", "cli", "client", "controller", "engine", "protos", "sim")
 # Any Python of our version that another user may run and read: ours may be in a home directory.
 PYTHONS = (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}")
 PYTHONPATH = os.pathsep.join(
@@ -31,10 +36,66 @@ def python_for_others() -> str:
     return python
 
 
-def write_command(path: Path, python: str) -> None:
-    """`joulecut-agent` for any user; needs PYTHONPATH in its environment."""
-    path.write_text(f'#!/bin/sh\nexec {python} -m joulecut_agent.main "$@"\n')
-    path.chmod(0o755)
+def become(uid: int, gid: int, groups: tuple[int, ...], *argv: str | Path) -> list[str]:
+    """`argv` as this user, without capabilities."""
+    supplementary = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
+    return [
+        "setpriv", "--reuid", str(uid), "--regid", str(gid), *supplementary,
+        "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--", *map(str, argv),
+    ]  # fmt: skip
+
+
+class Home:
+    """A folder with simulated GPUs and `joulecut-agent` for any user, and processes in it."""
+
+    def __init__(self, python: str, cards: int) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="jc"))
+        self.home.chmod(0o755)
+        self.gpus = StateFile.open(self.home / "gpus", cards=cards, node="n1")
+        (self.home / "gpus").chmod(0o666)
+        (self.home / "bin").mkdir(mode=0o755)
+        self.command = self.home / "bin" / "joulecut-agent"
+        self.command.write_text(f'#!/bin/sh\nexec {python} -m joulecut_agent.main "$@"\n')
+        self.command.chmod(0o755)
+        self.env = {
+            "PATH": f"{self.home / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": PYTHONPATH,
+        }  # fmt: skip
+        self.processes: list[subprocess.Popen[str]] = []
+        self.log = (self.home / "log").open("a")
+
+    def here(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The agent's configuration on these GPUs, at free ports."""
+        data |= {"device": "simulated", "node": "n1"}
+        data["simulated"] = {"state": str(self.home / "gpus"), "set_latency_s": 0.0}
+        if "listen" in data:
+            data["listen"] |= {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
+        return data
+
+    def spawn(self, argv: list[str], umask: int = -1) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.env, umask=umask
+        )
+        self.processes.append(process)
+        return process
+
+    def ready(self, process: subprocess.Popen[str]) -> dict[str, str]:
+        """What the agent says of itself once it is ready."""
+        assert process.stdout
+        line = process.stdout.readline()
+        assert line.startswith("joulecut-agent ready"), (self.home / "log").read_text()
+        return dict(part.split("=", 1) for part in line.split()[2:])
+
+    def close(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes:
+            process.wait(timeout=PATIENCE_S)
+            if process.stdout:
+                process.stdout.close()
+        self.log.close()
+        self.gpus.close()
+        shutil.rmtree(self.home)
 
 
 def _runs_for_others(python: str) -> bool:

@@ -6,20 +6,15 @@ the group are exchanged.
 
 import grp
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import yaml
 from manifests import ROOT
-from other_users import PYTHONPATH, python_for_others, write_command
+from other_users import Home, become, python_for_others
 from running_agent import PATIENCE_S, eventually
-
-from joulecut_sim.card import StateFile
 
 AGENT, KEEPERS, STRANGER = 64001, 64002, 64003  # user and group ids that nothing else has
 COMMANDERS = grp.getgrgid(1).gr_name  # any group that this machine knows, for `joulecut`
@@ -44,30 +39,14 @@ except grpc.RpcError as error:
 """
 
 
-def as_user(uid: int, gid: int, groups: tuple[int, ...], *argv: str | Path) -> list[str]:
-    supplementary = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
-    return [
-        "setpriv", "--reuid", str(uid), "--regid", str(gid), *supplementary,
-        "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--", *map(str, argv),
-    ]  # fmt: skip
-
-
-class Node:
+class Node(Home):
     def __init__(self, python: str) -> None:
+        super().__init__(python, cards=1)
         self.python = python
-        self.home = Path(tempfile.mkdtemp(prefix="jc"))
-        self.home.chmod(0o755)
         for _, name, mode, uid, gid in DIRECTORIES:
             (self.home / name).mkdir()
             os.chown(self.home / name, uid, gid)
             (self.home / name).chmod(mode)
-        self.gpus = StateFile.open(self.home / "gpus", cards=1, node="n1")
-        (self.home / "gpus").chmod(0o666)
-        self.command = self.home / "joulecut-agent"
-        write_command(self.command, python)
-        self.env = {"PATH": os.environ["PATH"], "PYTHONPATH": PYTHONPATH}
-        self.log = (self.home / "log").open("a")
-        self.processes: list[subprocess.Popen[str]] = []
         install = ROOT / "deploy" / "systemd" / "install"
         argv = [str(install), "--root", str(self.home), "--role", "agent"]
         subprocess.run(argv, check=True, capture_output=True)
@@ -76,33 +55,23 @@ class Node:
             text = path.read_text()
             for theirs, ours, *_ in DIRECTORIES:
                 text = text.replace(theirs, str(self.home / ours))
-            data = yaml.safe_load(text)
-            data |= {"device": "simulated", "node": "n1"}
-            data["simulated"] = {"state": str(self.home / "gpus"), "set_latency_s": 0.0}
+            data = self.here(yaml.safe_load(text))
             if "listen" in data:
-                data["listen"] |= {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
                 data["listen"]["grpc_socket_group"] = COMMANDERS
             path.write_text(yaml.safe_dump(data))
 
     def keeper(self, *words: str) -> list[str]:
         config = self.home / "etc/joulecut/keeper.yaml"
-        return as_user(0, KEEPERS, (), self.command, *words, "--config", config)
+        return become(0, KEEPERS, (), self.command, *words, "--config", config)
 
     def start(self, argv: list[str]) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            argv, stdout=subprocess.PIPE, stderr=self.log, text=True, env=self.env, umask=0o077
-        )
-        self.processes.append(process)
-        return process
+        return self.spawn(argv, umask=0o077)
 
     def start_agent(self) -> dict[str, str]:
         config = self.home / "etc/joulecut/agent.yaml"
         groups = (KEEPERS, grp.getgrnam(COMMANDERS).gr_gid)
-        process = self.start(as_user(AGENT, AGENT, groups, self.command, "run", "--config", config))
-        assert process.stdout
-        line = process.stdout.readline()
-        assert line.startswith("joulecut-agent ready"), (self.home / "log").read_text()
-        return dict(part.split("=", 1) for part in line.split()[2:])
+        agent = become(AGENT, AGENT, groups, self.command, "run", "--config", config)
+        return self.ready(self.start(agent))
 
     def run(self, argv: list[str]) -> str:
         done = subprocess.run(
@@ -113,19 +82,7 @@ class Node:
     def asked(self, groups: tuple[int, ...], address: str) -> list[str]:
         """What Describe and Apply answer to a user with these groups."""
         argv = [self.python, "-c", CLIENT, address, self.gpus.uuid(0)]
-        return self.run(as_user(STRANGER, STRANGER, groups, *argv)).splitlines()
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes:
-            process.wait(timeout=PATIENCE_S)
-            if process.stdout:
-                process.stdout.close()
-        self.log.close()
-        self.gpus.close()
-        shutil.rmtree(self.home)
+        return self.run(become(STRANGER, STRANGER, groups, *argv)).splitlines()
 
 
 @pytest.fixture
@@ -151,7 +108,7 @@ def test_of_the_users_of_an_installed_node_only_the_group_commands(node: Node) -
     # Neither the agent's user nor the group may touch what the keeper trusts.
     for path in ("journal/journal", "state/journal", "state/stop", "state/mine"):
         for uid, groups in ((AGENT, (KEEPERS, commanders)), (STRANGER, (commanders,))):
-            attempt = as_user(uid, uid, groups, "sh", "-c", f": >>{node.home / path}")
+            attempt = become(uid, uid, groups, "sh", "-c", f": >>{node.home / path}")
             assert subprocess.run(attempt, capture_output=True, check=False).returncode != 0
     assert not (node.home / "state" / "audit.jsonl").exists()
     assert (node.home / "agent-state" / "audit.jsonl").stat().st_uid == AGENT

@@ -4,13 +4,10 @@ Same files, same users and groups, no capabilities, the container's own shell li
 ports and the device are exchanged.
 """
 
-import os
-import shutil
 import signal
 import ssl
 import subprocess
 import sys
-import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,10 +18,9 @@ import pytest
 import yaml
 from certificates import Authority, Leaf
 from manifests import chart, containers, one
-from other_users import PYTHONPATH, python_for_others, write_command
+from other_users import Home, become, python_for_others
 from running_agent import PATIENCE_S, eventually
 
-from joulecut_sim.card import StateFile
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, Setting
 from joulecut_wire.v1 import agent_pb2_grpc
@@ -38,39 +34,26 @@ def as_container(container: dict[str, Any], *argv: str | Path) -> list[str]:
     """
     context = container["securityContext"]
     assert context["capabilities"]["drop"] == ["ALL"]
-    return [
-        "setpriv", "--reuid", str(context["runAsUser"]), "--regid", str(context["runAsGroup"]),
-        "--clear-groups", "--bounding-set", "-all", "--inh-caps", "-all", "--no-new-privs", "--",
-        *map(str, argv),
-    ]  # fmt: skip
+    return become(context["runAsUser"], context["runAsGroup"], (), *argv)
 
 
-class Pod:
+class Pod(Home):
     """Folders, certificates and processes of one pod."""
 
     def __init__(self, python: str) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="jc"))
-        self.home.chmod(0o755)
+        super().__init__(python, cards=2)
         self.objects = chart("pod")
         spec = one(self.objects, "DaemonSet")["spec"]["template"]["spec"]
         self.containers = {c["name"]: c for c in containers(spec)}
         # As the kubelet makes them: root's, for others to look at.
-        for name in ("state", "agent-state", "run", "journal", "etc", "tls", "controller", "bin"):
+        for name in ("state", "agent-state", "run", "journal", "etc", "tls", "controller"):
             (self.home / name).mkdir(mode=0o755)
-        self.command = self.home / "bin" / "joulecut-agent"
-        write_command(self.command, python)
-        path = f"{self.home / 'bin'}:{os.environ['PATH']}"
-        self.env = {"PATH": path, "PYTHONPATH": PYTHONPATH}
-        self.gpus = StateFile.open(self.home / "gpus", cards=2, node="n1")
-        (self.home / "gpus").chmod(0o666)
         ca = Authority(self.home / "tls", "ca")
         self.agent = ca.leaf("agent", f"DNS:{NAME}")
         self.controller = ca.leaf("controller", "DNS:controller.joulecut.joulecut")
         self.stranger = ca.leaf("stranger", "DNS:stranger")
         for path in (self.home / "tls").iterdir():
             path.chmod(0o644)
-        self.processes: list[subprocess.Popen[str]] = []
-        self.log = (self.home / "log").open("a")
 
     def moved(self, text: str, leaf: Leaf | None = None) -> str:
         """`text` with the container's paths exchanged for ours."""
@@ -89,11 +72,7 @@ class Pod:
 
     def write_configs(self) -> None:
         for name, text in one(self.objects, "ConfigMap", "-agent")["data"].items():
-            data = yaml.safe_load(self.moved(text, self.agent))
-            data |= {"device": "simulated", "node": "n1"}
-            data["simulated"] = {"state": str(self.home / "gpus"), "set_latency_s": 0.0}
-            if "listen" in data:
-                data["listen"] |= {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0"}
+            data = self.here(yaml.safe_load(self.moved(text, self.agent)))
             (self.home / "etc" / name).write_text(yaml.safe_dump(data))
 
     def shell(self, name: str) -> subprocess.CompletedProcess[str]:
@@ -112,37 +91,13 @@ class Pod:
     def start(self, name: str) -> subprocess.Popen[str]:
         container = self.containers[name]
         argv = [self.moved(part) for part in container["args"]]
-        process = subprocess.Popen(
-            as_container(container, self.command, *argv),
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            env=self.env,
-        )
-        self.processes.append(process)
-        return process
+        return self.spawn(as_container(container, self.command, *argv))
 
     def start_agent(self) -> dict[str, str]:
-        process = self.start("agent")
-        assert process.stdout
-        line = process.stdout.readline()
-        assert line.startswith("joulecut-agent ready"), (self.home / "log").read_text()
-        return dict(part.split("=", 1) for part in line.split()[2:])
+        return self.ready(self.start("agent"))
 
     def locked(self) -> list[int]:
         return [index for index in range(2) if self.gpus.asked_mhz(index)[1]]
-
-    def close(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.terminate()
-        for process in self.processes:
-            process.wait(timeout=PATIENCE_S)
-            if process.stdout:
-                process.stdout.close()
-        self.log.close()
-        self.gpus.close()
-        shutil.rmtree(self.home)
 
 
 @pytest.fixture

@@ -12,11 +12,13 @@ MEMORY_MIB_MAX = 250.0  # of growth, from the end of the first settling on
 MEASURED_S = 45.0  # a baseline of 30 iterations, or a window of 12, at default clocks
 REVOKED_S = 2.0  # a look a second, and a command that is under way
 RELOAD_S = 2.0  # besides two intervals, for limits after a driver reload
+DRAWN_RATIO, DRAWN_S = 1.02, 1.0  # of the budget, and for how long more may be drawn
 
 
 def violations(events: Iterable[Event], contract: Event) -> list[str]:
     """What was broken, in order; empty for a good walk. The contract has `gpus` (UUIDs by node),
-    `protected` (nodes that no lie may reach), `budget_w`, `interval_s`.
+    `protected` (nodes that no lie may reach), `budget_w`, `liar_w` (of it, what the others leave at
+    least to a node that lies), `interval_s`, `ttl_s`.
     """
     judge = Judge(contract)
     for event in events:
@@ -32,11 +34,13 @@ class Judge:
         self._gpus = {node: set(uuids) for node, uuids in contract["gpus"].items()}
         self._protected = set(contract["protected"])
         self._budget_w, self._interval_s = contract["budget_w"], contract["interval_s"]
-        self._ttl_s = contract["ttl_s"]
+        self._liar_w, self._ttl_s = contract["liar_w"], contract["ttl_s"]
         self._starts, self._calm, self._revoked_s = 0, False, -float("inf")
         self._held_s = 0.0
         self._memory_mib: dict[int, float] = {}
         self._excused_s = float("inf")  # limits may exceed the budget until then
+        self._within_s = 0.0  # when no more than the budget was drawn, or it was excused
+        self._reloaded = True  # in a storm, in which nobody may set the limits again
 
     def _break(self, event: Event, text: str) -> None:
         self.found.append(f"{event['at_s']:.2f} s: {text}")
@@ -53,6 +57,7 @@ class Judge:
     def calm(self, event: Event) -> None:
         """From now on (`on`) only the liar misbehaves, and all is settled."""
         self._calm = event["on"]
+        self._reloaded = self._reloaded and not event["on"]
         if event["on"] and self._excused_s == float("inf"):
             self._excused_s = event["at_s"]
 
@@ -96,18 +101,27 @@ class Judge:
         """The driver of a node was loaded again, and forgot its limits."""
         allowed_s = event["at_s"] + 2.0 * self._interval_s + RELOAD_S
         self._excused_s = max(self._excused_s, allowed_s)
+        self._reloaded = not self._calm
 
     def limits(self, event: Event) -> None:
-        """Power limits of the honest nodes together: `sum_w`; and whether the job of the protected
-        ones is `held` by a plan. It may be at default clocks to be measured.
+        """Power limits of the honest nodes together: `sum_w`; what they draw: `drawn_w`; and
+        whether the job of the protected ones is `held` by a plan. It may be at default clocks to
+        be measured. Limits outlive controllers, so they bound power in a storm as well.
         """
+        within = event["drawn_w"] <= DRAWN_RATIO * self._budget_w
+        if within or self._reloaded or event["at_s"] <= self._excused_s:
+            self._within_s = event["at_s"]
+        elif event["at_s"] > self._within_s + DRAWN_S:
+            self._break(event, f"{event['drawn_w']:g} W, {self._budget_w:g} W allowed")
+            self._within_s = event["at_s"]
         if not self._calm or event["held"]:
             self._held_s = event["at_s"]
         elif event["at_s"] > self._held_s + MEASURED_S:
             self._break(event, f"the job is not held for {MEASURED_S:g} s while others lie")
             self._held_s = event["at_s"]
-        if self._calm and event["at_s"] > self._excused_s and event["sum_w"] > self._budget_w:
-            self._break(event, f"limits of {event['sum_w']:g} W, {self._budget_w:g} W allowed")
+        allowed_w = self._budget_w - self._liar_w
+        if self._calm and event["at_s"] > self._excused_s and event["sum_w"] > allowed_w:
+            self._break(event, f"limits of {event['sum_w']:g} W, {allowed_w:g} W allowed")
 
     def memory(self, event: Event) -> None:
         """Resident memory of a controller: `pid`, `mib`."""

@@ -40,7 +40,7 @@ SETTLED_S = 14.0  # limits and clocks follow the last fault, and agents are list
 EVENTS_KEPT = 3000
 STORMS = (
     "kill", "stop", "cut", "reload", "full", "down", "corrupt", "lock", "wall", "broken", "hup",
-    "apart", "leap",
+    "apart", "leap", "alone",
 )  # fmt: skip
 
 
@@ -176,6 +176,11 @@ class Walk:
     async def _leap(self, _: Any) -> None:
         """All machines stand still and go on: every timer of theirs is due at once."""
         self.world.clock.now_s += self.rng.choice((3.0, 20.0, 600.0))
+
+    async def _alone(self, one: Any) -> None:
+        """The clocks of one machine jump."""
+        one.leap(asyncio.get_running_loop(), self.rng.choice((0.0, 3.0, 20.0, 600.0)))
+        one.wall_s = self.rng.choice((0.0, -86_400.0, 3600.0, 3.2e7, -4e7))
 
     async def _broken(self, _: Any) -> None:
         self.world.policy(broken=True)

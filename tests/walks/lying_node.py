@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
-from agent_farm import CARD, Node
+from agent_farm import CARD, Gpu, Node
 
 from joulecut_sim.skus import find
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -36,6 +36,10 @@ class WalkedNode(Node):
         self.kept_w: dict[str, float] = {}
         self.limit_w = dict.fromkeys(self.gpus, self.sku.power_limit_w)
         self.others: tuple[str, ...] = ()  # GPUs of other nodes
+
+    def drawn_w(self, gpu: Gpu) -> float:
+        """No more than its limit."""
+        return min(gpu.power_w, self.limit_w[gpu.uuid])
 
     def reload(self) -> None:
         now_s = time.monotonic()
@@ -84,6 +88,7 @@ class WalkedNode(Node):
         await self._perhaps_cut(context)
         async for message in super().Watch(request, context):
             for gpu in message.gpus:
+                gpu.power_average_mw = round(1000 * self.drawn_w(self.gpus[gpu.uuid]))
                 gpu.power_limit_enforced_mw = round(1000 * self.limit_w[gpu.uuid])
                 gpu.power_limit_kept_mw = round(1000 * self.kept_w.get(gpu.uuid, 0.0))
                 gpu.utilization_gpu_ratio = 1.0

@@ -16,6 +16,7 @@ CONTRACT = {
     "gpus": {"n0": ["a", "b"], "n3": ["z"]},
     "protected": ["n0"],
     "budget_w": 1000.0,
+    "liar_w": 50.0,
     "interval_s": 0.5,
     "ttl_s": 12.0,
 }
@@ -34,8 +35,9 @@ def judged(*events: dict[str, Any]) -> list[str]:
 
 
 STARTED, CALM = {"what": "started"}, {"what": "calm", "on": True}
-LIMITS = {"what": "limits", "sum_w": 1500.0, "held": True}
+LIMITS = {"what": "limits", "sum_w": 1500.0, "drawn_w": 800.0, "held": True}
 WITHIN = {**LIMITS, "sum_w": 900.0}
+DRAWN = {**WITHIN, "drawn_w": 1100.0}
 COMMAND = {
     "what": "command", "node": "n0", "epoch": 1, "uuids": ["a"], "clear": False, "reason": "",
 }  # fmt: skip
@@ -50,7 +52,8 @@ def test_a_good_walk_breaks_nothing() -> None:
         STARTED, COMMAND, memory[0], LIMITS, CALM, COMMAND, *memory[1:], reload, LIMITS, WITHIN,
         SENT,
         {**CLEAR, "reason": "default clocks for 12 iterations"}, {**WITHIN, "held": False},
-        storm, {"what": "revoked"}, {**SENT, "leads": False},
+        storm, WITHIN, DRAWN, WITHIN, {"what": "revoked"}, {**SENT, "leads": False},
+        reload, *[DRAWN] * 9,
         {"what": "expired", "node": "n0"}, CLEAR,
         {"what": "ended", "wanted": True, "status": -9},
     )  # fmt: skip
@@ -71,6 +74,9 @@ def test_a_good_walk_breaks_nothing() -> None:
         ([{"what": "unsettled", "after_s": 90.0}], "not held 90 s after"),
         ([LIMITS], "limits of 1500 W"),
         ([{"what": "reloaded", "node": "n0"}, *[LIMITS] * 5], "limits of 1500 W"),
+        ([DRAWN] * 3, "1100 W, 1000 W allowed"),
+        ([{"what": "reloaded", "node": "n0"}, *[DRAWN] * 6], "1100 W, 1000 W allowed"),
+        ([{"what": "calm", "on": False}, *[DRAWN] * 3], "1100 W, 1000 W allowed"),
         ([{"what": "memory", "pid": 1, "mib": mib} for mib in (100.0, 600.0)], "600 MiB"),
     ],
 )

@@ -7,10 +7,12 @@ be cut. What the judge needs is written down as it happens.
 """
 
 import asyncio
+import contextvars
 import json
 import math
 import random
 import resource
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -52,7 +54,7 @@ JOBS = {"blue": ("n0", "n1"), "red": ("n2", LIAR), "green": ("n4",)}
 INTERVAL_S, TTL_S = 4.0, 12.0
 WATCH_S = 1.0
 TIMING = Timing(check_s=1.0, hold_s=8.0, timeout_s=2.0)
-BUDGET_W, NODE_W = 4000.0, 1000.0  # ten cards of 500 W
+BUDGET_W, NODE_W = 3400.0, 1000.0  # ten cards of 500 W
 LATENCY_S = 0.02
 RESTART_S = 1.0
 STUDIED_EACH = 20  # of the questions beside plans one is answered: each takes a tenth of a second
@@ -92,10 +94,13 @@ class Stream:
 
     async def read(self) -> Any:
         with self._cable.errors():
-            self._reading = asyncio.ensure_future(anext(self._messages, grpc.aio.EOF))
+            self._reading = self._cable.on_node(self._next())
             message = await self._reading
             self._cable.check()
             return message if message is grpc.aio.EOF else _carried(message)
+
+    async def _next(self) -> Any:
+        return await anext(self._messages, grpc.aio.EOF)
 
     def cancel(self) -> None:
         if self._reading is not None:
@@ -128,6 +133,10 @@ class Cable:
         except TimeoutError:
             raise _failed(grpc.StatusCode.DEADLINE_EXCEEDED) from None
 
+    def on_node(self, work: Any) -> asyncio.Task[Any]:
+        """The work as the node's own, with the node's clock."""
+        return asyncio.get_running_loop().create_task(work, context=self._world.context.copy())
+
     def _node(self) -> WalkedNode:
         self.check()
         node = self._world.at.get(self._address)
@@ -147,7 +156,7 @@ class Cable:
                         leads=self._world.lock.held_by(self._controller),
                         ttl_s=getattr(request, "ttl_s", 0.0),
                     )
-                return _carried(await call(_carried(request), Call()))
+                return _carried(await self.on_node(call(_carried(request), Call())))
 
     async def Describe(self, request: Any, timeout: float) -> Any:
         return await self._ask("Describe", request, timeout)
@@ -392,7 +401,7 @@ class World:
     def __init__(self, folder: Path, seed: int, note: Note) -> None:
         self.folder, self.rng, self.clock = folder, random.Random(seed), Clock()
         self._note = note
-        self.begun_s = self.clock.now_s
+        self.begun_s, self.context = self.clock.now_s, contextvars.copy_context()
         self.lock = LockServer(self)
         self.prometheus = HostilePrometheus(self)
         self.studies = Busy(STUDIED_EACH)
@@ -413,6 +422,7 @@ class World:
             "gpus": {name: list(node.gpus) for name, node in self.nodes.items()},
             "protected": list(JOBS["blue"]),
             "budget_w": BUDGET_W,
+            "liar_w": GPUS * find(CARD, "card").power_limit_min_w,
             "interval_s": INTERVAL_S,
             "ttl_s": TTL_S,
         }
@@ -511,7 +521,8 @@ class World:
                 node.expire(now_s)
             honest = [self.nodes[name] for name in HONEST]
             sum_w = sum(sum(node.limit_w.values()) for node in honest)
-            self.note("limits", sum_w=sum_w, held=self.held("blue"))
+            drawn_w = sum(node.drawn_w(gpu) for node in honest for gpu in node.gpus.values())
+            self.note("limits", sum_w=sum_w, drawn_w=drawn_w, held=self.held("blue"))
             if number % 100 == 0:
                 kib = Path("/proc/self/statm").read_text().split()[1]
                 mib = int(kib) * resource.getpagesize() / 2**20
@@ -573,6 +584,9 @@ async def _run(job: Job, sku: Any, *, reports: bool) -> None:
             min(g.clock_mhz or sku.clock_max_mhz for _, g in stage) for stage in job.gpus
         )
         done: Iteration = job.plant.iterate(clocks)
+        for stage, run in zip(job.gpus, done.stages, strict=True):
+            for _, gpu in stage:
+                gpu.draw(run.energy_j / done.duration_s, time.monotonic())
         await asyncio.sleep(done.duration_s)
 
 

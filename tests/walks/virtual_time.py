@@ -8,6 +8,7 @@ Work for threads is done at once, and its answer may come late.
 import asyncio
 import contextlib
 import contextvars
+import heapq
 import selectors
 import time
 from collections.abc import Callable, Iterator
@@ -29,9 +30,9 @@ class Clock:
     def rules(self) -> Iterator[None]:
         """The clock of the whole process."""
         real = time.monotonic, time.time, time.clock_gettime
-        time.monotonic = lambda: self.now_s
-        time.time = lambda: UNIX_S + self.now_s + self.wall_s
-        time.clock_gettime = lambda _: self.now_s
+        time.monotonic = lambda: self.now_s + Owner.of_now().ahead_s
+        time.time = lambda: UNIX_S + self.now_s + self.wall_s + Owner.of_now().wall_s
+        time.clock_gettime = lambda _: time.monotonic()
         try:
             yield
         finally:
@@ -51,14 +52,30 @@ class Busy(AtOnce):
 
 
 class Owner:
-    """What belongs together and can be stopped together: a controller's callbacks."""
+    """What belongs together and can be stopped together: a controller's callbacks. Its clocks are
+    `ahead_s` and `wall_s` off the world's.
+    """
 
     current: contextvars.ContextVar["Owner | None"] = contextvars.ContextVar("owner", default=None)
 
     def __init__(self) -> None:
         self.stopped = False
+        self.ahead_s, self.wall_s = 0.0, 0.0
         self.signals: dict[int, Callable[[], None]] = {}
         self._held: list[tuple[list[asyncio.Handle], Callable[[], None]]] = []
+
+    @classmethod
+    def of_now(cls) -> "Owner":
+        """Whose callback runs; nobody's clocks are the world's."""
+        return cls.current.get() or NOBODY
+
+    def leap(self, loop: "Loop", seconds: float) -> None:
+        """Its monotonic clock alone jumps: its timers are due so much earlier."""
+        self.ahead_s += seconds
+        for timer in loop._scheduled:
+            if timer._context.get(Owner.current) is self:
+                timer._when -= seconds
+        heapq.heapify(loop._scheduled)
 
     def run(self, handle: list[asyncio.Handle], callback: Callable[[], None]) -> None:
         if self.stopped:
@@ -71,6 +88,9 @@ class Owner:
         for handle, callback in held:
             if not handle[0].cancelled():
                 loop.call_soon(callback)
+
+
+NOBODY = Owner()
 
 
 class _Jumping(selectors.SelectSelector):

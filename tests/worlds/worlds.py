@@ -71,6 +71,7 @@ class Agent:
     keeps: bool = False  # whether it keeps power limits when their lease ends
     limits_w: dict[str, float] = field(default_factory=dict)  # set; the card's own where none is
     kept: dict[str, float] = field(default_factory=dict)
+    claimed: tuple[str, ...] = ()  # GPUs that it shows and another agent owns
 
     def end(self, uuid: str) -> None:
         """A lease ends: clocks are reset, and so is a power limit that is not kept."""
@@ -312,20 +313,13 @@ class World:
     def observe(self, now_s: float, addresses: object = ()) -> FleetState:
         nodes, gpus = [], []
         for agent in self.agents.values():
-            nodes.append(
-                NodeView(
-                    agent.address,
-                    agent.node,
-                    agent.connected,
-                    agent.epoch_seen,
-                    TTL_MAX_S,
-                    "1",
-                    stopped=agent.stopped,
-                    keeps_power_limits=agent.keeps,
-                    timed_steps_max=64 if self.timed else 0,
-                    marked_steps_max=512 if self.timed else 0,
-                )
-            )
+            known = NodeView(
+                agent.address, agent.node, agent.connected, agent.epoch_seen, TTL_MAX_S, "1",
+                stopped=agent.stopped, keeps_power_limits=agent.keeps, claimed=agent.claimed,
+                timed_steps_max=64 if self.timed else 0,
+                marked_steps_max=512 if self.timed else 0,
+            )  # fmt: skip
+            nodes.append(known)
             for index, uuid in enumerate(agent.uuids):
                 description = GpuDescription(
                     uuid,

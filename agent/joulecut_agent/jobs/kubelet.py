@@ -9,6 +9,7 @@ from pathlib import Path
 
 import grpc
 
+from joulecut_agent.jobs.warnings import Warnings
 from joulecut_agent.log import log
 from joulecut_wire.kubelet import podresources_pb2 as pb
 
@@ -41,7 +42,7 @@ class Kubelet:
         self._socket = socket
         self._channel: grpc.Channel | None = None
         self._inode = 0
-        self._logged = ""
+        self._warnings = Warnings()
 
     def pods(self) -> tuple[PodDevices, ...]:
         """Every pod that holds a GPU. Raises Silent."""
@@ -57,9 +58,9 @@ class Kubelet:
             self._fail(f"{self._socket}: {error.code().name.lower()}")
         except ValueError:  # protobuf's DecodeError
             self._fail(f"{self._socket}: not a kubelet's answer")
-        if self._logged:
+        if self._warnings.last:
             log("agent", "the kubelet answers")
-            self._logged = ""
+            self._warnings.say("")
         found = (_pod(pod) for pod in answer.pod_resources)
         return tuple(pod for pod in found if pod.devices or pod.claimed)
 
@@ -88,9 +89,7 @@ class Kubelet:
 
     def _fail(self, why: str) -> None:
         self.close()
-        if why != self._logged:
-            log("agent", f"owners of GPUs cannot be read from the kubelet: {why}", "warning")
-        self._logged = why
+        self._warnings.say(f"owners of GPUs cannot be read from the kubelet: {why}")
         raise Silent(why)
 
 

@@ -14,7 +14,7 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, PodDevices, Silent
 from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of, labels_of
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Pod, Watched
-from joulecut_agent.log import log
+from joulecut_agent.jobs.warnings import Warnings
 
 POLL_S = 0.5  # under a lease, so that it ends within a second of its pod
 IDLE_POLL_S = 5.0
@@ -40,7 +40,7 @@ class Kubernetes:
         self._listed: tuple[PodDevices, ...] = ()
         self._answered_s = -inf
         self._asked_s = -inf
-        self._unknown = ""
+        self._warnings = Warnings()
         self._hurry = False
         self._wake = threading.Event()
         self._leaving = False
@@ -125,7 +125,8 @@ class Kubernetes:
                 sliced = sliced or (before is not None and before.sliced)
                 job = job_of(pod.labels, listed.name)
                 found[uuid][key] = Owner(KUBERNETES, job, *key, pod.uid, sliced, pod.labels)
-        self._log_unknown(unknown)
+        names = ", ".join(sorted(set(unknown))[:4])
+        self._warnings.say(names and f"unknown devices allocated to pods: {names}")
         return {uuid: tuple(owners.values()) for uuid, owners in found.items()}
 
     def _pod(self, key: tuple[str, str]) -> Pod:
@@ -133,9 +134,3 @@ class Kubernetes:
         if pod is None and self._logs is not None:
             return Pod(self._logs.uid(key))
         return pod or NO_POD
-
-    def _log_unknown(self, names: list[str]) -> None:
-        line = ", ".join(sorted(set(names))[:4])
-        if line and line != self._unknown:
-            log("agent", f"unknown devices allocated to pods: {line}", "warning")
-        self._unknown = line

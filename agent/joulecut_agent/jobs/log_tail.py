@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.log_line import LineReader, LogSource
-from joulecut_agent.jobs.rate_source import LOG, Fault, Inbox, Submission
-from joulecut_agent.log import log
+from joulecut_agent.jobs.rate_source import LOG, ONE_STAGE, Fault, Inbox, Submission
+from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import IterationReport, PipelineShape
+from joulecut_wire.messages import IterationReport
 
 POLL_S = 0.5
 FILES_MAX = 64  # of one pattern of paths
@@ -28,8 +28,6 @@ READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
 LINE_BYTES_MAX = 4096
 LINE_END = re.compile(rb"[\r\n]+")  # a bar begins with a carriage return
 UNREAD_LINES = 200  # of a log without one that fits: most frameworks log every 10 iterations
-# A log shows no stages. As one stage all GPUs share one clock, which fits every job.
-ONE_STAGE = PipelineShape("", 1, 0)
 
 
 @dataclass(slots=True)
@@ -77,15 +75,9 @@ class LogTail:
         self._begun = True
 
     def _run(self) -> None:
-        logged = ""
+        warnings = Warnings()
         while not self._leaving.is_set():
-            try:
-                self.turn()
-            except Exception as error:  # the other sources go on
-                line = f"reading logs of jobs failed: {type(error).__name__}: {error}"
-                if line != logged:
-                    log("agent", line, "warning")
-                logged = line
+            warnings.attempt(self.turn, "reading logs of jobs failed")
             self._leaving.wait(POLL_S)
 
     def _read(self, source: LogSource, path: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from joulecut_agent.jobs.settings import ApiServer
-from joulecut_agent.log import log
+from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire.http_client import Server
 
 ANSWER_WAIT_S = 2.0
@@ -29,6 +29,7 @@ DOUBT_S = 2.0  # the control group is gone, and the API server does not know yet
 DOWN_S = 5.0  # after a failed request
 PODS_MAX = 256  # a node holds 110 by default, at most 250
 LABELS_MAX = 64
+UNREAD = "labels of pods cannot be read from the API server"
 # A job's own wishes; a policy decides what they count. Other annotations are not kept.
 ANNOTATIONS = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
 Key = tuple[str, str]  # namespace and name
@@ -54,7 +55,7 @@ class ApiPods:
         self._known: dict[Key, tuple[Pod | None, float]] = {}
         self._wake = threading.Event()
         self._leaving = False
-        self._logged = ""
+        self._warnings = Warnings()
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
     def start(self) -> None:
@@ -103,7 +104,7 @@ class ApiPods:
             try:
                 pod = self._fetch(key)
             except (OSError, ValueError) as error:
-                self._log_once(f"{type(error).__name__}: {error}")
+                self._warnings.say(f"{UNREAD}: {type(error).__name__}: {error}")
                 return DOWN_S
             known = self._known.get(key, (None, 0.0))[0]
             if pod is None and known is not None:
@@ -129,19 +130,14 @@ class ApiPods:
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
         )
         if answer.status == HTTPStatus.OK:
-            self._logged = ""
+            self._warnings.say("")
             return _pod(answer.json())
         if answer.status in {HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
             return None
-        self._log_once(f"status {answer.status} for pods of namespace {key[0]}")
+        self._warnings.say(f"{UNREAD}: status {answer.status} for pods of namespace {key[0]}")
         if answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             raise ValueError(f"status {answer.status}")
         return self._known.get(key, (None, 0.0))[0]
-
-    def _log_once(self, line: str) -> None:
-        if line != self._logged:
-            log("agent", f"labels of pods cannot be read from the API server: {line}", "warning")
-        self._logged = line
 
 
 def _pod(words: Any) -> Pod:

@@ -1,8 +1,9 @@
 """Rate source of last resort: iteration times of jobs that report nothing, from power samples.
 
-Only GPUs that a scheduler gave to one job are sampled, and only while no other source reports for
-any of them. A report is an estimate: the mean over a block of iterations that no change of clocks
-falls into. Without a clear period there is no report, and the job's owner sees why.
+Only GPUs that a scheduler gave to one job are sampled. A report is an estimate: the mean over a
+block of iterations that no change of clocks falls into. Without a clear period there is no report,
+and the job's owner sees why. While another source reports for a job, nothing is reported; its
+period is measured once in `CHECK_S`, to compare that source with.
 """
 
 import threading
@@ -13,9 +14,9 @@ from typing import Any, Protocol
 
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.power_period import PERIODS_MIN, find_period
-from joulecut_agent.jobs.rate_source import POWER, Fault, Inbox, Submission
-from joulecut_agent.log import log
-from joulecut_wire.messages import IterationReport, PipelineShape
+from joulecut_agent.jobs.rate_source import ONE_STAGE, POWER, Fault, Inbox, Submission
+from joulecut_agent.jobs.warnings import Warnings
+from joulecut_wire.messages import IterationReport
 
 STEP_S = 0.1  # boards average their power over 25 to 100 ms
 WINDOW_S = 200.0  # a first period; four of them fit, so iterations of up to 50 s are found
@@ -25,9 +26,8 @@ TURN_S = 2.0  # driver buffers are kept for ten seconds
 QUIET_S = 60.0  # without another source; a job that loads its data reports later
 QUIET_ITERATIONS = 8.0
 RETRY_S = 600.0  # after a refusal: a job without a period (inference) rarely gets one
+CHECK_S = 3600.0  # between comparisons with another source: forms of logs rarely change
 GAP_S_MAX = 1.0  # missed samples that are filled with the last one
-# Power shows no stages. As one stage all GPUs share one clock, which fits every job.
-ONE_STAGE = PipelineShape("", 1, 0)
 NO_SENDER = Sender(0, 0)
 ALLOWED = "another source (docs/integrations.md)"
 
@@ -96,6 +96,7 @@ class _Job:
     period_s: float = 0.0
     iterations: int = 0
     rests_until_s: float = 0.0
+    heard: bool = False  # another source reports for it
     powers: dict[str, _Power] = field(default_factory=dict)
 
     def samples(self) -> tuple[int, list[float]]:
@@ -118,16 +119,17 @@ class PowerSource:
         self, inbox: Inbox, *, jobs: Callable[[], Mapping[str, tuple[str, ...]]],
         clocks: Callable[[Collection[str]], Hashable],
         subscribe: Callable[[Collection[str]], Stream], unsubscribe: Callable[[Any], None],
-        refused: Callable[[Fault], None],
+        refused: Callable[[Fault], None], compared: Callable[[str, float], None],
     ) -> None:  # fmt: skip
         """`jobs` returns the GPUs of each job by a scheduler, `clocks` a value that changes with
-        the clocks that we set. `refused` takes why a job has no period.
+        the clocks that we set. `refused` takes why a job has no period, `compared` the GPU and
+        period of one that another source reports for.
         """
         self._inbox = inbox
         self._scheduled = jobs
         self._clocks = clocks
         self._subscribe, self._unsubscribe = subscribe, unsubscribe
-        self._refused = refused
+        self._refused, self._compared = refused, compared
         self._jobs: dict[str, _Job] = {}
         self._heard_until_s: dict[str, float] = {}
         self._stream: tuple[frozenset[str], Stream] | None = None
@@ -179,10 +181,12 @@ class PowerSource:
 
     def _is_sampled(self, one: _Job, now_s: float) -> bool:
         heard = any(now_s < self._heard_until_s.get(uuid, 0.0) for uuid in one.uuids)
-        if heard or now_s - one.since_s < QUIET_S or now_s < one.rests_until_s:
-            one.powers, one.period_s = {}, 0.0
-            return False
-        return True
+        if heard == one.heard and now_s >= max(one.since_s + QUIET_S, one.rests_until_s):
+            return True
+        if heard != one.heard:
+            one.heard, one.rests_until_s = heard, 0.0
+        one.powers, one.period_s = {}, 0.0
+        return False
 
     def _sample(self, uuids: frozenset[str]) -> None:
         if self._stream is not None and self._stream[0] != uuids:
@@ -197,6 +201,11 @@ class PowerSource:
         if len(samples) * STEP_S < wanted_s - STEP_S:
             return
         found = find_period(samples, STEP_S, one.period_s)
+        if one.heard:
+            one.rests_until_s = now_s + CHECK_S
+            if not isinstance(found, str):
+                self._compared(one.uuids[0], found.period_s)
+            return
         if isinstance(found, str):
             one.rests_until_s = now_s + RETRY_S
             text = f"no iteration time from power: {found}; allowed: {ALLOWED}"
@@ -216,12 +225,6 @@ class PowerSource:
                 self._inbox.submit(Submission(report, NO_SENDER, POWER, ended_s, permitted=True))
 
     def _run(self) -> None:
-        logged = ""
+        warnings = Warnings()
         while not self._leaving.wait(TURN_S):
-            try:
-                self.turn(time.monotonic())
-            except Exception as error:  # the other sources go on
-                line = f"power of jobs was not sampled: {type(error).__name__}: {error}"
-                if line != logged:
-                    log("agent", line, "warning")
-                logged = line
+            warnings.attempt(lambda: self.turn(time.monotonic()), "power of jobs was not sampled")

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from joulecut_agent.jobs.binding import Sender
-from joulecut_wire.messages import IterationReport
+from joulecut_wire.messages import IterationReport, PipelineShape
 
 # Names of sources, on the wire and in metrics.
 REPORT, MARK, OTLP, LOG, NCCL, POWER = "report", "mark", "otlp", "log", "nccl", "power"
+# Logs and power show no stages. As one stage all GPUs share one clock, which fits every job.
+ONE_STAGE = PipelineShape("", 1, 0)
 
 
 @dataclass(frozen=True, slots=True)

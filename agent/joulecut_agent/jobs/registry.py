@@ -34,7 +34,7 @@ from joulecut_agent.jobs.processes import Processes
 from joulecut_agent.jobs.rate_source import POWER, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
-from joulecut_agent.log import log
+from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 from joulecut_wire.slurm import SlurmJob
 
@@ -206,17 +206,11 @@ class Registry:
         }
 
     def _run(self) -> None:
-        logged = ""
+        warnings = Warnings()
         while not self._leaving:
             self._wake.wait(TURN_S)
             self._wake.clear()
-            try:
-                self._turn()
-            except Exception as error:  # a source that fails must not end the others
-                line = f"attribution failed: {type(error).__name__}: {error}"
-                if line != logged:
-                    log("agent", line, "warning")
-                logged = line
+            warnings.attempt(self._turn, "attribution failed")
 
     def _turn(self) -> None:
         self._turns += 1

@@ -26,7 +26,7 @@ from joulecut_agent.jobs.live_jobs import HOLDERS_MAX, LiveJobs
 from joulecut_agent.jobs.owner import Owners
 from joulecut_agent.jobs.processes import Belonging
 from joulecut_agent.jobs.rate_source import REPORT, Fault, Submission
-from joulecut_agent.jobs.report_advice import ReportAdvice
+from joulecut_agent.jobs.report_advice import advice
 from joulecut_agent.jobs.report_queue import ReportQueue
 from joulecut_agent.log import log
 from joulecut_agent.scheduling import request_short_slices
@@ -90,7 +90,6 @@ class ReportSocket:
         self._on_mark = on_mark
         self._on_report = on_report
         self._on_fault = on_fault
-        self._advice = ReportAdvice()
         self._inbox: deque[Submission | Fault] = deque()
         self._reporters: dict[int, _Reporter] = {}
         # Until when the silence of an invisible process is no end, by its GPU and user id.
@@ -326,7 +325,7 @@ class ReportSocket:
         self._counters.count(REPORTS.name, "accepted")
         self._on_report(report)
         until_s, now_s = inf, time.monotonic()
-        if text := self._advice.of(report, now_s):
+        if text := advice(report):
             self._on_fault(Fault(sender, report.source or REPORT, text, report.uuid))
         if not self._follow(sender.pid, (report.job, report.uuid)):
             until_s = now_s + max(SILENCE_S, 5 * report.duration_s)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import JOB_CHARS_MAX, SLURM, Claims, Owner, printable
-from joulecut_agent.log import log
+from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire import slurm
 
 FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there
@@ -62,20 +62,20 @@ class _Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read: dict[str, tuple[_Stamp, str]] = {}
-        self._logged = ""
+        self._warnings = Warnings()
 
     def read(self) -> Mapping[str, str]:
         """Their text; opens only files that have changed."""
         try:
             if os.stat(self._path).st_mode & stat.S_IWOTH:
-                self._log_once(f"{self._path}: world-writable, so it is not read")
+                self._warnings.say(f"Slurm mapping files: {self._path}: world-writable: not read")
                 return {}
             with os.scandir(self._path) as entries:
                 names = sorted(entry.name for _, entry in zip(range(FILES_MAX), entries))  # noqa: B905
         except FileNotFoundError:  # no GPU job since boot
             names = []
         except OSError as error:
-            self._log_once(f"{self._path}: {error.strerror}")
+            self._warnings.say(f"Slurm mapping files: {self._path}: {error.strerror}")
             return {}
         self._read = {name: one for name in names if (one := self._file(name)) is not None}
         return {name: text for name, (_, text) in self._read.items()}
@@ -103,11 +103,6 @@ class _Folder:
         finally:
             os.close(fd)
         return stamp, raw.decode(errors="replace")
-
-    def _log_once(self, line: str) -> None:
-        if line != self._logged:
-            log("agent", f"Slurm mapping files: {line}", "warning")
-        self._logged = line
 
 
 def _labels(job: str, record: str) -> dict[str, str]:

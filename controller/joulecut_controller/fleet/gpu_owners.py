@@ -59,7 +59,7 @@ class GpuOwners:
 
     def conflicts(self, address: str) -> str:
         """The GPUs that an agent shows and others own; empty without one."""
-        uuids = sorted(uuid for uuid, rivals in self._rivals.items() if address in rivals)
+        uuids = self.claimed(address)
         if not uuids:
             return ""
         if uuids[0] in self._undecided:
@@ -70,6 +70,10 @@ class GpuOwners:
             f"shows {what}{more} of agent {owner.address}: these count as that agent's, "
             f"`joulecut adopt NODE` changes it"
         )
+
+    def claimed(self, address: str) -> tuple[str, ...]:
+        """The GPUs, and the name of a node, that an agent shows and others own; sorted."""
+        return tuple(sorted(uuid for uuid, rivals in self._rivals.items() if address in rivals))
 
     def claim(
         self, address: str, node: str, uuids: Collection[str], agents: Collection[str], now_s: float

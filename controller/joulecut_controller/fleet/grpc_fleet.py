@@ -243,6 +243,7 @@ class GrpcFleet:
                     marked_steps_max=known.schedule_steps_max if known else 0,
                     quarantine=agent.quarantine,
                     conflict=self.owners.conflicts(agent.address),
+                    claimed=self.owners.claimed(agent.address),
                 )
             )
             if known is not None:

@@ -9,7 +9,7 @@ back on a ramp.
 
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
@@ -40,7 +40,9 @@ REASONS_SHOWN = 3
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
 # largest known board, GB300 (1,400 W).
 BOARD_W_MAX = 1400.0
-GONE_S = 3600.0  # a GPU that its agent has not shown for so long was replaced, or never was
+# A GPU that its agent has not shown for so long was replaced, or never was; and one whose agent has
+# left, and that no other claims by then: it was not moved.
+GONE_S, LEFT_S = 3600.0, 60.0
 # From the answer to a command until a reading shows it: agents sample once a second, and a command
 # without an answer ends within 3 s.
 SHOWN_S = 1.0
@@ -87,14 +89,9 @@ class PowerBudget:
     """All GPUs of this controller's agents, under the policy's power budget."""
 
     def __init__(
-        self,
-        store: Store,
-        leases: Leases,
-        audit: AuditLog,
-        *,
-        now_s: Callable[[], float],
+        self, store: Store, leases: Leases, audit: AuditLog, *, now_s: Callable[[], float],
         unix_s: Callable[[], float],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Raises Unavailable where the store cannot be read."""
         self._store, self._leases, self._audit = store, leases, audit
         self._now_s, self._unix_s = now_s, unix_s
@@ -113,17 +110,14 @@ class PowerBudget:
         self.shown: PowerLimits | None = None
 
     def needed(self, policy: Policy, view: View) -> bool:
-        """Whether there is a budget, or limits of one are still in force."""
-        return policy.power_budget_w is not None or bool(self._gpus) or _any_kept(view)
+        """Whether there is a budget, or limits of one (of another store too) are still in force."""
+        kept = any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
+        return policy.power_budget_w is not None or bool(self._gpus) or kept
 
     async def step(
-        self,
-        policy: Policy,
-        view: View,
-        needs_w: Mapping[str, float | None],
-        holds: Iterable[Hold],
-        ttl_s: float,
-    ) -> None:
+        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
+        holds: Iterable[Hold], ttl_s: float,
+    ) -> None:  # fmt: skip
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
@@ -178,10 +172,7 @@ class PowerBudget:
                 read = view.now_s - gpu.age_s > seen.shown_s
                 if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
                     seen = replace(
-                        seen,
-                        external_until_s=float("-inf"),
-                        reloaded_s=view.now_s,
-                        forgotten=True,
+                        seen, external_until_s=-math.inf, reloaded_s=view.now_s, forgotten=True
                     )
                 if read:
                     seen = _read_back(seen, gpu, shown, view.now_s)
@@ -191,10 +182,12 @@ class PowerBudget:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
         connected = {node.address: node.connected for node in view.nodes}
+        known = set(connected).union(*(node.claimed for node in view.nodes))  # claimed: moved
         for uuid, seen in list(self._gpus.items()):
+            left = known.isdisjoint((seen.address, uuid))
             if uuid in view.gpus or not connected.get(seen.address, True):
                 self._gpus[uuid] = replace(seen, there_s=view.now_s)
-            elif seen.address not in connected or view.now_s - seen.there_s > GONE_S:
+            elif view.now_s - seen.there_s > (LEFT_S if left else GONE_S):
                 del self._gpus[uuid]
 
     def _all_at_default(self, view: View) -> set[str]:
@@ -207,22 +200,22 @@ class PowerBudget:
         return {address for address, shown in limited.items() if len(shown) > 1 and all(shown)}
 
     def _limited(
-        self,
-        policy: Policy,
-        view: View,
-        needs_w: Mapping[str, float | None],
+        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
         held: Mapping[str, Hold],
-    ) -> list[LimitedGpu]:
+    ) -> list[LimitedGpu]:  # fmt: skip
         nodes = {node.address: node for node in view.nodes}
         job_of = {
             u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
         }
         mode_of = {job.name: job.mode for job in policy.jobs}
-        count = Counter(seen.address for seen in self._gpus.values())
+        sums_w = defaultdict[str, float](float)
+        for seen in self._gpus.values():
+            sums_w[seen.address] += _most_w(seen.limit)
         gpus = []
         for uuid, seen in self._gpus.items():
             gpu, job, limit = view.gpus.get(uuid), job_of.get(uuid, ""), seen.limit
-            board_w = min(BOARD_W_MAX, (policy.node_power_w or math.inf) / count[seen.address])
+            part = (policy.node_power_w or math.inf) / max(1.0, sums_w[seen.address])
+            board_w = min(1.0, part) * _most_w(limit)
             least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
             found_w = min(board_w, limit.found_w)
             idle = view.now_s - seen.busy_s > IDLE_AFTER_S and not (gpu and gpu.allocation)
@@ -339,14 +332,9 @@ class PowerBudget:
     # -- the board -------------------------------------------------------------------------
 
     def _show(
-        self,
-        policy: Policy,
-        view: View,
-        gpus: list[LimitedGpu],
-        found: Allocation,
-        *,
+        self, policy: Policy, view: View, gpus: list[LimitedGpu], found: Allocation, *,
         enforced: bool,
-    ) -> None:
+    ) -> None:  # fmt: skip
         sum_w = sum(gpu.in_force_w for gpu in gpus)
         reasons = [found.complaint] if found.complaint else []
         reasons += [
@@ -368,6 +356,13 @@ class PowerBudget:
             f"{'are' if enforced else 'would be'} set to {sum(self._limits_w.values()):.6g} W "
             f"together; {sum_w:.6g} W of {found.capacity_w:.6g} W may be in force"
         )
+        late_s = view.now_s + EXTERNAL_S - EARLIER_S  # by then a reload has shown itself
+        raised = [
+            one for one in gpus if view.now_s < self._gpus[one.uuid].external_until_s < late_s
+        ]
+        text += "".join(
+            f"; {_place(view, gpu.uuid)}: {gpu.fixed}" for gpu in raised[:REASONS_SHOWN]
+        )
         self.shown = PowerLimits(
             budget_w=policy.power_budget_w,
             in_force_w=sum_w,
@@ -378,6 +373,11 @@ class PowerBudget:
             best_effort=best_effort,
             text=text,
         )
+
+
+def _most_w(limit: _Limit) -> float:
+    """What a GPU can count with; a node's share of `node_power_w` goes by it."""
+    return min(BOARD_W_MAX, max(limit.found_w, limit.bound_w))
 
 
 def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _Seen:
@@ -418,11 +418,6 @@ def _at_default(gpu: GpuView) -> bool:
     """Whether the card's own limit is in force, as after the driver was loaded."""
     limit_w = gpu.snapshot.power_limit_enforced_w if gpu.snapshot else None
     return limit_w is not None and not gpu.power_limited
-
-
-def _any_kept(view: View) -> bool:
-    """Whether some node keeps a limit, of a controller with another store."""
-    return any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
 
 
 def _over(policy: Policy, hold: Hold | None) -> str:

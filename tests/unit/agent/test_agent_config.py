@@ -134,7 +134,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
             '"a b:1" is not an address; allowed: host',
         ),
         ("device: simulated\ndevice: nvml", "key given twice"),
-        ("device: [", "agent.yaml:1"),
+        ("device: [", "agent.yaml:2"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_place(

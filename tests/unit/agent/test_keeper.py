@@ -6,12 +6,18 @@ from pathlib import Path
 import pytest
 from held_clock import HeldClock
 from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, set_both, verdicts
+from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as keeper_module
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.lease import LATE_S
-from joulecut_agent.keeper.requests import Clear, ClockLimits, Status
-from joulecut_agent.ports.failure import DeviceError, Transient
+from joulecut_agent.keeper.keeper import Keeper
+from joulecut_agent.keeper.lease import LATE_S, STUCK
+from joulecut_agent.keeper.protocol import Slot
+from joulecut_agent.keeper.requests import Apply, Clear, ClockLimits, Renew, Request, Status, Step
+from joulecut_agent.ports.failure import DeviceError, Gone, Transient
+
+GPU = "GPU-a"
+PATIENCE_S = 90.0
 
 
 def test_the_lease_is_on_disk_before_each_write(tmp_path: Path) -> None:
@@ -188,3 +194,155 @@ def test_with_a_damaged_journal_no_command_is_accepted_until_the_gpus_are_listed
     keeper.tick()
     assert not board.locked
     assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {True}
+
+
+def _ask(keeper: Keeper, command: Request) -> Slot:
+    (slot,) = keeper.handle(1, command).slots
+    return slot
+
+
+def _order(
+    generation: int, clock_mhz: int, program: tuple[int, ...] = (), ttl_s: float = 30.0
+) -> Apply:
+    programs = {GPU: program} if program else {}
+    return apply_of(1, "blue", generation, ttl_s, {GPU: (0, clock_mhz)}, schedules=programs)
+
+
+def _gone(call: str, uuid: str) -> DeviceError | None:
+    return Gone("gpu_is_lost", f"{uuid} fell off the bus") if call == "reset" else None
+
+
+def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None:
+    """That it was lost is no news to who looks for GPUs that were never given back."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert _ask(keeper, _order(1, 900)).accepted
+    board.fail = _gone
+    keeper.handle(2, Clear(1, "blue"))
+    slot = _ask(keeper, Status((GPU,)))
+    assert slot.reason.startswith(f"{STUCK}: ")
+    assert not slot.accepted
+
+
+def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None:
+    """A new order for more than is in force now raises, though its top is below the old one."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board, bounds=Bounds(min_dwell_s=600.0))
+    assert _ask(keeper, _order(1, 1200, (600, 1200))).accepted
+    down = Step("blue", 1, GPU, 600, 1.0)
+    slot = _ask(keeper, down)
+    assert slot.accepted, slot.reason
+    assert board.locked[GPU][1] == 600
+    slot = _ask(keeper, _order(2, 900))
+    assert slot.accepted, slot.reason
+    assert board.locked[GPU][1] == 900
+
+
+def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert _ask(keeper, _order(1, 900)).accepted
+    board.fail = _gone
+    keeper.handle(2, Clear(1, "blue"))
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:  # a second failure, of which nothing is said
+        keeper.tick()
+        owed = keeper.state.gpu(GPU).pending_restore
+        if owed and owed.failures >= 2:
+            break
+        time.sleep(0.02)
+    board.fail = lambda call, uuid: None
+    assert keeper.restore_all("shutdown")
+    said = capfd.readouterr().err
+    assert said.count(f"restore {GPU} cause=cleared: {GPU} fell off the bus; will retry") == 1
+    assert said.count(f"restore {GPU} cause=shutdown: done") == 1
+
+
+def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> None:
+    """A site's GPU never runs above its lock: to ask for that clock slows nobody."""
+    bounds = Bounds(min_dwell_s=60.0)
+    keeper = open_keeper(tmp_path, Board(), bounds=bounds, site_default=(0, 900))
+    for generation in (1, 2):
+        assert _ask(keeper, _order(generation, 900)).accepted
+        assert _ask(keeper, Clear(1, uuids=(GPU,))).accepted
+    assert "dwell" in _ask(keeper, _order(3, 600)).reason
+
+
+def test_a_restore_that_is_only_delayed_by_jitter_is_not_stuck(tmp_path: Path) -> None:
+    keeper = open_keeper(tmp_path, Board(), restore_jitter_s=3600.0)
+    assert _ask(keeper, _order(1, 900, ttl_s=0.05)).accepted
+    time.sleep(0.1)
+    slot = _ask(keeper, Status((GPU,)))
+    assert keeper.state.gpu(GPU).pending_restore
+    assert (slot.accepted, slot.reason, slot.lease) == (True, "", None)
+
+
+def test_an_epoch_is_kept_before_it_is_answered(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    keeper.handle(1, apply_of(5, "blue", 1, 9.0, {"GPU-a": (0, 900)}))
+    keeper.handle(2, Renew(6, "blue", 1, 9.0))
+    keeper = open_keeper(tmp_path, board)
+    assert keeper.state.epoch_seen == 6
+    keeper.handle(3, Clear(8))
+    assert open_keeper(tmp_path, board).state.epoch_seen == 8
+
+
+def test_an_older_generation_is_refused_by_the_next_keeper_too(tmp_path: Path) -> None:
+    board = Board()
+    assert verdicts(apply(open_keeper(tmp_path, board), {"GPU-a": (0, 900)}, 5)) == {True}
+    keeper = open_keeper(tmp_path, board)
+    assert not board.locked
+    older = apply(keeper, {"GPU-a": (0, 1200)}, 4).slots[0]
+    assert (older.accepted, older.reason) == (False, "generation 4 is older than 5")
+    assert "other content" in apply(keeper, {"GPU-a": (0, 1200)}, 5).slots[0].reason
+    assert not board.locked
+    assert verdicts(apply(keeper, {"GPU-b": (0, 1200)}, 4)) == {True}, "numbers are per GPU"
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}, "the same again"
+    assert verdicts(apply(keeper, {"GPU-a": (0, 1200)}, 6)) == {True}
+    same = {"GPU-a": (0, 1200)}  # nothing to write, and still a newer number
+    assert verdicts(apply(keeper, same, 9)) == {True}
+    assert "older than 9" in apply(open_keeper(tmp_path, board), same, 8).slots[0].reason
+
+
+def test_the_next_keeper_knows_the_term_of_a_renewal(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    both = {"GPU-a": (0, 900), "GPU-b": (0, 600)}
+    assert verdicts(apply(keeper, both, 5)) == {True}
+    assert verdicts(keeper.handle(2, Renew(2, "blue", 5, 30.0))) == {True}
+    for _ in range(2):
+        keeper = open_keeper(tmp_path, board)
+        for uuid in both:
+            older = apply_of(2, "blue", 4, 30.0, {uuid: (0, 1200)})
+            slot = keeper.handle(3, older).slots[0]
+            assert (slot.accepted, slot.reason) == (False, "generation 4 is older than 5")
+        twin = apply_of(2, "blue", 5, 30.0, {"GPU-a": (0, 1200)})
+        assert "other content" in keeper.handle(4, twin).slots[0].reason
+    assert not board.locked
+
+
+def test_a_new_term_that_cannot_be_kept_renews_nothing(tmp_path: Path) -> None:
+    keeper = open_keeper(tmp_path, Board())
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    (tmp_path / "journal").unlink()
+    (tmp_path / "journal").mkdir()  # renaming over it fails
+    before = keeper.state
+    slot = keeper.handle(2, Renew(2, "blue", 5, 30.0)).slots[0]
+    assert "the journal cannot be written" in slot.reason
+    assert keeper.state == before
+    heartbeat = keeper.handle(3, Renew(1, "blue", 5, 30.0)).slots[0]
+    assert heartbeat.accepted, "which has nothing to write"
+
+
+def test_what_the_journal_says_already_is_not_said_again(tmp_path: Path) -> None:
+    keeper = open_keeper(tmp_path, Board())
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    size = (tmp_path / "journal").stat().st_size
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 5)) == {True}
+    assert verdicts(keeper.handle(2, Renew(1, "blue", 5, 30.0))) == {True}
+    assert (tmp_path / "journal").stat().st_size == size
+    assert verdicts(keeper.handle(2, Renew(2, "blue", 5, 30.0))) == {True}
+    assert (tmp_path / "journal").stat().st_size > size

@@ -4,7 +4,15 @@ import itertools
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
-from joulecut_agent.jobs.power_source import QUIET_S, RETRY_S, STEP_S, TURN_S, WINDOW_S, PowerSource
+from joulecut_agent.jobs.power_source import (
+    CHECK_S,
+    QUIET_S,
+    RETRY_S,
+    STEP_S,
+    TURN_S,
+    WINDOW_S,
+    PowerSource,
+)
 from joulecut_agent.jobs.rate_source import Fault, Submission
 
 PERIOD_S = 4.0
@@ -28,12 +36,14 @@ class Node:
     taken: list[Submission] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     streams: list[frozenset[str]] = field(default_factory=list)
+    compared: list[tuple[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._taken_s = 0.0
         self.source = PowerSource(
             self, jobs=lambda: self.jobs, clocks=lambda _: self.clocks, subscribe=self._subscribe,
             unsubscribe=lambda _: None, refused=self.faults.append,
+            compared=lambda uuid, period_s: self.compared.append((uuid, round(period_s, 2))),
         )  # fmt: skip
 
     def submit(self, one: Submission | Fault) -> bool:
@@ -118,3 +128,17 @@ def test_the_next_job_on_the_gpus_is_another_one() -> None:
     assert not node.taken
     node.run(WINDOW_S)
     assert {(one.report.job, one.report.uuid) for one in node.taken} == {("4712", "GPU-a")}
+
+
+def test_a_job_that_another_source_reports_for_is_compared_once_an_hour() -> None:
+    node = Node()
+    for _ in range(round((CHECK_S + QUIET_S + 3.0 * WINDOW_S) / 10.0)):
+        node.source.heard("GPU-a", 1.0, node.now_s)
+        node.run(10.0)
+        if node.now_s < CHECK_S:
+            assert node.compared in ([], [("GPU-a", PERIOD_S)])
+    assert node.compared == [("GPU-a", PERIOD_S)] * 2
+    assert not node.taken
+    assert not node.faults
+    node.run(2.0 * QUIET_S + WINDOW_S)
+    assert node.taken, "its silence does not wait for the next hour"

@@ -1,6 +1,8 @@
 """Ranks heard against ranks running, and sources of one GPU that disagree."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from joulecut_agent.jobs.rank_count import HEARD_S, REPORTS_MIN, SILENT_S, RankCount
 from joulecut_agent.jobs.rate_source import LOG, OTLP, POWER
@@ -19,12 +21,14 @@ class Node:
 
     def hear(
         self, uuid: str, at_s: float = 0.0, *, source: str = "", duration_s: float = 1.0,
-        world: int = 8, count: int = 1,
+        world: int = 8, count: int = 1, number: int = 0, pace_s: float = 0.0,
     ) -> None:  # fmt: skip
         shape = PipelineShape("", world, 0)
         for i in range(count):
-            report = IterationReport("gpt", uuid, 0, i, duration_s, source=source, shape=shape)
-            self.ranks.heard(report, at_s)
+            report = IterationReport(
+                "gpt", uuid, 0, number + i, duration_s, source=source, shape=shape
+            )
+            self.ranks.heard(report, at_s + i * pace_s)
 
     def said(self, at_s: float) -> list[str]:
         return [f"{fault.job}: {fault.text}" for fault in self.ranks.faults(at_s)]
@@ -85,3 +89,53 @@ def test_sources_that_disagree_are_said() -> None:
     node.hear("GPU-3", duration_s=4.0, source=LOG, count=3 * REPORTS_MIN)
     (line,) = node.said(SILENT_S)
     assert line.startswith("slurm:7: report says 0.5 s an iteration, log 3.9")
+
+
+def test_milliseconds_for_seconds() -> None:
+    node = Node("slurm:7")
+    for number in range(12):
+        node.hear("GPU-0", 6.87 * number, duration_s=6870.0, number=number)
+        said = [line for line in node.said(6.87 * number) if "ranks export" not in line]
+        assert bool(said) == (number >= REPORTS_MIN - 1)
+    assert "an iteration is reported every 6.87 s; allowed: seconds, not milliseconds" in said[0]
+    node.hear("GPU-0", 100.0, duration_s=6870.0, number=0)
+    assert all("ranks export" in line for line in node.said(100.0)), "it began again"
+
+
+@given(
+    duration_s=st.floats(0.01, 1000.0),
+    lost=st.lists(st.integers(1, 20), min_size=1, max_size=30),
+    noise=st.floats(0.5, 2.0),
+)
+def test_a_job_in_seconds_gets_no_line(duration_s: float, lost: list[int], noise: float) -> None:
+    """Reports may be lost, and come in bursts after a stall."""
+    node, number, at_s = Node(), 0, 0.0
+    for step in lost:
+        number, at_s = number + step, at_s + step * duration_s * noise
+        node.hear("GPU-0", at_s, duration_s=duration_s, number=number, world=1)
+        assert not node.said(at_s)
+    node.hear(
+        "GPU-0", at_s, duration_s=duration_s, number=number + 1, world=1, count=100, pace_s=1e-6
+    )
+    assert not node.said(at_s)
+
+
+@pytest.mark.parametrize(
+    ("said_s", "period_s", "odd"),
+    [
+        (1.0, 2.5, True), (6.0, 2.5, True), (2.4, 2.5, False),
+        (1.0, 5.0, False),  # two iterations and an evaluation
+        (6.0, 0.6, False),  # a microbatch
+        (1.0, 0.0, False),  # power shows nothing
+    ],
+)  # fmt: skip
+def test_times_that_neither_the_pace_nor_the_power_shows_are_said(
+    said_s: float, period_s: float, odd: bool
+) -> None:
+    node = Node()
+    node.hear("GPU-0", source=LOG, duration_s=said_s, world=1, count=60, pace_s=2.5)
+    node.ranks.repeats("GPU-0", period_s)
+    said = (
+        f"log says {said_s:g} s an iteration, but one comes every 2.5 s, as the power of its GPUs"
+    )
+    assert [line[5:].partition(" repeats")[0] for line in node.said(148.0)] == [said] * odd

@@ -1,7 +1,10 @@
 """The keeper's writer: a call that hangs costs its own GPU, for a while, and nobody else's."""
 
 import contextlib
+import errno
+import fcntl
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,23 +15,27 @@ from held_clock import HeldClock
 from joulecut_agent import driver_process
 from joulecut_agent.keeper import writer_process as module
 from joulecut_agent.keeper.writer_process import WriterProcess
-from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unanswered
 
 pytestmark = pytest.mark.alone
 
 PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
+ENDLESS_S = 600.0
 CLOCKS = (210, 900, 1410)
 
 
 class Board:
-    """A `DeviceWriter` in a child process: what it does shows in files."""
+    """A `DeviceWriter` in a child process: what it does shows in files; its pid is in `opened`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        if (folder / "hang-at-open").exists():
-            time.sleep(600.0)
+        self._sleep("open")
         with (folder / "opened").open("a") as log:
             log.write(f"{os.getpid()}\n")
+
+    def _sleep(self, what: str) -> None:
+        if (path := self._folder / f"slow-{what}").exists():
+            time.sleep(float(path.read_text()))
 
     def permission(self) -> str:
         return ""
@@ -40,8 +47,7 @@ class Board:
         return "MIG is on" if (self._folder / "mig").exists() else ""
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:
-        if (self._folder / f"hang-{uuid}").exists():
-            time.sleep(600.0)
+        self._sleep(uuid)
         if (self._folder / f"die-{uuid}").exists():
             os.kill(os.getpid(), 9)
         if (self._folder / f"gone-{uuid}").exists():
@@ -49,6 +55,7 @@ class Board:
         (self._folder / f"locked-{uuid}").write_text(f"{clock_min_mhz}-{clock_max_mhz}")
 
     def reset(self, uuid: str) -> None:
+        self._sleep(uuid)
         (self._folder / f"locked-{uuid}").unlink(missing_ok=True)
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
@@ -62,6 +69,11 @@ class Board:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+def _slow(folder: Path, what: str, seconds: float = ENDLESS_S) -> None:
+    """`what` is `open` or a GPU."""
+    (folder / f"slow-{what}").write_text(str(seconds))
 
 
 @pytest.fixture
@@ -127,7 +139,7 @@ def test_answers_and_failures_come_back_as_they_were(writer: WriterProcess, tmp_
 def test_a_call_that_hangs_costs_its_own_gpu_only(
     writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
-    (tmp_path / "hang-a").touch()
+    _slow(tmp_path, "a")
     with _hanging(), pytest.raises(Transient, match="does not answer") as hung:
         writer.lock("a", 0, 900)
     assert hung.value.code == "driver_unresponsive"
@@ -137,7 +149,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(
     assert (tmp_path / "locked-b").exists()
     first, second = _opened(tmp_path)
     assert _until(lambda: bool(writer.clocks_mhz("b")) and _gone(first)), "nothing is left behind"
-    (tmp_path / "hang-a").unlink()
+    (tmp_path / "slow-a").unlink()
 
     def locks() -> bool:
         try:
@@ -155,7 +167,7 @@ def test_a_call_that_hangs_costs_its_own_gpu_only(
 def test_a_driver_that_does_not_open_blocks_no_caller(
     writer: WriterProcess, tmp_path: Path, clock: HeldClock
 ) -> None:
-    (tmp_path / "hang-at-open").touch()
+    _slow(tmp_path, "open")
     with (
         _hanging("OPEN_WAIT_S", "CALL_WAIT_S"),
         pytest.raises(Transient, match="driver: permission does not answer"),
@@ -164,7 +176,7 @@ def test_a_driver_that_does_not_open_blocks_no_caller(
     for _ in range(50):  # and who waits says that it does not answer
         assert "no answer" in writer.uncontrollable("b"), "not fifty waits"
     assert not _opened(tmp_path)
-    (tmp_path / "hang-at-open").unlink()
+    (tmp_path / "slow-open").unlink()
     clock.pass_s(driver_process.BACKOFF_S)
     assert _until(lambda: not writer.uncontrollable("b"))
 
@@ -174,12 +186,12 @@ def test_a_process_that_cannot_be_killed_bars_its_gpu_until_it_is_gone(
 ) -> None:
     """As one in state D: a signal is only seen when the driver lets go."""
     killed: list[int] = []
-    (tmp_path / "hang-a").touch()
+    _slow(tmp_path, "a")
     with pytest.MonkeyPatch.context() as deaf:
         deaf.setattr(driver_process.os, "kill", lambda pid, _: killed.append(pid))
         with _hanging(), pytest.raises(Transient):
             writer.lock("a", 0, 900)
-    (tmp_path / "hang-a").unlink()
+    (tmp_path / "slow-a").unlink()
     clock.pass_s(driver_process.BACKOFF_S)
     with pytest.raises(Transient, match="a: no answer"):
         writer.reset("a")  # the old call may still happen after it
@@ -237,3 +249,163 @@ def test_a_judgement_is_kept_for_a_moment_and_never_longer_than_its_process(
     assert writer.uncontrollable("a") == "MIG is on", "not asked again yet"
     writer.close()
     assert not writer.uncontrollable("a")
+
+
+def _done(act: Callable[[], object]) -> bool:
+    """Tries until it is done without a DeviceError."""
+    end_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < end_s:
+        try:
+            act()
+        except DeviceError:
+            time.sleep(0.02)
+        else:
+            return True
+    return False
+
+
+def _buries(writer: WriterProcess) -> None:
+    """Raises Transient while somebody that was killed lives on."""
+    writer.reset("b")
+    if writer._zombies.targets:
+        raise Transient("stuck", "not dead yet")
+
+
+def test_a_call_is_waited_for_no_longer_than_its_deadline(
+    writer: WriterProcess, tmp_path: Path
+) -> None:
+    _slow(tmp_path, "a")
+    began_s = time.monotonic()
+    with _hanging(), pytest.raises(Transient, match="lock does not answer"):
+        writer.lock("a", 0, 210)
+    assert time.monotonic() - began_s < ENDLESS_S / 2
+
+
+def test_opening_has_a_deadline_of_its_own(writer: WriterProcess, tmp_path: Path) -> None:
+    """A driver that nothing keeps loaded takes longer to open than any call does."""
+    _slow(tmp_path, "open", 1.0)
+    _slow(tmp_path, "a")
+    with _hanging(), pytest.raises(Transient, match="lock does not answer"):
+        writer.lock("a", 0, 210)
+    assert len(_opened(tmp_path)) == 1, "it was the call that was too late"
+
+
+def test_who_answers_again_is_forgiven(
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        _slow(tmp_path, "a")
+        with _hanging(), pytest.raises(Transient, match="does not answer"):
+            writer.reset("a")
+        (tmp_path / "slow-a").unlink()
+        clock.pass_s(driver_process.BACKOFF_S)
+        assert _done(lambda: writer.reset("a"))
+    assert capfd.readouterr().err.count("reset a: no answer; backing off for 2 s") == 2
+
+
+def test_who_does_not_is_left_alone_for_longer_each_time(
+    writer: WriterProcess, tmp_path: Path, clock: HeldClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _slow(tmp_path, "a")
+    for wait_s in (2.0, 4.0):
+        assert _done(lambda: _buries(writer))
+        with _hanging(), pytest.raises(Transient, match="does not answer"):
+            writer.reset("a")
+        clock.pass_s(wait_s - 0.1)
+        with pytest.raises(Transient, match="no answer"):
+            writer.reset("a")
+        clock.pass_s(0.1)
+    wanted = [f"reset a: no answer; backing off for {wait_s:g} s" for wait_s in (2.0, 4.0)]
+    said = capfd.readouterr().err
+    assert [said.count(line) for line in wanted] == [1, 1]
+
+
+def test_each_gpu_that_hangs_costs_one_process_and_no_more(
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: HeldClock
+) -> None:
+    """Processes that do not even die are the driver's own trouble; other GPUs are served."""
+    killed: list[int] = []
+    gpus = [f"gpu-{n}" for n in range(7)]
+    with monkeypatch.context() as machine:
+        machine.setattr(
+            driver_process.os, "kill", lambda pid, _: killed.append(pid)
+        )  # as in state D
+        for gpu in gpus:
+            _slow(tmp_path, gpu)
+            with _hanging(), pytest.raises(Transient, match="does not answer"):
+                writer.reset(gpu)
+        for _ in range(3):
+            clock.pass_s(driver_process.BACKOFF_S_MAX)
+            writer.reset("the last")
+            for gpu in gpus:
+                with pytest.raises(Transient, match=f"{gpu}: no answer to a call"):
+                    writer.reset(gpu)
+    assert len(killed) == len(gpus)
+    assert len(_opened(tmp_path)) == len(gpus) + 1
+    for pid in killed:
+        os.kill(pid, signal.SIGKILL)
+    assert _done(lambda: writer.reset("another"))
+
+
+def test_what_is_overdue_blocks_its_own_gpu_and_its_late_answer_counts(
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _slow(tmp_path, "a", 1.0)
+    with monkeypatch.context() as short:
+        short.setattr(module, "OVERDUE_S", 0.1)
+        with pytest.raises(Unanswered, match="does not answer"):
+            writer.reset("a")
+    with pytest.raises(Transient, match="a: no answer to a call"):
+        writer.lock("a", 0, 210)
+    writer.lock("b", 0, 210)
+    _slow(tmp_path, "a")  # a second reset would hang
+    assert _done(lambda: writer.reset("a"))
+    assert len(_opened(tmp_path)) == 2, "nothing was killed"
+
+
+@pytest.mark.parametrize("what", ["descriptors", "processes"])
+def test_where_the_machine_has_no_process_left_it_says_so_and_tries_again(
+    writer: WriterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    writer.lock("a", 0, 210)
+    os.kill(_opened(tmp_path)[0], signal.SIGKILL)
+    with pytest.raises(Transient, match="a: lock"):
+        writer.lock("a", 0, 210)
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as machine:
+        machine.setattr(
+            *((driver_process.socket, "socketpair") if what == "descriptors" else (os, "fork")),
+            refuse,
+        )
+        for _ in range(3):
+            with pytest.raises(Transient, match="temporarily unavailable"):
+                writer.lock("a", 0, 210)
+        assert writer.clocks_mhz("a") == ()
+    writer.lock("a", 0, 210)
+    assert len(_opened(tmp_path)) == 2
+
+
+def test_a_child_holds_nothing_of_its_keeper(writer: WriterProcess, tmp_path: Path) -> None:
+    """A child that cannot die must not keep the lock by which the next keeper starts."""
+    lock = tmp_path / "lock"
+    ours = os.open(lock, os.O_CREAT | os.O_RDWR)
+    fcntl.flock(ours, fcntl.LOCK_EX)
+    writer.reset("a")
+    os.close(ours)
+    theirs = os.open(lock, os.O_RDWR)
+    fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody holds it
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_of_them_does_not_cost_the_child(
+    writer: WriterProcess, tmp_path: Path, number: signal.Signals
+) -> None:
+    writer.reset("a")
+    (pid,) = _opened(tmp_path)
+    os.kill(pid, number)
+    writer.reset("a")
+    assert _opened(tmp_path) == [pid], "its keeper ends it, once it has restored"
