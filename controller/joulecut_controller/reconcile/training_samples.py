@@ -5,7 +5,6 @@ counter, less the waiting power: nothing measures the power of single operations
 """
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
