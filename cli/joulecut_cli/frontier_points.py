@@ -6,7 +6,7 @@ Computed from the job's profile alone, with no cluster: predicted, never measure
 import json
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -38,9 +38,10 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
     try:
         with Progress(solving(f"frontier of {options.job.name}")) as progress:
             frontiers, refused = _prepared(job, problem, asked)
+            shared_s = _shared_s(frontiers.values(), options.points)
             for number, (granularity, frontier) in enumerate(frontiers.items()):
                 advance = partial(_advance, progress, number, len(frontiers))
-                found = frontier.points(options.points, advance)
+                found = frontier.points(options.points, advance, shared_s)
                 drawn[granularity] = _proved(
                     frontier, found, options.prove / len(frontiers), progress
                 )
@@ -70,6 +71,15 @@ def _advance(progress: Progress, number: int, of: int, done: int, points: int) -
     progress.advance(number * points + done, of * points)
 
 
+def _shared_s(frontiers: Collection[Frontier], points: int) -> list[float]:
+    """Deadlines that several frontiers share: what one knows of them the others then use."""
+    if len(frontiers) < 2:
+        return []
+    ends_s = [s for one in frontiers for s in (one.fastest_s, one.least.iteration_time_s)]
+    step_s = (max(ends_s) - min(ends_s)) / (points - 1)
+    return [min(ends_s) + k * step_s for k in range(points)]
+
+
 def _proved(
     frontier: Frontier, found: tuple[Solution, ...], seconds: float, progress: Progress
 ) -> tuple[Solution, ...]:
@@ -86,11 +96,11 @@ def _prepared(
     job: JobFile, problem: Problem, asked: Sequence[Asked]
 ) -> tuple[dict[Granularity, Frontier], dict[Granularity, str]]:
     """What can be asked; of several, why one cannot. Raises NoCommonClock for a single one."""
-    frontiers: dict[Granularity, Frontier] = {}
-    refused: dict[Granularity, str] = {}
+    frontiers, refused = dict[Granularity, Frontier](), dict[Granularity, str]()
     for one in asked:
         try:
-            frontiers[one.granularity] = prepared(problem, one.granularity, job.limits(one))
+            beside = next(iter(frontiers.values()), None)
+            frontiers[one.granularity] = prepared(problem, one.granularity, job.limits(one), beside)
         except NoCommonClock as none:
             if len(asked) == 1:
                 raise

@@ -116,6 +116,16 @@ class ChangeSchedules:
             keys = list(self._known[stage].values())
             self._schedules.append([keys[k] for k in order])
 
+    def known(self) -> list[dict[bytes, Keys]]:
+        """The schedules so far, for `forget`."""
+        return [dict(known) for known in self._known]
+
+    def forget(self, known: list[dict[bytes, Keys]], keys: Sequence[Keys]) -> None:
+        """Leaves these known ones alone and those of one plan in the table."""
+        mine = [{one.tobytes(): one} for one in keys]
+        self._known = [before | own for before, own in zip(known, mine, strict=True)]
+        self.tabulate()
+
     def _priced(self, stage: int, keys: Keys) -> tuple[Floats, Floats]:
         """Seconds (operations, K) and joules (K,) of schedules (operations, K)."""
         line, limits = self._lines[stage], self._limits

@@ -7,23 +7,21 @@ makespan).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from joulecut_engine.optimize.levels import Floats, Ints, combinations
-from joulecut_engine.optimize.pair_move import pair_move, single_move
+from joulecut_engine.optimize.pair_move import descent
 
-STARTS = 24  # so many of them are improved; more found nothing better on the public profiles
-KICKS = 10  # then a few groups jump anywhere and the descent begins again, so many times
+STARTS = 8  # so many of them are improved; 24 find nothing better on the public profiles
+KICKS = 20  # then a few groups jump anywhere and the descent begins again, so many times
 KICKED = 3  # groups
-PATHS_MAX = 256  # known at once; a few dozen are the rule
+PATHS_MAX = 32  # known at once; a few dozen are the rule
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
-
-Move = Callable[[Floats, Floats, Floats, float, Ints, float, float], tuple[float, Ints]]
 
 
 class Choices(Protocol):
@@ -63,8 +61,10 @@ class ChoiceSearch:
         self._cost_j = np.where(offered, cost_weight * np.where(offered, choices.cost_j, 0), np.inf)
         self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
         self._price_w = time_price_w
-        self.weights = list(paths)  # of known paths, by class
-        self._paths = [choices.lengths(weight) for weight in paths]  # each (groups, choices)
+        self.weights: list[Floats] = []  # of known paths, by class; the last are remembered
+        self._paths = np.empty((*self._cost_j.shape, PATHS_MAX))  # (groups, choices, paths)
+        for weight in paths[-PATHS_MAX:]:
+            self._learn(weight)
 
     def all(self) -> Ints:
         """The best of all combinations."""
@@ -73,30 +73,30 @@ class ChoiceSearch:
     def ranked(self) -> Iterator[Ints]:
         """All combinations in time, each (groups,), the best first."""
         every = combinations(self.sizes)
-        values = self._values(every)
+        values = self.values_j(every)
         order = np.argsort(values, kind="stable")
         return (every[:, k] for k in order if math.isfinite(values[k]))
 
     def better(self, best: Ints, others: Ints) -> Ints:
         """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
-        values = self._values(others)
+        values = self.values_j(others)
         if not self._better((float(values.min()), best), self.value_j(best)):
             return best
         return self.improved(others[:, int(np.argmin(values))])
 
     def value_j(self, choice: Ints) -> float:
         """Of one choice (groups,); infinite where late."""
-        return float(self._values(choice[:, None])[0])
+        return float(self.values_j(choice[:, None])[0])
 
     def best(self, starts: Ints, few: int = STARTS) -> Ints:
         """The best (groups,) that descents from the few most promising starts (groups, K) reach;
         one of them has to be in time."""
         starts = np.unique(starts, axis=1)
-        values = self._values(starts)
+        values = self.values_j(starts)
         order = np.argsort(values, kind="stable")[:few]
         ends = [self.improved(starts[:, k]) for k in order if math.isfinite(values[k])]
         ends_all = np.stack(ends, axis=1)
-        return ends_all[:, int(np.argmin(self._values(ends_all)))]
+        return ends_all[:, int(np.argmin(self.values_j(ends_all)))]
 
     def kicked(self, best: Ints, seed: int, kicks: int = KICKS) -> Ints:
         """`best`, or a cheaper choice that descents from random neighbours of it reach."""
@@ -122,9 +122,9 @@ class ChoiceSearch:
         """The same question about the table, which has grown; known paths stay."""
         limit_s = self._limit_s / (1 + DEADLINE_TOLERANCE)
         weight = self._cost_weight
-        return ChoiceSearch(self._choices, limit_s, self._price_w, weight, paths=self.weights)
+        return ChoiceSearch(self._choices, limit_s, self._price_w, weight, self.weights)
 
-    def _values(self, choice: Ints) -> Floats:
+    def values_j(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""
         times_s = self._choices.iteration_times(choice)
         costs_j = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
@@ -136,54 +136,35 @@ class ChoiceSearch:
 
     def improved(self, choice: Ints) -> Ints:
         """Descends until neither one group nor two can move to something better."""
-        self._learn(choice)
+        self._learn(self._choices.critical(choice))
         for _ in range(ROUNDS_MAX):
-            trail = self._descend(choice)
-            if len(trail) == 1:
+            tried, promised = self._descend(choice)
+            last = tried.shape[1] - 1
+            if last == 0:
                 return choice
-            tried = np.stack(trail, axis=1)
-            values = self._values(tried)
+            values = self.values_j(tried)
             choice = tried[:, int(np.argmin(values))]
-            if math.isfinite(values[-1]) and np.argmin(values) == len(trail) - 1:
-                # Is the last step as good as promised? Then it is a true local optimum.
-                promised = self._promise(trail[-1])
-                if values[-1] <= promised + SMALL * abs(promised):
-                    return choice
+            # Is the last step as good as promised? Then it is a true local optimum.
+            if np.argmin(values) == last and values[-1] <= promised + SMALL * abs(promised):
+                return choice
             late = np.flatnonzero(~np.isfinite(values))
-            for k in {len(trail) - 1, *late[:1].tolist()}:
-                self._learn(tried[:, k])
+            for k in {last, *late[:1].tolist()}:
+                self._learn(self._choices.critical(tried[:, k]))
         return choice
 
-    def _learn(self, choice: Ints) -> None:
-        self.weights.append(self._choices.critical(choice))
-        self._paths.append(self._choices.lengths(self.weights[-1]))
-        del self._paths[:-PATHS_MAX], self.weights[:-PATHS_MAX]
+    def _learn(self, weight: Floats) -> None:
+        """Adds a path, where there is no room in the place of the oldest."""
+        self._paths[:, :, len(self.weights) % PATHS_MAX] = self._choices.lengths(weight)
+        self.weights.append(weight)
 
-    def _promise(self, choice: Ints) -> float:
-        """The value as far as the known paths tell."""
-        group = np.arange(len(choice))
-        time_s = max(float(path[group, choice].sum()) for path in self._paths)
-        return float(self._cost_j[group, choice].sum()) + self._price_w * time_s
-
-    def _descend(self, choice: Ints) -> list[Ints]:
-        """Steepest descent on the known paths; the trail, start included."""
-        trail = [choice]
-        paths = np.stack(self._paths, axis=-1)
-        value = self._promise(choice)
-        while True:
-            moved = self._moved(single_move, paths, choice)
-            if not self._better(moved, value):
-                moved = self._moved(pair_move, paths, choice)
-            if not self._better(moved, value):
-                return trail
-            value, choice = moved
-            trail.append(choice)
+    def _descend(self, choice: Ints) -> tuple[Ints, float]:
+        """Steepest descent on the known paths: choices passed through (groups, steps), start
+        included, and what they promise of the last."""
+        known, limit_s = min(len(self.weights), PATHS_MAX), self._limit_s
+        trail, promised = descent(
+            self._paths, known, self._cost_j, choice, limit_s, self._price_w, SMALL
+        )
+        return trail.T, promised
 
     def _better(self, moved: tuple[float, Ints], value: float) -> bool:
         return moved[0] < value - SMALL * abs(value)
-
-    def _moved(self, move: Move, paths: Floats, choice: Ints) -> tuple[float, Ints]:
-        group = np.arange(len(choice))
-        sums_s = np.ascontiguousarray(paths[group, choice].T).sum(axis=1)
-        now_j = float(self._cost_j[group, choice].sum())
-        return move(paths, sums_s, self._cost_j, now_j, choice, self._limit_s, self._price_w)

@@ -1,8 +1,9 @@
 """A clock for every operation: the finest granularity, and a bound for all others."""
 
+import bisect
 import itertools
 import math
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -10,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.activity_network import activity_network
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
@@ -30,6 +32,10 @@ SHAKEN_ROWS, SHAKEN_MAX = 2_000, 4
 # the same problem shall have the same answer to the last bit.
 BITS = 40
 KNOWN_MAX = 128  # former answers recognised without looking their options up again
+# Of the energy: relaxations of two deadlines mixed instead of one between them cost the bound at
+# most so much, which is below any measurement.
+MIXED_SHORT = 1e-4
+RELAXED_MAX = 128  # relaxations kept, thinned out beyond: 100 MB at 16,384 operations
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
 
@@ -54,10 +60,14 @@ class Computation:
         self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
         self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints]] = OrderedDict()
+        # By price of time, ascending in deadline.
+        self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)
+        # The last plan of each coarser granularity for a goal, which finer ones begin with.
+        self.answers: defaultdict[Granularity, dict[Goal, Solution]] = defaultdict(dict)
 
     def relax(self, goal: Goal, shaken: int = 0) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time
-        changes nothing and is cut to it.
+        changes nothing and is cut to it. Between two known deadlines a mixture may do.
 
         With a seed `shaken`, curves differ a little at random from row to row. Identical stages
         then no longer tie, which leads rounding elsewhere; the bound is not one for this problem.
@@ -66,7 +76,21 @@ class Computation:
         price_w = self.time_price_w(goal)
         if price_w == 0.0 and deadline_s >= self.cheapest_s:
             return self._unhurried(deadline_s)
-        return self._relaxer.relax(deadline_s, price_w, shaken)
+        if shaken:
+            return self._relaxer.relax(deadline_s, price_w, shaken)
+        known = self._relaxed[price_w]
+        at = bisect.bisect_left(known, deadline_s, key=lambda one: one.deadline_s)
+        if at < len(known) and known[at].deadline_s == deadline_s:
+            return known[at]
+        if 0 < at < len(known):
+            found, short = known[at].between(known[at - 1], deadline_s)
+            if short <= MIXED_SHORT:
+                return found
+        found = self._relaxer.relax(deadline_s, price_w)
+        known.insert(at, found)
+        if len(known) > RELAXED_MAX:
+            del known[1::2]
+        return found
 
     def _unhurried(self, deadline_s: float) -> Relaxation:
         """Where time costs nothing and there is enough of it, everything is at its cheapest."""

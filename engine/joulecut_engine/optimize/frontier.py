@@ -7,6 +7,7 @@ time never gives a worse plan.
 import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -27,12 +28,12 @@ class Frontier:
 
     def __init__(self, search: Computation | SharedClock | ClockChanges) -> None:
         self._search = search
-        self._computation = search if isinstance(search, Computation) else search.computation
+        self.computation = search if isinstance(search, Computation) else search.computation
         self._kept: list[Solution] = []  # ascending in time
 
     @property
     def problem(self) -> Problem:
-        return self._computation.problem
+        return self.computation.problem
 
     @property
     def fastest_s(self) -> float:
@@ -44,36 +45,39 @@ class Frontier:
         """T_c: beyond it not even a pipeline that waits has anything to gain."""
         return max(self._search.cheapest_s, self._search.fastest_s)
 
+    @cached_property
     def least(self) -> Solution:
         """The plan of least energy; its iteration time is T_E. As thorough as a single answer."""
         goal = Goal(self.cheapest_s)
-        found = self._search.solve(goal, self._computation.relax(goal))
+        found = self._search.solve(goal, self.computation.relax(goal))
         self._keep(found)
         return found
 
     def at(self, goal: Goal) -> Solution:
         """The plan for a goal, with a bound for that goal. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        return self._found(goal, self._computation.relax(goal))
+        return self._found(goal, self.computation.relax(goal))
 
     def points(
         self,
         count: int,
         progress: Callable[[int, int], None] | None = None,
+        shared_s: Sequence[float] = (),
     ) -> tuple[Solution, ...]:
-        """Undominated plans at up to `count` evenly spaced deadlines from T_min to T_E, each
-        with the bound for its own time. `progress` gets (done, count). Raises ValueError for
-        fewer than 2."""
+        """Undominated plans at up to `count` evenly spaced deadlines from T_min to T_E, or at
+        these ends and those `shared_s` (ascending) between; each with the bound for its own
+        time. `progress` gets (done, count). Raises ValueError for fewer than 2."""
         if count < 2:
             raise ValueError(f"{count} points: a frontier has at least 2")
-        least = self.least()
+        first_s, last_s = self.fastest_s, self.least.iteration_time_s
+        deadlines_s = np.linspace(first_s, last_s, count).tolist()
+        if shared_s:
+            deadlines_s = [first_s, *(t for t in shared_s if first_s < t < last_s), last_s]
         found: list[Solution] = []
-        for done, deadline_s in enumerate(
-            np.linspace(least.iteration_time_s, self.fastest_s, count).tolist()
-        ):
-            found.append(self._at_own_time(deadline_s))
+        for done, k in enumerate(_halving(len(deadlines_s))):
+            found.append(self._at_own_time(deadlines_s[k]))
             if progress is not None:
-                progress(done + 1, count)
+                progress(done + 1, len(deadlines_s))
         return undominated(found)
 
     def improvements(self, points: Sequence[Solution]) -> Iterator[tuple[Solution, ...]]:
@@ -95,9 +99,9 @@ class Frontier:
     def _at_own_time(self, deadline_s: float) -> Solution:
         """A lone pipeline's plan, with the bound for the time it really takes."""
         goal = Goal(deadline_s)
-        relaxed = self._computation.relax(goal)
+        relaxed = self.computation.relax(goal)
         found = self._found(goal, relaxed)
-        bound_j = self._computation.bound_j(Goal(found.iteration_time_s), relaxed)
+        bound_j = self.computation.bound_j(Goal(found.iteration_time_s), relaxed)
         if bound_j <= found.lower_bound_j:  # that of a longer deadline holds for a shorter one
             return found
         bound_j = min(bound_j, found.energy_j)
@@ -116,6 +120,16 @@ class Frontier:
         bisect.insort(self._kept, found, key=lambda known: known.iteration_time_s)
         if len(self._kept) > KEPT_MAX:
             del self._kept[1::2]
+
+
+def _halving(count: int) -> list[int]:
+    """All places: both ends, then the middle between each two known, again and again. So most
+    deadlines lie between two that are relaxed already."""
+    found, apart = dict.fromkeys((0, count - 1)), count - 1
+    while len(found) < count:
+        found |= dict.fromkeys(range(0, count, apart))
+        apart = max(1, apart // 2)
+    return list(found)
 
 
 def undominated(found: list[Solution]) -> tuple[Solution, ...]:

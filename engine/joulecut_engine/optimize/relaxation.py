@@ -63,6 +63,28 @@ class Relaxation:
         """The same flow bounds every other deadline too."""
         return self.bound_j + self.deadline_price_w * (self.deadline_s - deadline_s)
 
+    def between(self, other: "Relaxation", deadline_s: float) -> tuple["Relaxation", float]:
+        """Both mixed, for a deadline between that of `other` and this longer one, with the higher
+        of their bounds; and how far below the optimum, as a share, this bound may be.
+
+        Curves are convex, so a mixture of schedules costs no more than the line through both
+        optima; a mixture of flows balances."""
+        mine = (deadline_s - other.deadline_s) / (self.deadline_s - other.deadline_s)
+        theirs = 1.0 - mine
+        best = max(self, other, key=lambda one: one.bound_at_j(deadline_s))
+        bound_j = best.bound_at_j(deadline_s)
+        found = Relaxation(
+            bound_j=bound_j,
+            deadline_s=deadline_s,
+            deadline_price_w=best.deadline_price_w,
+            price_w=mine * self.price_w + theirs * other.price_w,
+            arrives_w=mine * self.arrives_w + theirs * other.arrives_w,
+            limits_s=mine * self.limits_s + theirs * other.limits_s,
+            iteration_s=mine * self.iteration_s + theirs * other.iteration_s,
+        )
+        line_j = mine * self.bound_j + theirs * other.bound_j
+        return found, (line_j - bound_j) / abs(bound_j)
+
 
 class _Point(NamedTuple):
     """An iterate; products of a flow and what faces it tend to 0.

@@ -14,7 +14,7 @@ import numpy as np
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
 from joulecut_engine.optimize.clock_groups import Groups
-from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
+from joulecut_engine.optimize.computation import KNOWN_MAX, Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Ints
 from joulecut_engine.optimize.problem import Goal, Solution
@@ -27,8 +27,6 @@ JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a s
 CASES = 16  # cases that the bound distinguishes at once: about 10 ms each at 8 x 96
 CASES_POINT = 8  # per point of a frontier
 ROUNDS_PROVE = 1_000
-BUDGETS = 96  # starting points from a busy time common to all stages
-PRICES = np.geomspace(0.2, 5.0, 48)  # ... and from multiples of the relaxation's prices
 STARTS_DRAWN, KICKS_DRAWN = 6, 4  # where every trial is many drawn iterations
 SEED = 7
 
@@ -50,6 +48,7 @@ class SharedClock:
         self._combinations_all = combinations_all
         self._groups = Groups(computation.problem, granularity)
         self._bounds = Bounds(self._groups)
+        self.known = computation.answers[granularity]
         self.fastest_s = self._fastest_s()
         slowest = np.argmin(self._groups.cost_j, axis=1)[:, None]
         self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
@@ -76,7 +75,7 @@ class SharedClock:
         task = self._task(goal)
         bound = self._bounds.at(task)
         seeds = [groups.seed(hint.clocks) for hint in hints]
-        starts = [self._quickest, self._budgeted(), self._charged(relaxed), bound.choices]
+        starts = [self._quickest, bound.choices]
         starts += [seed[:, None] for seed in seeds if seed is not None]
         best = search.best(np.concatenate(starts, axis=1))
         cases = CASES if effort is None else effort
@@ -84,7 +83,10 @@ class SharedClock:
             bound = self._bounds.refined(bound, task, search.value_j(best), cases)
             best = search.better(best, bound.choices)
         best = search.kicked(best, SEED)
-        return self._solution(goal, best, bound.bound_j, relaxed)
+        found = self.known[goal] = self._solution(goal, best, bound.bound_j, relaxed)
+        if len(self.known) > KNOWN_MAX:
+            del self.known[next(iter(self.known))]
+        return found
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit; the fastest
@@ -95,7 +97,7 @@ class SharedClock:
         best, relaxed = self._quickest[:, 0], self.computation.relax(goal)
         if math.isfinite(search.value_j(best)):
             seeds = [self._groups.seed(plan.clocks) for plan in found]
-            starts = [self._quickest, self._budgeted(), self._charged(relaxed)]
+            starts = [self._quickest]
             starts += [seed[:, None] for seed in seeds if seed is not None]
             best = search.best(np.concatenate(starts, axis=1), STARTS_DRAWN)
             best = search.kicked(best, SEED, KICKS_DRAWN)
@@ -143,20 +145,3 @@ class SharedClock:
         search = ChoiceSearch(self._groups, math.inf, 1.0, cost_weight=0.0)
         self._quickest = search.best(least_busy)[:, None]
         return float(self._groups.iteration_times(self._quickest)[0])
-
-    def _budgeted(self) -> Ints:
-        """The cheapest clock of each group within a busy time common to all groups."""
-        busy_s, cost_j = self._groups.busy_s, self._groups.cost_j
-        finite = busy_s[np.isfinite(busy_s)]
-        allowed = busy_s[:, :, None] <= np.linspace(finite.min(), finite.max(), BUDGETS)
-        allowed |= (np.arange(busy_s.shape[1]) == self._quickest)[:, :, None]
-        cheapest: Ints = np.argmin(np.where(allowed, cost_j[:, :, None], np.inf), axis=1)
-        return cheapest
-
-    def _charged(self, relaxed: Relaxation) -> Ints:
-        """What each group would choose if time cost what the relaxation says, or a multiple."""
-        charge_j = self._groups.lengths(self._groups.prices_w(self.computation.prices_w(relaxed)))
-        offered = np.isfinite(charge_j)[:, :, None]
-        charged_j = np.where(offered, charge_j[:, :, None], 0.0) * PRICES
-        cheapest: Ints = np.argmin(self._groups.cost_j[:, :, None] + charged_j, axis=1)
-        return cheapest

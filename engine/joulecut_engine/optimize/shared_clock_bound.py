@@ -152,7 +152,8 @@ def mixture(
         b_ub=np.zeros(known) if known else None,
         A_eq=equal,
         b_eq=np.ones(allowed.shape[0]),
-        bounds=[(0.0, 1.0)] * count + [(least, 1.0), (0.0, None)],
+        bounds=[(0.0, None)] * count + [(least, 1.0), (0.0, None)],
+        options={"presolve": False},  # a fourth of the time of programs as small as these
     )
     share = np.zeros(allowed.shape)
     if solved.status != 0 or solved.x is None:  # never seen; prices of 0 are valid too

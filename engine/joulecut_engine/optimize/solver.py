@@ -49,10 +49,15 @@ def frontier(
 
 
 def prepared(
-    problem: Problem, granularity: Granularity, limits: ChangeLimits = TWO_CHANGES
+    problem: Problem,
+    granularity: Granularity,
+    limits: ChangeLimits = TWO_CHANGES,
+    beside: Frontier | None = None,
 ) -> Frontier:
-    """A frontier to ask for one deadline after another. Raises NoCommonClock, ValueError."""
-    return Frontier(Solver(problem, granularity, limits).search)
+    """A frontier to ask for one deadline after another. One of the same problem `beside` it shares
+    what is known of its deadlines. Raises NoCommonClock, ValueError."""
+    computation = beside.computation if beside else None
+    return Frontier(Solver(problem, granularity, limits, computation).search)
 
 
 class Solver:
@@ -60,10 +65,14 @@ class Solver:
     `changes` alone."""
 
     def __init__(
-        self, problem: Problem, granularity: Granularity, limits: ChangeLimits = TWO_CHANGES
+        self,
+        problem: Problem,
+        granularity: Granularity,
+        limits: ChangeLimits = TWO_CHANGES,
+        computation: Computation | None = None,
     ) -> None:
         self.problem = problem
-        self._computation = Computation(problem)
+        self._computation = computation or Computation(problem)
         self.search: Computation | SharedClock | ClockChanges = self._computation
         if granularity == "changes":
             self.search = ClockChanges(self._computation, limits)

@@ -175,7 +175,7 @@ class Ours:
         setting, frontier = self._setting, self._frontier
         if setting.sync == "layer" or until_s <= setting.deadline_s:  # no time beyond its own
             return self.plan()
-        cheapest_s = frontier.least().iteration_time_s
+        cheapest_s = frontier.least.iteration_time_s
         target_s = time_s(setting.deadline_s, cheapest_s, until_s, setting.sync)
         if target_s > until_s or target_s < frontier.fastest_s:  # it will not be waiting
             return self.plan()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.optimize.pair_move import REACH, pair_move, single_move
+from joulecut_engine.optimize.pair_move import REACH, descent, pair_move, single_move
 
 
 def _value(
@@ -40,7 +40,7 @@ def test_no_other_step_is_better(
     cost_j[group, choice] = 1.0
     sums_s = paths[group, choice].sum(axis=0)
     limit_s = slack * float(sums_s.max())
-    told = (paths, sums_s, cost_j, float(groups), choice, limit_s, price_w)
+    told = (paths, sums_s, cost_j, float(groups), choice, limit_s, price_w, math.inf)
 
     def best(moved: list[np.ndarray]) -> float:
         return min(_value(paths, cost_j, there, limit_s, price_w) for there in moved)
@@ -49,7 +49,9 @@ def test_no_other_step_is_better(
     for at, to in itertools.product(range(groups), range(width)):
         singles.append(choice.copy())
         singles[-1][at] = to
-    value, moved = single_move(*told)
+    value, at, to = single_move(*told)
+    moved = choice.copy()
+    moved[at] = to
     assert value == pytest.approx(best(singles))
     assert value == pytest.approx(_value(paths, cost_j, moved, limit_s, price_w))
 
@@ -62,10 +64,22 @@ def test_no_other_step_is_better(
             there[second] += other
             if there.min() >= 0 and there.max() < width:
                 doubles.append(there)
-    value, moved = pair_move(*told)
+    value, at, to, other_at, other_to = pair_move(*told)
+    moved = choice.copy()
+    moved[at], moved[other_at] = to, other_to
     if doubles:
         assert value == pytest.approx(best(doubles))
     if value < math.inf:
         assert value == pytest.approx(_value(paths, cost_j, moved, limit_s, price_w))
     else:
         assert moved.tolist() == choice.tolist()
+
+    now = _value(paths, cost_j, choice, limit_s, price_w)
+    start = choice if now < math.inf else np.zeros(groups, dtype=np.int64)
+    trail, last = descent(paths, known, cost_j, start, limit_s, price_w, 1e-12)
+    passed = [_value(paths, cost_j, one, limit_s, price_w) for one in trail]
+    assert passed[1:] == sorted(passed[1:], reverse=True)
+    if now < math.inf:
+        assert last == pytest.approx(passed[-1])
+        steps = [*singles, *doubles] if len(trail) == 1 else singles
+        assert passed[-1] <= best(steps) + 1e-9

@@ -16,7 +16,7 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.graph import graph_of
 from joulecut_engine.graph.pipeline import KINDS, Operation, Pipeline, Profile
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.computation import Computation
+from joulecut_engine.optimize.computation import MIXED_SHORT, Computation
 from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.formulation import worthwhile
@@ -253,6 +253,24 @@ def test_one_flow_bounds_every_deadline(problem: Problem, made_for: float, asked
     own = computation.bound_j(goal, computation.relax(goal))
     scale = sum(o[0].energy_j for o in problem.options)
     assert borrowed <= own + ACCURACY * scale
+
+
+@settings(max_examples=60, deadline=None)
+@given(pipelines.problems(3, 3, 4), st.tuples(FACTORS, FACTORS), st.floats(0.0, 1.0), st.booleans())
+def test_a_mixture_of_two_bounds_every_deadline_between(
+    problem: Problem, ends: tuple[float, float], share: float, waits: bool
+) -> None:
+    computation = Computation(problem)
+    short_s, long_s = (computation.fastest_s * factor for factor in sorted(ends))
+    between_s = short_s + share * (long_s - short_s)
+    for deadline_s in (short_s, long_s):
+        computation.relax(Goal(deadline_s, waits))
+    mixed = computation.relax(Goal(between_s, waits))
+    own_j = Computation(problem).relax(Goal(between_s, waits)).bound_j
+    scale = sum(o[0].energy_j for o in problem.options)
+    assert mixed.bound_j <= own_j + ACCURACY * scale
+    assert mixed.bound_j >= own_j - MIXED_SHORT * abs(own_j) - ACCURACY * scale
+    assert mixed.limits_s.max() <= mixed.iteration_s + 1e-4 * computation.fastest_s
 
 
 @settings(max_examples=60, deadline=None)
