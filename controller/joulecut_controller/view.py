@@ -224,6 +224,7 @@ class BaselineDrift:
     the same clocks since then, `pace_ratio` the same since the job took this shape. `moved_ratio`
     is the baseline over the first one of this shape, `moved_work` the same of the operations of
     all GPUs. `gpu_shift` is a GPU whose operations take another time than at the last measurement.
+    `outrun`: iterations under lower clocks are faster than at default clocks then.
     """
 
     measured_s: float = math.inf
@@ -233,6 +234,7 @@ class BaselineDrift:
     moved_ratio: float = 1.0
     moved_work: float = 1.0
     gpu_shift: GpuShift | None = None
+    outrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)

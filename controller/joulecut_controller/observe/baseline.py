@@ -22,6 +22,7 @@ BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 
 BASELINE_NOISY_ITERATIONS = 60
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
+OUTRUN_STDERRS = 4.0  # asked at every pass, and lengths that come together say too little of doubt
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
 MOVED_RATIO_MAX = 0.25
 
@@ -89,7 +90,7 @@ class Baseline:
         if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
             self.first = self.first or self.window
             pace_ratio = self.drift.pace_ratio
-            if self.drift.gpu_shift is not None and before is not None:
+            if (self.drift.gpu_shift is not None or self.drift.outrun) and before is not None:
                 pace_ratio *= self.window.time_mean_s / before.time_mean_s
             self.drift = BaselineDrift(
                 measured_s=now_s,
@@ -111,6 +112,17 @@ class Baseline:
         self.drift = replace(
             drift, shift_ratio=drift.shift_ratio * ratio, pace_ratio=drift.pace_ratio * ratio
         )
+
+    def see_lowered(self, seen: Window | None) -> None:
+        """Iterations under lower clocks. Where they are faster than at default clocks, the job has
+        moved since these were measured, by a ratio that the next measurement shows.
+        """
+        known = self.window
+        if seen is None or known is None or seen.iterations < BLEND_ITERATIONS_MIN:
+            return
+        doubt_s = OUTRUN_STDERRS * math.hypot(stderr_s(seen), stderr_s(known))
+        if seen.time_mean_s + doubt_s < known.time_mean_s:
+            self.drift = replace(self.drift, outrun=True)
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""

@@ -191,6 +191,8 @@ class IterationStats:
             track.baseline.shift(track.window.shift_ratio, shifted)
             track.window = MeasurementWindow(now_s, track.stage_of)
             fresh = []  # some of them ran before it
+        elif any(track.locks.values()) and not track.straggling:
+            track.baseline.see_lowered(track.window.summary(RECENT))
         if seen_s > track.seen_s:
             track.window.passes += 1
             track.seen_s = seen_s

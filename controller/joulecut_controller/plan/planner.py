@@ -257,7 +257,9 @@ def _within_reach(
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
     beside_s = constant_s(job, base_s / work, default.mean_s, state.constant_s)
-    state = replace(state, constant_s=beside_s)
+    # The clocks held keep their real time: a stall that the pace had learnt is in it no longer.
+    held = state.pace.shifted((default.mean_s + state.constant_s) / (default.mean_s + beside_s))
+    state = replace(state, constant_s=beside_s, pace=held)
     measured_ratio = base_s / (default.mean_s + state.constant_s)
     pace_ratio = job.measured.drift.pace_ratio
     if pace_ratio != state.pace_ratio:
@@ -275,7 +277,8 @@ def _within_reach(
         elif inputs.view.now_s >= state.pace.cautious_until_s:
             # Nothing runs that would correct it.
             state = replace(state, pace=Pace(late=state.pace.late))
-        return _give_back(state, "room", _unmet(inputs, rung, answer, promised_s, ratio))
+        least_s = ratio * (answer.fastest_s + state.constant_s)
+        return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
     comparison = Comparison(
         costs,
         goal,
@@ -379,15 +382,13 @@ def _compare(
     )
 
 
-def _unmet(
-    inputs: PlanningInput, rung: Rung, none: Infeasible, promised_s: float, ratio: float
-) -> str:
+def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
     """The least possible time, and what would make room."""
     waits = inputs.job.policy.slo.given_as
     finer = "" if rung.granularity == "computation" or not rung.why else f"; {rung.why}"
     return (
         f"no clocks but the default ones keep {promised_s:.4g} s an iteration: granularity "
-        f"{rung.name} takes {ratio * none.fastest_s:.4g} s at least (raise {waits}{finer}): "
+        f"{rung.name} takes {least_s:.4g} s at least (raise {waits}{finer}): "
         "no change"
     )
 

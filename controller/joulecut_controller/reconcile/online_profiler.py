@@ -96,7 +96,9 @@ class OnlineProfiler:
         if self._log.measurements and measured.at_default:
             wanted = min(wanted, short_window.ITERATIONS)
         baseline_first = not self._log.measurements and not measured.at_default
-        shifted = measured.drift.shift_ratio != 1.0  # default clocks are measured next
+        shifted = (
+            measured.drift.shift_ratio != 1.0 or measured.drift.outrun
+        )  # default clocks are measured next
         if len(self._durations_s) < wanted or baseline_first or shifted:
             return ""
         measurement = self._measurement(job, measured, view)

@@ -5,6 +5,7 @@ counter, less the waiting power: nothing measures the power of single operations
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -58,7 +59,8 @@ def teach(
     until default clocks show which.
     """
     pipeline, profile, drift = job.policy.pipeline, job.policy.profile, job.measured.drift
-    if profile is None or pipeline is None or job.placement.complaint or drift.shift_ratio != 1.0:
+    moves = drift.shift_ratio != 1.0 or drift.outrun
+    if profile is None or pipeline is None or job.placement.complaint or moves:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
     fresh = _in_turn([load for load in new.loads if not _mixed(gpus.get(load.uuid))], turn)
@@ -114,17 +116,18 @@ def _common_work(
     """What all operations of these iterations have in common, as far as their work varies: their
     mean work is that of other iterations, and no GPU's own.
 
-    `ratios` are measured over predicted times by GPU and operation, weighted by `predicted_s`: with
-    any other mean what is left would add up, pass after pass, to an error of the clock's effect.
+    `ratios` are measured over predicted times by GPU and operation. Where work varies they are
+    weighted by `predicted_s`: of any other mean the rest would add up, pass after pass, to an error
+    of the clock's effect.
     """
     if not ratios:
         return 1.0
-    weights = zip(ratios, predicted_s, strict=True)
-    common = math.fsum(ratio * weight for ratio, weight in weights) / math.fsum(predicted_s)
+    common = statistics.median(ratios)
     if current is None or current.iterations < VARIATION_ITERATIONS_MIN:
         return common  # it is not known by how much it varies
     if current.work_sd_ratio > WORK_VARIES_RATIO:
-        return common
+        weighted = zip(ratios, predicted_s, strict=True)
+        return math.fsum(ratio * weight for ratio, weight in weighted) / math.fsum(predicted_s)
     most = WORK_STDERRS * current.work_sd_ratio / math.sqrt(max(1, loaded))
     return math.exp(min(most, max(-most, math.log(common))))
 

@@ -52,6 +52,9 @@ CROWD_RATIO = 2.0
 LATE_RATIO = 2.0  # of its expected time: a window that lasts longer takes no turn from others
 FIRST_S = 60.0  # a new leader's plans and leases come first
 CHUNK_S = 300.0  # of a window without a schedule
+OVERDRAWN = (
+    4.0  # windows ahead of its share that a job has while clocks slow it by more than planned
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,8 +388,10 @@ class DefaultWindows:
             return
         expected_s = self._expected_s(seen)
         shift = seen.drift.gpu_shift
-        slows = shift is not None and shift.ratio < 1.0  # our clocks slow the others now
-        if (job.credit_s or 0.0) < expected_s and not slows:
+        # Our clocks slow the others, or the job, by more than was planned.
+        slows = seen.drift.outrun or (shift is not None and shift.ratio < 1.0)
+        ahead_s = OVERDRAWN * expected_s if slows else 0.0
+        if (job.credit_s or 0.0) + ahead_s < expected_s:
             return
         asker, why = self._asks(job, seen)
         if asker is None or (asker not in AT_ONCE and not self._has_turn(job, seen.now_s)):
@@ -485,6 +490,8 @@ def _shifted(drift: BaselineDrift, gpus: Mapping[str, GpuView]) -> str:
     if drift.gpu_shift is not None:
         places = [gpus[uuid].place if uuid in gpus else uuid for uuid in drift.gpu_shift.uuids]
         return drift.gpu_shift.text(places)
+    if drift.outrun:
+        return "iterations are faster than at default clocks before"
     if drift.shift_ratio != 1.0:
         return f"iterations at the same clocks changed by {drift.shift_ratio - 1.0:+.1%}"
     return ""

@@ -14,7 +14,12 @@ from worlds import World
 from joulecut_controller.observe.pace_shift import NEWEST, PaceShift
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.policy.policy import JobPolicy, Slo, Verify
-from joulecut_controller.trust.default_windows import CROWD_RATIO, FIRST_S, DefaultWindows
+from joulecut_controller.trust.default_windows import (
+    CROWD_RATIO,
+    FIRST_S,
+    OVERDRAWN,
+    DefaultWindows,
+)
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.short_window import (
     EVERY_S,
@@ -144,6 +149,18 @@ def test_whoever_asks_short_windows_keep_their_share(
     found = looked(ratio, 7200, **asked)
     assert found.index(True) == 0
     assert 0.02 * len(found) <= sum(found) <= 0.06 * len(found)  # with those saved at the start
+
+
+def test_a_job_that_outruns_its_baseline_is_measured_at_once_a_few_windows_ahead() -> None:
+    """Clocks that were chosen for a slower phase slow it by more than its budget."""
+    job = Job()
+    windows = windows_of(job)
+    spent = [job.step(windows, float(now_s), suspected="1.1 s") for now_s in range(1200)]
+    assert not spent[-1], "its share is used up"
+    outrun = BaselineDrift(measured_s=0.0, outrun=True)
+    found = [job.step(windows, 1200.0 + now_s, drift=outrun) for now_s in range(7200)]
+    assert found[0]
+    assert sum(found) <= 0.06 * len(found) + OVERDRAWN * length_s(ITERATION_S)
 
 
 def test_a_steady_job_is_looked_at_now_and_then() -> None:
