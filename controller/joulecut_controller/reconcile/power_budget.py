@@ -89,9 +89,14 @@ class PowerBudget:
     """All GPUs of this controller's agents, under the policy's power budget."""
 
     def __init__(
-        self, store: Store, leases: Leases, audit: AuditLog, *, now_s: Callable[[], float],
+        self,
+        store: Store,
+        leases: Leases,
+        audit: AuditLog,
+        *,
+        now_s: Callable[[], float],
         unix_s: Callable[[], float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises Unavailable where the store cannot be read."""
         self._store, self._leases, self._audit = store, leases, audit
         self._now_s, self._unix_s = now_s, unix_s
@@ -115,9 +120,13 @@ class PowerBudget:
         return policy.power_budget_w is not None or bool(self._gpus) or kept
 
     async def step(
-        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
-        holds: Iterable[Hold], ttl_s: float,
-    ) -> None:  # fmt: skip
+        self,
+        policy: Policy,
+        view: View,
+        needs_w: Mapping[str, float | None],
+        holds: Iterable[Hold],
+        ttl_s: float,
+    ) -> None:
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
@@ -200,9 +209,12 @@ class PowerBudget:
         return {address for address, shown in limited.items() if len(shown) > 1 and all(shown)}
 
     def _limited(
-        self, policy: Policy, view: View, needs_w: Mapping[str, float | None],
+        self,
+        policy: Policy,
+        view: View,
+        needs_w: Mapping[str, float | None],
         held: Mapping[str, Hold],
-    ) -> list[LimitedGpu]:  # fmt: skip
+    ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
         job_of = {
             u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
@@ -332,9 +344,14 @@ class PowerBudget:
     # -- the board -------------------------------------------------------------------------
 
     def _show(
-        self, policy: Policy, view: View, gpus: list[LimitedGpu], found: Allocation, *,
+        self,
+        policy: Policy,
+        view: View,
+        gpus: list[LimitedGpu],
+        found: Allocation,
+        *,
         enforced: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         sum_w = sum(gpu.in_force_w for gpu in gpus)
         reasons = [found.complaint] if found.complaint else []
         reasons += [

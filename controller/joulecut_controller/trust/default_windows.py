@@ -52,9 +52,8 @@ CROWD_RATIO = 2.0
 LATE_RATIO = 2.0  # of its expected time: a window that lasts longer takes no turn from others
 FIRST_S = 60.0  # a new leader's plans and leases come first
 CHUNK_S = 300.0  # of a window without a schedule
-OVERDRAWN = (
-    4.0  # windows ahead of its share that a job has while clocks slow it by more than planned
-)
+# Windows ahead of its share that a job has while clocks slow it by more than was planned.
+OVERDRAWN = 4.0
 
 
 @dataclass(frozen=True, slots=True)
