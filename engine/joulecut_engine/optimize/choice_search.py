@@ -161,8 +161,9 @@ class ChoiceSearch:
         """Steepest descent on the known paths: choices passed through (groups, steps), start
         included, and what they promise of the last."""
         known, limit_s = min(len(self.weights), PATHS_MAX), self._limit_s
+        start = np.ascontiguousarray(choice)  # compiled once, for one layout
         trail, promised = descent(
-            self._paths, known, self._cost_j, choice, limit_s, self._price_w, SMALL
+            self._paths, known, self._cost_j, start, limit_s, self._price_w, SMALL
         )
         return trail.T, promised
 

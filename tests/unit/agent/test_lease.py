@@ -583,7 +583,7 @@ def _held(
 
 
 def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
-    """Or whoever clears a GPU each second would hide that it is stuck, and never let it wait."""
+    """Else clearing a GPU each second would hide that it is stuck, and it would never wait."""
     state = end_leases(_held(), [GPU], "lease_expired", 1.0)
     for now_s in (1.0, 2.0, 4.0):
         state = restore_finished(state, GPU, False, now_s)
