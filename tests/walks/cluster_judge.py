@@ -40,7 +40,7 @@ class Judge:
         self._memory_mib: dict[int, float] = {}
         self._excused_s = float("inf")  # limits may exceed the budget until then
         self._within_s = 0.0  # when no more than the budget was drawn, or it was excused
-        self._reloaded = True  # in a storm, in which nobody may set the limits again
+        self._reloaded = True  # in a storm, while no controller may be able to set the limits again
 
     def _break(self, event: Event, text: str) -> None:
         self.found.append(f"{event['at_s']:.2f} s: {text}")

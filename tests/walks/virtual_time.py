@@ -66,8 +66,8 @@ class Owner:
 
     @classmethod
     def of_now(cls) -> "Owner":
-        """Whose callback runs; nobody's clocks are the world's."""
-        return cls.current.get() or NOBODY
+        """The owner of the callback that runs; outside all of them, the world itself."""
+        return cls.current.get() or WORLD
 
     def leap(self, loop: "Loop", seconds: float) -> None:
         """Its monotonic clock alone jumps: its timers are due so much earlier."""
@@ -90,7 +90,7 @@ class Owner:
                 loop.call_soon(callback)
 
 
-NOBODY = Owner()
+WORLD = Owner()
 
 
 class _Jumping(selectors.SelectSelector):

@@ -25,8 +25,8 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
 HALVES = ("input", "weight")  # of a backward
-# From this standard deviation of an iteration on (clocks and heat: 0.1 to 0.5 %) work varies. What
-# operations have in common says nothing of a clock then, and the profile is believed.
+# From this standard deviation of iterations on, work varies (clocks and heat make 0.1 to 0.5 %). A
+# change that all operations share is then no effect of a clock, and the profile stands.
 WORK_VARIES_RATIO = 0.01
 WORK_STDERRS = 4.0  # below it: how far the mean work of some iterations may be off by chance
 VARIATION_ITERATIONS_MIN = 16  # a standard deviation is then known to a sixth

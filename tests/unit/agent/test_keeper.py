@@ -261,7 +261,7 @@ def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
 
 
 def test_below_the_sites_own_lock_is_what_counts_as_lower(tmp_path: Path) -> None:
-    """A site's GPU never runs above its lock: to ask for that clock slows nobody."""
+    """A GPU under a site's lock never runs above it: a command for that clock lowers nothing."""
     bounds = Bounds(min_dwell_s=60.0)
     keeper = open_keeper(tmp_path, Board(), bounds=bounds, site_default=(0, 900))
     for generation in (1, 2):

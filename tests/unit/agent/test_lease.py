@@ -610,7 +610,7 @@ def test_a_job_clears_nothing_that_another_one_holds() -> None:
         assert done.state.gpu(GPU).lease is not None
         assert done.restores == ()
         assert all(reason == "held by job blue" for reason in done.reasons.values())
-    assert done.reasons == {GPU: "held by job blue"}, "who names it is told why"
+    assert done.reasons == {GPU: "held by job blue"}, "a GPU that was named has its reason"
 
 
 def test_who_names_no_job_clears_every_one() -> None:

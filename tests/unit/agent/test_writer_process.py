@@ -265,7 +265,7 @@ def _done(act: Callable[[], object]) -> bool:
 
 
 def _buries(writer: WriterProcess) -> None:
-    """Raises Transient while somebody that was killed lives on."""
+    """Raises Transient while a killed process has not ended."""
     writer.reset("b")
     if writer._zombies.targets:
         raise Transient("stuck", "not dead yet")
@@ -396,7 +396,7 @@ def test_a_child_holds_nothing_of_its_keeper(writer: WriterProcess, tmp_path: Pa
     writer.reset("a")
     os.close(ours)
     theirs = os.open(lock, os.O_RDWR)
-    fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where somebody holds it
+    fcntl.flock(theirs, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where the lock is held
     os.close(theirs)
 
 

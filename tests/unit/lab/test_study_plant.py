@@ -1,6 +1,7 @@
 """The simulated decoder layer: counted right, physical, and as a published table has it."""
 
 import itertools
+import statistics
 
 import pytest
 from hypothesis import given
@@ -36,16 +37,15 @@ def _rows(model: str, sequence: int, count: int, seed: int) -> list[Row]:
 
 @pytest.mark.parametrize(("model", "sequence", "saved", "slower"), PUBLISHED)
 @pytest.mark.parametrize("count", [25, 83])
-@pytest.mark.parametrize("seed", [1, 2, 7])
 def test_the_simulated_a30_has_the_published_savings(
-    model: str, sequence: int, saved: float, slower: float, count: int, seed: int
+    model: str, sequence: int, saved: float, slower: float, count: int
 ) -> None:
-    """Within 3 points of energy, as measured with noise, on a coarse and on the full clock table.
-    The least is flat, so that noise moves it by a clock of the coarse one, 4 % of time.
+    """Within 3 points, as measured with noise, on a coarse and on the full clock table. The curve is
+    flat at its least, and noise of one sweep may move it to the next clock: time is a median.
     """
-    (found,) = savings(_rows(model, sequence, count, seed))
-    assert abs(100 * found.saved_ratio - saved) <= 3.0
-    assert abs(100 * found.slower_ratio - slower) <= 4.0
+    found = [savings(_rows(model, sequence, count, seed))[0] for seed in (1, 2, 7)]
+    assert all(abs(100 * one.saved_ratio - saved) <= 3.0 for one in found)
+    assert abs(100 * statistics.median(one.slower_ratio for one in found) - slower) <= 3.0
 
 
 @given(models, sequences, st.integers(1, 16))
