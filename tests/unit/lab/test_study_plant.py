@@ -40,7 +40,7 @@ def _rows(model: str, sequence: int, count: int, seed: int) -> list[Row]:
 def test_the_simulated_a30_has_the_published_savings(
     model: str, sequence: int, saved: float, slower: float, count: int
 ) -> None:
-    """Within 3 points, as measured with noise, on a coarse and on the full clock table. The curve is
+    """Within 3 points, as measured with noise, on a coarse and on the full clock table. Curves are
     flat at its least, and noise of one sweep may move it to the next clock: time is a median.
     """
     found = [savings(_rows(model, sequence, count, seed))[0] for seed in (1, 2, 7)]
