@@ -41,7 +41,7 @@ def test_the_simulated_a30_has_the_published_savings(
     model: str, sequence: int, saved: float, slower: float, count: int
 ) -> None:
     """Within 3 points, as measured with noise, on a coarse and on the full clock table. Curves are
-    flat at its least, and noise of one sweep may move it to the next clock: time is a median.
+    flat at their least, and noise of one sweep moves it to the next clock: time is a median.
     """
     found = [savings(_rows(model, sequence, count, seed))[0] for seed in (1, 2, 7)]
     assert all(abs(100 * one.saved_ratio - saved) <= 3.0 for one in found)
