@@ -1,13 +1,13 @@
 """Longest paths through the schedule of a job, for many guesses of its operations' times at once.
 
-Operation times are seconds of shape (stages, kinds, guesses), kinds in the order of `KINDS`.
+Operation times are seconds of shape (stages, kinds, guesses), kinds in the order of `kinds`.
 """
 
 import numpy as np
 
 from joulecut_controller.learn.clock_curves import Floats
 from joulecut_engine.graph.build import build
-from joulecut_engine.graph.pipeline import KINDS, Pipeline
+from joulecut_engine.graph.pipeline import EVALUATION, KINDS, Kind, Pipeline
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Ints, levels_of
@@ -18,18 +18,26 @@ SEED = 7  # fixed: two choices see the same noise and differ by their clocks alo
 FACTOR_MIN = 0.1  # of a mean time
 
 
+def reported_kinds(pipeline: Pipeline) -> tuple[Kind, ...]:
+    """Kinds of operations whose times are learnt where the job reports them."""
+    return ("forward",) if pipeline.schedule == EVALUATION else KINDS
+
+
 class LongestPaths:
     """Longest paths through one schedule. Raises ValueError if it cannot be laid out."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        if pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
+        self.kinds = reported_kinds(pipeline)
+        if pipeline.chunks > 1 or kinds_of(pipeline) != self.kinds:
             raise ValueError(
                 f"{pipeline.schedule} has parts that no report tells apart: it needs a profile"
             )
         graph = build(pipeline)
         self._levels = levels_of(graph)
         operations = [graph.operations[i] for i in self._levels.operation]
-        self._which = np.array([o.stage * len(KINDS) + KINDS.index(o.kind) for o in operations])
+        self._which = np.array(
+            [o.stage * len(self.kinds) + self.kinds.index(o.kind) for o in operations]
+        )
         self._halves: dict[int, Floats] = {}  # normal deviates by number of draws
 
     def iteration_s(self, times_s: Floats) -> Floats:

@@ -17,7 +17,7 @@ from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import KINDS, Kind, Profile
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 # Of the clock of a stage: a window was at it; it lies between two such clocks; or only another
 # stage on the same kind of GPU was lowered so far.
@@ -65,14 +65,14 @@ def measured_profile(job: ProbedJob) -> MeasuredProfile:
             _measured_s(job, stage, mhz, fitted_s)
             for mhz, fitted_s in zip(own, times_s[stage], strict=True)
         ]
-        for at, kind in enumerate(KINDS):
+        for at, kind in enumerate(paths.kinds):
             options[stage, kind] = tuple(
                 ClockOption(mhz, float(seconds[at]), float(seconds[at] * watts))
                 for mhz, seconds, watts in zip(own, each_s, power_w[stage], strict=True)
             )
     default_s = np.array(
         [
-            [_at(options[stage, kind], mhz).time_s for kind in KINDS]
+            [_at(options[stage, kind], mhz).time_s for kind in paths.kinds]
             for stage, mhz in enumerate(job.constants.default_mhz)
         ]
     )

@@ -24,7 +24,7 @@ class Measurement:
     """One window of iterations at one set of clocks (MHz, observed, by stage).
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
-    stage and kind (order of `KINDS`); empty at L1, where `operation_sd_ratio` is None too.
+    stage and kind (order of `reported_kinds`); empty at L1, where `operation_sd_ratio` is None too.
     Spreads are beside what all GPUs have in common. `known_stderr_ratio` is the error of `time_s`
     where other evidence makes it smaller.
     """

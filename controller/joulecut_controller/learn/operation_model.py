@@ -21,7 +21,6 @@ from joulecut_controller.learn.clock_curves import (
 from joulecut_controller.learn.evidence import STEP_RATIO, lowest_of
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
-from joulecut_engine.graph.pipeline import KINDS
 
 # Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
 # of the A40 jump by 1 % between neighbouring clocks. The noise is what heat and neighbours add to
@@ -123,7 +122,7 @@ class OperationModel:
         return grid, reachable
 
     def _tabulate_times(self, fall: Floats, ahead: Floats, capped: Floats) -> None:
-        kinds = len(KINDS)
+        kinds = len(self.paths.kinds)
         values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
         group = (self._cards[:, None] * kinds + np.arange(kinds)).ravel()
         fall, ahead = np.repeat(fall, kinds, axis=0), np.repeat(ahead, kinds, axis=0)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import Phase
-from joulecut_engine.graph.pipeline import Pipeline
+from joulecut_engine.graph.pipeline import EVALUATION, Pipeline
 
 IN_ROW = 3  # one odd iteration is a pause, two may be a checkpoint and its upload
 LENGTHS = 32  # iterations whose lengths make the usual one
@@ -143,13 +143,21 @@ def _trains(shape: str) -> bool:
 
 
 def as_run(pipeline: Pipeline, phase: Phase) -> Pipeline:
-    """The pipeline with as many microbatches as the phase has forwards; as it is where a GPU has
-    several parts of the model, or the phase is no training.
+    """The pipeline with as many microbatches as the phase has forwards, and nothing else where it
+    evaluates; as it is where a GPU has several parts of the model, or the work is unknown.
     """
     count = forwards(phase.shape)
-    if phase.kind != "train" or pipeline.schedule not in ONE_PART or not count:
+    if phase.kind not in ("train", "evaluate") or pipeline.schedule not in ONE_PART or not count:
         return pipeline
-    return replace(pipeline, microbatches=count)
+    if phase.kind == "train":
+        return replace(pipeline, microbatches=count)
+    return replace(
+        pipeline,
+        schedule=EVALUATION,
+        microbatches=count,
+        data_collective=False,
+        optimizer=False,
+    )
 
 
 def forwards(shape: str) -> int:

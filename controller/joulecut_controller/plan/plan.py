@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.policy.policy import Mode
+from joulecut_controller.view import PhaseKind
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_steps import ClockStep
 from joulecut_engine.optimize.problem import (
@@ -164,6 +165,7 @@ class Plan:
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
     resumption: Resumption | None = None  # of a plan that was solved for and is enforced
     basis: Basis | None = field(default=None, compare=False, repr=False)
+    phase: PhaseKind = "train"  # of the job, that its clocks are for
     clock_reasons: tuple[ClockReason, ...] = ()  # by stage; empty for a step of learning
 
     @property

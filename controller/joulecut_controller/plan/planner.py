@@ -51,6 +51,7 @@ from joulecut_controller.plan.veto import Kind, Veto, first, releases
 from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
+from joulecut_engine.graph.pipeline import EVALUATION
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
@@ -178,6 +179,7 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     """Everything that forbids a plan before anything is computed."""
     job, policy = inputs.job, inputs.job.policy
     stale, phase, age_s = _stale(inputs), job.measured.phase, job.placement.report_age_s
+    evaluated = policy.pipeline is not None and policy.pipeline.schedule == EVALUATION
     heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
     found: tuple[tuple[bool, Kind, str], ...] = (
         (inputs.mode == "off", "off", "mode is off"),
@@ -199,10 +201,11 @@ def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
         ),
         (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
         (
-            phase.kind not in ("train", "other"),
+            phase.kind == "evaluate" and not evaluated,
             "phase",
             f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
         ),
+        (inputs.other_phase, "phase", "another phase of the job has begun: default clocks first"),
         (
             job.measured.baseline is None,
             "baseline",

@@ -45,6 +45,7 @@ class PlanningInput:
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
     examined: bool = True
+    other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
     def anchored(self, lowered_s: float) -> bool:

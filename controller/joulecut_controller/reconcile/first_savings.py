@@ -85,6 +85,8 @@ class FirstSavings:
         teaches once its curve is known.
         """
         policy, shape = observation.job.policy, observation.shape
+        if observation.job.measured.phase.kind == "evaluate":
+            return  # what is known of a job is known of its training
         if policy.profile is not None:
             self._jobs.pop(policy.name, None)
             return

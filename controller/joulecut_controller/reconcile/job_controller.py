@@ -258,12 +258,15 @@ class JobController:
     def profile_online(self, observation: JobObservation, view: View) -> None:
         """Adds a finished window to the measurements of a job without a profile."""
         name, store = self.policy.name, self._context.store
-        if self.policy.profile is not None:
+        if observation.job.policy.profile is not None:
             return
-        kept = store.notebook(name) if self.profiler.new_to(observation.shape) else ""
+        kept, key = "", f"{name} {observation.job.measured.phase.key}".rstrip()
+        if self.profiler.new_to(observation.shape):
+            # Before 0.3.0 a job had one notebook for all its phases.
+            kept = store.notebook(key) or store.notebook(name)
         text = self.profiler.learn(observation, view.gpus, kept)
         if text:
-            store.keep_notebook(name, text)
+            store.keep_notebook(key, text)
 
     def planning_input(
         self,
@@ -278,7 +281,8 @@ class JobController:
         if self._earlier is not None:
             running = dict(locks)
         measured = observation.job.measured
-        plan = self.applied or self.rollout.decision
+        applied, evaluates = self.applied, measured.phase.kind == "evaluate"
+        plan = applied or self.rollout.decision
         prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
         return PlanningInput(
             view=view,
@@ -294,6 +298,7 @@ class JobController:
             granularity=self.granularity,
             prices=prices,
             earlier=self._earlier,
+            other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
         )
 
     async def apply(

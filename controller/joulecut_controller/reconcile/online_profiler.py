@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
     LONG_ITERATION_S,
     JobConstants,
@@ -28,11 +29,12 @@ from joulecut_controller.plan.goal import dwell_s
 from joulecut_controller.plan.own_clocks import pace_setters
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
-from joulecut_engine.graph.pipeline import KINDS, Profile
+from joulecut_engine.graph.pipeline import Kind, Profile
 
 # A clock seen this far below its lock was not reached: power or heat held it back.
 REACHED_RATIO = 0.985
@@ -68,12 +70,12 @@ class OnlineProfiler:
     def learn(self, observation: JobObservation, view: Mapping[str, GpuView], kept: str) -> str:
         """Add a window that has ended; returns the log to store, empty if nothing is new."""
         job, fresh = observation.job, observation.fresh
-        measured = job.measured
-        other = measured.phase.kind == "evaluate" or job.policy.pipeline is None
-        if job.policy.profile is not None or other:
+        measured, pipeline = job.measured, job.policy.pipeline
+        if job.policy.profile is not None or pipeline is None:
             return ""
         if self._log.shape != observation.shape:
-            self.probed = None
+            self.probed = self.advice = self._tried = None
+            self._suspended_mhz = ()
             self._log = MeasurementLog.restored(kept, observation.shape)
         if fresh.gpu_shift is not None and self._log.measurements:
             return self._forget()
@@ -91,7 +93,8 @@ class OnlineProfiler:
             or job.placement.complaint
         ):
             return ""
-        detailed = all(set(KINDS) <= load.busy_s.keys() for load in measured.loads)
+        kinds = reported_kinds(pipeline)
+        detailed = all(set(kinds) <= load.busy_s.keys() for load in measured.loads)
         wanted = window_iterations(current.time_mean_s, detailed=detailed)
         if self._log.measurements and measured.at_default:
             wanted = min(wanted, short_window.ITERATIONS)
@@ -101,7 +104,7 @@ class OnlineProfiler:
         )  # default clocks are measured next
         if len(self._durations_s) < wanted or baseline_first or shifted:
             return ""
-        measurement = self._measurement(job, measured, view)
+        measurement = self._measurement(job, measured, kinds, view)
         if not self._log.measurements and len(self._durations_s) < THROTTLED_WINDOWS * wanted:
             measurement = _throttled(measured.loads, view) or measurement
         if isinstance(measurement, str):
@@ -119,7 +122,11 @@ class OnlineProfiler:
         return self._log.state()
 
     def _measurement(
-        self, job: JobState, measured: Measured, view: Mapping[str, GpuView]
+        self,
+        job: JobState,
+        measured: Measured,
+        kinds: tuple[Kind, ...],
+        view: Mapping[str, GpuView],
     ) -> Measurement | str:
         """The window as a measurement, or why it cannot be used."""
         current, times_s = measured.current, without_hiccups(self._durations_s)
@@ -142,8 +149,8 @@ class OnlineProfiler:
             power_w = sum(powers) / len(powers)
             waiting_w = job.policy.blocking_power_w or BLOCKING_UNKNOWN * power_w
             energies.append((power_w - hiccups * waiting_w) / (1.0 - hiccups) * time_s)
-            if all(kind in load.busy_s for load in mine for kind in KINDS):
-                busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in KINDS))
+            if all(kind in load.busy_s for load in mine for kind in kinds):
+                busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in kinds))
         detailed = len(busy) == len(clocks)
         return Measurement(
             tuple(clocks),
@@ -188,6 +195,9 @@ class OnlineProfiler:
         state = replace(state, look_wanted=False)
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
+        if state.clocks is not None:  # of a plan for training, by a profile
+            other = Veto("phase", "the job evaluates")
+            state = suspend(state, other, inputs.view.now_s)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
         against = [
             veto for veto in vetoes(replace(inputs, job=job)) if veto.kind != "unready"
@@ -200,7 +210,7 @@ class OnlineProfiler:
             known = self.advice is not None and self._log.measurements
             if releases(against):
                 self.advice, self._suspended_mhz = None, ()
-            elif known and any(inputs.running.values()):
+            elif known and any(inputs.running.values()) and not inputs.other_phase:
                 self._suspended_mhz = self._now_mhz(inputs)
             return Decision("default", veto.kind, veto.text, replace(state, clocks=None))
         if not self._log.measurements and any(inputs.running.values()):

@@ -199,6 +199,7 @@ class PlanRollout:
             reason=reason,
             made_at_unix_s=context.unix_s(),
             granularity_asked=self._granularity,
+            phase=job.measured.phase.kind,
         )
         why = refusal(plan, view, authority, context.check)
         if decision.choice and mode == "enforce" and why:  # the clocks before still run

@@ -21,8 +21,9 @@ Kind = Literal[
     "optimizer",
 ]
 Schedule = Literal[
-    "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "explicit"
-]
+    "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v",
+    "forward-only", "explicit",
+]  # fmt: skip
 Granularity = Literal["gpu", "edge", "changes", "computation"]
 Transfers = Literal["free", "overlapped", "synchronous"]
 
@@ -33,8 +34,11 @@ SENDS: tuple[Kind, ...] = ("send-forward", "send-backward")
 # Schedules of running jobs: one part of the model per GPU and whole backwards, because reports hold
 # the times of these two kinds only.
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b")
-# Schedules that a shape alone determines.
-SCHEDULES_ALL: tuple[Schedule, ...] = tuple(s for s in get_args(Schedule) if s != "explicit")
+EVALUATION: Schedule = "forward-only"  # of a running job; no file names it
+# Schedules of training that a shape alone determines.
+SCHEDULES_ALL: tuple[Schedule, ...] = tuple(
+    s for s in get_args(Schedule) if s not in ("explicit", EVALUATION)
+)
 GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "changes", "computation")
 # Wrong units are off by 1,000; published work draws 1.5 to 8 times the blocking power.
 UNITS_APART = 100.0

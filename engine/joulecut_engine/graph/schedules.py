@@ -21,6 +21,7 @@ Program = list[Operation]
 def programs(pipeline: Pipeline) -> list[Program]:
     """One program per stage. Raises ValueError for `explicit`; `shape` checks shapes."""
     writers = {
+        "forward-only": _forward_only,
         "gpipe": _one_f_one_b,
         "1f1b": _one_f_one_b,
         "interleaved-1f1b": _one_f_one_b,
@@ -76,6 +77,11 @@ class _Tape:
         self._done[count, chunk] = microbatch + 1
         self.program.append(Operation(self.stage, microbatch, kind, chunk))
         return microbatch
+
+
+def _forward_only(pipeline: Pipeline, tape: _Tape) -> None:
+    for _ in range(pipeline.microbatches):
+        tape.forward(0)
 
 
 def _one_f_one_b(pipeline: Pipeline, tape: _Tape) -> None:

@@ -5,7 +5,7 @@ A part is one chunk of one stage; parts count from 0 in model order.
 
 from dataclasses import dataclass
 
-from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Kind, Pipeline, Schedule
+from joulecut_engine.graph.pipeline import EVALUATION, SCHEDULES_ALL, Kind, Pipeline, Schedule
 
 # Part s on GPU s, the next round of parts in the same order: SC21, figure 4.
 LOOPED: tuple[Schedule, ...] = ("interleaved-1f1b", "zb-h1")
@@ -17,6 +17,7 @@ MICROBATCHES_MAX = 4096
 CHUNKS_MAX = 64  # the deepest published models have 128 layers
 
 _COMPUTED: dict[Schedule, tuple[Kind, ...]] = {
+    EVALUATION: ("forward",),
     "zb-h1": ("forward", "input", "weight"),
     "zb-h2": ("forward", "input", "weight"),
     "zb-v": ("forward", "input", "weight"),
@@ -36,7 +37,7 @@ class Misfit:
 def misfit(pipeline: Pipeline) -> Misfit | None:
     """The first key of a shape that its schedule does not support; None if it fits."""
     schedule, stages, microbatches = pipeline.schedule, pipeline.stages, pipeline.microbatches
-    if schedule not in SCHEDULES_ALL:
+    if schedule not in (*SCHEDULES_ALL, EVALUATION):
         return Misfit("schedule", f"{schedule!r} is not laid out", " | ".join(SCHEDULES_ALL))
     for key, count in (("stages", stages), ("microbatches", microbatches)):
         if count < 1:
