@@ -262,7 +262,7 @@ class JobController:
             return
         kept, key = "", f"{name} {observation.job.measured.phase.key}".rstrip()
         if self.profiler.new_to(observation.shape):
-            # Before 0.3.0 a job had one notebook for all its phases.
+            # An older store has one notebook for all phases of a job.
             kept = store.notebook(key) or store.notebook(name)
         text = self.profiler.learn(observation, view.gpus, kept)
         if text:

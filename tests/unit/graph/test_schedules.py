@@ -301,3 +301,10 @@ def test_collectives_and_the_optimizer_stand_where_they_belong(pipeline: Pipelin
     for a, b in graph.edges:
         first, second = graph.operations[a], graph.operations[b]
         assert first.stage == second.stage or first.kind in ("tensor-forward", "tensor-backward")
+
+
+@given(st.integers(1, 5), st.integers(1, 13))
+def test_an_evaluation_is_the_forwards_of_training(stages: int, microbatches: int) -> None:
+    graph = build(Pipeline("forward-only", stages, microbatches))
+    assert {o.kind for o in graph.operations} == {"forward"}
+    assert end_s(graph, [1.0] * len(graph.operations)) == stages + microbatches - 1
