@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from life import Knows, Lived, LifeWorld, Phase, saved_of, slowdown_of
+from life import Knows, LifeWorld, Lived, Phase, saved_of, slowdown_of
 from worlds import Controller
 
 from joulecut_controller.store.database import open_store
