@@ -7,7 +7,7 @@ from enforced import enforcing
 from worlds import Controller, World
 
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.reconcile import job_step
+from joulecut_controller.reconcile import job_controller
 from joulecut_controller.store.database import DatabaseStore
 
 PASSES = 25
@@ -16,7 +16,7 @@ PASSES = 25
 @pytest.fixture
 def unexamined(world: World, store: DatabaseStore, monkeypatch: pytest.MonkeyPatch) -> Controller:
     """A controller that holds a plan, as one job of very many: its turn never comes."""
-    monkeypatch.setattr(job_step, "EXAMINED_PER_INTERVAL", 1e-6)
+    monkeypatch.setattr(job_controller, "EXAMINED_PER_INTERVAL", 1e-6)
     return enforcing(world, store)
 
 

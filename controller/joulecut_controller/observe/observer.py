@@ -15,7 +15,7 @@ from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_job
 from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placements, of_its_nodes
 from joulecut_controller.observe.power_rates import PowerRates
-from joulecut_controller.observe.reported_shape import ReportedShapes
+from joulecut_controller.observe.reported_shape import missing, pipeline_of
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
@@ -56,7 +56,6 @@ class Observer:
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
-        self._reported = ReportedShapes()
         self._power = PowerRates()
         self._stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
@@ -86,7 +85,6 @@ class Observer:
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
-        self._reported.keep_only(names)
         self._power.keep_only(names)
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
@@ -189,10 +187,8 @@ class Observer:
         self._placements.note(policy.name, reports, gpus)
         unknown = ""
         if policy.pipeline is None:
-            self._reported.note(policy.name, reports, gpus)
-            reporting = self._placements.reporting(policy.name)
-            policy = replace(policy, pipeline=self._reported.pipeline(policy.name, reporting))
-            unknown = self._reported.missing(policy.name, reporting)
+            shapes = self._placements.shapes(policy.name)
+            policy, unknown = replace(policy, pipeline=pipeline_of(shapes)), missing(shapes)
         if policy.pipeline is not None:
             phase = self._stats.phase(policy.name)
             policy = replace(policy, pipeline=as_run(policy.pipeline, phase))

@@ -13,6 +13,7 @@ from joulecut_controller.observe.ranks import Seat, by_completion, seats
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import NOT_REPORTED, GpuView, Placement
+from joulecut_wire.messages import PipelineShape
 
 # A checkpoint or an evaluation holds up a few iterations; more is not working any more.
 SILENCE_ITERATIONS = 8
@@ -32,6 +33,7 @@ class _Reporter:
     span_s: float = 0.0  # of a rate: the time to the next one
     replica: int | None = None
     source: str = ""
+    shape: PipelineShape | None = None  # that it reported last
 
 
 class Placements:
@@ -52,6 +54,7 @@ class Placements:
             if report.uuid not in known:
                 self._stranger[job] = report.uuid
                 continue
+            before = reporters.get(report.uuid)
             reporters[report.uuid] = _Reporter(
                 report.stage,
                 arrived.arrived_s,
@@ -60,6 +63,7 @@ class Placements:
                 arrived.span_s,
                 report.replica,
                 report.source,
+                report.shape or (before.shape if before else None),
             )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
@@ -81,6 +85,11 @@ class Placements:
     def reporting(self, job: str) -> frozenset[str]:
         """The GPUs that reported a job, as far as they are remembered."""
         return frozenset(self._reporters.get(job, ()))
+
+    def shapes(self, job: str) -> tuple[PipelineShape, ...]:
+        """What these GPUs say of the job's pipeline."""
+        reporters = self._reporters.get(job, {}).values()
+        return tuple(one.shape for one in reporters if one.shape is not None)
 
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""

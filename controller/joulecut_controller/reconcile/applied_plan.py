@@ -11,7 +11,7 @@ from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
-from joulecut_controller.view import BUDGET_JOB, View
+from joulecut_controller.view import BUDGET_JOB, JobState, View
 
 # Agents sample once a second; until a sample follows a command, the lease shown may be the one
 # before. Drift is not judged sooner.
@@ -158,9 +158,9 @@ class AppliedPlan:
         self._context.observer.changed(self._job, locks, now_s, shown_s, schedule)
 
 
-def as_asked(holding: Holding, observation: JobObservation) -> bool:
+def as_asked(holding: Holding, job: JobState) -> bool:
     """Whether every GPU of the job shows exactly the lock that was asked for it."""
-    locks, asked = observation.job.measured.locks, holding.locks
+    locks, asked = job.measured.locks, holding.locks
     return {uuid: asked.get(uuid, 0) for uuid in locks} == dict(locks)
 
 

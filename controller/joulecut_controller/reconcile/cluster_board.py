@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
-from joulecut_controller.reconcile.job_step import JobSteps
+from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_wire.errors import described
 
 
@@ -18,7 +18,7 @@ class BoardMaker:
     context: ReconcileContext
     services: JobServices
     cluster: Cluster
-    steps: JobSteps
+    jobs: Mapping[str, JobController]
 
     async def make(
         self, number: int, done: Mapping[str, str], troubles: Mapping[str, str]
@@ -27,7 +27,7 @@ class BoardMaker:
         key whose last step failed. Jobs stand as their last step left them; one that was never seen
         has no entry.
         """
-        context, services, policy = self.context, self.services, self.cluster.policy
+        context, services, policy = self.context, self.services, self.cluster.seen.policy
         said = {key: trouble_text(key, error) for key, error in troubles.items()}
         boards = await self._jobs(said)
         warnings = self._warnings(said)
@@ -54,13 +54,14 @@ class BoardMaker:
         )
 
     async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:
-        pictures, boards = self.steps.pictures, []
-        profiled = [name for name, one in pictures.items() if one.observation.job.policy.profile]
+        boards, seen = [], self.cluster.seen
+        profiled = [name for name, job in seen.jobs.items() if job.policy.profile]
         learned = self.services.learning.summaries(profiled)
-        for name in self.cluster.policies:
-            if name in pictures:
+        for name in seen.policies:
+            job = self.jobs.get(name)
+            if job is not None and job.picture is not None:
                 try:
-                    shown = self.steps.board(name, learned.get(name))
+                    shown = job.board(job.picture, learned.get(name))
                 except Exception as error:  # one line of this job's, and no trouble of others
                     said[name] = trouble_text(name, described(error))
                     continue

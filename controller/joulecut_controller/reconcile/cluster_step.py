@@ -7,7 +7,6 @@ jobs.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,15 +15,13 @@ from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL
 from joulecut_controller.policy.opt_in import with_opted_in
-from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
 from joulecut_controller.power.limits import needed_w
-from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
 from joulecut_controller.view import JobState, NodeView, View
-from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.errors import Unavailable
 
@@ -38,11 +35,7 @@ TROUBLE = {
 
 
 class Cluster:
-    """The policy in force and the cluster as its last step saw it.
-
-    `policy` has the jobs that opted in and those that were found; `policies` has its jobs by name.
-    `seen` has every agent and GPU, without jobs.
-    """
+    """Steps of the cluster; `seen` is what the last one saw."""
 
     def __init__(
         self,
@@ -51,33 +44,18 @@ class Cluster:
         context: ReconcileContext,
         services: JobServices,
         source: PolicySource,
-        policy: Policy,
-        learner: OnlineEstimator,
+        seen: ClusterSeen,
         jobs: dict[str, JobController],
         rates: Rates | None,
-        pacing: Pacing,
         changed: Callable[[str], None],
     ) -> None:
         """`changed` is called with each job that has something new to go by."""
         self._fleet, self._context, self._services = fleet, context, services
-        self._learner, self._jobs, self._rates, self._pacing = learner, jobs, rates, pacing
-        self._changed = changed
+        self._jobs, self._rates, self._changed = jobs, rates, changed
         self._found = FoundJobs()
-        self._ttl_max_s = 0.0  # what every agent allows; 0: not known yet
-        self.watcher = PolicyWatcher(source, policy, context.audit)
-        self.policy = policy
-        self.policies: Mapping[str, JobPolicy] = {}
-        self.seen = View(now_s=-math.inf)
-        learner.set_profiles(profiles_of(policy))
-
-    @property
-    def begun(self) -> bool:
-        """Whether the cluster has been seen: jobs can be looked at."""
-        return math.isfinite(self.seen.now_s)
-
-    def ttl_s(self) -> float:
-        """How long leases last, within what every agent allows."""
-        return self._pacing.ttl_within_s(self._ttl_max_s)
+        self.watcher = PolicyWatcher(source, seen.policy, context.audit)
+        self.seen = seen
+        services.learner.set_profiles(profiles_of(seen.policy))
 
     async def step(self, observations: Mapping[str, JobObservation]) -> None:
         """`observations` are the newest of each job."""
@@ -85,32 +63,34 @@ class Cluster:
         changed = await self._follow_policy()
         await self._restore_estimates()
         changed |= await self._observe()
-        if observations or not self.policies:  # before any job was seen nothing is known to share
+        if (
+            observations or not self.seen.policies
+        ):  # before any job was seen nothing is known to share
             changed |= self._share_power_budget(observations)
         for name in changed:
             self._changed(name)
 
     def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
         """Reports that belong to no entry of the policy."""
-        self._found.note(reports, self.seen.gpus)
+        self._found.note(reports, self.seen.view.gpus)
 
     async def _follow_policy(self) -> set[str]:
         """One controller per job of the policy; the step of a job that left it releases it. Returns
         the jobs whose entry changed.
         """
-        newer = await self.watcher.refresh()
-        gpus = self.seen.gpus
+        newer, seen = await self.watcher.refresh(), self.seen
+        gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_opted_in(self.watcher.policy, owners), gpus)
-        if newer or wanted != self.policy:
-            self.policy = wanted
-            self._learner.set_profiles(profiles_of(wanted))
-        before, self.policies = self.policies, {policy.name: policy for policy in wanted.jobs}
-        for name, policy in self.policies.items():
+        if newer or wanted != seen.policy:
+            seen.policy = wanted
+            self._services.learner.set_profiles(profiles_of(wanted))
+        before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
+        for name, policy in seen.policies.items():
             if name not in self._jobs:
-                self._jobs[name] = JobController(self._context, policy)
-        self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | self.policies)
-        return {name for name in self._jobs if self.policies.get(name) != before.get(name)}
+                self._jobs[name] = JobController(self._context, self._services, seen, policy)
+        self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | seen.policies)
+        return {name for name in self._jobs if seen.policies.get(name) != before.get(name)}
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
@@ -127,12 +107,10 @@ class Cluster:
         now_s = context.now_s()
         state = self._fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
-        limits_s = (node.ttl_max_s for node in state.nodes if node.ttl_max_s > 0)
-        self._ttl_max_s = min(limits_s, default=0.0)
-        seen, moved = context.observer.arrange(self.policy, state, now_s)
+        view, moved = context.observer.arrange(self.seen.policy, state, now_s)
         faults = self._rates.faults(now_s) if self._rates else ()
-        self.seen = replace(seen, rate_faults=faults)
-        self._services.energy.look(self.seen, context.unix_s())
+        self.seen.view = replace(view, rate_faults=faults)
+        self._services.energy.look(self.seen.view, context.unix_s())
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -159,16 +137,16 @@ class Cluster:
 
     def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
         """The deadline that the power budget sets for each job. Returns those whose changed."""
-        policy, services, gpus = self.policy, self._services, self.seen.gpus
+        policy, services, gpus = self.seen.policy, self._services, self.seen.view.gpus
         budgeted = policy.power_budget_w is not None
         parties = [
-            services.party(self._jobs[name].rollout.state, observation, gpus)
+            self._jobs[name].party(observation.job, gpus)
             for name, observation in (observations.items() if budgeted else ())
         ]
         host_power_w = policy.cost.host_power_w
         beside_w = self._least_w_without_job(observations) if budgeted else 0.0
         deadline_s = services.budgets.deadline_s
-        before = {name: deadline_s(name) for name in self.policies}
+        before = {name: deadline_s(name) for name in self.seen.policies}
         change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
             self._context.audit.post("plan", "", change)
@@ -178,15 +156,16 @@ class Cluster:
         """What GPUs without a job take of a power budget: their least limits, and their hosts."""
         at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         return sum(
-            gpu.description.power_limit_min_w + self.policy.cost.host_power_w
-            for uuid, gpu in self.seen.gpus.items()
+            gpu.description.power_limit_min_w + self.seen.policy.cost.host_power_w
+            for uuid, gpu in self.seen.view.gpus.items()
             if uuid not in at_work
         )
 
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
-        now_s = self.seen.now_s if self.begun else self._context.now_s()
-        return replace(self.seen, now_s=now_s, jobs=tuple(jobs))
+        seen = self.seen
+        now_s = seen.view.now_s if seen.begun else self._context.now_s()
+        return replace(seen.view, now_s=now_s, jobs=tuple(jobs))
 
     async def keep_power_budget(
         self, observations: Mapping[str, JobObservation], acting: Callable[[str], asyncio.Lock]
@@ -194,11 +173,11 @@ class Cluster:
         """The next step towards the power limits that keep the budget."""
         services = self._services
         view = self.view(observation.job for observation in observations.values())
-        if not services.power_budget.needed(self.policy, view):
+        if not services.power_budget.needed(self.seen.policy, view):
             return
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():
-            state, stages = self._jobs[name].rollout.state, observation.job.placement.stages
+            state, stages = self._jobs[name].state, observation.job.placement.stages
             needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
             needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
             if state.costs and needed:
@@ -206,7 +185,7 @@ class Cluster:
                     needs_w |= dict.fromkeys(uuids, power_w)
         async with acting(ALL):
             await services.power_budget.step(
-                self.policy, view, needs_w, services.holds.all, self.ttl_s()
+                self.seen.policy, view, needs_w, services.holds.all, self.seen.ttl_s()
             )
 
     async def keep_memory(self) -> None:

@@ -1,29 +1,31 @@
 """What the job controllers of one leadership term share."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
-from joulecut_controller.observe.observer import JobObservation, Observer
+from joulecut_controller.observe.observer import Observer
 from joulecut_controller.plan.guard import Check
-from joulecut_controller.plan.plan import FrontierPoint
-from joulecut_controller.plan.planning_input import PlannerState
-from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.ports import Store
-from joulecut_controller.power.job_budgets import Budgets, Party
-from joulecut_controller.power.limits import peak_ratio, without_limits
+from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.ports import Fleet, Store
+from joulecut_controller.power.job_budgets import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
+from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.trust.default_windows import DefaultWindows
-from joulecut_controller.view import GpuView
+from joulecut_controller.view import JobState, View
+from joulecut_engine.estimate.online import OnlineEstimator
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -32,6 +34,11 @@ T = TypeVar("T")
 async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """A call of the store: a disk or a server that takes its time holds up no heartbeat."""
     return await asyncio.to_thread(call, *args, **kwargs)
+
+
+async def give_way() -> None:
+    """Streams, heartbeats and timers come in between."""
+    await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +57,42 @@ class ReconcileContext:
     unix_s: Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class JobServices:
-    """State kept per job beside its controller. It is dropped when the job leaves the policy, so
-    that the memory of a long-running controller stays bounded.
+@dataclass(slots=True)
+class ClusterSeen:
+    """The policy in force and the cluster as its last step saw it.
+
+    `policy` has the jobs that opted in and those that were found; `policies` has its jobs by name.
+    `view` has every agent and GPU, without jobs; `jobs` are those that were looked at, by name.
     """
 
+    policy: Policy
+    pacing: Pacing
+    policies: Mapping[str, JobPolicy] = field(default_factory=dict)
+    view: View = field(default_factory=lambda: View(now_s=-math.inf))
+    jobs: dict[str, JobState] = field(default_factory=dict)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the cluster has been seen: jobs can be looked at."""
+        return math.isfinite(self.view.now_s)
+
+    def ttl_s(self) -> float:
+        """How long leases last, within what every agent allows."""
+        limits_s = (node.ttl_max_s for node in self.view.nodes if node.ttl_max_s > 0)
+        return self.pacing.ttl_within_s(min(limits_s, default=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class JobServices:
+    """What the controllers of jobs use together. State kept there per job is dropped when the job
+    leaves the policy, so that the memory of a long-running controller stays bounded. `unready` says
+    why no plan can be made yet.
+    """
+
+    fleet: Fleet
+    inbox: Inbox
+    learner: OnlineEstimator
+    planning: PlanningStep
     background: BackgroundTasks
     learning: Learning
     frontiers: Frontiers
@@ -67,6 +104,7 @@ class JobServices:
     default_windows: DefaultWindows
     first_savings: FirstSavings
     energy: EnergyBook
+    unready: Callable[[], str]
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""
@@ -77,34 +115,7 @@ class JobServices:
             self.stragglers,
             self.background,
             self.first_savings,
+            self.inbox,
+            self.planning,
         ):
             service.keep_only(jobs)
-
-    def frontier(
-        self, state: PlannerState, observation: JobObservation
-    ) -> tuple[FrontierPoint, ...]:
-        """The newest frontier of a job in measured seconds; empty while unknown."""
-        job, costs = observation.job, state.costs
-        return self.frontiers.points(job.policy.name, costs, job.measured.baseline) if costs else ()
-
-    def party(
-        self, state: PlannerState, observation: JobObservation, gpus: Mapping[str, GpuView]
-    ) -> Party:
-        """The job as a party to the power budget."""
-        costs, job = state.costs, without_limits(observation.job, gpus, state.costs)
-        points = self.frontier(state, replace(observation, job=job))
-        if costs is None or not points:
-            return Party(job, points)
-        return Party(job, points, costs.digest, peak_ratio(costs))
-
-    def refresh_frontiers(
-        self, state: PlannerState, observation: JobObservation, now_s: float
-    ) -> None:
-        """Starts computing the job's frontiers where they are missing or out of date."""
-        costs, policy = state.costs, observation.job.policy
-        if costs is None or observation.job.measured.baseline is None:
-            return
-        self.frontiers.ask(policy.name, costs, state.rung.granularity, now_s)
-        # Where clocks change within an iteration, how long they must stay is part of the question.
-        if observation.job.measured.peer_iteration_time_s is not None and not state.rung.timed:
-            self.stragglers.ask(policy.name, costs, state.rung.granularity, now_s)

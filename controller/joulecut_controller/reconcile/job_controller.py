@@ -1,154 +1,97 @@
-"""One job of the policy from pass to pass: what is verified, remembered and done for it.
+"""One job of the policy: observed, what is applied verified, measurements learnt from, and a plan
+made and applied.
 
-After a failure the job backs off: twice as long after each one, until a plan has held.
+A step looks at the job's own agents and GPUs. One that goes on with a worker's answer goes on with
+the picture of a moment ago. A plan is guarded against the cluster as it is when its commands go
+out, not as the step saw it.
 """
 
-import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
-from joulecut_controller.board import JobBoard
-from joulecut_controller.observe.baseline import Recalled, progress
+from joulecut_controller.board import JobBoard, Learnt
+from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import asked_before, timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
-from joulecut_controller.plan.planner import Decision
-from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
-from joulecut_controller.plan.veto import Veto
+from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
-from joulecut_controller.ports import StoredBaseline
+from joulecut_controller.ports import FleetState
+from joulecut_controller.power.job_budgets import Party
+from joulecut_controller.power.limits import peak_ratio, without_limits
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
-from joulecut_controller.reconcile.context import ReconcileContext, in_thread
+from joulecut_controller.reconcile.baseline_record import BaselineRecord
+from joulecut_controller.reconcile.context import (
+    ClusterSeen,
+    JobServices,
+    ReconcileContext,
+    give_way,
+)
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
-from joulecut_controller.reconcile.training_samples import Errors
-from joulecut_controller.view import BaselineDrift, GpuView, View
+from joulecut_controller.reconcile.training_samples import Errors, teach
+from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
+from joulecut_controller.view import GpuView, JobState, View
 
+PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
+# Of very many jobs each is examined in turn: predictions compared and taught, prices and plan
+# checked in full (25 ms). A hundred jobs have their turn every minute. A job that is late or has
+# changed is planned at once.
+EXAMINED_PER_INTERVAL = 8
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
-RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
-DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
-BASELINE_STEP_RATIO = 0.002  # a mean that moved less plans the same clocks
-BASELINE_STEP_S = 300.0  # a new leader looks so much sooner at most
 # Topics of decisions that wait for reports or readings of a job, which a new leader has not had
 # yet. Leases of an earlier term are not renewed meanwhile.
 AWAITED = frozenset(("layout", "stale"))
 
 
-class Backoff:
-    """Wait after failures of one job; doubles with each, up to RETRY_S_MAX."""
-
-    def __init__(self, interval_s: float) -> None:
-        """The first failure costs two intervals."""
-        self._interval_s = interval_s
-        self._failures = 0
-        self._until_s = float("-inf")
-        self._reason = ""
-
-    def fail(self, reason: str, now_s: float) -> None:
-        self._failures += 1
-        self._reason = reason
-        doublings = min(self._failures, DOUBLINGS_MAX)
-        self._until_s = now_s + min(self._interval_s * 2.0**doublings, RETRY_S_MAX)
-
-    def forgive(self) -> None:
-        """A wait that has begun goes on; the next failure counts as the first."""
-        self._failures = 0
-
-    def wait(self, now_s: float) -> str:
-        """Why nothing is tried now; empty where it may be."""
-        if now_s >= self._until_s:
-            return ""
-        return f"backing off for {self._until_s - now_s:.0f} s after: {self._reason}"
-
-
-class BaselineRecord:
-    """One job's baseline in the store: a new leader goes on with it, and knows when to look again.
-
-    Written only when it changed by BASELINE_STEP_RATIO or has become newer by BASELINE_STEP_S: at
-    default clocks both move with every iteration.
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One job as its last step saw it: what its next decision is made of. The view has the job's
+    own agents and GPUs, and every job as it was seen last.
     """
 
-    def __init__(self, context: ReconcileContext, job: str) -> None:
-        self._context, self._job = context, job
-        self._kept: tuple[str, StoredBaseline] | None = None  # with the shape of the job it is of
-
-    def recall(self, shape: str) -> Recalled | None:
-        """What an earlier controller measured in this shape. Raises Unavailable."""
-        store = self._context.store
-        kept = store.baseline(self._job, shape)
-        if kept is None:
-            return None
-        self._kept = (shape, kept)
-        first = store.baseline(self._job, _first(shape)) or kept
-        age_s = math.inf
-        if kept.measured_unix_s is not None:
-            age_s = self._context.unix_s() - kept.measured_unix_s
-        # Below 0 the wall clock was set back since, and the age is not known.
-        return Recalled(kept.window, first.window, age_s if age_s >= 0.0 else math.inf)
-
-    async def keep(self, observation: JobObservation) -> None:
-        """Raises Unavailable; the next pass then tries again."""
-        baseline, drift = observation.job.measured.baseline, observation.job.measured.drift
-        if baseline is None:
-            return
-        made = StoredBaseline(baseline, self._measured_unix_s(drift))
-        kept = self._kept
-        shape = observation.shape
-        if kept and kept[0] == shape and not _differs(made, kept[1]):
-            return
-        first = replace(baseline, time_mean_s=baseline.time_mean_s / drift.moved_ratio)
-        await in_thread(self._write, shape, made, StoredBaseline(first))
-        self._kept = (shape, made)
-
-    def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
-        """None where the job has changed since, so that a new leader looks soon."""
-        age_s = self._context.now_s() - drift.measured_s
-        moved = drift.shift_ratio != 1.0 or drift.gpu_shift is not None or drift.outrun
-        if moved or not math.isfinite(age_s):
-            return None
-        return self._context.unix_s() - age_s
-
-    def _write(self, shape: str, made: StoredBaseline, first: StoredBaseline) -> None:
-        self._context.store.keep_baseline(self._job, shape, made)
-        self._context.store.keep_baseline(self._job, _first(shape), first)
-
-
-def _first(shape: str) -> str:
-    """The name under which the store has the first baseline of this shape."""
-    return f"{shape} first"
-
-
-def _differs(made: StoredBaseline, kept: StoredBaseline) -> bool:
-    """Whether a new leader would notice."""
-    new, old = made.window, kept.window
-    moved = abs(new.time_mean_s / old.time_mean_s - 1.0) >= BASELINE_STEP_RATIO
-    richer = old.energy_j is None and new.energy_j is not None
-    if made.measured_unix_s is None or kept.measured_unix_s is None:
-        return moved or richer or made.measured_unix_s != kept.measured_unix_s
-    newer_s = abs(made.measured_unix_s - kept.measured_unix_s)
-    return moved or richer or newer_s >= BASELINE_STEP_S
+    inputs: PlanningInput
+    observation: JobObservation
+    view: View
 
 
 class JobController:
-    """One job. `rollout` holds the last decision and its outcome."""
+    """One job. `rollout` holds the last decision and its outcome, `picture` what the last step saw;
+    `outdated`: the next step looks again.
+    """
 
-    def __init__(self, context: ReconcileContext, policy: JobPolicy) -> None:
-        self._context = context
+    def __init__(
+        self,
+        context: ReconcileContext,
+        services: JobServices,
+        cluster: ClusterSeen,
+        policy: JobPolicy,
+    ) -> None:
+        self._context, self._services, self._cluster = context, services, cluster
         self.policy = policy
-        self.profiler = OnlineProfiler()
+        self.picture: Picture | None = None
+        self.outdated = False
+        self._examined_s: float | None = None
+        self._profiler = OnlineProfiler()
         self._delay: Delay | None = None
-        self.errors = Errors()
-        self.taught = 0  # passes in which the estimators learned from it
+        self._errors = Errors()
+        self._taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
-        self.baseline = BaselineRecord(context, policy.name)
+        self._baseline = BaselineRecord(context, policy.name)
         self._asked_before: GranularityAsked | None = None
         self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
         self._earlier: EarlierPlan | None = None  # the plan that these leases are of
-        self._backoff = Backoff(context.interval_s)
-        self.rollout = PlanRollout(context, self._applied_plan, self._backoff.fail)
+        self.rollout = PlanRollout(context, self._applied_plan)
+
+    @property
+    def name(self) -> str:
+        return self.policy.name
 
     @property
     def applied(self) -> Plan | None:
@@ -156,37 +99,100 @@ class JobController:
         return self._applied_plan.plan
 
     @property
-    def learning(self) -> str:
-        """Why a job without a profile is not measured yet; empty once it is learned."""
-        advice = self.profiler.advice
-        if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
-            return ""
-        return "the job is still being learned"
+    def state(self) -> PlannerState:
+        return self.rollout.state
 
-    @property
-    def granularity(self) -> GranularityAsked:
-        """The finest granularity allowed: the policy's, or that of the job's newest plan. Raises
-        Unavailable."""
-        if self.policy.clocks.granularity is not None:
-            return self.policy.clocks.granularity
-        if self._asked_before is None:
-            self._asked_before = asked_before(self._context.store.last_plan_json(self.policy.name))
-        return self._asked_before
+    async def step(self) -> bool:
+        """Reconciles the job; whether it is in another phase than before."""
+        picture, moved = self._recent(), False
+        if picture is None:
+            picture, before = await self._look(), self.picture
+            phase = picture.observation.job.measured.phase
+            moved = before is not None and before.observation.job.measured.phase != phase
+            self.picture = picture
+            await give_way()
+            await self._plan_and_apply(picture)
+            await self._note(picture)
+        else:
+            await self._plan_and_apply(picture)
+        return moved
 
-    async def verify(
-        self, observation: JobObservation, view: View, holds: tuple[Veto, ...] = ()
-    ) -> tuple[Veto, ...]:
-        """Checks what is applied against what is observed and releases what must not stay. `holds`
-        say why the job must not be controlled.
+    async def release_all(self, reason: str) -> Outcome:
+        """Default clocks for everything held for the job, even while the store fails."""
+        return await self.rollout.release_all(reason)
+
+    def _recent(self) -> Picture | None:
+        """The picture that the step goes on with; None where it looks again."""
+        picture = self.picture
+        if picture is None or self.outdated:
+            return None
+        return picture if self._context.now_s() - picture.view.now_s < PICTURE_S else None
+
+    # -- a look ----------------------------------------------------------------------------
+
+    async def _look(self) -> Picture:
+        """Observes, verifies, and learns from what was measured."""
+        self.outdated = False
+        examined = self._is_examined()
+        observation, view = self._observe(loads=examined)
+        await give_way()
+        vetoes = await self._verify(observation, view)
+        await give_way()
+        self._learn(observation, view, examined=examined)
+        await give_way()
+        inputs = self._planning_input(observation, view, vetoes, examined=examined)
+        return Picture(inputs, observation, view)
+
+    def _observe(self, *, loads: bool) -> tuple[JobObservation, View]:
+        """The job with its own agents and GPUs, as of now."""
+        now_s, observer, cluster = self._context.now_s(), self._context.observer, self._cluster
+        reports, known = self._services.inbox.take(self.name), cluster.view.gpus
+        uuids = observer.gpus_of(self.name, reports)
+        addresses = {known[uuid].address for uuid in uuids if uuid in known}
+        state = self._services.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
+        policy, recall = cluster.policies[self.name], self._baseline.recall
+        observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
+        cluster.jobs[self.name] = observation.job
+        others = (job for name, job in cluster.jobs.items() if name != self.name)
+        return observation, replace(view, jobs=(*others, observation.job))
+
+    def _is_examined(self) -> bool:
+        """Whether it is this job's turn."""
+        now_s, count = self._context.now_s(), len(self._cluster.policies)
+        every_s = self._context.interval_s * count / EXAMINED_PER_INTERVAL
+        if self._examined_s is None:  # jobs that begin together have their turns one after another
+            self._examined_s = now_s - every_s * len(self._cluster.jobs) / count
+            return True
+        if now_s - self._examined_s < every_s:
+            return False
+        self._examined_s = now_s
+        return True
+
+    async def _verify(self, observation: JobObservation, view: View) -> tuple[Veto, ...]:
+        """Checks what is applied against what is observed and releases what must not stay.
 
         Returns the vetoes of this controller: commands, the breaker, failures, leases.
         """
+        services, leases = self._services, self._context.leases
+        held, allotted_s = leases.of(self.name) is not None, services.budgets.deadline_s(self.name)
+        services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        services.breakers.rearm(observation)
         self._orphaned, self._earlier = {}, None
-        rollout, lost = self.rollout, self._context.leases.lost
         self.policy = observation.job.policy  # its mode as far as it is possible now
-        if lost:
+        if leases.lost:
             self._applied_plan.forget()
-            return (Veto("term", lost),)
+            return (Veto("term", leases.lost),)
+        holds = services.holds.vetoes(self.name)
+        found = await self._unheld(observation, view, holds)
+        if holds:
+            await self.release_all(holds[0].text)
+        return found
+
+    async def _unheld(
+        self, observation: JobObservation, view: View, holds: tuple[Veto, ...]
+    ) -> tuple[Veto, ...]:
+        """The vetoes of a term that has not ended; `holds` are those that others placed."""
+        rollout = self.rollout
         if self.policy.mode != "enforce":
             await self._leave_enforce(observation)
             return holds
@@ -194,7 +200,7 @@ class JobController:
             await self._verify_clocks(observation, view)
         if self._applied_plan.holding is None:  # default clocks run, whatever was decided
             rollout.state = replace(rollout.state, clocks=None)
-        waits = self._backoff.wait(self._context.now_s())
+        waits = rollout.backoff.wait(self._context.now_s())
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
         self._orphaned = self._applied_plan.orphaned_leases(observation, view)
         if self._orphaned and not found:
@@ -209,7 +215,7 @@ class JobController:
         """The stored plan of an earlier term that all orphaned leases are of, if it was made for
         the job as it is now. Raises Unavailable.
         """
-        name, job = self.policy.name, observation.job
+        name, job = self.name, observation.job
         if job.policy.profile is None or self._orphaned.keys() != {name}:
             return None
         leases = [
@@ -239,7 +245,7 @@ class JobController:
         if self._applied_plan.holding is None:
             return
         if reservation:
-            self._backoff.fail(reservation, self._context.now_s())
+            self.rollout.backoff.fail(reservation, self._context.now_s())
         await self.release_all(reservation or f"mode is now {self.policy.mode}")
 
     async def _verify_clocks(self, observation: JobObservation, view: View) -> None:
@@ -248,110 +254,218 @@ class JobController:
         assert holding is not None
         drift = self._applied_plan.drift(observation, view)
         if drift:
-            self._backoff.fail(drift, self._context.now_s())
+            self.rollout.backoff.fail(drift, self._context.now_s())
             await self.release_all(drift)
             generation = holding.plan.generation
             self._context.audit.post("drift", self.policy.name, drift, generation=generation)
         elif self._applied_plan.held_s() > FORGIVE_S:
-            self._backoff.forgive()
+            self.rollout.backoff.forgive()
 
-    def profile_online(self, observation: JobObservation, view: View) -> None:
-        """Adds a finished window to the measurements of a job without a profile."""
-        name, store = self.policy.name, self._context.store
-        if observation.job.policy.profile is not None:
+    def _learn(self, observation: JobObservation, view: View, *, examined: bool) -> None:
+        """Predictions are compared with measurements first, then learn from them; a finished window
+        of a job without a profile is added to its measurements.
+        """
+        learner, job, store = self._services.learner, observation.job, self._context.store
+        shifted = observation.fresh.gpu_shift
+        for uuid in shifted.uuids if shifted else ():
+            learner.forget_gpu(self.name, uuid)
+        if examined:
+            self._taught += 1
+            fresh, turn = observation.fresh, self._taught
+            self._errors = teach(
+                job, fresh, learner, gpus=view.gpus, before=self._errors, turn=turn
+            )
+        if job.policy.profile is not None:
             return
-        kept, key = "", f"{name} {observation.job.measured.phase.key}".rstrip()
-        if self.profiler.new_to(observation.shape):
+        kept, key = "", f"{self.name} {job.measured.phase.key}".rstrip()
+        if self._profiler.new_to(observation.shape):
             # An older store has one notebook for all phases of a job.
-            kept = store.notebook(key) or store.notebook(name)
-        text = self.profiler.learn(observation, view.gpus, kept)
+            kept = store.notebook(key) or store.notebook(self.name)
+        text = self._profiler.learn(observation, view.gpus, kept)
         if text:
             store.keep_notebook(key, text)
 
-    def planning_input(
+    def _planning_input(
         self,
         observation: JobObservation,
         view: View,
-        host_power_w: float,
         vetoes: tuple[Veto, ...],
+        *,
+        examined: bool,
     ) -> PlanningInput:
-        holding = self._applied_plan.holding
-        locks, asked = observation.job.measured.locks, holding.locks if holding else {}
+        services, holding, applied = self._services, self._applied_plan.holding, self.applied
+        job, measured = observation.job, observation.job.measured
+        locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
         if self._earlier is not None:
             running = dict(locks)
-        measured = observation.job.measured
-        applied, evaluates = self.applied, measured.phase.kind == "evaluate"
-        plan = applied or self.rollout.decision
-        prices = dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {}
-        return PlanningInput(
+        plan, evaluates = applied or self.rollout.decision, measured.phase.kind == "evaluate"
+        # A plan of an earlier term needs no solver to go on.
+        resumes = self._earlier is not None or self.state.clocks is not None
+        unready = "" if resumes else services.unready()
+        inputs = PlanningInput(
             view=view,
-            job=observation.job,
+            job=without_limits(job, view.gpus, self.state.costs),
             mode=self.policy.mode,
-            silent=observation.job.placement.silent,
+            silent=job.placement.silent,
             baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._context.stale_s,
-            host_power_w=host_power_w,
-            vetoes=vetoes,
-            granularity=self.granularity,
-            prices=prices,
+            host_power_w=self._cluster.policy.cost.host_power_w,
+            vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
+            allotted_s=services.budgets.deadline_s(self.name),
+            granularity=self._granularity,
+            prices=dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {},
             earlier=self._earlier,
+            examined=examined,
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
         )
+        seen = job_seen(
+            inputs,
+            observation,
+            unix_s=self._context.unix_s(),
+            applied=applied,
+            learning=self._learning,
+            wanted=self.state.look_wanted,
+            suspected=services.breakers.suspected(self.name),
+        )
+        words = services.default_windows.step(seen)
+        inputs = replace(inputs, slowdown=services.default_windows.slowdown(self.name))
+        if not words:
+            return inputs
+        return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
 
-    async def apply(
-        self,
-        decision: Decision,
-        inputs: PlanningInput,
-        observation: JobObservation,
-        view: View,
-        ttl_s: float,
-    ) -> None:
-        """Guards the decision and applies it. `view` is as fresh as it can be. Leases of an earlier
-        term that it does not go on with are cleared.
+    @property
+    def _learning(self) -> str:
+        """Why a job without a profile is not measured yet; empty once it is learned."""
+        advice = self._profiler.advice
+        if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
+            return ""
+        return "the job is still being learned"
+
+    @property
+    def _granularity(self) -> GranularityAsked:
+        """The finest granularity allowed: the policy's, or that of the job's newest plan. Raises
+        Unavailable."""
+        if self.policy.clocks.granularity is not None:
+            return self.policy.clocks.granularity
+        if self._asked_before is None:
+            self._asked_before = asked_before(self._context.store.last_plan_json(self.name))
+        return self._asked_before
+
+    # -- a plan ----------------------------------------------------------------------------
+
+    async def _plan_and_apply(self, picture: Picture) -> None:
+        """A decision, guarded against the cluster as it is now, and its commands. Leases of an
+        earlier term that it does not go on with are cleared.
         """
-        await self.rollout.apply(decision, inputs, observation, view, ttl_s)
+        planning, observation = self._services.planning, picture.observation
+        decision = planning.decide(picture.inputs, self.state, self.applied, self._profiler)
+        holds = self._services.holds.vetoes(self.name)
+        if holds:  # an operator's command arrived since the step looked
+            decision = given_up(decision.state, holds[0])
+        if decision.topic == SOLVING:
+            self.rollout.wait(decision, observation.job.policy)
+            return
+        view = self._refreshed(picture) if decision.commands else picture.view
+        ttl_s = self._cluster.ttl_s()
+        await self.rollout.apply(decision, picture.inputs, observation, view, ttl_s)
         left = self._orphaned and self._applied_plan.holding is None
         if left and decision.topic not in AWAITED:
             await self._clear_orphaned()
+        if self.rollout.incomplete is not None:  # slower figures are computed beside the steps
+            (generation, choice), self.rollout.incomplete = self.rollout.incomplete, None
+            work, done = planning.completion(choice), partial(self.rollout.complete, generation)
+            self._services.background.want(("completion", self.name), work, done)
 
-    async def release_all(self, reason: str) -> Outcome:
-        """Default clocks for everything held for the job, even while the store fails."""
-        return await self.rollout.release_all(reason)
+    def _refreshed(self, picture: Picture) -> View:
+        """The picture's view with the job's own agents and GPUs as of now."""
+        view, now_s = picture.view, self._context.now_s()
+        uuids = picture.observation.job.placement.uuids
+        state = self._services.fleet.observe(
+            now_s, {view.gpus[uuid].address for uuid in uuids if uuid in view.gpus}
+        )
+        nodes = {node.address: node for node in (*view.nodes, *state.nodes)}
+        waited_s = now_s - view.now_s
+        jobs = tuple(_aged(job, waited_s) for job in view.jobs)
+        gpus = {gpu.uuid: gpu for gpu in state.gpus}
+        return View(now_s=now_s, nodes=tuple(nodes.values()), gpus=gpus, jobs=jobs)
 
-    def board(
-        self,
-        observation: JobObservation,
-        frontier: tuple[FrontierPoint, ...],
-        gpus: Mapping[str, GpuView],
-    ) -> JobBoard:
-        view, holding = observation.job, self._applied_plan.holding
-        if holding and as_asked(holding, observation):  # a power limit may have another generation
+    async def _note(self, picture: Picture) -> None:
+        """Keeps what the step measured, and starts computing what takes seconds."""
+        observation, services, costs = picture.observation, self._services, self.state.costs
+        await self._baseline.keep(observation)
+        services.first_savings.see(observation, self._profiler, picture.view)
+        measured, now_s, rung = observation.job.measured, self._context.now_s(), self.state.rung
+        if costs is None or measured.baseline is None:
+            return
+        services.frontiers.ask(self.name, costs, rung.granularity, now_s)
+        # Where clocks change within an iteration, how long they must stay is part of the question.
+        if measured.peer_iteration_time_s is not None and not rung.timed:
+            services.stragglers.ask(self.name, costs, rung.granularity, now_s)
+
+    # -- what others see -------------------------------------------------------------------
+
+    def _frontier(self, job: JobState) -> tuple[FrontierPoint, ...]:
+        """The newest frontier in measured seconds; empty while unknown."""
+        costs, frontiers = self.state.costs, self._services.frontiers
+        return frontiers.points(self.name, costs, job.measured.baseline) if costs else ()
+
+    def party(self, job: JobState, gpus: Mapping[str, GpuView]) -> Party:
+        """The job as a party to the power budget."""
+        costs = self.state.costs
+        job = without_limits(job, gpus, costs)
+        points = self._frontier(job)
+        if costs is None or not points:
+            return Party(job, points)
+        return Party(job, points, costs.digest, peak_ratio(costs))
+
+    def board(self, picture: Picture, learned: Learnt | None) -> JobBoard:
+        """The job as its last step left it."""
+        services, windows = self._services, self._services.default_windows
+        view, holding, rollout = picture.observation.job, self._applied_plan.holding, self.rollout
+        if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
-        timing = timing_of(view, gpus)
-        costs = self.rollout.state.costs
-        graph = costs.graph if costs else None
-        self._delay = delay_of(view, graph, gpus, self._delay) if graph else None
-        return JobBoard(
+        timing = timing_of(view, picture.view.gpus)
+        graph = self.state.costs.graph if self.state.costs else None
+        self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
+        refused, learnt_online = view.policy.opt_in_refused, self.policy.profile is None
+        shown = JobBoard(
             view=view,
             mode=self.policy.mode,
-            sentence=_with_refusal(self.rollout.sentence, view.policy.opt_in_refused),
-            decision=self.rollout.decision,
+            sentence=rollout.sentence + (f"; opt-in refused: {refused}" if refused else ""),
+            decision=rollout.decision,
             applied=self.applied,
-            frontier=frontier,
-            predict_error_time_ratio=self.errors.time_ratio,
-            predict_error_power_ratio=self.errors.power_ratio,
-            probing=self.profiler.advice if self.policy.profile is None else None,
-            probed=self.profiler.probed if self.policy.profile is None else None,
+            frontier=self._frontier(picture.observation.job),
+            predict_error_time_ratio=self._errors.time_ratio,
+            predict_error_power_ratio=self._errors.power_ratio,
+            probing=self._profiler.advice if learnt_online else None,
+            probed=self._profiler.probed if learnt_online else None,
             granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
-            rung=self.rollout.state.rung,
+            rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,
+            holds=services.holds.of(self.name),
+            trips=services.holds.trips(self.name),
+            holdout=windows.holdouts(self.name, self._context.unix_s()),
+            default_time=windows.time(self.name),
+            account=windows.account(self.name),
+            vetoes=_vetoes(picture.inputs),
+            learnt=learned or Learnt(services.first_savings.sentence(self.name)),
         )
+        return replace(shown, advisable=advice_to_enforce(shown))
 
 
-def _with_refusal(sentence: str, refusal: str) -> str:
-    """The job's sentence, with the reason why its opt-in is refused."""
-    return f"{sentence}; opt-in refused: {refusal}" if refusal else sentence
+def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
+    """All of them. A job that is learnt needs no profile."""
+    found = vetoes(inputs)
+    learnt = inputs.job.policy.pipeline is not None
+    return in_order(veto for veto in found if not (learnt and veto.kind == "profile"))
+
+
+def _aged(job: JobState, waited_s: float) -> JobState:
+    """The job when its newest report is so much older."""
+    placement = job.placement
+    older = replace(placement, report_age_s=placement.report_age_s + waited_s)
+    return replace(job, placement=older)

@@ -1,10 +1,11 @@
 """From a decision to applied clocks: guard, number, audit log, leases.
 
 A decision may be refused by the guard, repeat an earlier refusal, or fail with the store. The
-state that follows is kept here; the next decision starts from it.
+state that follows is kept here; the next decision starts from it. After a failure the job backs
+off: twice as long after each one, until a plan has held.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 
@@ -21,6 +22,9 @@ from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.view import JobState, View
 from joulecut_wire.errors import JoulecutError
+
+RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
+DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
 
 
 def plan_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Plan | None:
@@ -51,6 +55,33 @@ def plan_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Pl
     )
 
 
+class Backoff:
+    """Wait after failures of one job; doubles with each, up to RETRY_S_MAX."""
+
+    def __init__(self, interval_s: float) -> None:
+        """The first failure costs two intervals."""
+        self._interval_s = interval_s
+        self._failures = 0
+        self._until_s = float("-inf")
+        self._reason = ""
+
+    def fail(self, reason: str, now_s: float) -> None:
+        self._failures += 1
+        self._reason = reason
+        doublings = min(self._failures, DOUBLINGS_MAX)
+        self._until_s = now_s + min(self._interval_s * 2.0**doublings, RETRY_S_MAX)
+
+    def forgive(self) -> None:
+        """A wait that has begun goes on; the next failure counts as the first."""
+        self._failures = 0
+
+    def wait(self, now_s: float) -> str:
+        """Why nothing is tried now; empty where it may be."""
+        if now_s >= self._until_s:
+            return ""
+        return f"backing off for {self._until_s - now_s:.0f} s after: {self._reason}"
+
+
 class PlanRollout:
     """The last decision of one job and its outcome.
 
@@ -58,14 +89,9 @@ class PlanRollout:
     choice whose forecast still lacks the figures that take seconds, with its generation.
     """
 
-    def __init__(
-        self,
-        context: ReconcileContext,
-        applied_plan: AppliedPlan,
-        back_off: Callable[[str, float], None],
-    ) -> None:
-        """`back_off` takes the reason of a failure and the time, in monotonic seconds."""
-        self._context, self._applied_plan, self._back_off = context, applied_plan, back_off
+    def __init__(self, context: ReconcileContext, applied_plan: AppliedPlan) -> None:
+        self._context, self._applied_plan = context, applied_plan
+        self.backoff = Backoff(context.interval_s)
         self.state = PlannerState()
         self.incomplete: tuple[int, Choice] | None = None
         self.action = ""
@@ -233,7 +259,7 @@ class PlanRollout:
         outcome, counts = await self._applied_plan.apply(plan, view, ttl_s)
         if outcome.refused:
             self.state = replace(self.state, clocks=None)
-            self._back_off(outcome.first_refusal, self._context.now_s())
+            self.backoff.fail(outcome.first_refusal, self._context.now_s())
             self.action = f"plan {plan.generation} put back: {outcome.first_refusal}"
             self.sentence = self.action
         else:

@@ -7,7 +7,7 @@ changed in what matters is dropped, and the answers to it with it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
-from joulecut_controller.plan.planning_input import PlanningInput
+from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
@@ -34,8 +34,8 @@ from joulecut_controller.plan.solver_cache import (
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
-from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
+from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -221,31 +221,36 @@ class PlanningStep:
         self._jobs: dict[str, _JobPlanning] = {}
         self._turns = Turns(arrived)
 
-    def keep_only(self, jobs: Iterable[str]) -> None:
+    def keep_only(self, jobs: Container[str]) -> None:
         """Forgets jobs that left the policy."""
-        wanted = set(jobs)
-        for job in [job for job in self._jobs if job not in wanted]:
+        for job in [job for job in self._jobs if job not in jobs]:
             del self._jobs[job]
             self._turns.end(job)
 
-    def decide(self, inputs: PlanningInput, job: JobController) -> Decision:
+    def decide(
+        self,
+        inputs: PlanningInput,
+        state: PlannerState,
+        applied: Plan | None,
+        profiler: OnlineProfiler,
+    ) -> Decision:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
         """
         name = inputs.job.policy.name
         planning = self._planning(name)
-        planning.holds = job.applied is not None
+        planning.holds = applied is not None
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
-        if stands and _on_time(inputs, job.applied):
-            return Decision("keep", "steady", "plan unchanged", job.rollout.state)
+        if stands and _on_time(inputs, applied):
+            return Decision("keep", "steady", "plan unchanged", state)
         same = planning.asked is not None and _rests_on(planning.asked) == rests_on
         if planning.asked is not None and same and planning.hindered == hindered:
             inputs = _resumed(planning.asked, inputs)
         else:
             planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
             planning.hindered, planning.since_s = hindered, self._now_s()
-        decision = self._decision(inputs, job, planning.answers)
+        decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
             return decision
         # A sibling, and the timing of changes within an iteration, count at once.
@@ -276,12 +281,16 @@ class PlanningStep:
         return self._jobs[name]
 
     def _decision(
-        self, inputs: PlanningInput, job: JobController, answers: WorkerAnswers
+        self,
+        inputs: PlanningInput,
+        state: PlannerState,
+        profiler: OnlineProfiler,
+        answers: WorkerAnswers,
     ) -> Decision:
-        state, policy = job.rollout.state, inputs.job.policy
+        policy = inputs.job.policy
         try:
             if policy.profile is None and policy.pipeline is not None:
-                return job.profiler.decide(inputs, state, partial(answers.advise, policy.name))
+                return profiler.decide(inputs, state, partial(answers.advise, policy.name))
             return decide(inputs, state, self._estimator, answers)
         except Unanswered:
             return Decision("keep", SOLVING, "no profile: the next step is being computed", state)

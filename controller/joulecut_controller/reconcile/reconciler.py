@@ -17,7 +17,6 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from functools import partial
 
 from joulecut_controller.board import Board
 from joulecut_controller.observe.observer import JobObservation, Observer
@@ -29,14 +28,13 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
 from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
-from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.job_controller import JobController
-from joulecut_controller.reconcile.job_step import JobSteps
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
 from joulecut_controller.reconcile.loop import HURRY_S, Loop
@@ -99,7 +97,6 @@ class Reconciler:
         self.metrics = LoopMetrics()
         self.board: Board | None = None
         self._jobs: dict[str, JobController] = {}
-        self._inbox = Inbox()
         self._context = ReconcileContext(
             store=store,
             audit=AuditLog(store, unix_s),
@@ -120,27 +117,43 @@ class Reconciler:
             durations=self.metrics.passes,
             now_s=now_s,
         )
-        learning = partial(Learning, learner, store, self._context.audit, restored=learnt)
-        self._services = _job_services(self._context, learning, solver, background, pacing.lag_s)
-        self._planning = PlanningStep(
-            solver,
-            self._services.stragglers,
-            learner,
-            workers=planners,
-            arrived=self._loop.answered,
-            metrics=self.metrics,
-            now_s=now_s,
+        tasks = BackgroundTasks(background, failed=self._not_computed)
+        stragglers, holds = Stragglers(solver.keep, tasks), Holds(store, unix_s)
+        audit, leases = self._context.audit, self._context.leases
+        self._services = JobServices(
+            fleet=fleet,
+            inbox=Inbox(),
+            learner=learner,
+            planning=PlanningStep(
+                solver,
+                stragglers,
+                learner,
+                workers=planners,
+                arrived=self._loop.answered,
+                metrics=self.metrics,
+                now_s=now_s,
+            ),
+            background=tasks,
+            learning=Learning(learner, store, audit, tasks, restored=learnt),
+            frontiers=Frontiers(solver.frontier, tasks),
+            stragglers=stragglers,
+            budgets=Budgets(),
+            power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),
+            holds=holds,
+            breakers=Breakers(holds, audit, pacing.lag_s),
+            default_windows=DefaultWindows(StoredBook(store, audit), lag_s=pacing.lag_s),
+            first_savings=FirstSavings(store, audit, tasks),
+            energy=EnergyBook(store, audit),
+            unready=unready,
         )
         self._cluster = Cluster(
             fleet=fleet,
             context=self._context,
             services=self._services,
             source=source,
-            policy=policy,
-            learner=learner,
+            seen=ClusterSeen(policy, pacing),
             jobs=self._jobs,
             rates=rates,
-            pacing=pacing,
             changed=self._changed,
         )
         self.commands = Commands(
@@ -155,20 +168,7 @@ class Reconciler:
             now_s=now_s,
             unix_s=unix_s,
         )
-        self._job_steps = JobSteps(
-            fleet=fleet,
-            context=self._context,
-            services=self._services,
-            planning=self._planning,
-            learner=learner,
-            inbox=self._inbox,
-            cluster=self._cluster,
-            jobs=self._jobs,
-            unready=unready,
-            acting=self.commands.acting,
-            news=self._news,
-        )
-        self._boards = BoardMaker(self._context, self._services, self._cluster, self._job_steps)
+        self._boards = BoardMaker(self._context, self._services, self._cluster, self._jobs)
         self._loop.add(CLUSTER)
 
     @property
@@ -182,7 +182,7 @@ class Reconciler:
     @property
     def policy(self) -> Policy:
         """The one in force, with the jobs that opted in and those that were found."""
-        return self._cluster.policy
+        return self._cluster.seen.policy
 
     @property
     def policy_read(self) -> Policy:
@@ -196,7 +196,7 @@ class Reconciler:
 
     def ttl_s(self) -> float:
         """How long leases last, within what every agent allows."""
-        return self._cluster.ttl_s()
+        return self._cluster.seen.ttl_s()
 
     async def run(self) -> None:
         """Reconciles jobs and cluster by due time and news, until it is cancelled."""
@@ -274,18 +274,29 @@ class Reconciler:
             await self._cluster.keep_memory()
             return math.inf
         else:
-            await self._job_steps.step(key)
-            job = self._jobs.get(key)
-            if job is None:
-                return math.inf
-            if job.rollout.action:
-                self._to_show.set()
+            async with self.commands.acting(key):
+                if not await self._step_job(key):
+                    return math.inf
         return self._pacing.interval_s
+
+    async def _step_job(self, name: str) -> bool:
+        """Whether the job stays. One that left the policy is released and forgotten."""
+        job = self._jobs.get(name)
+        if job is not None and name not in self._cluster.seen.policies:
+            await job.release_all("the job left the policy")
+            del self._jobs[name]
+            self._cluster.seen.jobs.pop(name, None)
+            job = None
+        if job is None:
+            return False
+        if await job.step():
+            self._news(name)  # the pipeline of a phase is known from the next look on
+        if job.rollout.action:
+            self._to_show.set()
+        return True
 
     async def _step_cluster(self) -> None:
         await self._cluster.step(self._observations())
-        self._planning.keep_only(self._jobs)
-        self._inbox.keep_only(self._jobs)
         self._loop.add(POWER)
         self._loop.add(MEMORY)
         self.metrics.last_success_unix_s = self._context.unix_s()
@@ -293,9 +304,14 @@ class Reconciler:
 
     def _observations(self) -> dict[str, JobObservation]:
         """The newest of each job, in the order of the policy."""
-        pictures = self._job_steps.pictures
-        names = self._cluster.policies
-        return {name: pictures[name].observation for name in names if name in pictures}
+        return {
+            name: job.picture.observation
+            for name in self._cluster.seen.policies
+            if (job := self._jobs.get(name)) and job.picture
+        }
+
+    def _not_computed(self, key: tuple[str, str], error: str) -> None:
+        self._context.audit.post("plan", key[1], f"{key[0]} was not computed: {error}")
 
     def _failed(self, key: str, error: str) -> None:
         job = key if key in self._jobs else ""
@@ -307,34 +323,35 @@ class Reconciler:
     def _take_in(self) -> None:
         """Gives reports to their jobs. Those that came before the cluster was seen wait."""
         self._reports += self._fleet.take_reports()
-        if not self._cluster.begun:
+        if not self._cluster.seen.begun:
             return
         reports, self._reports = self._reports, ()
         routed = self._context.observer.route(reports, self._rates.take() if self._rates else ())
         self._cluster.unclaimed(routed.unclaimed)
-        for name in self._inbox.add(routed.by_job):
+        for name in self._services.inbox.add(routed.by_job):
             self._news(name)
 
     def notice(self, address: str, owners: bool) -> None:
         """An agent shows something else than before: of its GPUs, or (`owners`) whose they are and
         how it is itself.
         """
-        for name, picture in self._job_steps.pictures.items():
-            if address in picture.view.node_at:
+        for name, job in self._jobs.items():
+            if job.picture is not None and address in job.picture.view.node_at:
                 self._news(name)
         if owners:
             self._loop.add(CLUSTER, HURRY_S)
 
     def _news(self, name: str) -> None:
         """The job is looked at again, and not more often than news may ask for."""
-        picture = self._job_steps.pictures.get(name)
+        picture = self._jobs[name].picture if name in self._jobs else None
         age_s = self._context.now_s() - picture.view.now_s if picture else math.inf
         spacing_s = max(NEWS_S, NEWS_S_PER_JOB * len(self._jobs))
         self._changed(name, max(0.0, spacing_s - age_s))
 
     def _changed(self, name: str, wait_s: float = 0.0) -> None:
         """The job has something new to go by, and is looked at again."""
-        self._job_steps.outdated.add(name)
+        if name in self._jobs:
+            self._jobs[name].outdated = True
         self._loop.add(name, wait_s)
 
     def _ordered(self, job: str) -> None:
@@ -342,33 +359,3 @@ class Reconciler:
         for name in (job,) if job in self._jobs else tuple(self._jobs):
             self._changed(name)
         self._to_show.set()
-
-
-def _job_services(
-    context: ReconcileContext,
-    learning: Callable[[BackgroundTasks], Learning],
-    solver: SolverFunctions,
-    workers: Executor,
-    lag_s: float,
-) -> JobServices:
-    """Raises Unavailable where the store cannot be read."""
-    store, unix_s, audit = context.store, context.unix_s, context.audit
-
-    def failed(key: tuple[str, str], error: str) -> None:
-        audit.post("plan", key[1], f"{key[0]} was not computed: {error}")
-
-    background = BackgroundTasks(workers, failed=failed)
-    holds = Holds(store, unix_s)
-    return JobServices(
-        background=background,
-        learning=learning(background),
-        frontiers=Frontiers(solver.frontier, background),
-        stragglers=Stragglers(solver.keep, background),
-        budgets=Budgets(),
-        power_budget=PowerBudget(store, context.leases, audit, now_s=context.now_s, unix_s=unix_s),
-        holds=holds,
-        breakers=Breakers(holds, audit, lag_s),
-        default_windows=DefaultWindows(StoredBook(store, audit), lag_s=lag_s),
-        first_savings=FirstSavings(store, audit, background),
-        energy=EnergyBook(store, audit),
-    )

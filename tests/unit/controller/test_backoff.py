@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.reconcile.job_controller import RETRY_S_MAX, Backoff
+from joulecut_controller.reconcile.plan_rollout import RETRY_S_MAX, Backoff
 
 
 @given(st.floats(0.1, 600.0), st.integers(1, 2000), st.floats(0.0, 1e9))
