@@ -311,7 +311,6 @@ class Measured:
     baseline: Window | None = None
     current: Window | None = None
     current_iterations: int = 0
-    straggling: bool = False
     peer_iteration_time_s: float | None = None
     loads: tuple[StageLoad, ...] = ()
     locks: Mapping[str, int] = field(default_factory=dict)
@@ -329,6 +328,11 @@ class Measured:
     drift: BaselineDrift = field(default_factory=BaselineDrift)
     phase: Phase = field(default_factory=Phase)
     phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
+
+    @property
+    def straggling(self) -> bool:
+        """Whether a sibling pipeline is waited for."""
+        return self.peer_iteration_time_s is not None
 
 
 @dataclass(frozen=True, slots=True)

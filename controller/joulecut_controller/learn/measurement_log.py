@@ -5,11 +5,12 @@ numbers. The log is bounded, refuses impossible windows, and follows a job whose
 longer or shorter by a common factor. It is emptied where the job has changed otherwise.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from joulecut_engine.graph.pipeline import Pipeline
 
@@ -196,27 +197,30 @@ class MeasurementLog:
 
     def state(self) -> str:
         """The log as text for a store."""
-        state = {
-            "version": VERSION,
-            "shape": self.shape,
-            "readings": [asdict(measurement) for measurement in self.measurements],
-            "refused": self.refused,
-            "restarts": self.restarts,
-        }
-        return json.dumps(state, separators=(",", ":"))
+        kept = _Kept(VERSION, self.shape, self.measurements, self.refused, self.restarts)
+        return msgspec.json.encode(kept).decode()
 
     @classmethod
     def restored(cls, text: str, shape: str) -> "MeasurementLog":
         """Read `state()` back; an empty log if the text is damaged or of another shape."""
         try:
-            held = json.loads(text)
-            if held["version"] != VERSION or held["shape"] != shape:
-                return cls(shape)
-            measurements = tuple(_measurement(one) for one in held["readings"])[:MEASUREMENTS_MAX]
-            made = cls(shape, measurements, int(held["refused"]), int(held["restarts"]))
-        except (ValueError, KeyError, TypeError):
+            held = msgspec.json.decode(text, type=_Kept)
+        except (msgspec.MsgspecError, UnicodeError):
             return cls(shape)
-        return cls(shape) if any(_complaint(one) for one in made.measurements) else made
+        known = held.version == VERSION and held.shape == shape
+        if not known or any(_complaint(one) for one in held.readings):
+            return cls(shape)
+        return cls(shape, held.readings[:MEASUREMENTS_MAX], held.refused, held.restarts)
+
+
+class _Kept(msgspec.Struct):
+    """A log as the store has it."""
+
+    version: int
+    shape: str
+    readings: tuple[Measurement, ...]
+    refused: int
+    restarts: int
 
 
 def _complaint(measurement: Measurement) -> str:
@@ -274,28 +278,4 @@ def _merged(old: Measurement, new: Measurement) -> Measurement:
         tuple(tuple(map(mean, a, b)) for a, b in zip(old.busy_s, new.busy_s, strict=True)),
         spread(old.operation_sd_ratio, new.operation_sd_ratio),
         spread(old.gpu_sd_ratio, new.gpu_sd_ratio),
-    )
-
-
-def _measurement(held: dict[str, object]) -> Measurement:
-    clocks, energies, busy = held["clocks_mhz"], held["energy_j"], held["busy_s"]
-    if not (isinstance(clocks, list) and isinstance(energies, list) and isinstance(busy, list)):
-        raise TypeError("not a measurement")
-    iterations, time_s, sd_s = held["iterations"], held["time_s"], held["time_sd_s"]
-    if not (isinstance(iterations, int) and isinstance(time_s, float) and isinstance(sd_s, float)):
-        raise TypeError("not a measurement")
-    spreads = [
-        held.get(key) for key in ("operation_sd_ratio", "gpu_sd_ratio")
-    ]  # absent in older texts
-    known = [spread if isinstance(spread, float) else None for spread in spreads]
-    if known != spreads:
-        raise TypeError("not a measurement")
-    return Measurement(
-        tuple(int(mhz) for mhz in clocks),
-        iterations,
-        time_s,
-        sd_s,
-        tuple(float(joules) for joules in energies),
-        tuple(tuple(float(s) for s in each) for each in busy),
-        *known,
     )

@@ -53,15 +53,13 @@ SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What a look added. `iterations` and `durations_s` count towards the window in force. `loads`
-    are those of `loaded` iterations since they were computed last, `passes` ago.
+    """What a look added. `durations_s` count towards the window in force. `loads` are those of
+    `loaded` iterations since they were computed last.
     """
 
-    iterations: int = 0
     durations_s: tuple[float, ...] = ()
     loads: tuple[StageLoad, ...] = ()
     loaded: int = 0
-    passes: int = 1
     ended: tuple[EndedIteration, ...] = ()  # usual ones, and those that settle or stand out
     reported: tuple[Iteration, ...] = ()  # whatever clocks they ran under
     gpu_shift: GpuShift | None = None
@@ -81,7 +79,6 @@ class _Track:
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
     unloaded: list[Iteration] = field(default_factory=list)  # of `window`, not in `fresh` yet
     unloaded_of: MeasurementWindow | None = None
-    unloaded_passes: int = 0
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     runs: int = 0
     marked_s: float = -math.inf
@@ -119,9 +116,8 @@ class IterationStats:
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy."""
         wanted = set(jobs)
-        for job in [job for job in self._phases if job not in wanted]:
-            self._tracks.pop(job, None)
-            del self._phases[job]
+        self._tracks = {job: one for job, one in self._tracks.items() if job in wanted}
+        self._phases = {job: one for job, one in self._phases.items() if job in wanted}
 
     def phase(self, job: str) -> Phase:
         """The phase of a job as of the last pass."""
@@ -203,13 +199,11 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
-        unloaded, passes = self._unloaded(track, fresh, loads=loads)
+        unloaded = _unloaded(track, fresh, loads=loads)
         fresh_now = Fresh(
-            iterations=len(fresh),
             durations_s=tuple(one.duration_s for one in fresh),
             loads=track.window.loads_of(unloaded),
             loaded=len(unloaded),
-            passes=passes,
             ended=tuple(
                 EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
                 for one in confirmed
@@ -221,7 +215,6 @@ class IterationStats:
             baseline=track.baseline.window,
             current=track.window.summary(RECENT),
             current_iterations=track.window.iterations,
-            straggling=track.straggling,
             peer_iteration_time_s=statistics.fmean(track.peers_s) if track.peers_s else None,
             loads=track.window.loads(newest=loads),
             locks=dict(track.locks),
@@ -258,21 +251,6 @@ class IterationStats:
                 del track.baselines[next(iter(track.baselines))]
             recalled = recall(shape_in(track.shape, phase))
             track.baselines[phase.key] = Baseline(recalled, now_s, first)
-
-    def _unloaded(
-        self, track: _Track, fresh: list[Iteration], *, loads: bool
-    ) -> tuple[list[Iteration], int]:
-        """The iterations to take the loads of now, and the passes since that was done last."""
-        if track.unloaded_of is not track.window:
-            track.unloaded, track.unloaded_of, track.unloaded_passes = [], track.window, 0
-        track.unloaded_passes += 1
-        track.unloaded += fresh
-        if not loads:
-            del track.unloaded[:-UNLOADED_MAX]
-            return [], 0
-        due, passes = track.unloaded, track.unloaded_passes
-        track.unloaded, track.unloaded_passes = [], 0
-        return due, passes
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
         """The pipelines of the newest iteration, as far as its operations were reported."""
@@ -408,6 +386,18 @@ class IterationStats:
             if began_s >= track.window.since_s and same:
                 confirmed.append(one)
         return confirmed
+
+
+def _unloaded(track: _Track, fresh: list[Iteration], *, loads: bool) -> list[Iteration]:
+    """The iterations to take the loads of now: those since that was done last."""
+    if track.unloaded_of is not track.window:
+        track.unloaded, track.unloaded_of = [], track.window
+    track.unloaded += fresh
+    if not loads:
+        del track.unloaded[:-UNLOADED_MAX]
+        return []
+    due, track.unloaded = track.unloaded, []
+    return due
 
 
 def shape_in(shape: str, phase: Phase) -> str:

@@ -26,23 +26,17 @@ class AppliedPlan:
         self._context = context
         self._job = job
         self._acted_s = float("-inf")
-        self._plan: Plan | None = None
-        self._generation_last = 0
+        self.generation_last = 0  # the newest used for this job in this term
 
     @property
     def plan(self) -> Plan | None:
         """None at default clocks."""
-        return self._plan
+        return self.holding.plan if self.holding else None
 
     @property
     def generation(self) -> int:
         """Of the plan; 0 at default clocks."""
-        return self._plan.generation if self._plan else 0
-
-    @property
-    def generation_last(self) -> int:
-        """The newest generation used for this job in this term."""
-        return self._generation_last
+        return self.plan.generation if self.plan else 0
 
     @property
     def holding(self) -> Holding | None:
@@ -52,27 +46,12 @@ class AppliedPlan:
         """Seconds since the last command for the job; infinite before any."""
         return self._context.now_s() - self._acted_s
 
-    def forget(self) -> None:
-        """Another controller leads: the leases run out."""
-        self._plan = None
-
-    def complete(self, plan: Plan) -> None:
-        """The same plan with the figures that took longer."""
-        if self._plan is not None and self._plan.generation == plan.generation:
-            self._plan = plan
-
-    def passed(self, generation: int) -> None:
-        """Marks a generation as used by a plan without clocks."""
-        self._generation_last = generation
-
     async def apply(self, plan: Plan, view: View, ttl_s: float) -> tuple[Outcome, str]:
         """Applies a plan's clocks, or puts all of them back; returns the counts in words."""
         context = self._context
-        self._generation_last = plan.generation
+        self.generation_last = plan.generation
         outcome = await context.leases.apply(plan, view.gpus, ttl_s)
-        holding = self.holding
-        self._plan = plan if holding else None
-        self._acted(holding.locks if holding else {})
+        self._acted()
         counts = "; ".join(outcome.refused) if outcome.refused else counted(plan.actions)
         await in_thread(
             context.audit.note,
@@ -100,8 +79,7 @@ class AppliedPlan:
         if holding is None:
             return Outcome(), ""
         outcome = await self._context.leases.release(self._job, reason)
-        self._plan = None
-        self._acted({})
+        self._acted()
         done = f"{outcome.settings} GPUs back to default clocks: {reason}"
         if outcome.refused:
             done += f" (not answered, their leases run out: {'; '.join(outcome.refused)})"
@@ -146,12 +124,12 @@ class AppliedPlan:
                 f"{len(places)} GPUs: {reason}",
                 refused=outcome.refused,
             )
-        self._acted({})
+        self._acted()
 
-    def _acted(self, locks: Mapping[str, int]) -> None:
-        now_s = self._context.now_s()
+    def _acted(self) -> None:
+        now_s, holding = self._context.now_s(), self.holding
         self._acted_s = now_s
-        steps = self._plan.actions if self._plan else ()
+        steps, locks = (holding.plan.actions, holding.locks) if holding else ((), {})
         changes = ((one.uuid, one.steps or one.marks) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
         shown_s = now_s + LEASE_SHOWN_S

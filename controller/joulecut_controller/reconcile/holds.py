@@ -5,12 +5,13 @@ record that cannot be read counts as a hold. The breaker looks at measurements b
 does and shares no state with it.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
-from typing import Any, get_args
+from typing import Any
+
+import msgspec
 
 from joulecut_controller.observe.baseline import BASELINE_ITERATIONS_MIN
 from joulecut_controller.observe.observer import JobObservation
@@ -157,40 +158,27 @@ class Holds:
         self._store.keep_record(Record(self._unix_s(), TOPIC, job, _written(state)))
 
 
+class _Kept(msgspec.Struct):
+    """A state as its record has it: holds without their job."""
+
+    holds: list[dict[str, Any]]
+    trips_unix_s: tuple[float, ...]
+
+
 def _written(state: _State) -> str:
     holds = [{k: v for k, v in asdict(hold).items() if k != "job"} for hold in state.holds]
-    return json.dumps({"holds": holds, "trips_unix_s": list(state.trips_unix_s)})
+    return msgspec.json.encode(_Kept(holds, state.trips_unix_s)).decode()
 
 
 def _read(record: Record) -> _State:
+    job = record.job
     try:
-        data = json.loads(record.content)
-        holds = tuple(_hold(record.job, one) for one in data["holds"])
-        trips = tuple(_finite(at) for at in data["trips_unix_s"])
-    except (ValueError, KeyError, TypeError, AttributeError):
+        kept = msgspec.json.decode(record.content, type=_Kept)
+        holds = tuple(msgspec.convert({**one, "job": job}, Hold) for one in kept.holds)
+    except (msgspec.MsgspecError, UnicodeError):
         reason = "the record of what held it cannot be read"
-        return _State((Hold(record.job, "pause", reason, "this controller", record.at_unix_s),))
-    return _State(holds, trips[-TRIPS_MAX:])
-
-
-def _hold(job: str, data: dict[str, Any]) -> Hold:
-    kind, until = data["kind"], data.get("until_unix_s")
-    if kind not in get_args(HoldKind):
-        raise ValueError(kind)
-    return Hold(
-        job=job,
-        kind=kind,
-        reason=str(data["reason"]),
-        by=str(data["by"]),
-        since_unix_s=_finite(data["since_unix_s"]),
-        until_unix_s=None if until is None else _finite(until),
-    )
-
-
-def _finite(value: Any) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(value)
-    return float(value)
+        return _State((Hold(job, "pause", reason, "this controller", record.at_unix_s),))
+    return _State(holds, kept.trips_unix_s[-TRIPS_MAX:])
 
 
 @dataclass(slots=True)

@@ -180,7 +180,6 @@ class JobController:
         self._orphaned, self._earlier = {}, None
         self.policy = observation.job.policy  # its mode as far as it is possible now
         if leases.lost:
-            self._applied_plan.forget()
             return (Veto("term", leases.lost),)
         holds = services.holds.vetoes(self.name)
         found = await self._unheld(observation, view, holds)

@@ -129,6 +129,12 @@ class Leases:
             *self._limit_generations.get(job, ()),
         )
 
+    def complete(self, plan: Plan) -> None:
+        """The plan that a job's clocks are of, with the figures that took longer."""
+        holding = self._holdings.get(plan.job)
+        if holding is not None and holding.plan.generation == plan.generation:
+            self._holdings[plan.job] = replace(holding, plan=plan)
+
     def end(self, why: str) -> None:
         """The term is over: leases are no longer renewed and run out."""
         self._lost = why

@@ -176,7 +176,7 @@ class PlanRollout:
         if self.decision is None or self.decision.generation != generation:
             return
         self.decision = replace(self.decision, forecast=forecast)
-        self._applied_plan.complete(self.decision)
+        self._context.leases.complete(self.decision)
         await in_thread(self._context.store.keep_plan, self.decision)
 
     async def _apply_none(self, decision: Decision, job: JobState) -> None:
@@ -277,7 +277,7 @@ class PlanRollout:
             parent=holding.plan.generation if holding else 0,
             actions=release_actions(job, locks, reason),
         )
-        self._applied_plan.passed(generation)
+        self._applied_plan.generation_last = generation
         self.decision = plan
         await in_thread(self._context.audit.plan, plan)
 

@@ -174,8 +174,9 @@ def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
 
 def test_a_completed_plan_replaces_its_own_generation_only(bench: JobBench) -> None:
     bench.apply(5)
-    bench.applied_plan.complete(bench.plan(4))
+    leases = bench.context.leases
+    leases.complete(bench.plan(4))
     assert bench.applied_plan.generation == 5
-    bench.applied_plan.forget()
-    bench.applied_plan.complete(bench.plan(5))
+    leases.end("another controller leads")
+    leases.complete(bench.plan(5))
     assert bench.applied_plan.plan is None

@@ -75,7 +75,7 @@ def test_work_that_varies_is_not_learnt_as_the_effect_of_a_clock(
             )
             placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
             job = JobState(policy, placement, measured)
-            teach(job, Fresh(1, (1.0,), loads, 1), estimator, gpus={}, before=Errors())
+            teach(job, Fresh((1.0,), loads, 1), estimator, gpus={}, before=Errors())
         taken = estimator.snapshot()
         estimator.adopt(taken, refit(taken))
     effects = [

@@ -156,7 +156,7 @@ class Bench:
             stages=tuple((uuid,) for uuid in WORLD.uuids),
             baseline=Window(64, ITERATION_S, 0.01, 640.0, 640.0),
             current_iterations=64,
-            straggling=self.straggling,
+            peer_iteration_time_s=ITERATION_S if self.straggling else None,
             locks=locks,
             at_default=not any(locks.values()),
             settled=self.now_s - self.since_s > 3 * PASS_S,
