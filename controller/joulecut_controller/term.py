@@ -28,11 +28,8 @@ from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.problem import Problem
-from joulecut_engine.optimize.solver import Solver, frontier, prepared
-from joulecut_engine.optimize.straggler import Kept
+from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.log_line import Level
 
@@ -183,7 +180,7 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
         policy=context.policy,
         learner=ready.learner or OnlineEstimator({}),
         learnt=ready.learnt,
-        solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier, keep=_keep),
+        solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier),
         planners=context.planners,
         background=context.background,
         epoch=epoch,
@@ -198,10 +195,6 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
     if broken:
         reconciler.ask_reload()  # the first pass says what is wrong with it
     return reconciler
-
-
-def _keep(problem: Problem, granularity: Granularity) -> Kept:
-    return Kept(prepared(problem, granularity))
 
 
 async def _lead(context: ServiceContext, reconciler: Reconciler, rates: PrometheusRates) -> None:

@@ -12,9 +12,8 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile, Schedule
 from joulecut_engine.graph.shape import chunks_of, part_of
 from joulecut_engine.optimize.jitter_margin import Statistic
-from joulecut_engine.optimize.problem import ChangeLimits, Problem, Solution
-from joulecut_engine.optimize.solver import Solver, frontier, prepared
-from joulecut_engine.optimize.straggler import Kept
+from joulecut_engine.optimize.problem import Problem, Solution
+from joulecut_engine.optimize.solver import frontier
 from joulecut_sim.plant import Noise
 
 
@@ -138,43 +137,6 @@ def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseSt
     assert budget.complaint
 
 
-def test_a_straggler_is_answered_from_the_kept_frontier(store: DatabaseStore) -> None:
-    world = World(stages=2, microbatches=8)
-    asked: list[Problem] = []
-    built: list[Problem] = []
-
-    def solver(problem: Problem, granularity: Granularity, limits: ChangeLimits) -> Solver:
-        asked.append(problem)
-        return Solver(problem, granularity, limits)
-
-    def keep(problem: Problem, granularity: Granularity) -> Kept:
-        kept = Kept(prepared(problem, granularity), points=12)
-        built.append(problem)
-        return kept
-
-    controller = Controller(world, store, world.policy(), keep=keep, prepare=solver)
-    controller.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
-    world.peer_s = 1.15 * world.recent_s()
-
-    def at_hand() -> bool:
-        """Of the newest costs."""
-        return bool(built) and built[-1] is asked[-1]
-
-    controller.run(100, until=at_hand)
-    assert at_hand()
-
-    def answered() -> bool:
-        plan = controller.job.applied
-        return plan is not None and "waited for" in plan.reason
-
-    world.peer_s *= 1.1
-    controller.run(60)
-    controller.run(200, until=answered)
-    assert answered()
-    assert world.recent_s(5) <= world.peer_s * 1.01
-
-
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "interleaved-1f1b", "dualpipe-v"])
 def test_other_schedules_are_planned_from_a_profile_of_their_kinds(
     store: DatabaseStore, schedule: Schedule
 ) -> None:

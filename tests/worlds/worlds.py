@@ -19,7 +19,7 @@ from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
 from joulecut_controller.ports import ArrivedReport, FleetState, Rates, Store
-from joulecut_controller.reconcile.frontiers import Frontier, Keep
+from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import Complete, SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -508,7 +508,6 @@ class Controller:
         *,
         interval_s: float = 1.0,
         frontier: Frontier = lambda problem, points, granularity: (),
-        keep: Keep | None = None,
         complete: Complete = as_made,
         unready: Callable[[], str] = lambda: "",
         learner: OnlineEstimator | None = None,
@@ -529,7 +528,7 @@ class Controller:
             policy=policy,
             learner=learner or OnlineEstimator({}),
             learnt=learnt,
-            solver=SolverFunctions(prepare, judge, frontier, keep, complete),
+            solver=SolverFunctions(prepare, judge, frontier, complete),
             planners=planners or AtOnce(),
             background=AtOnce(),
             epoch=epoch,

@@ -5,7 +5,6 @@ A pass asks the same question every few seconds. Bounded: the least recently use
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from joulecut_controller.plan.costs import Costs
@@ -23,7 +22,6 @@ from joulecut_engine.optimize.problem import (
     Problem,
     Solution,
 )
-from joulecut_engine.optimize.straggler import Kept
 
 # Of the allowed slowing, left free under jitter: a baseline has a standard error of about 0.2 %,
 # and a plan exactly at its target is measured late in every other window and then backed off.
@@ -76,10 +74,6 @@ SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
 
 
-# The frontier of a job that waits for a straggler, where it is there already.
-StragglerFrontier = Callable[[Costs, Granularity], Kept | None]
-
-
 class _NoiseSample(NamedTuple):
     search: Trials
     judge: Trials
@@ -90,11 +84,8 @@ class SolverCache:
     thread-safe.
     """
 
-    def __init__(
-        self, prepare: Prepare, kept: int = ANSWERS_KEPT, frontier: StragglerFrontier | None = None
-    ) -> None:
+    def __init__(self, prepare: Prepare, kept: int = ANSWERS_KEPT) -> None:
         self._prepare = prepare
-        self._frontier = frontier
         self._kept = kept
         self._prepared: OrderedDict[tuple[str, Granularity, ChangeLimits], Prepared] = OrderedDict()
         self._answers: OrderedDict[_Question, Solution | Infeasible] = OrderedDict()
@@ -153,10 +144,6 @@ class SolverCache:
         jitter: Jitter,
         limits: ChangeLimits,
     ) -> Solution | Infeasible:
-        if goal.waits and self._frontier is not None and not limits.min_dwell_s:
-            waiting = self._frontier(costs, granularity)
-            if waiting is not None:
-                return kept_answer(waiting, goal)
         key = (costs.digest, granularity, limits)
         if key not in self._prepared:
             self._prepared[key] = self._prepare(costs.problem, granularity, limits)
@@ -182,12 +169,3 @@ class SolverCache:
         if found.met:
             return found.plan
         return Infeasible(goal.deadline_s, of(found.spread, jitter.statistic))
-
-
-def kept_answer(frontier: Kept, goal: Goal) -> Solution | Infeasible:
-    """The kept plan for one that waits until the deadline, priced and bounded for it."""
-    try:
-        answer = frontier.answer(goal.deadline_s, goal.deadline_s)
-    except Infeasible as none:
-        return none.with_traceback(None)
-    return replace(answer.plan, energy_j=answer.energy_j, lower_bound_j=answer.lower_bound_j)

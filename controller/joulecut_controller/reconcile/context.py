@@ -15,7 +15,7 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
-from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
+from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.learning import Learning
@@ -96,7 +96,6 @@ class JobServices:
     background: BackgroundTasks
     learning: Learning
     frontiers: Frontiers
-    stragglers: Stragglers
     budgets: Budgets
     power_budget: PowerBudget
     holds: Holds
@@ -112,7 +111,6 @@ class JobServices:
             self.breakers,
             self.default_windows,
             self.frontiers,
-            self.stragglers,
             self.background,
             self.first_savings,
             self.inbox,

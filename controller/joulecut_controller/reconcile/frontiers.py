@@ -1,7 +1,5 @@
-"""Predicted frontiers of each job, computed in the background.
-
-`Frontiers` are shown on the page and used by the power budget; `Stragglers` answer a straggler at
-once, where a solve would be late. Both are renewed only when the predicted costs changed.
+"""Predicted frontiers of each job, for the page and the power budget: computed in the background,
+and only where the predicted costs changed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,16 +13,13 @@ from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.problem import Problem, Solution
-from joulecut_engine.optimize.straggler import Kept
 
 Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
-Keep = Callable[[Problem, Granularity], Kept]
 
 POINTS = 25  # a smooth line on a page
 RENEW_S = 30.0  # a frontier is 25 solves or more
 RENEW_JOBS = 4  # more jobs have theirs renewed less often
 TOPIC = "frontier"
-STRAGGLERS_TOPIC = "stragglers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,54 +90,3 @@ class Frontiers:
     def _keep(self, job: str, digest: str, asked_s: float, found: Sequence[Solution]) -> None:
         points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
         self._kept[job] = _JobFrontier(digest, asked_s, tuple(points))
-
-
-@dataclass(frozen=True, slots=True)
-class _StragglerFrontier:
-    """`digest` names the costs that `kept` is of."""
-
-    digest: str
-    granularity: Granularity
-    asked_s: float
-    kept: Kept
-
-
-class Stragglers:
-    """The newest frontier of each job that waits for a straggler, so that changes of its time are
-    answered at once; the solver is asked until it is there, and where `keep` is None.
-    """
-
-    def __init__(self, keep: Keep | None, background: BackgroundTasks) -> None:
-        self._keep, self._background = keep, background
-        self._made: dict[str, _StragglerFrontier] = {}
-
-    def keep_only(self, jobs: Iterable[str]) -> None:
-        wanted = set(jobs)
-        for job in [job for job in self._made if job not in wanted]:
-            del self._made[job]
-
-    def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
-        """Begins to build a job's frontier where it is missing or out of date."""
-        made, key = self._made.get(job), (STRAGGLERS_TOPIC, job)
-        if self._keep is None or self._background.pending(key):
-            return
-        if made and (self._is_of(made, costs, granularity) or now_s - made.asked_s < RENEW_S):
-            return
-        work = partial(self._keep, costs.problem, granularity)
-        self._background.want(key, work, partial(self._take, job, costs.digest, granularity, now_s))
-
-    def of(self, costs: Costs, granularity: Granularity) -> Kept | None:
-        """The frontier of exactly these costs, where it is there already."""
-        # A copy: passes ask from their thread while a task may end in the event loop.
-        for made in tuple(self._made.values()):
-            if self._is_of(made, costs, granularity):
-                return made.kept
-        return None
-
-    def _is_of(self, made: _StragglerFrontier, costs: Costs, granularity: Granularity) -> bool:
-        return (made.digest, made.granularity) == (costs.digest, granularity)
-
-    def _take(
-        self, job: str, digest: str, granularity: Granularity, asked_s: float, kept: Kept
-    ) -> None:
-        self._made[job] = _StragglerFrontier(digest, granularity, asked_s, kept)

@@ -396,13 +396,9 @@ class JobController:
         observation, services, costs = picture.observation, self._services, self.state.costs
         await self._baseline.keep(observation)
         services.first_savings.see(observation, self._profiler, picture.view)
-        measured, now_s, rung = observation.job.measured, self._context.now_s(), self.state.rung
-        if costs is None or measured.baseline is None:
-            return
-        services.frontiers.ask(self.name, costs, rung.granularity, now_s)
-        # Where clocks change within an iteration, how long they must stay is part of the question.
-        if measured.peer_iteration_time_s is not None and not rung.timed:
-            services.stragglers.ask(self.name, costs, rung.granularity, now_s)
+        if costs is not None and observation.job.measured.baseline is not None:
+            granularity, now_s = self.state.rung.granularity, self._context.now_s()
+            services.frontiers.ask(self.name, costs, granularity, now_s)
 
     # -- what others see -------------------------------------------------------------------
 

@@ -27,13 +27,11 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
-    StragglerFrontier,
     Unanswered,
-    kept_answer,
 )
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
-from joulecut_controller.reconcile.frontiers import Frontier, Keep, Stragglers
+from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import View
@@ -64,14 +62,12 @@ class SolverFunctions:
     """The solver as one leadership term uses it, so that the loop imports no solver. Workers run
     all but `check`, so they are functions of modules.
 
-    `keep` builds the frontier that stragglers are answered from; None asks `prepare` instead.
     `complete` adds to a new plan's forecast what other granularities would save.
     """
 
     prepare: Prepare
     check: Check
     frontier: Frontier
-    keep: Keep | None = None
     complete: Complete = worker_calls.completion
 
 
@@ -117,11 +113,10 @@ class WorkerAnswers:
         self,
         workers: Executor,
         prepare: Prepare,
-        frontier: StragglerFrontier,
         may_ask: Callable[[], bool],
         arrived: Callable[[], None],
     ) -> None:
-        self._workers, self._prepare, self._frontier = workers, prepare, frontier
+        self._workers, self._prepare = workers, prepare
         self._may_ask, self._arrived = may_ask, arrived
         self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
@@ -134,10 +129,6 @@ class WorkerAnswers:
         limits: ChangeLimits = TWO_CHANGES,
     ) -> Solution | Infeasible:
         """See `Answers`."""
-        kept = goal.waits and not limits.min_dwell_s
-        waiting = self._frontier(costs, granularity) if kept else None
-        if waiting is not None:
-            return kept_answer(waiting, goal)
         key = (costs.digest, goal, granularity, jitter, limits)
         asked = worker_calls.Question(costs, goal, granularity, jitter, limits)
         found: Solution | Infeasible = self._answer(key, worker_calls.answer, self._prepare, asked)
@@ -206,7 +197,6 @@ class PlanningStep:
     def __init__(
         self,
         solver: SolverFunctions,
-        stragglers: Stragglers,
         estimator: Estimator,
         *,
         workers: Executor,
@@ -214,7 +204,7 @@ class PlanningStep:
         metrics: LoopMetrics,
         now_s: Callable[[], float],
     ) -> None:
-        self._prepare, self._stragglers, self._estimator = solver.prepare, stragglers, estimator
+        self._prepare, self._estimator = solver.prepare, estimator
         self._complete = solver.complete
         self._workers, self._arrived = workers, arrived
         self._metrics, self._now_s = metrics, now_s
@@ -273,7 +263,6 @@ class PlanningStep:
                 WorkerAnswers(
                     self._workers,
                     self._prepare,
-                    self._stragglers.of,
                     may_ask=lambda: self._turns.ask(name, first=self._jobs[name].holds),
                     arrived=partial(self._arrived, name),
                 )

@@ -31,7 +31,7 @@ from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.energy_book import EnergyBook
 from joulecut_controller.reconcile.first_savings import FirstSavings
-from joulecut_controller.reconcile.frontiers import Frontiers, Stragglers
+from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.job_controller import JobController
@@ -118,7 +118,7 @@ class Reconciler:
             now_s=now_s,
         )
         tasks = BackgroundTasks(background, failed=self._not_computed)
-        stragglers, holds = Stragglers(solver.keep, tasks), Holds(store, unix_s)
+        holds = Holds(store, unix_s)
         audit, leases = self._context.audit, self._context.leases
         self._services = JobServices(
             fleet=fleet,
@@ -126,7 +126,6 @@ class Reconciler:
             learner=learner,
             planning=PlanningStep(
                 solver,
-                stragglers,
                 learner,
                 workers=planners,
                 arrived=self._loop.answered,
@@ -136,7 +135,6 @@ class Reconciler:
             background=tasks,
             learning=Learning(learner, store, audit, tasks, restored=learnt),
             frontiers=Frontiers(solver.frontier, tasks),
-            stragglers=stragglers,
             budgets=Budgets(),
             power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),
             holds=holds,

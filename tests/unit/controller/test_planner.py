@@ -20,10 +20,8 @@ from joulecut_controller.plan.solver_cache import SolverCache
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
-from joulecut_engine.optimize.solver import Solver, prepared
-from joulecut_engine.optimize.straggler import Kept
+from joulecut_engine.optimize.solver import Solver
 
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
@@ -187,26 +185,6 @@ def test_a_question_is_asked_once_whatever_the_mode() -> None:
         looked = replace(looked, job=changed(looked.job, baseline=moved))
         state = decide(looked, state, ESTIMATOR, solver).state
     assert len(asked) == 1
-
-
-def test_stragglers_are_answered_from_a_kept_frontier_without_the_solver() -> None:
-    costs = planned(inputs()).state.costs
-    assert costs is not None
-    kept = Kept(prepared(costs.problem, "gpu"), points=24)
-
-    def refuse(problem: Problem, granularity: Granularity, limits: ChangeLimits) -> Solver:
-        raise AssertionError("the solver was asked")
-
-    solver = SolverCache(refuse, frontier=lambda asked, granularity: kept)
-    for ratio in (1.0, 1.04, 1.11, 1.3, 3.0):
-        goal = Goal(fastest_s(costs) * ratio, waits=True)
-        found, best = solver.ask(costs, goal, "gpu"), ANSWERS.ask(costs, goal, "gpu")
-        assert isinstance(found, Solution)
-        assert isinstance(best, Solution)
-        assert not check(costs.problem, goal, found)
-        assert best.energy_j * (1 - 1e-9) <= found.energy_j <= best.energy_j * 1.02
-    late = solver.ask(costs, Goal(0.5 * fastest_s(costs), waits=True), "gpu")
-    assert isinstance(late, Infeasible)
 
 
 def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
