@@ -13,7 +13,7 @@ from joulecut_controller.observe.baseline import Recalled
 from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
-from joulecut_controller.observe.placement import Placements, of_its_nodes
+from joulecut_controller.observe.placement import Placements
 from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import missing, pipeline_of
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
@@ -182,7 +182,6 @@ class Observer:
         loads: bool,
     ) -> JobObservation:
         gpus, now_s = seen.gpus, seen.now_s
-        reports = of_its_nodes(policy, reports, gpus)
         reports = self._power.settled(policy.name, reports, match.uuids, now_s)
         self._placements.note(policy.name, reports, gpus)
         unknown = ""

@@ -148,15 +148,6 @@ class Placements:
         )
 
 
-def of_its_nodes(
-    policy: JobPolicy, reports: list[ArrivedReport], gpus: Mapping[str, GpuView]
-) -> list[ArrivedReport]:
-    """Without the reports of nodes that `match.gpus` does not name: they say nothing of the job."""
-    nodes = {ref.node for ref in policy.gpus}
-    others = {uuid for uuid, gpu in gpus.items() if gpu.node not in nodes} if nodes else ()
-    return [arrived for arrived in reports if arrived.report.uuid not in others]
-
-
 def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
     longest_s = late_s = span_s = 0.0
     for reporter in reporters:

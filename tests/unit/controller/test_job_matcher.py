@@ -272,6 +272,14 @@ def test_the_same_name_on_anothers_gpus_is_nobodys_business_here() -> None:
     )
 
 
+def test_a_node_that_the_list_does_not_name_says_nothing_of_the_job() -> None:
+    listed = entry(gpus=(GpuRef("n", 0), GpuRef("n", 1)))
+    liar = replace(gpus()["G3"], node="liar", address="liar:1")
+    seen = Watching(listed).look({**gpus(2), "G3": liar}, ("G0", 0), ("G1", 1), ("G3", 1))
+    assert seen.job.placement.stages == (("G0",), ("G1",))
+    assert not seen.job.placement.complaint
+
+
 def test_a_gpu_that_is_not_free_to_be_set_is_a_reason_to_recommend_only() -> None:
     known = gpus(2)
     sick = {

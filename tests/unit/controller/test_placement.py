@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
-from joulecut_controller.observe.placement import SILENCE_S_MIN, Placements, of_its_nodes
+from joulecut_controller.observe.placement import SILENCE_S_MIN, Placements
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -98,15 +98,6 @@ def test_a_gpu_outside_the_match_is_a_complaint() -> None:
     assert "G3 reports this job but is not in its match.gpus" in (
         placements.placement(listed, gpus(), 10.5, matched(listed)).complaint
     )
-
-
-def test_a_node_that_the_match_does_not_name_says_nothing_of_the_job() -> None:
-    listed = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1)))
-    known = gpus() | {"G9": replace(gpus()["G0"], node="liar")}
-    told = reported(("G0", 0), ("G3", 1), ("G9", 1), ("G8", 0))
-    kept = of_its_nodes(listed, told, known)
-    assert [one.report.uuid for one in kept] == ["G0", "G3", "G8"]
-    assert of_its_nodes(POLICY, told, known) == told
 
 
 def test_a_list_is_in_rank_order_with_the_pipeline_outermost() -> None:
