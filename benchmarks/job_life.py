@@ -109,6 +109,13 @@ ROWS = (
         "<= 10 % default, no trip",
         lambda seen: seen.at_default <= 0.1 and not seen.trips,
     ),
+    Row(
+        "recovers",
+        "operations",
+        0.05,
+        "85 %, no trip",
+        lambda seen: seen.share >= 0.85 and not seen.trips,
+    ),
     Row("throttling", "profile", 0.05, "slow <= 5.3 %", lambda seen: seen.slowdown <= 0.053),
     *(
         Row(life, knows, 0.05, "80 % at 60", at_60(0.8), 7.0)

@@ -100,10 +100,12 @@ class Surroundings:
     cap_w: float = 0.0  # an external power limit, 0: none
     capped: tuple[int, ...] = ()  # stages
     replaced_ratio: float = 1.04  # time on a node that replaced another
+    slow_ratio: float = 1.0  # time on the GPUs of SLOW_STAGE, until SLOW_S
     recorded: Floats | None = None
 
 
 HOT_S = 1800.0
+SLOW_STAGE, SLOW_S = 3, 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +332,8 @@ class LifeWorld(UnprofiledWorld):
             throttle = made.throttle_ratio if stage in self._throttled else 1.0
             times, powers, reached_mhz = self._cell(stage, asked_mhz, throttle)
             pace = self._slow[stage] * (1.0 + made.hot_pace * heat)
+            if stage == SLOW_STAGE and self.now_s - self.start_s < SLOW_S:
+                pace *= made.slow_ratio
             power = (1.0 + made.hot_power * heat) * (EVALUATION_POWER if evaluates else 1.0)
             if evaluates:
                 pace *= work_of(EVALUATION_WORK, stage, self.stages)
@@ -674,6 +678,8 @@ def lives() -> dict[str, Make]:
                 Phase("after"),
             ),
         ),
+        # The others wait for one GPU, and then do not have to any more.
+        "recovers": functools.partial(LifeWorld, TRAIN, Surroundings(slow_ratio=1.15)),
         "throttling": functools.partial(LifeWorld, TRAIN, Surroundings(throttle_share=0.01)),
         "capped": functools.partial(LifeWorld, TRAIN, Surroundings(cap_w=360.0, capped=(0, 5))),
         # The card's own limit holds every stage below its highest clock, or the site's does.
