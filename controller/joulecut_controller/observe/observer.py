@@ -142,7 +142,7 @@ class Observer:
 
     def look(
         self,
-        job: JobPolicy,
+        policy: JobPolicy,
         state: FleetState,
         reports: list[ArrivedReport],
         now_s: float,
@@ -158,30 +158,9 @@ class Observer:
             nodes=state.nodes,
             gpus={gpu.uuid: self._fresh(gpu) for gpu in state.gpus},
         )
-        new = [arrived.report.uuid for arrived in reports if arrived.report.uuid in seen.gpus]
-        match = self._match(job.name, new)
-        return self._sight(job, reports, seen, match, recall, loads=loads), seen
-
-    def _match(self, job: str, reporting: Iterable[str] = ()) -> JobMatch:
-        return self._matches.of(job, self._placements.reporting(job).union(reporting))
-
-    def _fresh(self, gpu: GpuView) -> GpuView:
-        if gpu.age_s <= self._stale_s:
-            return gpu
-        kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
-        return replace(gpu, snapshot=None, allocation=kept)
-
-    def _sight(
-        self,
-        policy: JobPolicy,
-        reports: list[ArrivedReport],
-        seen: View,
-        match: JobMatch,
-        recall: Recall,
-        *,
-        loads: bool,
-    ) -> JobObservation:
-        gpus, now_s = seen.gpus, seen.now_s
+        gpus = seen.gpus
+        new = [arrived.report.uuid for arrived in reports if arrived.report.uuid in gpus]
+        match = self._match(policy.name, new)
         reports = self._power.settled(policy.name, reports, match.uuids, now_s)
         self._placements.note(policy.name, reports, gpus)
         unknown = ""
@@ -228,7 +207,16 @@ class Observer:
             reservation=reservation,
             hindrance=hindrance,
         )
-        return JobObservation(job, fresh, shape_in(shape, measured.phase))
+        return JobObservation(job, fresh, shape_in(shape, measured.phase)), seen
+
+    def _match(self, job: str, reporting: Iterable[str] = ()) -> JobMatch:
+        return self._matches.of(job, self._placements.reporting(job).union(reporting))
+
+    def _fresh(self, gpu: GpuView) -> GpuView:
+        if gpu.age_s <= self._stale_s:
+            return gpu
+        kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
+        return replace(gpu, snapshot=None, allocation=kept)
 
     def _shape(self, policy: JobPolicy, placement: Placement) -> str:
         known = self._shapes.get(policy.name)

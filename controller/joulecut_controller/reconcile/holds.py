@@ -198,8 +198,7 @@ class Breakers:
     def keep_only(self, jobs: Iterable[str]) -> None:
         """Forgets jobs that left the policy. Their trips stay in `Holds`."""
         wanted = set(jobs)
-        for job in [job for job in self._watched if job not in wanted]:
-            del self._watched[job]
+        self._watched = {job: one for job, one in self._watched.items() if job in wanted}
 
     def suspected(self, job: str) -> str:
         """The evidence of a first window that was too slow; empty without one."""
