@@ -202,6 +202,7 @@ class MeasurementWindow:
         self._first: list[Iteration] = []  # outliers among them show only after some more
         self.shift_ratio = 1.0  # newest pace over the first under these clocks
         self._pace = PaceShift()  # at equal work
+        self._length = PaceShift(correlated=True)  # of the work itself
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
         self._reported = TrainingTime(since_s)
@@ -225,7 +226,8 @@ class MeasurementWindow:
             self._settling -= 1
             return False
         self._forget_figures()
-        work = self._work.factor(one.operations) or self._usual_work()
+        factor = self._work.factor(one.operations)
+        work = factor if factor is not None else self._usual_work()
         adjusted_s = one.duration_s / work
         if not self._usual(one.duration_s, adjusted_s):
             self._outliers_s.append((one.duration_s, work))
@@ -245,6 +247,8 @@ class MeasurementWindow:
         self._works.append(work)
         if self.shift_ratio == 1.0:
             self.shift_ratio = self._pace.take(adjusted_s)
+        if self.shift_ratio == 1.0 and factor is not None:
+            self.shift_ratio = self._length.take(one.duration_s)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.reach(one)
