@@ -32,6 +32,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
+from joulecut_controller.reconcile.training_samples import WORK_VARIES_RATIO
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -152,11 +153,13 @@ class OnlineProfiler:
             if all(kind in load.busy_s for load in mine for kind in kinds):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in kinds))
         detailed = len(busy) == len(clocks)
+        # Of as many iterations as there are: a window has too few to tell.
+        alike = max(one.inflation for one in (current, measured.baseline) if one is not None)
         return Measurement(
             tuple(clocks),
             len(self._durations_s),
             time_s,
-            statistics.stdev(times_s),
+            statistics.stdev(times_s) * (1.0 if detailed else alike**0.5),
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
@@ -181,10 +184,10 @@ class OnlineProfiler:
         usual_mhz = self._log.measurements[0].clocks_mhz if self._log.measurements else ()
         usual = usual_mhz[next(load.stage for load in loads)] if usual_mhz else lock
         wanted = min(lock, usual) if lock else usual
+        if not lock and _moved_together(measured, usual_mhz):
+            return _default_mhz(view.get(uuids[0]), seen)
         if not seen or seen >= wanted * REACHED_RATIO:
             return lock or usual
-        if not lock and _lower_together(measured, usual_mhz):
-            return _default_mhz(view.get(uuids[0]), seen)
         words = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
         return f"{words}, {seen} MHz was reached: not learned from"
 
@@ -310,6 +313,8 @@ class OnlineProfiler:
         predicted = policy.predicted
         work = work_prior(predicted, max(default)) if predicted is not None else ()
         constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, work)
+        current = inputs.job.measured.current
+        varies = current is not None and current.work_sd_ratio > WORK_VARIES_RATIO
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
@@ -318,6 +323,8 @@ class OnlineProfiler:
             window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
+            # Two neighbours of other work say nothing of clocks.
+            slowdown=None if varies else self._log.slowdown,
         )
 
 
@@ -329,12 +336,13 @@ def _default_mhz(gpu: GpuView | None, seen_mhz: int) -> int | str:
     return next((mhz for mhz in table if mhz >= seen_mhz > 0), table[-1])
 
 
-def _lower_together(measured: Measured, usual_mhz: Sequence[int]) -> bool:
-    """Whether half of the GPUs or more run lower at default clocks than they did: a hot room. That
-    is what default clocks give now; a single such GPU recovers.
+def _moved_together(measured: Measured, usual_mhz: Sequence[int]) -> bool:
+    """Whether half of the GPUs or more run lower at default clocks than they did, as in a hot room,
+    or higher again. That is what default clocks give now; a single such GPU recovers.
     """
     shown = [load.clock_mhz / usual_mhz[load.stage] for load in measured.loads if load.clock_mhz]
-    return bool(shown) and statistics.median(shown) < REACHED_RATIO
+    moved = statistics.median(shown) if shown else 1.0
+    return not REACHED_RATIO <= moved <= 1.0 / REACHED_RATIO
 
 
 def _throttled(loads: Sequence[StageLoad], view: Mapping[str, GpuView]) -> str:
