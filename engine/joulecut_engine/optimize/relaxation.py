@@ -204,16 +204,14 @@ class Relaxer:
         span = self._spans(start, end, 1.0, deadline)
         span[-1] = width
         slack = np.maximum(span, PRODUCT_SHARE * product / open_flow)
+        slack = np.maximum(slack, SLACK_SHARE * width)
         flow = self._room / 2
         short = self._knee - x
         both = (product / flow) ** 2
         larger = (np.sqrt(short * short + 4 * both) + np.abs(short)) / 2
         smaller = both / larger
         over, under = np.where(short > 0, (larger, smaller), (smaller, larger))
-        return _Point(
-            start, end, flow, flow.copy(), over, under, open_flow,
-            np.maximum(slack, SLACK_SHARE * width),
-        )  # fmt: skip
+        return _Point(start, end, flow, flow.copy(), over, under, open_flow, slack)
 
     def _split(self, flow: Floats) -> Floats:
         """Flow on links: between what its tail would give and what its head would get."""
@@ -281,10 +279,8 @@ class Relaxer:
         own = theta.sum(axis=0) + open_theta[:rows]
         out = np.bincount(self.network.tails[: self._inner], open_theta[rows:][: self._inner], rows)
         inverse = 1.0 / (own + out)
-        step = _Step(
-            theta, theta * short, open_theta, -open_theta * span, own, inverse,
-            lacks_start, lacks_end,
-        )  # fmt: skip
+        constant, change = theta * short, -open_theta * span
+        step = _Step(theta, constant, open_theta, change, own, inverse, lacks_start, lacks_end)
         matrix = self._factors(step)
         # Towards products of 0.
         d_start, d_end = self._direction(matrix, step)
@@ -292,10 +288,8 @@ class Relaxer:
         du, dv = over * (d * per_spare - 1.0), -under * (d * per_flow + 1.0)
         d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
         d_open = -open_flow * (1.0 + d_slack * per_slack)
-        near = 1.0 / max(1.0, float((1.0 - d * per_spare).max()), float((1.0 + d * per_flow).max()),
-                         float((-d_slack * per_slack).max()))  # fmt: skip
-        far = 1.0 / max(1.0, float((-d * per_flow).max()), float((d * per_spare).max()),
-                        float((1.0 + d_slack * per_slack).max()))  # fmt: skip
+        near = _reach(1.0, 1.0 - d * per_spare, 1.0 + d * per_flow, -d_slack * per_slack)
+        far = _reach(1.0, -d * per_flow, d * per_spare, 1.0 + d_slack * per_slack)
         ahead = float(((flow + far * d) * (under + near * dv)).sum())
         ahead += float(((spare - far * d) * (over + near * du)).sum())
         ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
@@ -303,26 +297,29 @@ class Relaxer:
         # Towards products of `target`, curvature included.
         at_over, at_under = target + d * du, target - d * dv
         pull = short + at_under * per_flow - at_over * per_spare
-        open_constant = step.open_constant + (target - d_open * d_slack) * per_slack
-        step = step._replace(constant=theta * pull, open_constant=open_constant)
+        change = change + (target - d_open * d_slack) * per_slack
+        step = step._replace(constant=theta * pull, open_constant=change)
         d_start, d_end = self._direction(matrix, step)
         d = theta * (pull - (d_end - d_start[:-1]))
         du = (at_over + over * d) * per_spare - over
         dv = (at_under - under * d) * per_flow - under
         d_span = self._spans(d_start, d_end, 0.0, 0.0)
         d_slack = d_span + span - open_slack
-        d_open = open_constant - open_theta * d_span
-        near = 1.0 / max(1e-30, float((-du / over).max()), float((-dv / under).max()),
-                         float((-d_slack * per_slack).max()))  # fmt: skip
-        far = 1.0 / max(1e-30, float((-d * per_flow).max()), float((d * per_spare).max()),
-                        float((-d_open / open_flow).max()))  # fmt: skip
+        d_open = change - open_theta * d_span
+        near = _reach(1e-30, -du / over, -dv / under, -d_slack * per_slack)
+        far = _reach(1e-30, -d * per_flow, d * per_spare, -d_open / open_flow)
         reach = min(STEP_MAX, max(STEP_MIN, 1.0 - left))
         near, far = min(1.0, reach * near), min(1.0, reach * far)
         return _Point(
-            start + near * d_start, end + near * d_end,
-            flow + far * d, spare - far * d, over + near * du, under + near * dv,
-            open_flow + far * d_open, open_slack + near * d_slack,
-        )  # fmt: skip
+            start + near * d_start,
+            end + near * d_end,
+            flow + far * d,
+            spare - far * d,
+            over + near * du,
+            under + near * dv,
+            open_flow + far * d_open,
+            open_slack + near * d_slack,
+        )
 
     def _factors(self, step: _Step) -> Floats:
         """The system in start times, ends eliminated, and its Cholesky factors. An end ties its
@@ -393,6 +390,11 @@ class Relaxer:
             iteration_s=float(point.start[-1]) / network.second,
             steps=steps,
         )
+
+
+def _reach(least: float, *shares: Floats) -> float:
+    """How much of a step is possible that uses up these shares of what is there."""
+    return 1.0 / max(least, *(float(share.max()) for share in shares))
 
 
 def _pairs(tails: Ints) -> tuple[Ints, Ints]:
