@@ -37,6 +37,9 @@ RUNGS = (2, 4, 8, 16, 64)  # limits of changes answered on the way to a higher o
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
+# Of the relaxation's prices, for the first schedules: without them tight deadlines under costs of
+# changes lose up to 14 points, others nothing.
+SCALES = np.geomspace(0.25, 4.0, 6)
 NEARER = 0.5  # to the best prices so far
 CHARGES = np.geomspace(0.2, 5.0, 48)  # of the best prices: what each GPU would choose at these
 ROUND_OFF = 1e-11  # of the largest term of a bound
@@ -47,8 +50,9 @@ ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 # Prices shaken by up to so much from operation to operation, in these multiples, and the search
 # begins again, so many times: of eight hard plans the best of several settings, by tenths of a
-# point. Twice as many save 0.01 points in 20 plans and take a sixth more time.
-SHAKE, SCALES_SHAKEN, KICKS = 0.5, (0.8, 1.0, 1.25), 6
+# point. Twice as many take twice the time for 0.1 points; half as many lose up to 5 where changes
+# cost and deadlines are tight.
+SHAKE, SCALES_SHAKEN, KICKS = 0.5, (0.8, 1.0, 1.25), 12
 
 Clocks = tuple[ClockOption, ...]  # by operation
 
@@ -319,6 +323,8 @@ class _Prices:
         self.bound_j, self._best = -math.inf, (price_w, arrives_w)
         self.weights = [price_w / arrives_w] if arrives_w > 0.0 else []
         self._prove(price_w, arrives_w)
+        for scale in SCALES:
+            table.add_cheapest(scale * price_w, cost_weight)
         table.tabulate()
 
     def improve(self, rounds: int) -> None:
