@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from joulecut_engine.optimize.frontier import Frontier
+from joulecut_engine.optimize.frontier import Frontier, halving
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 from joulecut_engine.optimize.schedule import energy
 
@@ -66,12 +66,12 @@ class Kept:
         self._deadlines_s: list[float] = np.linspace(
             frontier.fastest_s, frontier.cheapest_s, points
         ).tolist()
-        plans: list[Solution] = []
-        for done, deadline_s in enumerate(self._deadlines_s):
-            plans.append(frontier.at(Goal(deadline_s, waits=True)))
+        plans: dict[int, Solution] = {}
+        for done, k in enumerate(halving(points)):
+            plans[k] = frontier.at(Goal(self._deadlines_s[k], waits=True))
             if progress is not None:
                 progress(done + 1, points)
-        self._fill(plans)
+        self._fill([plans[k] for k in range(points)])
 
     def _fill(self, plans: list[Solution]) -> None:
         """Sorted by the time plans really take; each strictly cheaper than those before."""
