@@ -8,6 +8,7 @@ from typing import BinaryIO
 from joulecut_wire.errors import BadInput
 
 READABLE = "a readable file"
+SECRET_BYTES_MAX = 1 << 16  # tokens of clouds have some thousand
 
 
 def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
@@ -17,6 +18,22 @@ def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
             return file.read(bytes_max + 1)
         except OSError as error:
             raise _unreadable(path, error, allowed) from None
+
+
+def secret(path: Path) -> str:
+    """A password, a token or an address: the one line of a file. Raises BadInput."""
+    raw = read(path, SECRET_BYTES_MAX)
+    try:
+        line = raw.decode().strip("\r\n")
+    except UnicodeDecodeError:
+        line = ""
+    if not line.isprintable() or not line or len(raw) > SECRET_BYTES_MAX:
+        raise BadInput(
+            str(path),
+            "not one printable line",
+            f"one line of text, {SECRET_BYTES_MAX} bytes at most",
+        )
+    return line
 
 
 def open_regular(path: Path, allowed: str = READABLE) -> BinaryIO:

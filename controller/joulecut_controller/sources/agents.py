@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 
@@ -62,10 +63,9 @@ class FileOfAgents:
 
     def addresses(self) -> tuple[str, ...]:
         try:
-            with self.path.open("rb") as file:
-                raw = file.read(FILE_BYTES_MAX + 1)
-        except OSError as error:
-            raise Unavailable(f"agents {self.path}: {error.strerror}") from None
+            raw = user_file.read(self.path, FILE_BYTES_MAX)
+        except BadInput as error:
+            raise Unavailable(f"agents {self.path}: {error.what}") from None
         if len(raw) > FILE_BYTES_MAX:
             raise BadInput(str(self.path), "too long", f"{FILE_BYTES_MAX} bytes")
         found = []
