@@ -58,12 +58,12 @@ def _parse(argv: list[str]) -> Namespace:
         action="extend",
         default=[],
         metavar="OTHER.csv",
-        help="sweeps of other work, used whole",
+        help="sweeps of other work, of which all rows are used",
     )
     parser.add_argument(
         "--card",
         metavar="NAME",
-        help="of PROFILE.csv (default: as clocks and power say); none: no data sheet at all",
+        help="of PROFILE.csv (default: recognised by clocks and power); none: no data sheet",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)

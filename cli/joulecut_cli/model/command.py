@@ -34,14 +34,14 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "sweep": Subcommand(
         "model.sweeping:run",
         "All layouts of a SWEEP.yaml, and those that nothing beats in time, energy, memory and "
-        "money at once (the Pareto front). Started again, it goes on where it was stopped.",
+        "money at once (the Pareto front). A stopped sweep continues when it is started again.",
         (
             _flag("sweep", type=Path, metavar="SWEEP.yaml"),
             _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
             _PLOT,
             _flag("--jobs", type=int, metavar="N", help="processes (default: one per core)"),
             _flag("--dask", "--scheduler", metavar="ADDRESS", help="cluster: tcp://HOST:PORT"),
-            _flag("--fresh", action="store_true", help="forget what an earlier run did"),
+            _flag("--fresh", action="store_true", help="start over, without an earlier run's rows"),
             _JSON,
         ),
     ),
@@ -121,7 +121,12 @@ _ESTIMATE = Subcommand(
     f"{' | '.join(SUBCOMMANDS)}; each has --help.",
     (
         _RUN,
-        _flag("--level", choices=LEVELS, default="formula", help="how finely (default formula)"),
+        _flag(
+            "--level",
+            choices=LEVELS,
+            default="formula",
+            help="detail of the estimate (default formula)",
+        ),
         _JSON,
         _PLOT,
         _flag("--timeline", metavar="FILE", help="write a trace for Perfetto: .json"),
