@@ -363,7 +363,7 @@ def test_a_fault_of_the_profile_names_line_and_column(
 ) -> None:
     profile = job.with_name("profile.csv")
     profile.write_text(profile.read_text().replace("1.5,", "-1.5,", 1))
-    assert f'{profile}:4: time: "-1.5" is out of range' in refusal(capsys, "plan", str(job))
+    assert f"{profile}:4: time: -1.5 is out of range" in refusal(capsys, "plan", str(job))
 
 
 def test_kinds_without_a_common_clock_are_bad_input_for_one_clock_per_gpu(
