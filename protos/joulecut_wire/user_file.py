@@ -12,27 +12,22 @@ SECRET_BYTES_MAX = 1 << 16  # tokens of clouds have some thousand
 
 
 def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
-    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
+    """Content of a file of up to `bytes_max`. Raises BadInput."""
     with open_regular(path, allowed) as file:
         try:
-            return file.read(bytes_max + 1)
+            raw = file.read(bytes_max + 1)
         except OSError as error:
             raise _unreadable(path, error, allowed) from None
+    if len(raw) > bytes_max:
+        raise BadInput(str(path), "too large", f"at most {bytes_max} bytes")
+    return raw
 
 
 def secret(path: Path) -> str:
     """A password, a token or an address: the one line of a file. Raises BadInput."""
-    raw = read(path, SECRET_BYTES_MAX)
-    try:
-        line = raw.decode().strip("\r\n")
-    except UnicodeDecodeError:
-        line = ""
-    if not line.isprintable() or not line or len(raw) > SECRET_BYTES_MAX:
-        raise BadInput(
-            str(path),
-            "not one printable line",
-            f"one line of text, {SECRET_BYTES_MAX} bytes at most",
-        )
+    line = read(path, SECRET_BYTES_MAX).decode(errors="replace").strip("\r\n")
+    if not line.isprintable() or not line or "\ufffd" in line:
+        raise BadInput(str(path), "not one printable line", "one line of text")
     return line
 
 

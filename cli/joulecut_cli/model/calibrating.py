@@ -119,7 +119,7 @@ def system_yaml(system: System, notes: Sequence[str]) -> str:
 
 def measurements(path: Path, system: System) -> list[Measurement]:
     """Raises BadInput with file, line and column."""
-    lines = csv_file.rows(csv_file.read(path, BYTES_MAX), str(path), BYTES_MAX)
+    lines = csv_file.lines(path, BYTES_MAX)
     found = [
         _measurement(f"{path}:{line}", row, system)
         for line, row in csv_file.table(lines, str(path), _ROW)

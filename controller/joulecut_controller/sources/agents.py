@@ -66,8 +66,6 @@ class FileOfAgents:
             raw = user_file.read(self.path, FILE_BYTES_MAX)
         except BadInput as error:
             raise Unavailable(f"agents {self.path}: {error.what}") from None
-        if len(raw) > FILE_BYTES_MAX:
-            raise BadInput(str(self.path), "too long", f"{FILE_BYTES_MAX} bytes")
         found = []
         for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
             text = line.partition("#")[0].strip()

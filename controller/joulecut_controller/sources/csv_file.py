@@ -15,14 +15,17 @@ from joulecut_wire.section import read as read_section
 
 
 def read(path: Path, bytes_max: int) -> bytes:
-    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
+    """Content of a file. Raises BadInput."""
     return user_file.read(path, bytes_max, "a readable CSV file")
 
 
-def rows(raw: bytes, name: str, bytes_max: int) -> Iterator[tuple[int, list[str]]]:
+def lines(path: Path, bytes_max: int) -> Iterator[tuple[int, list[str]]]:
+    """Those of a file; see `rows`."""
+    return rows(read(path, bytes_max), str(path))
+
+
+def rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and stripped fields of every row that is not empty. Raises BadInput."""
-    if len(raw) > bytes_max:
-        raise BadInput(name, "too large", f"at most {bytes_max} bytes")
     try:
         text = raw.decode("utf-8-sig")  # spreadsheets put a byte order mark first
     except UnicodeDecodeError as error:
@@ -39,7 +42,7 @@ def rows(raw: bytes, name: str, bytes_max: int) -> Iterator[tuple[int, list[str]
 
 
 def table(
-    lines: Iterable[tuple[int, list[str]]],
+    rows: Iterable[tuple[int, list[str]]],
     name: str,
     kind: "type | Section",
     *,
@@ -52,7 +55,7 @@ def table(
     """
     found = section_of(kind) if isinstance(kind, type) else kind
     columns: list[str] = []
-    for line, fields in lines:
+    for line, fields in rows:
         where = f"{name}:{line}"
         if not columns:
             columns = fields

@@ -213,6 +213,6 @@ def _from_yaml(path: Path) -> Iterator[_Entry]:
 
 
 def _from_csv(path: Path) -> Iterator[_Entry]:
-    lines = csv_file.rows(csv_file.read(path, FILE_BYTES_MAX), str(path), FILE_BYTES_MAX)
+    lines = csv_file.lines(path, FILE_BYTES_MAX)
     for line, entry in csv_file.table(lines, str(path), _CELLS):
         yield replace(entry, document=Document(f"{path}:{line}", None, {}))

@@ -53,7 +53,7 @@ def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
     """As `read`, from bytes that are already at hand; `name` is used in messages."""
     found: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
     line_of: dict[tuple[int, Kind, int], int] = {}
-    for line, row in csv_file.table(csv_file.rows(raw, name, FILE_BYTES_MAX), name, _Row):
+    for line, row in csv_file.table(csv_file.rows(raw, name), name, _Row):
         stage, kind, clock_mhz = place = (row.stage, row.instruction, row.frequency)
         if place in line_of:
             what = f"stage {stage} {kind} at {clock_mhz} MHz again, first in line {line_of[place]}"

@@ -226,8 +226,6 @@ def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]
 def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
     """Of a config.json. Raises BadInput with file and key."""
     raw = take(path, CONFIG_BYTES_MAX)
-    if len(raw) > CONFIG_BYTES_MAX:
-        raise BadInput(str(path), "too large", f"at most {CONFIG_BYTES_MAX} bytes")
     try:
         config = json.loads(raw)
     except (ValueError, RecursionError) as error:

@@ -115,7 +115,7 @@ def read(path: Path) -> list[Row]:
     """Raises BadInput with file and line on anything that is not such a table."""
     if path.suffix not in SUFFIXES:
         raise BadInput(str(path), "ends in none of them", " or ".join(SUFFIXES))
-    lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    lines = _parquet(path) if path.suffix == ".parquet" else csv_file.lines(path, FILE_BYTES_MAX)
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for number, row in csv_file.table(lines, str(path), Row, others=True):
@@ -132,10 +132,6 @@ def read(path: Path) -> list[Row]:
     if not rows:
         raise BadInput(str(path), "holds no rows", "what joulecut study layer --out writes")
     return rows
-
-
-def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    return csv_file.rows(csv_file.read(path, FILE_BYTES_MAX), str(path), FILE_BYTES_MAX)
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, list[str]]]:

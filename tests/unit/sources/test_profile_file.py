@@ -108,7 +108,6 @@ def test_the_order_of_rows_does_not_matter() -> None:
         (GOOD.encode() + b"\xff\xfe", "p.csv:4: byte"),
         (GOOD.encode().replace(b"0.05", b"\x00"), "p.csv:2: time"),
         (b"\x89PNG\r\n\x1a\n", "p.csv:1: byte 0 is not UTF-8"),
-        (b"x" * (FILE_BYTES_MAX + 1), "p.csv: too large"),
     ],
 )
 def test_a_broken_profile_names_the_place(text: str | bytes, expected: str) -> None:
@@ -117,6 +116,13 @@ def test_a_broken_profile_names_the_place(text: str | bytes, expected: str) -> N
 
 def test_a_duplicate_names_the_first_line() -> None:
     assert "first in line 3" in complaint(GOOD + "0,backward,1410,0.1,1\n")
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    with (tmp_path / "p.csv").open("wb") as file:
+        file.truncate(FILE_BYTES_MAX + 1)
+    with pytest.raises(BadInput, match=r"p\.csv: too large; allowed: at most"):
+        read(tmp_path / "p.csv")
 
 
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
