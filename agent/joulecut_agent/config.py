@@ -295,9 +295,7 @@ class _Reading:
             keeper=self._keeper(),
             socket=str(self._socket(("listen", "socket"), listen.socket)),
             sample_interval_s=keys.sample_interval_s,
-            keeper_mode=keys.keeper
-            if "/" not in keys.keeper
-            else str(self._socket(("keeper",), keys.keeper)),
+            keeper_mode=self._keeper_mode(),
             tls=self.tls(),
             rules=self.rules(),
             audit=keys.audit,
