@@ -138,7 +138,7 @@ def _measurement(where: str, row: dict[str, Any], system: System) -> Measurement
     model = _model(where, row, run.sequence)
     complaint = misfit(run, model)
     if complaint is not None:
-        what = f"{complaint.what} does not fit"
+        what = f"does not fit: {complaint.what}"
         raise BadInput(f"{where}: {complaint.key}", what, complaint.allowed)
     time_s, energy_j = row["iteration_time_s"], row.get("energy_j")
     return Measurement(model, run, time_s, energy_j, row.get("memory_bytes"))

@@ -161,7 +161,7 @@ def check(document: Document, place: KeyPath, run: Run, architecture: Architectu
     """Raises BadInput where the run cannot be."""
     complaint = misfit(run, architecture)
     if complaint is not None:
-        what = f"{complaint.what} does not fit"
+        what = f"does not fit: {complaint.what}"
         raise document.bad((*place, complaint.key), what, complaint.allowed)
 
 
