@@ -150,8 +150,9 @@ class AgentsOfSlurm:
             name, _, state = line.strip().partition(" ")
             if state.strip().rstrip("*~#!%$@^-+").lower() not in SLURM_ABSENT and name:
                 nodes.add(name)
-        return checked([joined(_host(node, self.command), self.port) for node in sorted(nodes)],
-                        self.command)  # fmt: skip
+        return checked(
+            [joined(_host(node, self.command), self.port) for node in sorted(nodes)], self.command
+        )
 
 
 def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:

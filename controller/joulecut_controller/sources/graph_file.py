@@ -27,9 +27,10 @@ TIME_S = (1e-9, 1e6)  # as in a profile: values outside have another unit
 ENERGY_J = (0.0, 1e12)  # a send may cost nothing on top
 
 _ID = name(
-    r"[A-Za-z0-9][A-Za-z0-9._:/-]*", 64,
+    r"[A-Za-z0-9][A-Za-z0-9._:/-]*",
+    64,
     "up to 64 letters, digits and . _ : / - after a letter or digit",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
