@@ -37,10 +37,9 @@ def number(
 
 
 def whole(low: int, high: int) -> Callable[[Any], int]:
-    """Reads a whole number within [low, high]."""
+    """Reads a whole number within [low, high], in digits."""
     read = quantity.whole(low, high)
-
-    return lambda word: read(plain(word))
+    return lambda word: read(int(word) if _WHOLE.fullmatch(word.strip()) else word)
 
 
 def percentage(high: float) -> Callable[[Any], float]:

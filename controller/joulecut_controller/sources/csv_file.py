@@ -2,11 +2,11 @@
 
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from joulecut_wire import user_file
+from joulecut_wire import flags, quantity, user_file
 from joulecut_wire.document import Document
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import nearest, shown
@@ -39,6 +39,12 @@ def rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, fields
     except csv.Error as error:
         raise BadInput(f"{name}:{reader.line_num}", str(error), "a CSV file") from None
+
+
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """Reads a whole number, also as 1410.0: tables of other programs have it so."""
+    take = quantity.whole(low, high)
+    return lambda cell: take(flags.plain(cell))
 
 
 def table(

@@ -29,9 +29,9 @@ INSTRUCTIONS = tuple(kind for kind in KINDS_ALL if kind not in SENDS)
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    stage: int = key(flags.whole(0, 255))  # as many as a policy may have
+    stage: int = key(csv_file.whole(0, 255))  # as many as a policy may have
     instruction: Kind = key(choice(*INSTRUCTIONS))
-    frequency: int = key(flags.whole(1, 10_000))  # no GPU comes near
+    frequency: int = key(csv_file.whole(1, 10_000))  # no GPU comes near
     # Operations take microseconds to minutes; values outside have another unit.
     time: float = key(flags.number(1e-9, 1e6, unit="seconds"))
     energy: float = key(flags.number(1e-9, 1e12, unit="joules"))

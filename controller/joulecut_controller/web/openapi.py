@@ -175,9 +175,10 @@ def _words(**more: Json) -> Json:
 
 
 _ALL = _words(all={"const": True}) | {"required": ["all"]}
+_PLACE = {"type": "string", "minLength": 1, "maxLength": 253}
 _RESTORED = _words(
-    job={"type": "string", "minLength": 1, "maxLength": 253},
-    node={"type": "string", "minLength": 1, "maxLength": 253},
+    job=_PLACE,
+    node=_PLACE,
     all={"const": True},
 ) | {"oneOf": [{"required": [key]} for key in ("job", "node", "all")]}
 
@@ -320,7 +321,7 @@ def _paths() -> Json:
         ),
         "/api/v1/adopt": _post(
             "gives a node the GPUs that it shows and another node shows as well",
-            _words(node={"type": "string"}),
+            _words(node=_PLACE) | {"required": ["node"]},
             named=False,
         ),
     }

@@ -33,7 +33,7 @@ def _yes(word: object) -> bool:
 _TIME_S, _POWER_W = flags.number(1e-9, 1e6), flags.number(1e-3, 1e5)
 _ENERGY_J = flags.number(1e-12, 1e11)
 _FLOPS = flags.number(0.0, 1e24, above=True)  # a second of a million of the fastest cards
-_SIZE = flags.whole(1, 10_000_000)
+_SIZE = csv_file.whole(1, 10_000_000)
 _OTHER = flags.number(0.0, 1e12)  # joules by cause, spreads, degrees: shown, or not used at all
 _NAME = text(200, "a name")
 
@@ -58,7 +58,7 @@ class Row:
     batch: int = key(_SIZE)
     dtype: Dtype = key(choice(*get_args(Dtype)))
     which: Pass = key(choice(*get_args(Pass)), name="pass")  # a word of Python's own
-    clock_asked_mhz: int = key(flags.whole(0, CLOCK_MHZ_MAX))
+    clock_asked_mhz: int = key(csv_file.whole(0, CLOCK_MHZ_MAX))
     clock_mhz: float = key(flags.number(0.0, CLOCK_MHZ_MAX, above=True))
     time_s: float = key(_TIME_S)
     power_w: float = key(_POWER_W)
@@ -67,7 +67,7 @@ class Row:
     temperature_celsius: float | None = key(_OTHER, None)
     capped: bool = key(_yes)
     stable: bool = key(_yes)
-    windows: int = key(flags.whole(1, 10**12))
+    windows: int = key(csv_file.whole(1, 10**12))
     time_spread: float = key(_OTHER)
     power_spread: float = key(_OTHER)
     switching_j: float | None = key(_OTHER, None)
