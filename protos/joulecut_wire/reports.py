@@ -12,12 +12,7 @@ import msgspec
 from joulecut_wire import strict_json
 from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import (
-    ORDER_DIGITS,
-    IterationReport,
-    OperationReport,
-    PipelineShape,
-)
+from joulecut_wire.messages import ORDER_DIGITS, IterationReport, OperationReport, PipelineShape
 
 DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit, or times of some 600 operations
 OPERATIONS_MAX = 64

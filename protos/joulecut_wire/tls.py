@@ -115,10 +115,8 @@ class Rotating(Generic[T]):
         return self._value
 
     def _look(self) -> None:
-        paths, marks = (
-            self._paths,
-            _marks(self._paths),
-        )  # before reading: a change during it is read again
+        paths = self._paths
+        marks = _marks(paths)  # before reading: a change during it is read again
         if marks == self._marks and not self._complaint:
             return
         try:
@@ -153,9 +151,8 @@ def _marks(paths: Sequence[Path]) -> tuple[object, ...]:
 
 def _has_certificate(raw: bytes) -> bool:
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
-    except (ssl.SSLError, ValueError):
+        load_ca(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), Path(), raw)
+    except BadInput:
         return False
     return True
 

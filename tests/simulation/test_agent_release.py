@@ -253,6 +253,7 @@ def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> N
         ((CLI, "release", address, "--for", "-1"), "--for"),
         ((CLI, "release", address, "--for", "nan"), "up to 3600 s"),
         ((CLI, "release", "node:x", "--for", "1m"), "is not the address of an agent"),
+        ((CLI, "release", "node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
         ((CLI, "release", "192.0.2.1", "--for", "1m"), "without TLS"),
         ((COMMAND, "release", "--config", config), "--for"),
         ((COMMAND, "release", "--config", config, "--for", "61m"), "up to 3600 s"),

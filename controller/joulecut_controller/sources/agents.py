@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from joulecut_wire import user_file
-from joulecut_wire.address import is_loopback
+from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.errors import BadInput, Unavailable
 
 AGENTS_MAX = 4096
@@ -161,8 +161,7 @@ def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:
         return f"{SOCKET}{base / text.removeprefix(SOCKET)}"
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    fits = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535
-    if not host or not fits:
+    if not host or port_of(port) < 1:
         raise BadInput(where, f"{text!r:.200}", "host:port, or unix:PATH")
     if not encrypted and not is_loopback(host):
         raise BadInput(where, f"{host} without encryption", "a section tls, or unix:PATH")

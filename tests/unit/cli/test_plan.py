@@ -249,6 +249,7 @@ BAD_FLAGS = {
         ("--granularity", "kernel"),
         '"kernel" is none; allowed: gpu, edge, changes',
     ),
+    "thousands of digits": (("--granularity", "changes:" + "9" * 5000), "is not a whole number"),
     "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
     "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
