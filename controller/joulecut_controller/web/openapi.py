@@ -320,7 +320,7 @@ def _paths() -> Json:
             named=False,
         ),
         "/api/v1/adopt": _post(
-            "gives a node the GPUs that it shows and another node shows as well",
+            "assigns to a node the GPUs that it and another node report",
             _words(node=_PLACE) | {"required": ["node"]},
             named=False,
         ),
