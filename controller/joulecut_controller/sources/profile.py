@@ -9,7 +9,7 @@ time (s) and energy (J) of one forward or backward. Other instructions are those
 """
 
 import csv
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -41,19 +41,22 @@ COLUMNS = tuple(section_of(_Row).keys)
 
 
 def read(path: Path, *, whole: bool = True) -> Profile:
-    """Reads a profile. Raises BadInput with file, line and column of the first fault.
-
-    `whole` wants every kind of every stage, as a plan does; a fit takes any of them.
-    """
-    raw = csv_file.read(path, FILE_BYTES_MAX)
-    return parse(raw, str(path), whole=whole)
+    """Reads a profile. Raises BadInput with file, line and column of the first fault."""
+    return of_rows(csv_file.lines(path, FILE_BYTES_MAX), str(path), whole=whole)
 
 
-def parse(raw: bytes, name: str, *, whole: bool = True) -> Profile:
+def parse(raw: bytes, name: str) -> Profile:
     """As `read`, from bytes that are already at hand; `name` is used in messages."""
+    return of_rows(csv_file.rows(raw, name), name)
+
+
+def of_rows(rows: Iterable[tuple[int, list[str]]], name: str, *, whole: bool = True) -> Profile:
+    """As `read`. `whole` wants every kind of every stage, as a plan does; a fit takes any of
+    them.
+    """
     found: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
     line_of: dict[tuple[int, Kind, int], int] = {}
-    for line, row in csv_file.table(csv_file.rows(raw, name), name, _Row):
+    for line, row in csv_file.table(rows, name, _Row):
         stage, kind, clock_mhz = place = (row.stage, row.instruction, row.frequency)
         if place in line_of:
             what = f"stage {stage} {kind} at {clock_mhz} MHz again, first in line {line_of[place]}"
