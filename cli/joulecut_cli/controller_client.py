@@ -246,7 +246,7 @@ def _credentials() -> dict[str, str]:
     user, path = os.environ.get(USER, ""), os.environ.get(PASSWORD_FILE, "")
     if not user:
         return {}
-    password = user_file.secret(Path(path)) if path else ""
+    password = user_file.line(Path(path)) if path else ""
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Basic {token}"}
 

@@ -331,7 +331,7 @@ def _store(document: Document, written: StoreKeys | str, keys: StoreKeys, base: 
     try:
         if keys.url_file:
             path = ("store", "url_file")
-            url = _url(user_file.secret(base / keys.url_file))
+            url = _url(user_file.line(base / keys.url_file))
         if url.startswith(POSTGRESQL):
             parse_postgres_url(url, base)
             return url

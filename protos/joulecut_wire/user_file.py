@@ -8,7 +8,7 @@ from typing import BinaryIO
 from joulecut_wire.errors import BadInput
 
 READABLE = "a readable file"
-SECRET_BYTES_MAX = 1 << 16  # tokens of clouds have some thousand
+LINE_BYTES_MAX = 1 << 16  # tokens of clouds have some thousand
 
 
 def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
@@ -23,12 +23,12 @@ def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
     return raw
 
 
-def secret(path: Path) -> str:
-    """A password, a token or an address: the one line of a file. Raises BadInput."""
-    line = read(path, SECRET_BYTES_MAX).decode(errors="replace").strip("\r\n")
-    if not line.isprintable() or not line or "\ufffd" in line:
+def line(path: Path) -> str:
+    """The one line of a file: a password, a token or an address. Raises BadInput."""
+    text = read(path, LINE_BYTES_MAX).decode(errors="replace").strip("\r\n")
+    if not text.isprintable() or not text or "\ufffd" in text:
         raise BadInput(str(path), "not one printable line", "one line of text")
-    return line
+    return text
 
 
 def open_regular(path: Path, allowed: str = READABLE) -> BinaryIO:

@@ -123,7 +123,7 @@ class ApiPods:
         """None if there is no such pod, or no permission to get it."""
         # Read each time: both are rotated.
         context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
-        token = user_file.secret(self._server.credentials / "token")
+        token = user_file.line(self._server.credentials / "token")
         answer = Server(self._server.host, self._server.port, context).ask(
             f"/api/v1/namespaces/{quote(key[0], '')}/pods/{quote(key[1], '')}",
             within_s=ANSWER_WAIT_S,

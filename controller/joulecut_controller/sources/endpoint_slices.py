@@ -69,8 +69,8 @@ class AgentsOfService:
     def _slices(self) -> Iterator[Any]:
         """Every slice of the service, page by page."""
         context = ssl.create_default_context(cafile=self.account / "ca.crt")
-        token = user_file.secret(self.account / "token")
-        namespace = self.namespace or user_file.secret(self.account / "namespace")
+        token = user_file.line(self.account / "token")
+        namespace = self.namespace or user_file.line(self.account / "namespace")
         label = f"kubernetes.io/service-name={self.service}"
         asked = {"labelSelector": label, "limit": str(PAGE_SLICES)}
         path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, '')}/endpointslices"

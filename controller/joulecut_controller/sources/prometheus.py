@@ -78,9 +78,9 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         if self.bearer_token is not None:
-            return {"Authorization": f"Bearer {user_file.secret(self.bearer_token)}"}
+            return {"Authorization": f"Bearer {user_file.line(self.bearer_token)}"}
         if self.username:
-            word = user_file.secret(self.password) if self.password is not None else ""
+            word = user_file.line(self.password) if self.password is not None else ""
             pair = base64.b64encode(f"{self.username}:{word}".encode()).decode()
             return {"Authorization": f"Basic {pair}"}
         return {}

@@ -51,7 +51,7 @@ class PostgresUrl:
         if self.password_file is None:
             return self.password_given or os.environ.get(PASSWORD_ENV, "")
         try:
-            return user_file.secret(self.password_file)
+            return user_file.line(self.password_file)
         except BadInput as error:
             raise Unavailable(f"store {self.name}: password file {error}") from None
 

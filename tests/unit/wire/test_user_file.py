@@ -28,10 +28,10 @@ def endless(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_a_secret_is_the_line_of_its_file(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "password"
     path.write_bytes(b" open sesame \r\n")
-    assert user_file.secret(path) == " open sesame "
+    assert user_file.line(path) == " open sesame "
     path.write_bytes(raw)
     with pytest.raises(BadInput, match="not one printable line; allowed: one line of text"):
-        user_file.secret(path)
+        user_file.line(path)
 
 
 def test_a_file_that_never_ends_is_one_line(endless: Path) -> None:
