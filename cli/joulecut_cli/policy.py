@@ -55,7 +55,12 @@ def _check(argv: list[str]) -> int:
         metavar="URL",
         help="also find profiles uploaded there, and check the power budget against its GPUs",
     )
-    parser.add_argument("--profiles", type=Path, metavar="DIR", help="the controller's `profiles`")
+    parser.add_argument(
+        "--profiles",
+        type=Path,
+        metavar="DIR",
+        help="folder of profiles, as in the controller's file",
+    )
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
