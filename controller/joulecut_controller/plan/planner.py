@@ -6,9 +6,11 @@ later. Every "no change" has a reason that an operator can read.
 
 import math
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 from joulecut_controller.learn.advice import Advice
+from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
@@ -41,7 +43,7 @@ from joulecut_controller.plan.pace import (
     moved_ratio,
     surely_above,
 )
-from joulecut_controller.plan.plan import ClockReason, Forecast, Plan
+from joulecut_controller.plan.plan import Basis, Forecast, Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
 from joulecut_controller.plan.solver_cache import Answers, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
@@ -53,7 +55,7 @@ from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.pipeline import EVALUATION
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
-from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
+from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
 # of what a prediction of power is off by, so that plans are not swapped for noise.
@@ -67,41 +69,21 @@ SOLVING = "solving"  # the topic of a decision that waits for the solver
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The clocks decided on, and what they promise."""
-
-    clocks: Clocks
-    costs: Costs
-    goal: Goal
-    deadline_s: float
-    forecast: Forecast
-    solution: Solution
-    reasons: tuple[tuple[ClockReason, ...], ...]  # by stage, as the costs' graph counts them
-    steps: tuple[Steps, ...]  # by stage, in measured seconds; empty where a GPU keeps its clock
-    marks: tuple[Marks, ...]  # by stage, of granularity `computation`, in place of `steps`
-    shortest_step_s: float  # between two changes of one GPU; 0 without any
-    rung: Rung
-    comparison: Comparison
-    before: Evaluation  # the clocks that this replaces
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
-    """`topic` is one stable word for the reason. `late`: the running plan misses its deadline."""
+    """`topic` is one stable word for the reason. `late`: the running plan misses its deadline.
+
+    `plan` is a draft of generation 0 where clocks are to be changed; `solved` is what it was
+    compared in and the clocks before it, None of a trial.
+    """
 
     verdict: Verdict
     topic: str
     reason: str
     state: PlannerState
-    choice: Choice | None = None
+    plan: Plan | None = None
     late: bool = False
-    trial: Plan | None = None  # of a job without a profile, in place of a choice
+    solved: tuple[Comparison, Evaluation] | None = None
     advice: Advice | None = None
-
-    @property
-    def commands(self) -> bool:
-        """Whether clocks are to be set, so that the guard must see how things are now."""
-        return self.verdict == "change" or self.trial is not None
 
 
 def decide(
@@ -159,7 +141,7 @@ def _resume(
     )
     solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
     decision = _within_reach(inputs, again, costs, solver)
-    if decision.choice is not None:
+    if decision.plan is not None:
         return decision
     why = decision.reason if decision.topic != "room" else "it is too slow for today's deadline"
     return _give_back(state, "earlier", f"{named} does not go on: {why}")
@@ -306,9 +288,9 @@ def _within_reach(
         )
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)
-    if suspended is None or decision.choice is None:
+    if suspended is None or decision.plan is None:
         return decision
-    words = said_again(decision.choice.clocks, suspended, decision.choice.forecast)
+    words = said_again(decision.state.clocks, suspended, decision.plan.forecast)
     return replace(decision, reason=words or decision.reason)
 
 
@@ -362,27 +344,29 @@ def _compare(
         assert after is not None
         answer = as_solution(answer, after, comparison)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
-    min_mhz = inputs.job.policy.clocks.min_mhz
-    choice = Choice(
-        clocks=new,
-        costs=costs,
-        goal=comparison.goal,
+    min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
+    reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
+    promised = forecast(comparison, answer, after)
+    words = _sentence(inputs, promised, comparison, late)
+    draft = Plan(
+        job=inputs.job.policy.name,
+        generation=0,
+        parent=0,
+        mode=inputs.mode,
+        granularity=rung.granularity,
+        actions=actions_for(costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons),
+        reason=words,
+        made_at_unix_s=0.0,
         deadline_s=comparison.promised_s,
-        forecast=forecast(comparison, answer, after),
-        comparison=comparison,
-        before=before,
+        forecast=promised,
         solution=answer,
-        reasons=clock_reasons(comparison, after, min_mhz, held_back=new != solved),
-        steps=steps,
-        marks=marks,
+        granularity_why=rung.why,
         shortest_step_s=shortest_step_s,
-        rung=state.rung,
+        basis=Basis(costs.problem, comparison.goal, rung.limits),
+        clock_reasons=tuple(chain(*reasons)),
     )
-    asked = costs.asked_mhz(new)
-    state = replace(state, clocks=new, asked=asked, changed_s=inputs.view.now_s)
-    return Decision(
-        "change", "plan", _sentence(inputs, choice, comparison, late), state, choice, late
-    )
+    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changed_s=inputs.view.now_s)
+    return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
 def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
@@ -476,16 +460,16 @@ def _keep(state: PlannerState, gain: float) -> Decision:
     return Decision("keep", "steady", "plan unchanged", state)
 
 
-def _sentence(inputs: PlanningInput, choice: Choice, comparison: Comparison, late: bool) -> str:
-    figures = choice.forecast
+def _sentence(inputs: PlanningInput, figures: Forecast, comparison: Comparison, late: bool) -> str:
+    deadline_s = comparison.promised_s
     slo = inputs.job.policy.slo
     why = "measured late, backing off; " if late else ""
     if comparison.goal.waits:
-        why += f"a sibling takes {choice.deadline_s:.4g} s and is waited for; "
-    elif inputs.allotted_s is not None and choice.deadline_s >= inputs.allotted_s:
-        why += f"the power budget asks for {choice.deadline_s:.4g} s; "
+        why += f"a sibling takes {deadline_s:.4g} s and is waited for; "
+    elif inputs.allotted_s is not None and deadline_s >= inputs.allotted_s:
+        why += f"the power budget asks for {deadline_s:.4g} s; "
     else:
-        why += f"{slo.given_as} allows {choice.deadline_s:.4g} s; "
+        why += f"{slo.given_as} allows {deadline_s:.4g} s; "
     return (
         f"{why}predicted {figures.iteration_time_s:.4g} s an iteration "
         f"({figures.slowdown_ratio:+.2%}), {figures.saved_ratio:.1%} less energy"

@@ -74,9 +74,9 @@ def as_before(
     return comparison, as_solution(answer, kept, comparison)
 
 
-def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Forecast) -> str:
+def said_again(clocks: Clocks | None, suspended: SuspendedPlan, forecast: Forecast | None) -> str:
     """The reason of a plan that resumes the same clocks; empty where it has others."""
-    if choice_clocks != suspended.clocks:
+    if forecast is None or clocks != suspended.clocks:
         return ""
     again = "is over, the same clocks again" if suspended.goal else "goes on"
     return (

@@ -278,8 +278,8 @@ class OnlineProfiler:
             "probing",
             reason,
             state,
+            plan=trial,
             late=advice.verdict == "raise",
-            trial=trial,
             advice=advice,
         )
 

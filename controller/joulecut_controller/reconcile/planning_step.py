@@ -22,7 +22,7 @@ from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
+from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
@@ -257,9 +257,10 @@ class PlanningStep:
         self._turns.end(name)
         return decision
 
-    def completion(self, choice: Choice) -> Callable[[], Forecast]:
+    def completion(
+        self, made: Forecast, comparison: Comparison, before: Evaluation
+    ) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
-        made, comparison, before = choice.forecast, choice.comparison, choice.before
         return partial(self._complete, self._prepare, made, comparison, before)
 
     def _planning(self, name: str) -> _JobPlanning:
