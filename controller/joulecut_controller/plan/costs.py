@@ -7,7 +7,8 @@ outside the site's range enters a problem, so no solver can choose it.
 import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from joulecut_engine.graph.graph import side_by_side
 from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
 from joulecut_engine.graph.power_limit import held as under_limit
 from joulecut_engine.graph.shape import kinds_of, part_of
-from joulecut_engine.optimize.formulation import priced as priced_graph
+from joulecut_engine.optimize.formulation import priced
 from joulecut_engine.optimize.problem import Problem
 
 # Below these differences two predictions are the same for planning: a third of what the
@@ -37,7 +38,7 @@ FASTER_TOLERANCE = 0.01
 Table = Mapping[tuple[int, Kind], Mapping[int, ClockOption]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Costs:
     """Predicted costs of one GPU per stage (the slowest of its siblings in time, their mean
     in energy).
@@ -49,14 +50,17 @@ class Costs:
 
     `table[row, kind][clock_mhz]` covers every clock of `allowed_mhz[stage]` and the default
     clock `default_mhz[stage]`; a row is a stage, or a part of the model where the profile
-    tells GPUs' chunks apart. `width` is the number of GPUs per stage of the job. `digest`
-    names the content.
+    tells GPUs' chunks apart. `width` is the number of GPUs per stage of the job. `problem`, which
+    is dear to build, and `digest`, which names the content, are made when first asked for.
 
     A GPU faster than the slowest of its stage (`ratios`, times over the slowest's of all replicas;
     empty unless measured) has a clock of its own for every clock of the stage, in `own_mhz`.
     `uniform` has the costs with one clock for all.
     """
 
+    pipeline: Pipeline
+    blocking_power_w: float
+    host_power_w: float
     table: Table
     uniform: Table
     own_mhz: Mapping[str, Mapping[int, int]]
@@ -64,15 +68,34 @@ class Costs:
     allowed_mhz: tuple[tuple[int, ...], ...]
     default_mhz: tuple[int, ...]
     width: int
-    inputs: tuple[object, ...]  # what else went in: pipeline, blocking and host power
     classes: Classes
     gpus: Stages
     share: tuple[float, ...]
-    problem: Problem
-    graph: Graph  # of one replica
-    digest: str
-    pipeline: Pipeline
-    by_part: bool = False
+    by_part: bool
+
+    @cached_property
+    def graph(self) -> Graph:
+        """Of one replica."""
+        return build(self.pipeline)
+
+    @cached_property
+    def problem(self) -> Problem:
+        graph = side_by_side(self.graph, len(self.classes))
+        rows = (
+            _row(self.pipeline, o.stage, o.chunk, by_part=self.by_part) for o in graph.operations
+        )
+        menus = {key: tuple(by_clock.values()) for key, by_clock in self.table.items()}
+        return priced(
+            graph,
+            [menus[row, o.kind] for row, o in zip(rows, graph.operations, strict=True)],
+            [self.blocking_power_w * share for share in self.share],
+            overhead_power_w=self.host_power_w * self.pipeline.stages,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        content = (self.pipeline, self.blocking_power_w, self.host_power_w, self.table)
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
     def option(
         self, operation: Operation, clock_mhz: int, *, uniform: bool = False
@@ -100,23 +123,6 @@ class Costs:
         return asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """Costs before a problem is built of them, which is the dear part."""
-
-    table: Table
-    uniform: Table
-    own_mhz: Mapping[str, Mapping[int, int]]
-    ratios: Mapping[str, float]
-    allowed_mhz: tuple[tuple[int, ...], ...]
-    default_mhz: tuple[int, ...]
-    width: int
-    inputs: tuple[object, ...]
-    classes: Classes
-    gpus: Stages
-    share: tuple[float, ...]
-
-
 def price(
     job: JobState,
     gpus: Mapping[str, GpuView],
@@ -132,52 +138,7 @@ def price(
     policy, pipeline = job.policy, job.policy.pipeline
     if pipeline is None:
         return "the policy gives no pipeline for this job"
-    inputs = (pipeline, policy.blocking_power_w, host_power_w)
-    priced = _price(job, gpus, estimator, inputs, held)
-    if isinstance(priced, str):
-        return priced
-    if held is not None and _same(held, priced):
-        return held
-    by_part = _by_part(job)
-    one = build(pipeline)
-    graph = side_by_side(one, len(priced.classes))
-    menus = {key: tuple(by_clock.values()) for key, by_clock in priced.table.items()}
-    rows = [_row(pipeline, o.stage, o.chunk, by_part=by_part) for o in graph.operations]
-    return Costs(
-        table=priced.table,
-        uniform=priced.uniform,
-        own_mhz=priced.own_mhz,
-        ratios=priced.ratios,
-        allowed_mhz=priced.allowed_mhz,
-        default_mhz=priced.default_mhz,
-        width=priced.width,
-        inputs=priced.inputs,
-        classes=priced.classes,
-        gpus=priced.gpus,
-        share=priced.share,
-        problem=priced_graph(
-            graph,
-            [menus[row, o.kind] for row, o in zip(rows, graph.operations, strict=True)],
-            [policy.blocking_power_w * share for share in priced.share],
-            overhead_power_w=host_power_w * pipeline.stages,
-        ),
-        graph=one,
-        digest=hashlib.sha256(repr((priced.inputs, priced.table)).encode()).hexdigest()[:16],
-        pipeline=pipeline,
-        by_part=by_part,
-    )
-
-
-def _price(
-    job: JobState,
-    gpus: Mapping[str, GpuView],
-    estimator: Estimator,
-    inputs: tuple[object, ...],
-    held: Costs | None,
-) -> _Priced | str:
-    name, pipeline = job.policy.name, job.policy.pipeline
-    assert pipeline is not None
-    by_part, blocking_w = _by_part(job), job.policy.blocking_power_w
+    name, by_part, blocking_w = policy.name, _by_part(job), policy.blocking_power_w
     stages: list[_Predicted] = []
     ratios: dict[str, float] = {}
     for stage, uuids in enumerate(job.placement.stages):
@@ -219,7 +180,10 @@ def _price(
                 table |= _scaled(own[0], apart, share)
                 own_mhz |= own[1]
             rows.append(predicted)
-    return _Priced(
+    made = Costs(
+        pipeline=pipeline,
+        blocking_power_w=blocking_w,
+        host_power_w=host_power_w,
         table={**uniform, **table},
         uniform=uniform,
         own_mhz=own_mhz,
@@ -227,11 +191,12 @@ def _price(
         allowed_mhz=tuple(one.allowed_mhz for one in rows),
         default_mhz=tuple(one.default_mhz for one in rows),
         width=len(job.placement.stages[0]),
-        inputs=inputs,
         classes=classes,
         gpus=tuple(one.uuids for one in rows),
         share=tuple(len(one.uuids) / len(job.placement.stages[0]) for one in rows),
+        by_part=by_part,
     )
+    return held if held is not None and _same(held, made) else made
 
 
 def keys_of(pipeline: Pipeline, stage: int, *, by_part: bool) -> tuple[tuple[int, Kind], ...]:
@@ -273,10 +238,9 @@ def _ratios_hold(old: Costs, ratios: Mapping[str, float]) -> bool:
     )
 
 
-def _same(old: Costs, new: _Priced) -> bool:
-    before = (old.allowed_mhz, old.default_mhz, old.width, old.inputs, old.classes, old.gpus)
-    after = (new.allowed_mhz, new.default_mhz, new.width, new.inputs, new.classes, new.gpus)
-    if before != after or not _ratios_hold(old, new.ratios):
+def _same(old: Costs, new: Costs) -> bool:
+    predicted = {name: getattr(old, name) for name in ("table", "uniform", "own_mhz", "ratios")}
+    if replace(new, **predicted) != old or not _ratios_hold(old, new.ratios):
         return False
     pairs = [
         (option, before)

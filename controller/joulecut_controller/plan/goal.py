@@ -12,7 +12,7 @@ from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate, wi
 from joulecut_controller.plan.pace import doubt_ratio, learn
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.replicas import clocks_for
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.plan.work import work_between, work_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
@@ -92,7 +92,8 @@ def goal_of(
     if peer_s is None:
         return own, deadline_s
     rung = state.rung
-    lone = solver.ask(state.costs, own, rung.granularity, state.jitter, rung.limits)
+    asked = Question(state.costs, own, rung.granularity, state.jitter, rung.limits)
+    lone = solver.ask(asked)
     lone_s, late_ratio = lone_times(lone, state, solver)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.

@@ -124,9 +124,10 @@ def changes_of_auto(
     count = job.policy.clocks.changes
     if asked != "auto" or job.policy.clocks.changes_given or count >= MORE_CHANGES:
         return count
-    nodes = {node.address: node for node in view.nodes}
     agents = [
-        nodes.get(view.gpus[uuid].address) for stage in job.placement.stages for uuid in stage
+        view.node_at.get(view.gpus[uuid].address)
+        for stage in job.placement.stages
+        for uuid in stage
     ]
     if not all(node and node.timed_steps_max >= MORE_CHANGES for node in agents):
         return count
@@ -203,11 +204,10 @@ def _operations(job: JobState, view: View, held: Rung) -> str:
         return NO_MARKS
     if pipeline is None or pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
         return "marks name forwards and backwards of one part of the model alone"
-    nodes = {node.address: node for node in view.nodes}
     steps = len(KINDS) * pipeline.microbatches
     for stage in job.placement.stages:
         for uuid in stage:
-            node = nodes.get(view.gpus[uuid].address)
+            node = view.node_at.get(view.gpus[uuid].address)
             if node is None or node.marked_steps_max < steps:
                 return f"agent {view.gpus[uuid].address} takes no schedule of {steps} operations"
     times_s = [load.busy_s.get(kind, 0.0) for load in job.measured.loads for kind in KINDS]
@@ -222,13 +222,12 @@ def _operations(job: JobState, view: View, held: Rung) -> str:
 
 def _changes(job: JobState, view: View, held: Rung, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
-    nodes = {node.address: node for node in view.nodes}
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):
         return timing
     for stage in job.placement.stages:
         for uuid in stage:
-            node = nodes.get(view.gpus[uuid].address)
+            node = view.node_at.get(view.gpus[uuid].address)
             if node is None or node.timed_steps_max < count:
                 return f"agent {view.gpus[uuid].address} cannot time {count} changes"
     missed_max = MISSED_RATIO_HELD if held.timed else MISSED_RATIO_MAX

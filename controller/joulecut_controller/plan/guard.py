@@ -62,8 +62,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         _evidence(plan, job, authority)
         or _whole(plan, job)
         or _alone(job, view)
-        or (_ours(plan, job, view) if plan.mode == "enforce" else "")
-        or _reachable(plan, view, authority)
+        or _ours(plan, job, view, authority)
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
         or (_marked(plan, job, view) if plan.mode == "enforce" else "")
         or next((why for one in locks if (why := _bounds(plan, one, job, view, authority))), "")
@@ -102,29 +101,21 @@ def _alone(job: JobState, view: View) -> str:
     return ""
 
 
-def _ours(plan: Plan, job: JobState, view: View) -> str:
-    """Whether each GPU is the job's to set, and its agent would let us, as of this moment."""
-    if job.reservation:
+def _ours(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
+    """Whether each GPU is the job's to set, and its agent is there and would let us, as of this
+    moment. A recommendation needs no more than the agents.
+    """
+    enforced = plan.mode == "enforce"
+    if enforced and job.reservation:
         return job.reservation
-    nodes = {node.address: node for node in view.nodes}
     for action in plan.actions:
         gpu = view.gpus.get(action.uuid)
-        node = nodes.get(gpu.address) if gpu else None
+        node = view.node_at.get(gpu.address) if gpu else None
         if gpu is None or node is None:
             return f"GPU {action.uuid} is not known"
         why = foreign(job.policy, job.running, gpu.allocation) or node.hindrance or gpu.hindrance
-        if why:
+        if enforced and why:
             return f"GPU {gpu.place}: {why}"
-    return ""
-
-
-def _reachable(plan: Plan, view: View, authority: Authority) -> str:
-    nodes = {node.address: node for node in view.nodes}
-    for action in plan.actions:
-        gpu = view.gpus.get(action.uuid)
-        node = nodes.get(gpu.address) if gpu else None
-        if gpu is None or node is None:
-            return f"GPU {action.uuid} is not known"
         if not node.connected:
             return f"agent {node.address} cannot be reached"
         if not 0.0 < authority.ttl_s <= node.ttl_max_s:
@@ -143,7 +134,6 @@ def _timed(plan: Plan, job: JobState, view: View) -> str:
         return ""
     if plan.forecast is None:
         return "the plan has no forecast"
-    nodes = {node.address: node for node in view.nodes}
     least_s, iteration_s = shortest_s(job, view.gpus), plan.forecast.iteration_time_s
     for action in timed:
         gpu = view.gpus[action.uuid]
@@ -162,7 +152,7 @@ def _timed(plan: Plan, job: JobState, view: View) -> str:
                 ),
             ),
             (
-                len(action.steps) > nodes[gpu.address].timed_steps_max,
+                len(action.steps) > view.node_at[gpu.address].timed_steps_max,
                 f"its agent cannot time {len(action.steps)} changes",
             ),
             (
@@ -189,7 +179,6 @@ def _marked(plan: Plan, job: JobState, view: View) -> str:
             f"{least_s:.3g} s at least"
         )
     graph, clocks = problem.graph, plan.solution.clocks
-    nodes = {node.address: node for node in view.nodes}
     for action in plan.actions:
         gpu = view.gpus[action.uuid]
         rest_mhz = action.clock_mhz
@@ -208,7 +197,7 @@ def _marked(plan: Plan, job: JobState, view: View) -> str:
             (not marked.keys() <= planned.keys(), "a mark that is no operation of the plan"),
             (max(marked.values(), default=0) > rest_mhz, "a step above the clock where it rests"),
             (
-                len(action.marks) > nodes[gpu.address].marked_steps_max,
+                len(action.marks) > view.node_at[gpu.address].marked_steps_max,
                 f"its agent takes no schedule of {len(action.marks)} steps",
             ),
         )

@@ -45,7 +45,7 @@ from joulecut_controller.plan.pace import (
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
-from joulecut_controller.plan.solver_cache import Answers, Unanswered
+from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
@@ -254,7 +254,7 @@ def _within_reach(
     ratio = state.pace.ratio(measured_ratio)
     goal, promised_s = goal_of(inputs, state, solver, deadline_s, ratio)
     jitter = STILL if goal.waits else state.jitter
-    answer = solver.ask(costs, goal, rung.granularity, jitter, rung.limits)
+    answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
         if rung.granularity == "computation" and state.pace.learned is not None:
             # Learned of clocks that follow their marks; timed changes are sent ahead of theirs.

@@ -16,7 +16,6 @@ from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import GranularityAsked, Mode
 from joulecut_controller.trust import short_window
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -39,7 +38,6 @@ class PlanningInput:
     host_power_w: float = 0.0
     vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    slowdown: Interval | None = None  # of the clocks in force, against adjacent default windows
     granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left

@@ -215,7 +215,6 @@ class JobSteps:
             suspected=services.breakers.suspected(name),
         )
         words = services.default_windows.step(seen)
-        inputs = replace(inputs, slowdown=services.default_windows.slowdown(name))
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))

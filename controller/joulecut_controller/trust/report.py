@@ -8,12 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
-from joulecut_controller.trust.wall import Prices, Wall, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.wall import Wall, at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
 
 NO_TENANT = "-"
@@ -76,7 +77,7 @@ class Report:
 
     since_unix_s: float
     until_unix_s: float
-    prices: Prices
+    prices: Cost
     jobs: tuple[JobReport, ...]
     tenants: tuple[Sum, ...]
     total: Sum
@@ -89,7 +90,7 @@ def report(
     *,
     since_unix_s: float,
     until_unix_s: float,
-    prices: Prices,
+    prices: Cost,
     known: Mapping[str, Known],
     truncated: bool = False,
     energy: Sheet | None = None,
@@ -124,7 +125,7 @@ def _job(
     job: str,
     windows: Sequence[MeasuredWindow],
     about: Known,
-    prices: Prices,
+    prices: Cost,
     until_unix_s: float,
 ) -> JobReport:
     shapes = by_shape(windows) or (_unmeasured(job, about, until_unix_s),)
@@ -190,7 +191,7 @@ def _total(
     return total(parts) if parts else None
 
 
-def _break_even(saving: Saving, prices: Prices) -> float | None:
+def _break_even(saving: Saving, prices: Cost) -> float | None:
     measured = saving.default_energy_j, saving.plan_energy_j, saving.default_time_s
     if saving.saved_ratio is None or any(value is None for value in measured):
         return None
@@ -198,7 +199,7 @@ def _break_even(saving: Saving, prices: Prices) -> float | None:
     return break_even_slowdown(default_j, plan_j, default_s, saving.gpus, prices)
 
 
-def _sum(name: str, jobs: Sequence[JobReport], prices: Prices) -> Sum:
+def _sum(name: str, jobs: Sequence[JobReport], prices: Cost) -> Sum:
     saved = [one.saved_j for one in jobs if one.saved_j is not None]
     longer = [one.longer_gpu_s for one in jobs if one.saved_j and one.longer_gpu_s is not None]
     whole = total(saved) if saved else None

@@ -17,7 +17,7 @@ from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Question, SolverCache, kept_answer
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -112,7 +112,7 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     costs = decision.state.costs
     assert costs is not None
     # T_E, the iteration time of least total energy, is where the deadline stops to matter.
-    cheapest = ANSWERS.ask(costs, Goal(100.0 * base_s), "gpu")
+    cheapest = ANSWERS.ask(Question(costs, Goal(100.0 * base_s), "gpu"))
     assert isinstance(cheapest, Solution)
     granted_s = asked.job.policy.slo.deadline_s(base_s)
     lone_s = min(granted_s, cheapest.iteration_time_s)
@@ -197,23 +197,18 @@ def test_a_question_is_asked_once_whatever_the_mode() -> None:
     assert len(asked) == 1
 
 
-def test_stragglers_are_answered_from_a_kept_frontier_without_the_solver() -> None:
+def test_a_kept_frontier_answers_stragglers_as_the_solver_would() -> None:
     costs = planned(inputs()).state.costs
     assert costs is not None
     kept = Kept(prepared(costs.problem, "gpu"), points=24)
-
-    def refuse(problem: Problem, granularity: Granularity, limits: ChangeLimits) -> Solver:
-        raise AssertionError("the solver was asked")
-
-    solver = SolverCache(refuse, frontier=lambda asked, granularity: kept)
     for ratio in (1.0, 1.04, 1.11, 1.3, 3.0):
         goal = Goal(fastest_s(costs) * ratio, waits=True)
-        found, best = solver.ask(costs, goal, "gpu"), ANSWERS.ask(costs, goal, "gpu")
+        found, best = kept_answer(kept, goal), ANSWERS.ask(Question(costs, goal, "gpu"))
         assert isinstance(found, Solution)
         assert isinstance(best, Solution)
         assert not check(costs.problem, goal, found)
         assert best.energy_j * (1 - 1e-9) <= found.energy_j <= best.energy_j * 1.02
-    late = solver.ask(costs, Goal(0.5 * fastest_s(costs), waits=True), "gpu")
+    late = kept_answer(kept, Goal(0.5 * fastest_s(costs), waits=True))
     assert isinstance(late, Infeasible)
 
 
@@ -222,9 +217,9 @@ def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
     assert costs is not None
     solver = SolverCache(Solver, kept=3)
     for percent in range(6):
-        solver.ask(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu")
+        solver.ask(Question(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu"))
     assert len(solver._answers) == 3
-    assert isinstance(solver.ask(costs, Goal(1e-6), "gpu"), Infeasible)
+    assert isinstance(solver.ask(Question(costs, Goal(1e-6), "gpu")), Infeasible)
 
 
 def test_costs_hold_still_against_noise_and_move_with_news() -> None:
