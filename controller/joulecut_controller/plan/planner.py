@@ -5,6 +5,7 @@ later. Every "no change" has a reason that an operator can read.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
@@ -49,7 +50,7 @@ from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
-from joulecut_controller.plan.veto import Kind, Veto, first, releases
+from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
@@ -159,43 +160,35 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
 
 def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     """Everything that forbids a plan before anything is computed."""
-    job, policy = inputs.job, inputs.job.policy
-    stale, phase, age_s = _stale(inputs), job.measured.phase, job.placement.report_age_s
+    return (*inputs.vetoes, *_own_vetoes(inputs))
+
+
+def _own_vetoes(inputs: PlanningInput) -> Iterator[Veto]:
+    """Those that follow from the picture of the job."""
+    job, policy, phase = inputs.job, inputs.job.policy, inputs.job.measured.phase
+    if inputs.mode == "off":
+        yield Veto("off", "mode is off")
+    if policy.pipeline is None:
+        yield Veto("pipeline", "the policy gives no pipeline for this job: no change")
+    if policy.profile is None:
+        yield Veto("profile", "no profile, hence no evidence about other clocks: no change")
+    if job.placement.complaint:
+        yield Veto("layout", f"{job.placement.complaint}: no change")
+    if inputs.silent:
+        age_s = job.placement.report_age_s
+        heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
+        yield Veto("silent", f"the job {heard}: default clocks")
+    if stale := _stale(inputs):
+        yield Veto("stale", f"no current reading of GPU {stale}: default clocks")
     evaluated = policy.pipeline is not None and policy.pipeline.schedule == EVALUATION
-    heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
-    found: tuple[tuple[bool, Kind, str], ...] = (
-        (inputs.mode == "off", "off", "mode is off"),
-        (
-            policy.pipeline is None,
-            "pipeline",
-            "the policy gives no pipeline for this job: no change",
-        ),
-        (
-            policy.profile is None,
-            "profile",
-            "no profile, hence no evidence about other clocks: no change",
-        ),
-        (bool(job.placement.complaint), "layout", f"{job.placement.complaint}: no change"),
-        (
-            inputs.silent,
-            "silent",
-            f"the job {heard}: default clocks",
-        ),
-        (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
-        (
-            phase.kind == "evaluate" and not evaluated,
-            "phase",
-            f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
-        ),
-        (inputs.other_phase, "phase", "another phase of the job has begun: default clocks first"),
-        (
-            job.measured.baseline is None,
-            "baseline",
-            f"measuring the baseline ({job.measured.external_lock or inputs.baseline_progress})",
-        ),
-    )
-    own = (Veto(kind, text) for applies, kind, text in found if applies)
-    return (*inputs.vetoes, *own)
+    if phase.kind == "evaluate" and not evaluated:
+        named = f"the job is in a phase of {phase.kind} ({phase.shape})"
+        yield Veto("phase", f"{named}: default clocks")
+    if inputs.other_phase:
+        yield Veto("phase", "another phase of the job has begun: default clocks first")
+    if job.measured.baseline is None:
+        progress = job.measured.external_lock or inputs.baseline_progress
+        yield Veto("baseline", f"measuring the baseline ({progress})")
 
 
 def _stale(inputs: PlanningInput) -> str:

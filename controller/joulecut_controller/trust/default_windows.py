@@ -26,7 +26,7 @@ from joulecut_controller.trust.measured_windows import (
     MeasuredWindows,
     TimedWindow,
 )
-from joulecut_controller.trust.saved_energy import SavedEnergy, paired_slowdown
+from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
 from joulecut_controller.trust.seen import JobSeen
 from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, every_s, length_s
@@ -67,7 +67,6 @@ class DefaultWindow:
     ends_s: float
     late_s: float
     generation: int
-    number: int = 0  # of a hold-out: of today
     slot: int = 0
 
 
@@ -248,7 +247,7 @@ class DefaultWindows:
         if opened is None or opened is not job.opened:
             job.opened, job.paired = opened, job.saved.measured(opened)
             if opened is not None and opened.mark.arm == "plan":
-                job.slowdown = paired_slowdown(job.windows.recent, opened)
+                job.slowdown = job.saved.slowdown(opened)
         shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
         measured_j, promised_j, known_ratio = shown or (None, None, None)
         predicted_j = job.saved.predicted_j
@@ -318,9 +317,7 @@ class DefaultWindows:
             said = f"ended: {job.windows.said}"
         else:
             said = f"ended: nothing is counted: {job.windows.dropped or REASONS['short']}"
-        self._book.note(
-            seen.job, f"hold-out window {ended.number} of today {said}", ended.generation
-        )
+        self._book.note(seen.job, f"hold-out window {said}", ended.generation)
 
     def _arrange(self, job: _Job, seen: JobSeen) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
@@ -358,9 +355,8 @@ class DefaultWindows:
             return why
         slot = schedule.slot(unix_s)
         until_unix_s = schedule.begins_unix_s(slot + 1)
-        number = schedule.number_of_day(slot)
         sentence = (
-            f"hold-out window {number} of today: default clocks until "
+            "hold-out window: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
         if not self._book.note(seen.job, f"{sentence}; it begins", generation):
@@ -368,7 +364,7 @@ class DefaultWindows:
         ends_s = seen.now_s + until_unix_s - unix_s
         late_s = seen.now_s + LATE_RATIO * schedule.slot_s
         job.running = DefaultWindow(
-            "holdout", sentence, seen.shape, seen.phase, ends_s, late_s, generation, number, slot
+            "holdout", sentence, seen.shape, seen.phase, ends_s, late_s, generation, slot
         )
         job.done = schedule.cycle(slot)
         job.held, job.windows.said, job.windows.dropped = slot, "", ""

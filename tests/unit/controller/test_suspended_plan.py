@@ -20,7 +20,7 @@ from joulecut_engine.optimize.solver import Solver
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
-SENTENCE = "hold-out window 3 of today: default clocks until 14:05 UTC, to measure the saving"
+SENTENCE = "hold-out window: default clocks until 14:05 UTC, to measure the saving"
 WINDOW = Veto("default-window", SENTENCE)
 WINDOW_S = 330.0
 
