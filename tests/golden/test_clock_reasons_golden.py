@@ -62,7 +62,7 @@ def test_reasons_of(
     assert job.measured.baseline is not None
     if sibling > 1.0:
         job = changed(job, peer_iteration_time_s=sibling * job.measured.baseline.time_mean_s)
-    inputs = replace(case_of(job, view), granularity=clocks.granularity)
+    inputs = case_of(job, view)
     decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
     plan = decision.plan
     assert plan is not None, decision.reason

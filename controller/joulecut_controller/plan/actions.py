@@ -27,18 +27,18 @@ def actions_for(
     in their place) and `reasons` are by stage, as the costs' graph counts them.
     """
     actions = []
-    for row, uuids in enumerate(costs.gpus):
-        default_mhz = costs.default_mhz[row]
-        stage_mhz = sorted({clocks[i] for i in costs.problem.graph.order[row]})
-        why = sentence_of(reasons[row], marked=bool(marks[row]))
+    for stage, uuids in enumerate(costs.gpus):
+        default_mhz = costs.default_mhz[stage]
+        stage_mhz = sorted({clocks[i] for i in costs.problem.graph.order[stage]})
+        why = sentence_of(reasons[stage], marked=bool(marks[stage]))
         for uuid in uuids:
             own_steps = tuple(
                 replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
-                for step in steps[row]
+                for step in steps[stage]
             )
             own_marks = tuple(
                 replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
-                for step in marks[row]
+                for step in marks[stage]
             )
             # The highest that a GPU needs within an iteration.
             asked_mhz = costs.clock_of(uuid, stage_mhz[-1])
@@ -50,7 +50,6 @@ def actions_for(
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
             if own_steps or own_marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
-            stage = row % costs.pipeline.stages
             actions.append(Action(uuid, stage, verb, clock_mhz, reason, own_steps, own_marks))
     return tuple(sorted(actions, key=lambda action: action.stage))
 

@@ -16,7 +16,6 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks, Evaluation
 from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Resumption
-from joulecut_controller.plan.replicas import clocks_for
 from joulecut_controller.plan.solver_cache import Question
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy, Policy, policy_json
@@ -56,14 +55,14 @@ def clock_runs(order: Order, clocks: Clocks) -> tuple[tuple[tuple[int, int], ...
     )
 
 
-def clocks_of(plan: EarlierPlan, order: Order, stages: int) -> Clocks | None:
-    """By operation; None where the graph is another one. One replica has `stages`."""
+def clocks_of(plan: EarlierPlan, order: Order) -> Clocks | None:
+    """By operation; None where the graph is another one."""
     by_stage = plan.resumption.clocks
-    longest = max(map(len, order))  # a stored count may be anything
-    if any(sum(count for _, count in runs) > longest for runs in by_stage):
+    if [sum(count for _, count in runs) for runs in by_stage] != [len(stage) for stage in order]:
         return None
-    clocks = [list(chain.from_iterable([mhz] * n for mhz, n in runs)) for runs in by_stage]
-    return clocks_for(clocks, order, stages)
+    clocks = chain.from_iterable([mhz] * n for runs in by_stage for mhz, n in runs)
+    found = dict(zip(chain.from_iterable(order), clocks, strict=True))
+    return tuple(found[i] for i in range(len(found)))
 
 
 def read(plan_text: str) -> EarlierPlan | None:

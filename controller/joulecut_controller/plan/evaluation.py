@@ -144,6 +144,11 @@ class Comparison:
     constant_s: float = 0.0
     work: float = 1.0  # of the baseline's iterations, over that of the costs
 
+    def appraised(self, clocks: Clocks, solver: Answers) -> Evaluation | None:
+        """These clocks under the job's jitter; None as `evaluate`."""
+        made = evaluate(self.costs, clocks)
+        return made and with_jitter(made, self.costs, self.jitter, solver)
+
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
         return evaluation.energy_j(self.charged_s(evaluation) + self.constant_s)

@@ -16,7 +16,6 @@ from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
 from joulecut_controller.plan.evaluation import (
-    Clocks,
     Comparison,
     Evaluation,
     at_default,
@@ -28,7 +27,6 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
 from joulecut_controller.plan.granularity import (
     Rung,
-    changes_of_auto,
     rung_of,
     shortest_s,
     stretches_s,
@@ -130,7 +128,7 @@ def _resume(
 ) -> Decision:
     """The clocks of an earlier term's plan again; default clocks where they do not fit any more."""
     named = f"plan {earlier.generation} of an earlier term"
-    clocks = clocks_of(earlier, costs.problem.graph.order, costs.pipeline.stages)
+    clocks = clocks_of(earlier, costs.problem.graph.order)
     made = evaluate(costs, clocks) if clocks is not None else None
     if clocks is None or made is None:
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
@@ -207,7 +205,7 @@ def _within_reach(
     job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
     default = at_default(costs)
-    measured = measured_graph(job, costs.graph, state.measured)
+    measured = measured_graph(job, costs.problem.graph, state.measured)
     state = replace(state, measured=measured)
     work, base_s = work_of(baseline, costs, default) or 1.0, baseline.adjusted_mean_s
     unexplained = _unexplained(job, work * moved_ratio(job) * default.iteration_time_s, measured)
@@ -226,10 +224,9 @@ def _within_reach(
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
-    count = changes_of_auto(job, inputs.view, inputs.granularity, state.rung, inputs.prices)
-    rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs), count=count)
+    rung = rung_of(job, inputs.view, state.rung, dwell_s(inputs), inputs.prices)
     recorded = measured.recorded if measured else None
-    jitter = jitter_of(job, state.jitter, recorded, classes=len(costs.classes))
+    jitter = jitter_of(job, state.jitter, recorded)
     state = replace(state, jitter=jitter, suspended=None, rung=rung)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
@@ -304,13 +301,13 @@ def _compare(
     held = state.clocks or default_clocks(costs)
     before: Evaluation | None = comparison.default
     if state.clocks is not None:
-        before = _appraised(comparison, state.clocks, solver)
+        before = comparison.appraised(state.clocks, solver)
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
-    carried = _carried(inputs, state.rung, as_solution(answer, before, comparison), comparison)
+    carried = state.clocks is None or _carried(inputs, state)
     fits = not late and before.held_s <= limit_s and carried
-    after = _appraised(comparison, new, solver)
+    after = comparison.appraised(new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
     asked = costs.asked_mhz(new)
@@ -333,7 +330,7 @@ def _compare(
             new = default_clocks(costs)
         else:
             new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
-        after = _appraised(comparison, new, solver)
+        after = comparison.appraised(new, solver)
         assert after is not None
         answer = as_solution(answer, after, comparison)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
@@ -358,7 +355,9 @@ def _compare(
         basis=Basis(costs.problem, comparison.goal, rung.limits),
         clock_reasons=tuple(chain(*reasons)),
     )
-    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changed_s=inputs.view.now_s)
+    changes = max(map(len, (*steps, *marks))), shortest_step_s
+    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
+    state = replace(state, changed_s=inputs.view.now_s)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
@@ -391,29 +390,14 @@ def _changes(
     return steps, none, min((min(each) for each in stretches if each), default=0.0)
 
 
-def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comparison) -> bool:
+def _carried(inputs: PlanningInput, state: PlannerState) -> bool:
     """Whether the held clocks change no more often than the granularity allows now, and stay long
     enough at each clock for the measured timing."""
-    if rung.granularity == "computation":
+    (count, stretch_s), rung = state.changes, state.rung
+    if not count or rung.granularity == "computation":
         return True
-    iteration_s = comparison.ratio * (held.iteration_time_s + comparison.constant_s)
-    steps = timed_steps(
-        comparison.costs.problem,
-        held,
-        own_s=comparison.ratio * held.iteration_time_s,
-        iteration_s=iteration_s,
-        shortest_s=0.0,
-    )
-    if not any(steps):
-        return True
-    if not rung.timed or max(map(len, steps)) > rung.limits.per_iteration:
-        return False
-    least_s = shortest_s(inputs.job, inputs.view.gpus)
-    return all(
-        min(stretches_s(tuple(one.offset_s for one in stage), iteration_s)) >= least_s
-        for stage in steps
-        if stage
-    )
+    allowed = rung.timed and count <= rung.limits.per_iteration
+    return allowed and stretch_s >= shortest_s(inputs.job, inputs.view.gpus)
 
 
 def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | None) -> str:
@@ -438,11 +422,6 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
         f"the pipeline graph predicts {modelled_s:.4g} s an iteration, but {measured_s:.4g} s were "
         f"measured (allowed {least:.0%} less, {most:.0%} more): no change"
     )
-
-
-def _appraised(comparison: Comparison, clocks: Clocks, solver: Answers) -> Evaluation | None:
-    made = evaluate(comparison.costs, clocks)
-    return made and with_jitter(made, comparison.costs, comparison.jitter, solver)
 
 
 def _keep(state: PlannerState, gain: float) -> Decision:

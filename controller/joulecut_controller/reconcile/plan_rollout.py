@@ -15,7 +15,7 @@ from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Forecast, Plan, Resumption
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
+from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
@@ -50,7 +50,6 @@ class PlanRollout:
         self._topic = ""
         self._late = False
         self._refused_as: tuple[object, ...] = ()
-        self._granularity: GranularityAsked = "auto"
 
     async def apply(
         self,
@@ -64,7 +63,7 @@ class PlanRollout:
         and the next pass decides again.
         """
         before, job = self.state, observation.job
-        self.state, self._granularity = decision.state, inputs.granularity
+        self.state = decision.state
         reason = decision.reason
         if decision.topic == "steady" and self.decision is not None:
             reason = f"plan {self.decision.generation} unchanged"
@@ -171,13 +170,19 @@ class PlanRollout:
             parent=self._applied_plan.generation or parent,
             reason=reason,
             made_at_unix_s=context.unix_s(),
-            granularity_asked=self._granularity,
+            granularity_asked=job.policy.clocks.granularity,
             phase=job.measured.phase.kind,
         )
         why = refusal(plan, view, authority, context.check)
         if decision.solved and mode == "enforce" and why:  # the clocks before still run
             held = before.clocks if before.mode == mode else None
-            self.state = replace(self.state, clocks=held, changed_s=before.changed_s)
+            self.state = replace(
+                self.state,
+                clocks=held,
+                asked=before.asked,
+                changes=before.changes,
+                changed_s=before.changed_s,
+            )
         if why and decision.late and mode == "enforce" and self._applied_plan.holding:
             # The clocks in force are too slow, and those that would mend it must not be set.
             await self._restore(f"late, and the next plan is refused: {why}", job)
@@ -239,7 +244,7 @@ class PlanRollout:
             actions=(),
             reason=reason,
             made_at_unix_s=self._context.unix_s(),
-            granularity_asked=self._granularity,
+            granularity_asked=policy.clocks.granularity,
             granularity_why=self.state.rung.why,
         )
 
