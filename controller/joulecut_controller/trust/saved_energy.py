@@ -107,7 +107,7 @@ class SavedEnergy:
             return None
         found = Level(pairs).newest
         half = NORMAL_95 * math.sqrt(found.variance)
-        return Interval(*(math.expm1(found.value + part) for part in (0.0, -half, half)))
+        return Interval(found.value, found.value - half, found.value + half).mapped(math.expm1)
 
 
 def energy_point(window: TimedWindow) -> Point:

@@ -51,9 +51,9 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
         kwh(saved_j.low, longer_gpu_s.high),
         kwh(saved_j.high, longer_gpu_s.low),
     )
-    hours = _times(longer_gpu_s, 1.0 / SECONDS_PER_HOUR)
-    energy_money = None if given.kwh is None else _times(energy, given.kwh)
-    time_money = None if given.gpu_hour is None else _times(hours, given.gpu_hour)
+    hours = longer_gpu_s.scaled(1.0 / SECONDS_PER_HOUR)
+    energy_money = None if given.kwh is None else energy.scaled(given.kwh)
+    time_money = None if given.gpu_hour is None else hours.scaled(given.gpu_hour)
     net = None
     if energy_money is not None and time_money is not None:
         net = Interval(
@@ -68,7 +68,7 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
         energy_money=energy_money,
         time_money=time_money,
         net_money=net,
-        co2_kg=None if grams is None else _times(energy, grams / 1000.0),
+        co2_kg=None if grams is None else energy.scaled(grams / 1000.0),
     )
 
 
@@ -88,7 +88,3 @@ def break_even_slowdown(
     per_gpu_s = given.gpu_hour / SECONDS_PER_HOUR + given.host_power_w * per_joule
     lost = gpus * default_time_s * per_gpu_s
     return (default_energy_j - plan_energy_j) * per_joule / lost if lost > 0.0 else None
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return Interval(interval.mid * factor, interval.low * factor, interval.high * factor)

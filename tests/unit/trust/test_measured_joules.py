@@ -10,7 +10,6 @@ from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.report import Known, report
-from joulecut_controller.trust.saving import Saving
 from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
 from joulecut_controller.trust.wall import at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
@@ -88,18 +87,12 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
         assert time.all.energy_j == pytest.approx(time.all.iterations * 1000.0)
 
 
-def known(ratio: Interval | None, slowdown: Interval | None = None) -> Saving:
-    return Saving("j", "a", 2, 0.0, 1.0, 1, 1, saved_ratio=ratio, slowdown_ratio=slowdown)
-
-
 def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
     spent = Spent(energy_j=800.0, iterating_s=102.0)
-    ratio, slower = Interval(0.2, 0.1, 0.5), Interval(0.02, 0.0, 0.02)
-    saved, longer = saved_j(known(ratio), spent), longer_s(known(ratio, slower), spent)
+    saved = saved_j(Interval(0.2, 0.1, 0.5), spent)
     assert saved == Interval(pytest.approx(200.0), pytest.approx(800.0 / 9.0), 800.0)
+    longer = longer_s(Interval(0.02, 0.0, 0.02), spent)
     assert longer == Interval(pytest.approx(2.0), 0.0, pytest.approx(2.0))
-    assert saved_j(known(None), spent) is None
-    assert longer_s(known(None), spent) is None
 
 
 def test_independent_jobs_add_in_squares() -> None:
