@@ -217,9 +217,7 @@ class WindowMeasurement:
             fault=fault,
         )
 
-    def _pauses(
-        self, ended: Sequence[EndedIteration], usual_s: float, far_s: float
-    ) -> list[Span]:
+    def _pauses(self, ended: Sequence[EndedIteration], usual_s: float, far_s: float) -> list[Span]:
         """Times between iterations in which the job did something else.
 
         Reports travel in batches, so a gap as long as their lag means nothing; one as long as
