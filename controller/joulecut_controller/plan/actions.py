@@ -51,7 +51,7 @@ def actions_for(
             if own_steps or own_marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
             actions.append(Action(uuid, stage, verb, clock_mhz, reason, own_steps, own_marks))
-    return tuple(sorted(actions, key=lambda action: action.stage))
+    return tuple(actions)
 
 
 def release_actions(job: JobState, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:

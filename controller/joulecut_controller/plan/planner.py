@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Literal
 
-from joulecut_controller.learn.advice import Advice
 from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
@@ -82,7 +81,6 @@ class Decision:
     plan: Plan | None = None
     late: bool = False
     solved: tuple[Comparison, Evaluation] | None = None
-    advice: Advice | None = None
 
 
 def decide(
@@ -172,7 +170,7 @@ def _own_vetoes(inputs: PlanningInput) -> Iterator[Veto]:
         yield Veto("profile", "no profile, hence no evidence about other clocks: no change")
     if job.placement.complaint:
         yield Veto("layout", f"{job.placement.complaint}: no change")
-    if inputs.silent:
+    if job.placement.silent:
         age_s = job.placement.report_age_s
         heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
         yield Veto("silent", f"the job {heard}: default clocks")

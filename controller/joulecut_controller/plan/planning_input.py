@@ -30,7 +30,6 @@ class PlanningInput:
     view: View
     job: JobState
     mode: Mode
-    silent: bool
     baseline_progress: str  # "12 of 30 iterations"
     running: Mapping[str, int]
     measured_applied: bool

@@ -277,7 +277,6 @@ class JobController:
             view=view,
             job=observation.job,
             mode=self.policy.mode,
-            silent=observation.job.placement.silent,
             baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),

@@ -59,7 +59,6 @@ def good() -> tuple[Plan, View, Authority]:
         view=view,
         job=job,
         mode="enforce",
-        silent=False,
         baseline_progress="50 of 30 iterations",
         running=dict.fromkeys(world.uuids, 0),
         measured_applied=False,

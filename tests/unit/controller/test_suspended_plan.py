@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import changed
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
@@ -123,7 +124,9 @@ def test_a_veto_that_releases_forgets_what_a_window_suspended(kind: Kind) -> Non
 def test_a_silent_job_goes_on_after_a_window() -> None:
     before = running()
     resting = released(held_out(before).state)
-    silent = decided(replace(inputs(30.0), silent=True), resting)
+    asked = inputs(30.0)
+    quiet = changed(asked.job, report_age_s=1e3)
+    silent = decided(replace(asked, job=quiet), resting)
     assert (silent.verdict, silent.topic) == ("default", "silent")
     assert decided(inputs(WINDOW_S), released(silent.state)).state.clocks == before.clocks
 
