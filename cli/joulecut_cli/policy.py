@@ -361,8 +361,7 @@ def _gpus(job: "JobPolicy") -> str:
 
 def _clocks(job: "JobPolicy") -> str:
     floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
-    granularity = job.clocks.granularity or "auto"
-    return f"granularity {granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
+    return f"granularity {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 
 
 def _work(job: "JobPolicy") -> str:

@@ -11,13 +11,13 @@ from joulecut_controller.board import JobBoard
 from joulecut_controller.observe.baseline import Recalled, progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
-from joulecut_controller.plan.granularity import asked_before, timing_of
+from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto
-from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
+from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import StoredBaseline
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
@@ -144,7 +144,6 @@ class JobController:
         self.taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self.baseline = BaselineRecord(context, policy.name)
-        self._asked_before: GranularityAsked | None = None
         self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
         self._earlier: EarlierPlan | None = None  # the plan that these leases are of
         self._backoff = Backoff(context.interval_s)
@@ -162,16 +161,6 @@ class JobController:
         if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
             return ""
         return "the job is still being learned"
-
-    @property
-    def granularity(self) -> GranularityAsked:
-        """The finest granularity allowed: the policy's, or that of the job's newest plan. Raises
-        Unavailable."""
-        if self.policy.clocks.granularity is not None:
-            return self.policy.clocks.granularity
-        if self._asked_before is None:
-            self._asked_before = asked_before(self._context.store.last_plan_json(self.policy.name))
-        return self._asked_before
 
     async def verify(
         self, observation: JobObservation, view: View, holds: tuple[Veto, ...] = ()
@@ -288,14 +277,12 @@ class JobController:
             view=view,
             job=observation.job,
             mode=self.policy.mode,
-            silent=observation.job.placement.silent,
             baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
             stale_s=self._context.stale_s,
             host_power_w=host_power_w,
             vetoes=vetoes,
-            granularity=self.granularity,
             prices=prices,
             earlier=self._earlier,
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
@@ -332,7 +319,7 @@ class JobController:
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, gpus)
         costs = self.rollout.state.costs
-        graph = costs.graph if costs else None
+        graph = costs.problem.graph if costs else None
         self._delay = delay_of(view, graph, gpus, self._delay) if graph else None
         return JobBoard(
             view=view,
@@ -345,7 +332,6 @@ class JobController:
             predict_error_power_ratio=self.errors.power_ratio,
             probing=self.profiler.advice if self.policy.profile is None else None,
             probed=self.profiler.probed if self.policy.profile is None else None,
-            granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
             rung=self.rollout.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,

@@ -215,7 +215,6 @@ class JobSteps:
             suspected=services.breakers.suspected(name),
         )
         words = services.default_windows.step(seen)
-        inputs = replace(inputs, slowdown=services.default_windows.slowdown(name))
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
@@ -227,7 +226,7 @@ class JobSteps:
         if decision.topic == SOLVING:
             job.rollout.wait(decision, picture.observation.job.policy)
             return
-        fresh = self._refreshed(picture) if decision.commands else picture.view
+        fresh = self._refreshed(picture) if decision.plan else picture.view
         await job.apply(decision, picture.inputs, picture.observation, fresh, self.cluster.ttl_s())
         self._complete_prediction(job)
 
@@ -253,8 +252,8 @@ class JobSteps:
         """The slower figures of a new plan are computed beside the steps."""
         rollout, services = job.rollout, self.services
         if rollout.incomplete is not None:
-            (generation, choice), rollout.incomplete = rollout.incomplete, None
-            work, done = self.planning.completion(choice), partial(rollout.complete, generation)
+            asked, rollout.incomplete = rollout.incomplete, None
+            work, done = self.planning.completion(*asked[1:]), partial(rollout.complete, asked[0])
             services.background.want(("completion", job.policy.name), work, done)
 
     def _vetoes(self, inputs: PlanningInput) -> tuple[Veto, ...]:

@@ -233,7 +233,7 @@ class OnlineProfiler:
             reason += f" ({self._said})"
         if inputs.mode != "enforce" and advice.changes:
             would = f"no profile: would try {advice.reason}, if this job were enforced"
-            return Decision("keep", "probing", would, state, advice=advice)
+            return Decision("keep", "probing", would, state)
         return self._judged(inputs, state, facts, reason)
 
     def _advised(self, inputs: PlanningInput, facts: ExplorerInput, advise: Advise) -> Advice:
@@ -261,29 +261,28 @@ class OnlineProfiler:
         assert advice is not None
         trial = trial_of(inputs.job, facts, advice, inputs.running)
         if trial is None:
-            return Decision("keep", "probing", reason, state, advice=advice)
+            return Decision("keep", "probing", reason, state)
         waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
         lowers = any(action.verb == "lower" for action in trial.actions)
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         counted, wanted = inputs.job.measured.current_iterations, facts.window_iterations
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         if lowers and not inputs.anchored(state.changed_s):
             words = f"{reason}; default clocks are measured first"
             state = replace(state, look_wanted=True)
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
             "change",
             "probing",
             reason,
             state,
+            plan=trial,
             late=advice.verdict == "raise",
-            trial=trial,
-            advice=advice,
         )
 
     def _now_mhz(self, inputs: PlanningInput) -> tuple[int, ...]:

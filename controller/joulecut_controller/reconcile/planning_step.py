@@ -19,15 +19,15 @@ from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Check
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
+from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
-    StragglerFrontier,
+    Question,
     Unanswered,
     kept_answer,
 )
@@ -41,13 +41,8 @@ from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter import Spread
-from joulecut_engine.optimize.problem import (
-    TWO_CHANGES,
-    ChangeLimits,
-    Goal,
-    Infeasible,
-    Solution,
-)
+from joulecut_engine.optimize.problem import Infeasible, Solution
+from joulecut_engine.optimize.straggler import Kept
 
 # Jobs that have questions at the workers at once, so that the others wait and not all are late; as
 # many as a worker keeps the preparation of.
@@ -56,6 +51,8 @@ JOBS_AT_ONCE = NOISE_KEPT
 # each, and spreads of as many plans. Some ten kilobytes each.
 ANSWERS_KEPT = 24
 
+# The frontier of a job that waits for a straggler, where it is there already.
+StragglerFrontier = Callable[[Costs, Granularity], Kept | None]
 Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
 
 
@@ -125,22 +122,14 @@ class WorkerAnswers:
         self._may_ask, self._arrived = may_ask, arrived
         self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
-    def ask(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter = STILL,
-        limits: ChangeLimits = TWO_CHANGES,
-    ) -> Solution | Infeasible:
+    def ask(self, question: Question) -> Solution | Infeasible:
         """See `Answers`."""
-        kept = goal.waits and not limits.min_dwell_s
-        waiting = self._frontier(costs, granularity) if kept else None
+        kept = question.goal.waits and not question.limits.min_dwell_s
+        waiting = self._frontier(question.costs, question.granularity) if kept else None
         if waiting is not None:
-            return kept_answer(waiting, goal)
-        key = (costs.digest, goal, granularity, jitter, limits)
-        asked = worker_calls.Question(costs, goal, granularity, jitter, limits)
-        found: Solution | Infeasible = self._answer(key, worker_calls.answer, self._prepare, asked)
+            return kept_answer(waiting, question.goal)
+        asked = (worker_calls.answer, self._prepare, question)
+        found: Solution | Infeasible = self._answer(question.key, *asked)
         return found
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
@@ -257,9 +246,10 @@ class PlanningStep:
         self._turns.end(name)
         return decision
 
-    def completion(self, choice: Choice) -> Callable[[], Forecast]:
+    def completion(
+        self, made: Forecast, comparison: Comparison, before: Evaluation
+    ) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
-        made, comparison, before = choice.forecast, choice.comparison, choice.before
         return partial(self._complete, self._prepare, made, comparison, before)
 
     def _planning(self, name: str) -> _JobPlanning:

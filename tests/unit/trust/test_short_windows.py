@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_states import changed
-from planning import seen
+from planning import case_of, seen
 from worlds import World
 
 from joulecut_controller.observe.pace_shift import NEWEST, PaceShift
@@ -25,12 +25,11 @@ from joulecut_controller.trust.short_window import (
     EVERY_S,
     SHARE_MAX,
     SPREAD_RATIO,
-    anchored,
     every_s,
     length_s,
 )
 from joulecut_controller.trust.window import MeasuredWindow
-from joulecut_controller.view import BaselineDrift, JobState, Window
+from joulecut_controller.view import BaselineDrift, JobState, View, Window
 
 ITERATION_S = 1.0
 WORLD = World(stages=2, microbatches=4)
@@ -243,7 +242,7 @@ def test_there_is_no_short_window_where_it_would_show_nothing(changed: dict[str,
 def is_anchored(now_s: float, lowered_s: float, **drift: object) -> bool:
     job: JobState = seen(WORLD, 0.05, baseline=Window(64, ITERATION_S, 0.01, None, None))
     made = BaselineDrift(measured_s=100.0, **drift)  # type: ignore[arg-type]
-    return anchored(changed(job, drift=made), now_s=now_s, lowered_s=lowered_s, budgeted=False)
+    return case_of(changed(job, drift=made), View(now_s)).anchored(lowered_s)
 
 
 def test_clocks_are_lowered_against_a_new_baseline_only() -> None:
