@@ -115,12 +115,13 @@ docs: setup-dev
 	@$(BIN)/python tools/glossary-doc
 	@$(BIN)/python tools/dashboards
 
-# Of live runs alone. Dashboards: tools/grafana-pictures, with the Prometheus of grafana/README.md.
+# Of live runs, and of simulated windows for the report. Dashboards need npm and Prometheus.
 pictures: setup-dev
 	@$(BIN)/python tools/pictures
 	@$(BIN)/python tools/learning-picture
 	@$(BIN)/python tools/model-picture
 	@$(BIN)/python tools/page-pictures
+	@JOULECUT_REWRITE_PICTURES=1 $(PYTEST) -m "" tests/grafana/test_grafana_queries.py
 
 docs-site: $(VENV)/dev.done
 	@$(BIN)/python tools/docs-site build

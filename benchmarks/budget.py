@@ -9,13 +9,16 @@ each job, as uniform limits do. Predicted from the profiles.
 
 import argparse
 
+import numpy as np
 from jitter import CARDS, read
 
 from joulecut_engine.optimize.budget import Bidder, Offer, allocate
+from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import prepared
-from joulecut_engine.optimize.straggler import Kept
 from joulecut_lab.compare import baselines
+
+POINTS = 64  # of a frontier
 
 
 def main() -> None:
@@ -40,9 +43,10 @@ def main() -> None:
                 continue
             lost = 1 - fastest.iteration_time_s / makespan(asked, clocks)[0]
             print(f"{card}: {name} for {args.less:.0%} less power loses {lost:.2%} throughput")
-        kept = Kept(prepared(asked, "computation"))
+        frontier = prepared(asked, "computation")
         offers = []
-        for plan in kept.plans:
+        for deadline_s in np.linspace(frontier.fastest_s, frontier.cheapest_s, POINTS).tolist():
+            plan = frontier.at(Goal(deadline_s, waits=True))
             energy_j = energy(asked, plan.clocks, plan.iteration_time_s)
             offers.append(Offer(energy_j / plan.iteration_time_s, 1 / plan.iteration_time_s))
         offers.append(Offer(own_w, 1 / fastest.iteration_time_s))

@@ -89,9 +89,15 @@ def _cases(given: argparse.Namespace) -> Iterator[tuple[str, int, float, float, 
 
 
 def run(
-    card: str, count: int, noise: float, lost: float, budget: float, asked: str, iterations: int,
+    card: str,
+    count: int,
+    noise: float,
+    lost: float,
+    budget: float,
+    asked: str,
+    iterations: int,
     scale: float = 1.0,
-) -> Found:  # fmt: skip
+) -> Found:
     """One job under control, from its baseline to `iterations` under its plan."""
     began_s = time.perf_counter()
     timing = Timing(lost_ratio=lost, marked=True)

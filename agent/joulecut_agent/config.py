@@ -25,7 +25,7 @@ from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.log import log
 from joulecut_agent.settings import Settings
 from joulecut_wire import card_facts, document
-from joulecut_wire.address import is_loopback
+from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
@@ -295,9 +295,7 @@ class _Reading:
             keeper=self._keeper(),
             socket=str(self._socket(("listen", "socket"), listen.socket)),
             sample_interval_s=keys.sample_interval_s,
-            keeper_mode=keys.keeper
-            if "/" not in keys.keeper
-            else str(self._socket(("keeper",), keys.keeper)),
+            keeper_mode=self._keeper_mode(),
             tls=self.tls(),
             rules=self.rules(),
             audit=keys.audit,
@@ -434,7 +432,7 @@ class _Reading:
         if keys.pods == "none":
             return None
         host, port = os.environ.get(HOST_VARIABLE, ""), os.environ.get(PORT_VARIABLE, "443")
-        if not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        if not host or port_of(port) < 1:
             what = f"api, but {HOST_VARIABLE} and {PORT_VARIABLE} name no server"
             raise self._doc.bad(("attribution", "kubernetes", "pods"), what, "none outside a pod")
         return ApiServer(host, int(port), self._folder / keys.credentials)

@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 
 from joulecut_wire import codec, tls
-from joulecut_wire.address import is_loopback
+from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import Command, NodeDescription, Result, WatchTick
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -118,7 +118,7 @@ def _address(node: str, *, encrypted: bool) -> str:
     if not colon or node.endswith("]") or (host.count(":") and not host.startswith("[")):
         host, port = node, str(PORT)
     bare = host.removeprefix("[").removesuffix("]")
-    if not bare or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+    if not bare or port_of(port) < 1:
         allowed = "HOST, HOST:PORT or unix:PATH"
         raise BadInput(f'"{node}"', "is not the address of an agent", allowed)
     if not encrypted and not is_loopback(bare):

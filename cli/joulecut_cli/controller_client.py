@@ -16,9 +16,10 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from joulecut_wire import http_client
+from joulecut_wire import http_client, user_file
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.http_client import Answer
 
@@ -33,7 +34,6 @@ LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be 
 BRIEF = "/api/v1/brief"
 MARK = "x-joulecut-command"  # required for commands, see docs/commands.md#the-http-api
 WHO_LENGTH = 100
-PASSWORD_LENGTH_MAX = 4096
 USER, PASSWORD_FILE = "JOULECUT_USER", "JOULECUT_PASSWORD_FILE"  # in the environment
 SKEW_S_MIN = 5.0  # the header has whole seconds, and an answer takes time
 ANSWER_BYTES_MAX = 64 << 20  # A board of ten thousand GPUs is about 10 MB.
@@ -246,14 +246,7 @@ def _credentials() -> dict[str, str]:
     user, path = os.environ.get(USER, ""), os.environ.get(PASSWORD_FILE, "")
     if not user:
         return {}
-    try:
-        with open(path or os.devnull, encoding="utf-8") as file:
-            password = file.read(PASSWORD_LENGTH_MAX).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "is not text"
-        raise BadInput(
-            f"{PASSWORD_FILE}={path}", why, "a readable file that holds the password"
-        ) from None
+    password = user_file.line(Path(path)) if path else ""
     token = base64.b64encode(f"{user}:{password}".encode()).decode()
     return {"authorization": f"Basic {token}"}
 

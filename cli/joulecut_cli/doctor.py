@@ -33,7 +33,7 @@ def run(argv: list[str]) -> int:
         "--config", metavar="FILE", type=Path, action="append", default=[],
         help="of an agent or a controller; default: those in /etc/joulecut",
     )  # fmt: skip
-    parser.add_argument("--prometheus", metavar="URL", help="that scrapes the agents")
+    parser.add_argument("--prometheus", metavar="URL", help="of a server that scrapes the agents")
     add_controller_flags(parser)
     parser.set_defaults(controller=None)
     given = parser.parse_args(argv)

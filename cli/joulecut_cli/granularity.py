@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_wire import flags
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import Fault
 
 BUILT: tuple[Granularity, ...] = GRANULARITIES
 ALL = "all"
@@ -43,7 +45,8 @@ def _one(word: str, allowed: str) -> Asked:
     name, _, count = word.partition(":")
     if name != "changes":
         raise BadInput("--granularity", f'"{word}" is none', allowed)
-    if not (count.isascii() and count.isdigit() and 1 <= int(count) <= CHANGES_MAX):
-        what = f'"{count}" is no number of changes'
-        raise BadInput("--granularity", what, f"changes:K with K from 1 to {CHANGES_MAX}")
-    return Asked("changes", int(count))
+    try:
+        return Asked("changes", flags.whole(1, CHANGES_MAX)(count))
+    except Fault as fault:
+        allowed = f"changes:K with K from 1 to {CHANGES_MAX}"
+        raise BadInput("--granularity", fault.what, allowed) from None

@@ -80,8 +80,8 @@ def adopt(argv: list[str]) -> int:
     """
     parser = Parser(
         "joulecut adopt",
-        "Gives a node the GPUs that it shows and another node shows as well, after a repair, a "
-        "move or a new name.",
+        "Assigns to a node the GPUs that it and another node report, after a repair, a move or a "
+        "new name.",
     )
     parser.add_argument("node", metavar="NODE", help="as `joulecut status` names it")
     parser.add_argument("--reason", metavar="TEXT", default="", help="recorded in the audit log")

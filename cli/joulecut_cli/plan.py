@@ -48,7 +48,7 @@ def _parse(argv: list[str]) -> Namespace:
     )
     add_prove(parser)
     parser.add_argument(
-        "--effort", choices=EFFORTS, help="of older scripts: usual and thorough are --prove"
+        "--effort", choices=EFFORTS, help="for older scripts: usual and thorough mean --prove"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")

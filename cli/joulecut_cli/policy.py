@@ -55,7 +55,12 @@ def _check(argv: list[str]) -> int:
         metavar="URL",
         help="also find profiles uploaded there, and check the power budget against its GPUs",
     )
-    parser.add_argument("--profiles", type=Path, metavar="DIR", help="the controller's `profiles`")
+    parser.add_argument(
+        "--profiles",
+        type=Path,
+        metavar="DIR",
+        help="folder of profiles, as in the controller's file",
+    )
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
@@ -356,8 +361,7 @@ def _gpus(job: "JobPolicy") -> str:
 
 def _clocks(job: "JobPolicy") -> str:
     floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
-    granularity = job.clocks.granularity or "auto"
-    return f"granularity {granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
+    return f"granularity {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 
 
 def _work(job: "JobPolicy") -> str:

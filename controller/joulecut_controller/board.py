@@ -57,7 +57,6 @@ class JobBoard:
     advisable: Verdict | None = None  # whether to enforce; None where that is no question
     holdout: HoldoutsShown | None = None
     default_time: DefaultTime | None = None  # of an enforced job
-    granularity_asked: str = ""  # the finest that is allowed
     rung: Rung = field(default_factory=Rung)  # the granularity in use
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the part of the job that its iterations wait for

@@ -27,6 +27,7 @@ from joulecut_controller.sources.prometheus_rates import RateServer
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_controller.web.links import Links
+from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
@@ -35,7 +36,6 @@ from joulecut_wire.section import Either, Listed, key
 from joulecut_wire.section import read as read_section
 from joulecut_wire.tls import TlsFiles
 
-URL_BYTES_MAX = 4_096
 STORE_PREFIX = "sqlite:///"
 STORE_ALLOWED = f"{STORE_PREFIX}FILE, or {POSTGRESQL}USER@HOST:PORT/DATABASE"
 INTERVAL_S_MIN = 0.1  # faster than agents sample, a pass would look at the same picture twice
@@ -244,7 +244,7 @@ def _prometheus(document: Document, keys: PrometheusKeys, base: Path) -> RateSer
     try:
         server.connect()
     except BadInput as error:
-        raise document.bad(("prometheus",), f"{error.where}: {error.what}", error.allowed) from None
+        raise document.bad(("prometheus",), error.what, error.allowed) from None
     return server
 
 
@@ -331,7 +331,7 @@ def _store(document: Document, written: StoreKeys | str, keys: StoreKeys, base: 
     try:
         if keys.url_file:
             path = ("store", "url_file")
-            url = _url(_first_line(base / keys.url_file))
+            url = _url(user_file.line(base / keys.url_file))
         if url.startswith(POSTGRESQL):
             parse_postgres_url(url, base)
             return url
@@ -342,11 +342,3 @@ def _store(document: Document, written: StoreKeys | str, keys: StoreKeys, base: 
     if keys.password_file:
         raise document.bad(("store", "password_file"), "a file has none", POSTGRESQL + "...")
     return STORE_PREFIX + str(base / url.removeprefix(STORE_PREFIX))
-
-
-def _first_line(file: Path) -> str:
-    try:
-        return file.read_bytes()[:URL_BYTES_MAX].decode().strip()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise Fault(f"{file} cannot be read: {reason}", STORE_ALLOWED) from None

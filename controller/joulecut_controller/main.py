@@ -22,8 +22,12 @@ def run(argv: list[str]) -> int:
     parser = Parser(log.NAME, "Plans GPU clocks for the jobs of a policy.")
     parser.add_argument("--version", action="version", version=f"{log.NAME} {__version__}")
     parser.add_argument("--config", type=Path, required=True, help="configuration (YAML)")
-    words = "lines of standard error as text (default) or JSON"
-    parser.add_argument("--log-format", choices=log_line.FORMATS, default=log_line.TEXT, help=words)
+    parser.add_argument(
+        "--log-format",
+        choices=log_line.FORMATS,
+        default=log_line.TEXT,
+        help="lines of standard error as text (default) or JSON",
+    )
     args = parser.parse_args(argv)
     log.use(args.log_format)
     for module in ("yaml", "grpc", "numba", "starlette", "sqlalchemy", "pg8000"):

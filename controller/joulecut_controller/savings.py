@@ -7,12 +7,11 @@ that both read the same records in the same way.
 from collections.abc import Iterable, Mapping
 
 from joulecut_controller.policy.owner import KUBERNETES
-from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.policy.policy import Cost, JobPolicy
 from joulecut_controller.ports import Store
 from joulecut_controller.trust import energy_ledger
 from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
-from joulecut_controller.trust.wall import Prices
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobState
 from joulecut_wire import slurm
@@ -55,7 +54,7 @@ def read_report(
     *,
     since_unix_s: float,
     until_unix_s: float,
-    prices: Prices,
+    prices: Cost,
     known: Mapping[str, Known],
     job: str = "",
 ) -> Report:
@@ -80,7 +79,7 @@ def read_receipt(
     *,
     since_unix_s: float,
     until_unix_s: float,
-    prices: Prices,
+    prices: Cost,
     known: Mapping[str, Known],
 ) -> Receipt | None:
     """None for a job that neither policy nor store knows. Raises Unavailable."""

@@ -246,8 +246,9 @@ def _frontier(chart: Chart, *, legend: bool) -> Any:
     for marks in together(chart):
         for place, mark in enumerate(marks):
             colour, ring = SERIES[mark.style][0], mark.shape == "ring"
-            # Side by side around their place: behind each other only the last would be seen.
-            inches = (place - (len(marks) - 1) / 2) * APART / 72
+            # Side by side: behind each other only the last would be seen. None is moved to the
+            # right, where a plan on time would look late.
+            inches = (place - len(marks) + 1) * APART / 72
             beside = moved(inches, 0, drawn.dpi_scale_trans)
             axes.plot(
                 [mark.time_s / seconds], [mark.energy_j / joules], MARKERS[mark.shape], ms=10,
@@ -255,7 +256,7 @@ def _frontier(chart: Chart, *, legend: bool) -> Any:
                 mew=2.4 if ring else 1.6, ls="", label=mark.name, gid=f"mark-{mark.name}", zorder=3,
                 clip_on=False, transform=axes.transData + beside,
             )  # fmt: skip
-        if len(marks) > 2:  # two are moved by half a mark each
+        if len(marks) > 2:
             place_of = (marks[0].time_s / seconds, marks[0].energy_j / joules)
             axes.annotate(f"{len(marks)} side by side", place_of, (0, 10), ha="center", fontsize=10,
                           textcoords="offset points", annotation_clip=False)  # fmt: skip

@@ -66,8 +66,6 @@ def load(path: Path) -> Document:
 
 def parse(raw: bytes, name: str) -> Document:
     """As `load`, from bytes."""
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(name, "too large", f"at most {FILE_BYTES_MAX} bytes")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,44 +1,48 @@
-"""Numbers of flags, read as those of files are; a `Parser` takes a reader as the flag's `type`.
-
-A word that is none is refused by `Fault`, which names what is allowed.
+"""Numbers of flags and table cells, read as those of files are; a `Parser` takes a reader as the
+flag's `type`. A word that is none is refused by `Fault`, which names what is allowed.
 """
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from joulecut_wire import quantity
 from joulecut_wire.quantity import Fault, shown
 
 T = TypeVar("T")
 
+WHOLE_MAX = 2**53  # beyond it a float skips whole numbers
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
+def plain(word: str) -> object:
+    """A word as YAML would read it; a number without a fraction is whole."""
+    if _WHOLE.fullmatch(word.strip()):
+        return int(word)
+    if not _NUMBER.fullmatch(word.strip()):
+        return word
+    value = float(word)
+    return int(value) if value.is_integer() and abs(value) < WHOLE_MAX else value
+
+
 def number(
     low: float, high: float, *, above: bool = False, unit: str = "a number"
-) -> Callable[[str], float]:
+) -> Callable[[Any], float]:
     """Reads a number within [low, high], or (low, high] with `above`."""
     read = quantity.number(low, high, above=above, unit=unit)
 
-    def taken(word: str) -> float:
-        return read(float(word) if _NUMBER.fullmatch(word.strip()) else word)
-
-    return taken
+    return lambda word: read(plain(word))
 
 
-def whole(low: int, high: int) -> Callable[[str], int]:
-    """Reads a whole number within [low, high]."""
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """Reads a whole number within [low, high], in digits."""
     read = quantity.whole(low, high)
-
-    def taken(word: str) -> int:
-        return read(int(word) if _WHOLE.fullmatch(word.strip()) else word)
-
-    return taken
+    return lambda word: read(int(word) if _WHOLE.fullmatch(word.strip()) else word)
 
 
-def percentage(high: float) -> Callable[[str], float]:
+def percentage(high: float) -> Callable[[Any], float]:
     """Reads `2` or `2%` as the fraction 0.02."""
     read = number(0.0, high, unit="a percentage like 2 or 2%,")
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any
 
+from joulecut_wire.address import port_of
 from joulecut_wire.duration import ITERATION_S_MAX, parse_s
 
 POWER_W_MAX = 10_000.0  # per GPU and its share of the host
@@ -174,9 +175,8 @@ def address(port_min: int) -> Callable[[object], tuple[str, int]]:
     def read(value: object) -> tuple[str, int]:
         host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
         host = host.removeprefix("[").removesuffix("]")
-        digits = port.isascii() and port.isdigit() and len(port) <= 5
         plain = host and host.isprintable() and " " not in host
-        if not (plain and digits and port_min <= int(port) <= 65_535):
+        if not plain or port_of(port) < port_min:
             raise Fault(f"{shown(value)} is not an address", allowed)
         return host, int(port)
 

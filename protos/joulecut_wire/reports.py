@@ -12,12 +12,7 @@ import msgspec
 from joulecut_wire import strict_json
 from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.errors import BadInput
-from joulecut_wire.messages import (
-    ORDER_DIGITS,
-    IterationReport,
-    OperationReport,
-    PipelineShape,
-)
+from joulecut_wire.messages import ORDER_DIGITS, IterationReport, OperationReport, PipelineShape
 
 DATAGRAM_BYTES_MAX = 8192  # 64 kinds of operation fit, or times of some 600 operations
 OPERATIONS_MAX = 64
@@ -120,20 +115,12 @@ def _checked(raw: _Iteration) -> IterationReport:
             )
         _check_durations(i, op)
     _check_order(raw)
+    same = msgspec.structs.asdict(raw)
+    del same["v"], same["ops"], same["shape"]
     return IterationReport(
-        job=raw.job,
-        uuid=raw.uuid,
-        stage=raw.stage,
-        iteration=raw.iteration,
-        duration_s=raw.duration_s,
-        operations=tuple(
-            OperationReport(op.kind, op.count, op.busy_s, op.durations_s) for op in raw.ops
-        ),
-        peer_iteration_time_s=raw.peer_iteration_time_s,
-        order=raw.order,
-        age_s=raw.age_s,
+        **same,
+        operations=tuple(OperationReport(**msgspec.structs.asdict(op)) for op in raw.ops),
         shape=PipelineShape(**msgspec.structs.asdict(raw.shape)) if raw.shape else None,
-        replica=raw.replica,
     )
 
 

@@ -54,10 +54,7 @@ def read(files: TlsFiles) -> Pem:
 
 def contents(path: Path) -> bytes:
     """Raises BadInput for a file that cannot be read or is too large."""
-    raw = user_file.read(path, FILE_BYTES_MAX)
-    if len(raw) > FILE_BYTES_MAX:
-        raise BadInput(str(path), "too large", f"at most {FILE_BYTES_MAX} bytes")
-    return raw
+    return user_file.read(path, FILE_BYTES_MAX)
 
 
 def load_chain(context: ssl.SSLContext, cert: tuple[Path, bytes], key: tuple[Path, bytes]) -> None:
@@ -118,10 +115,8 @@ class Rotating(Generic[T]):
         return self._value
 
     def _look(self) -> None:
-        paths, marks = (
-            self._paths,
-            _marks(self._paths),
-        )  # before reading: a change during it is read again
+        paths = self._paths
+        marks = _marks(paths)  # before reading: a change during it is read again
         if marks == self._marks and not self._complaint:
             return
         try:
@@ -156,9 +151,8 @@ def _marks(paths: Sequence[Path]) -> tuple[object, ...]:
 
 def _has_certificate(raw: bytes) -> bool:
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
-    except (ssl.SSLError, ValueError):
+        load_ca(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), Path(), raw)
+    except BadInput:
         return False
     return True
 

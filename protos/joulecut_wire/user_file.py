@@ -8,15 +8,27 @@ from typing import BinaryIO
 from joulecut_wire.errors import BadInput
 
 READABLE = "a readable file"
+LINE_BYTES_MAX = 1 << 16  # tokens of clouds have some thousand
 
 
 def read(path: Path, bytes_max: int, allowed: str = READABLE) -> bytes:
-    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
+    """Content of a file of up to `bytes_max`. Raises BadInput."""
     with open_regular(path, allowed) as file:
         try:
-            return file.read(bytes_max + 1)
+            raw = file.read(bytes_max + 1)
         except OSError as error:
             raise _unreadable(path, error, allowed) from None
+    if len(raw) > bytes_max:
+        raise BadInput(str(path), "too large", f"at most {bytes_max} bytes")
+    return raw
+
+
+def line(path: Path) -> str:
+    """The one line of a file: a password, a token or an address. Raises BadInput."""
+    text = read(path, LINE_BYTES_MAX).decode(errors="replace").strip("\r\n")
+    if not text.isprintable() or not text or "\ufffd" in text:
+        raise BadInput(str(path), "not one printable line", "one line of text")
+    return text
 
 
 def open_regular(path: Path, allowed: str = READABLE) -> BinaryIO:

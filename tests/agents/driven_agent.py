@@ -35,3 +35,10 @@ def agent_on(driver: FakeNvml, **config: Any) -> RunningAgent:
     """An agent of its own, not started yet, which believes what the driver says of permission."""
     options = {"permission": "driver"}
     return RunningAgent(env=driver.environment(), device="nvml", nvml=options, **config)
+
+
+@pytest.fixture
+def started(driver: FakeNvml) -> Iterator[RunningAgent]:
+    """An agent on the `driver` of the test's own module."""
+    with agent_on(driver) as agent:
+        yield agent.start()

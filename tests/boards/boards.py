@@ -187,7 +187,6 @@ def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> P
         clock_reasons=(
             ClockReason(
                 7,
-                (),
                 0.0,
                 1410,
                 0.0,

@@ -145,25 +145,28 @@ def test_phases_work_and_every_veto_are_told(browser: Browser) -> None:
 
 
 @pytest.mark.long
-def test_no_plan_lies_below_the_bound_drawn(browser: Browser) -> None:
-    """The bound is evaluated at the plan's own time, wherever the frontier's points are."""
+def test_no_plan_lies_below_the_lines_drawn(browser: Browser) -> None:
+    """Bound and frontier go through the plan's own time, wherever the frontier's points are."""
     whole = boards.board()
     job = whole.jobs[0]
     assert job.decision is not None
     assert job.decision.forecast is not None
     plan_s = job.decision.forecast.iteration_time_s
     far = tuple(one for one in job.frontier if abs(one.iteration_time_s / plan_s - 1.0) > 0.03)
+    assert job.frontier[0].iteration_time_s < plan_s
+    far = (job.frontier[0], *far)  # the plan is far below a straight line between these two
     with Serving(replace(whole, jobs=(replace(job, frontier=far),))) as served:  # noqa: SIM117
         with opened(browser, served) as page:
             mark = page.locator(".frontier .mark.plan circle").first
             x, y = (float(mark.get_attribute(name) or "nan") for name in ("cx", "cy"))
-            bound = page.locator(".frontier .bound").first.evaluate(
-                "(path, x) => { for (let at = 0; ; at += 0.5) {"
-                " const { x: left, y } = path.getPointAtLength(at);"
-                " if (left >= x || at > path.getTotalLength()) return y; } }",
-                x,
-            )
-            assert bound >= y - 0.5  # downwards is less energy
+            for line in ("bound", "curve"):
+                drawn = page.locator(f".frontier .{line}").first.evaluate(
+                    "(path, x) => { for (let at = 0; ; at += 0.5) {"
+                    " const { x: left, y } = path.getPointAtLength(at);"
+                    " if (left >= x || at > path.getTotalLength()) return y; } }",
+                    x,
+                )
+                assert drawn >= y - 0.5, line  # downwards is less energy
 
 
 @pytest.mark.long

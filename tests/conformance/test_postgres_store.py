@@ -189,9 +189,9 @@ def test_wrong_words_are_one_sentence_each(
     wrong = tmp_path / "wrong"
     wrong.write_text("geheim\n")
     _says(url, "the password is wrong: correct it", password_file=wrong)
-    _says(url, "nowhere cannot be read: No such file", password_file=tmp_path / "nowhere")
+    _says(url, "nowhere: No such file", password_file=tmp_path / "nowhere")
     wrong.write_bytes(b"\xff\xfe")
-    _says(url, "wrong cannot be read: not UTF-8 text", password_file=wrong)
+    _says(url, "wrong: not one printable line", password_file=wrong)
     _says(url, "password is (missing or )?wrong")
     _says(server.url("none"), "no such database: create it", password_file=right)
     _says(url.replace(str(server.port), "1"), "does not answer", password_file=right)

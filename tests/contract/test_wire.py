@@ -418,7 +418,6 @@ def test_yaml_remembers_lines() -> None:
         (b"a:\n  - 0x" + b"f" * 300, "p.yaml:2: a[0]: a huge number; allowed: whole numbers up to"),
         (b"a:\n  - -0x" + b"f" * 5000, "p.yaml:2: a[0]: a huge number"),
         (b'a: 1\nb: "\\e[31m"\n"\\e": 1\nb: 2\n', "p.yaml:4: b: key given twice"),
-        (b"#" * (document.FILE_BYTES_MAX + 1), "p.yaml: too large; allowed: at most 1048576 bytes"),
     ],
 )
 def test_unreadable_yaml_is_one_line_with_a_place(

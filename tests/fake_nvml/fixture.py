@@ -39,8 +39,8 @@ XID_CRITICAL_ERROR = 0x8  # event types, nvml.h
 MIG_CONFIG_CHANGE = 0x100
 
 
-_PROLOGUE = """
-import json, time
+PROLOGUE = """
+import json, sys, time
 import pynvml as n
 
 def code(function, *arguments):
@@ -407,7 +407,7 @@ class FakeNvml(_Others):
         `code(f, *args)` there is the number of the NVMLError that f raises, or 0.
         """
         done = subprocess.run(
-            [sys.executable, "-c", _PROLOGUE + script + _EPILOGUE],
+            [sys.executable, "-c", PROLOGUE + script + _EPILOGUE],
             env=self.environment(),
             capture_output=True,
             text=True,

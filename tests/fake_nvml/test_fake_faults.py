@@ -13,30 +13,22 @@ from typing import Any
 
 import pytest
 
-from fixture import CompilerMissing, FakeNvml
+from fixture import PROLOGUE, CompilerMissing, FakeNvml
 
 UNINITIALIZED, INVALID, NO_PERMISSION, TIMEOUT = 1, 2, 4, 10
 DRIVER_NOT_LOADED, LOST, MISMATCH, IN_USE, UNKNOWN = 9, 15, 18, 19, 999
 PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
 
-_CLIENT = """
-import json, sys
-import pynvml as n
-
-def code(function, *arguments):
-    try:
-        function(*arguments)
-    except n.NVMLError as error:
-        return error.value
-    return 0
-
-n.nvmlInit()
+_CLIENT = (
+    PROLOGUE
+    + """
 h = [n.nvmlDeviceGetHandleByIndex(i) for i in range(n.nvmlDeviceGetCount())]
 names = dict(n=n, h=h, code=code)
 print("ready", flush=True)
 for line in sys.stdin:
     print(json.dumps(eval(line, names)), flush=True)
 """
+)
 
 
 class Client:

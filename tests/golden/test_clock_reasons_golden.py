@@ -9,7 +9,6 @@ from job_states import changed
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.plan import Binding
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState
@@ -63,11 +62,10 @@ def test_reasons_of(
     assert job.measured.baseline is not None
     if sibling > 1.0:
         job = changed(job, peer_iteration_time_s=sibling * job.measured.baseline.time_mean_s)
-    inputs = replace(case_of(job, view), granularity=clocks.granularity)
+    inputs = case_of(job, view)
     decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
-    choice = decision.choice
-    assert choice is not None, decision.reason
-    assert {one.binds for row in choice.reasons for one in row} == binds
-    actions = actions_for(job, choice, {})
-    lines = (f"{one.stage} {one.verb} {one.clock_mhz}: {one.reason}" for one in actions)
+    plan = decision.plan
+    assert plan is not None, decision.reason
+    assert {one.binds for one in plan.clock_reasons} == binds
+    lines = (f"{one.stage} {one.verb} {one.clock_mhz}: {one.reason}" for one in plan.actions)
     same_as_golden(KEPT / f"{name}.txt", "\n".join([decision.reason, *lines]))

@@ -10,14 +10,14 @@ from golden_text import same_as_golden
 from joulecut_cli.report.page import receipt_html, report_html, windows_figure
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.record import receipt_json, report_json
 from joulecut_controller.trust.report import Known, Report, report
-from joulecut_controller.trust.wall import Prices
 
 KEPT = Path(__file__).parent / "report"
 URL = "http://127.0.0.1:9440"
-PRICES = Prices(gpu_hour=2.5, kwh=0.12, host_power_w=150.0, pue=1.2, co2_g_per_kwh=380.0)
+PRICES = Cost(gpu_hour=2.5, kwh=0.12, host_power_w=150.0, pue=1.2, co2_g_per_kwh=380.0)
 KNOWN = {
     "gpt3-175b": Known("train", 0.05),
     "llama-70b": Known("train", 0.05),
@@ -26,7 +26,7 @@ KNOWN = {
 }
 
 
-def made(prices: Prices = PRICES, *, empty: bool = False) -> Report:
+def made(prices: Cost = PRICES, *, empty: bool = False) -> Report:
     return report(
         [] if empty else savings_store.week(),
         since_unix_s=savings_store.UNTIL_UNIX_S - 7 * savings_store.DAY_S,
@@ -52,7 +52,7 @@ def test_the_report_reads_as_kept() -> None:
 
 
 def test_without_prices_money_is_unknown() -> None:
-    text = report_text(report_json(made(Prices())), URL)
+    text = report_text(report_json(made(Cost())), URL)
     same_as_golden(KEPT / "report-without-prices.txt", text)
 
 

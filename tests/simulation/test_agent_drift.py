@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from driven_agent import agent_on, fake_driver
+from driven_agent import agent_on, fake_driver, started
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
@@ -24,10 +24,7 @@ def driver() -> Iterator[FakeNvml]:
         yield fake
 
 
-@pytest.fixture
-def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    with agent_on(driver) as agent:
-        yield agent.start()
+node = started
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import grpc
 import pytest
-from driven_agent import agent_on, fake_driver
+from driven_agent import agent_on, fake_driver, started
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
@@ -30,10 +30,7 @@ def driver() -> Iterator[FakeNvml]:
         yield fake
 
 
-@pytest.fixture
-def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    with agent_on(driver) as agent:
-        yield agent.start()
+node = started
 
 
 def series(node: RunningAgent, name: str, label: str = "uuid") -> dict[str, float]:

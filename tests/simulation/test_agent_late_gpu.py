@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from driven_agent import agent_on, fake_driver
+from driven_agent import fake_driver, started
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
@@ -21,10 +21,7 @@ def driver() -> Iterator[FakeNvml]:
         yield fake
 
 
-@pytest.fixture
-def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    with agent_on(driver) as agent:
-        yield agent.start()
+node = started
 
 
 def _come(driver: FakeNvml, node: RunningAgent) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
-from driven_agent import agent_on, fake_driver
+from driven_agent import fake_driver, started
 from keeper_requests import apply_of
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
@@ -21,10 +21,7 @@ def driver() -> Iterator[FakeNvml]:
         yield fake
 
 
-@pytest.fixture
-def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    with agent_on(driver) as agent:
-        yield agent.start()
+node = started
 
 
 def _pictures(node: RunningAgent, count: int) -> None:

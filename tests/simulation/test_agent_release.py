@@ -9,7 +9,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from driven_agent import agent_on, fake_driver
+from driven_agent import agent_on, fake_driver, started
 from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
@@ -24,10 +24,7 @@ def driver() -> Iterator[FakeNvml]:
         yield fake
 
 
-@pytest.fixture
-def node(driver: FakeNvml) -> Iterator[RunningAgent]:
-    with agent_on(driver) as agent:
-        yield agent.start()
+node = started
 
 
 @pytest.fixture
@@ -256,6 +253,7 @@ def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> N
         ((CLI, "release", address, "--for", "-1"), "--for"),
         ((CLI, "release", address, "--for", "nan"), "up to 3600 s"),
         ((CLI, "release", "node:x", "--for", "1m"), "is not the address of an agent"),
+        ((CLI, "release", "node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
         ((CLI, "release", "192.0.2.1", "--for", "1m"), "without TLS"),
         ((COMMAND, "release", "--config", config), "--for"),
         ((COMMAND, "release", "--config", config, "--for", "61m"), "up to 3600 s"),

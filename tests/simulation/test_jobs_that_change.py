@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from changing import Change, ChangingWorld, longest_above
+from life import LifeWorld, Phase, Surroundings, saved_of, windows_over
 from worlds import Controller
 
 from joulecut_controller.policy.policy import Slo
@@ -80,3 +81,15 @@ def test_a_job_that_changed_is_saved_for_after_a_restart_too(store: DatabaseStor
     second = Controller(world, store, controller.source.policy)
     second.run(AFTER_S)
     assert world.saved() >= 0.8 * before, second.job.sentence
+
+
+def test_clocks_chosen_in_the_heat_are_raised_as_it_passes(store: DatabaseStore) -> None:
+    """A hot day and its end: default clocks fall by 5 % and come back, which no iteration under a
+    lock shows.
+    """
+    around = Surroundings(hot_pace=0.05, hot_power=0.08, hot_clock=0.05)
+    world = LifeWorld((Phase("train"),), around, stages=4, microbatches=8, seed=11)
+    Controller(world, store, world.asked()).run(3600)
+    _, row = windows_over(world.lived, BUDGET)
+    assert row <= 2
+    assert saved_of(world.lived) > 0.08

@@ -17,9 +17,9 @@ from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.solver_cache import Question
 from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.ports import FleetState, Store, StoredBaseline
-from joulecut_controller.reconcile.worker_calls import Question
 from joulecut_controller.store.database import DatabaseStore, open_store
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class SlowForOneJob(Executor):
                 done.set_result(fn(*args, **kwargs))
 
         costs = next(one.costs if isinstance(one, Question) else one for one in args[1:])
-        if self.slow and self._blocking_power_w in costs.inputs:
+        if self.slow and self._blocking_power_w == costs.blocking_power_w:
             self._kept.append(work)
         else:
             work()

@@ -108,21 +108,6 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
     assert "marks" in controller.job.applied.granularity_why
 
 
-def test_a_controller_that_starts_again_keeps_what_it_enforced(
-    world: World, store: DatabaseStore
-) -> None:
-    """One clock per GPU, where an earlier version enforced that and the policy names nothing."""
-    old = replace(policy_of(world, 0.02).jobs[0].clocks, granularity="gpu")
-    first = Controller(world, store, policy_of(world, 0.02, clocks=old), interval_s=2.0)
-    first.run(PASSES, until=lambda: not world.at_default())
-    first.stop()
-    second = Controller(world, store, policy_of(world, 0.02), interval_s=2.0)
-    second.run(PASSES, until=lambda: second.job.applied is not None)
-    assert second.job.applied is not None
-    assert second.job.applied.granularity == "gpu"
-    assert second.job.applied.granularity_asked == "gpu"
-
-
 def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore) -> None:
     """Waiting lowers more within the same granularity; any doubt ends all of it."""
     controller = timed(world, store)

@@ -65,7 +65,6 @@ def case_of(job: JobState, view: View) -> PlanningInput:
         view=replace(view, jobs=(job,)),
         job=job,
         mode="enforce",
-        silent=False,
         baseline_progress="64 of 30 iterations",
         running={uuid: 0 for stage in job.placement.stages for uuid in stage},
         measured_applied=False,

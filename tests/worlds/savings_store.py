@@ -48,7 +48,7 @@ def trail(ends_unix_s: float = UNTIL_UNIX_S) -> list[Event]:
         Event(begun, "plan", job, 12, "saves 15.5 % at +0.8 % time"),
         Event(begun + 1.0, "apply", job, 12, "applied: 7 lower", done),
         Event(begun + 3600.0, "plan", "llama-70b", 13, "saves 6 %"),
-        Event(begun + 7200.0, "clear", job, 12, "default clocks: hold-out window 1 of today"),
+        Event(begun + 7200.0, "clear", job, 12, "default clocks: hold-out window"),
         Event(begun + 7530.0, "plan", job, 14, "the hold-out is over"),
         Event(begun + 7531.0, "apply", job, 14, "applied: 7 lower", done),
     ]

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from joulecut_wire.address import port_of
+
 OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
 ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
 LOOPBACK = "loopback"  # way in of a caller without a certificate over TCP
@@ -156,10 +158,10 @@ class _Uids:
 
 def _uid(peer: str) -> int | None:
     """None if unknown."""
-    port = unquote(peer).rpartition(":")[2]
-    if not (port.isascii() and port.isdigit()):
+    port = port_of(unquote(peer).rpartition(":")[2])
+    if port < 0:
         return None
-    wanted = f":{int(port):04X}"
+    wanted = f":{port:04X}"
     for table in ("tcp", "tcp6"):
         try:
             with Path("/proc/net", table).open() as file:

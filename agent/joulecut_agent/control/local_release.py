@@ -11,7 +11,7 @@ from pathlib import Path
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import BOOT_ID, RELEASE_S_MAX
-from joulecut_agent.keeper.requests import Release, Resume
+from joulecut_agent.keeper.requests import Release, ResetEpoch, Resume
 from joulecut_wire.errors import Unavailable
 
 FOLLOWS_S = 1.5  # an agent polls its keeper once a second
@@ -50,6 +50,14 @@ def resume(sockets: list[Path], file: ReleaseFile) -> int:
 
 
 def _send(sockets: list[Path], request: Release | Resume) -> None:
+    if gone := ask_first(sockets, request):
+        raise Unavailable(f"{gone}; an agent without a keeper is released by stopping it")
+
+
+def ask_first(sockets: list[Path], request: Release | Resume | ResetEpoch) -> str:
+    """Asks the first keeper that answers; why the first did not, where none does. Raises
+    Unavailable with the reason of a refusal.
+    """
     gone = ""
     for path in sockets:
         client = KeeperClient("")
@@ -63,5 +71,5 @@ def _send(sockets: list[Path], request: Release | Resume) -> None:
             client.detach()
         if not slot.accepted:
             raise Unavailable(slot.reason)
-        return
-    raise Unavailable(f"{gone}; an agent without a keeper is released by stopping it")
+        return ""
+    return gone

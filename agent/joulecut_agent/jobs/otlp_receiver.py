@@ -24,6 +24,7 @@ from joulecut_agent.jobs.loopback_peer import UNKNOWN_PEER, LoopbackPeers
 from joulecut_agent.jobs.otlp_spans import SpanIteration, SpanReader
 from joulecut_agent.jobs.rate_source import OTLP, Fault, Inbox, Submission
 from joulecut_agent.log import log
+from joulecut_wire.address import port_of
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS
@@ -185,7 +186,7 @@ class OtlpReceiver:
     def _called(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
         kind, _, where = context.peer().partition(":")
         host, _, port = where.rpartition(":")
-        if kind != "ipv4" or not port.isdigit():
+        if kind != "ipv4" or port_of(port) < 0:
             context.abort(grpc.StatusCode.PERMISSION_DENIED, "IPv4 loopback only")
         if not self.receive(raw, host, int(port), self.grpc_port):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "more spans than this node takes")
@@ -259,7 +260,7 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         size = self.headers.get("Content-Length", "")
-        if not size.isascii() or not size.isdigit() or int(size) > REQUEST_BYTES_MAX:
+        if not size.isdecimal() or len(size) > 9 or int(size) > REQUEST_BYTES_MAX:
             self.close_connection = True
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from joulecut_agent.jobs.settings import ApiServer
 from joulecut_agent.jobs.warnings import Warnings
+from joulecut_wire import user_file
 from joulecut_wire.http_client import Server
 
 ANSWER_WAIT_S = 2.0
@@ -122,7 +123,7 @@ class ApiPods:
         """None if there is no such pod, or no permission to get it."""
         # Read each time: both are rotated.
         context = ssl.create_default_context(cafile=self._server.credentials / "ca.crt")
-        token = (self._server.credentials / "token").read_text().strip()
+        token = user_file.line(self._server.credentials / "token")
         answer = Server(self._server.host, self._server.port, context).ask(
             f"/api/v1/namespaces/{quote(key[0], '')}/pods/{quote(key[1], '')}",
             within_s=ANSWER_WAIT_S,

@@ -70,10 +70,15 @@ class Sampler:
     """Its thread is the only one that waits for the reader."""
 
     def __init__(
-        self, source: Source, interval_s: float, counters: Counters, *,
-        jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
+        self,
+        source: Source,
+        interval_s: float,
+        counters: Counters,
+        *,
+        jobs: Callable[[], Mapping[str, tuple[str, ...]]],
+        file: EnergyFile,
         measured: Sequence[CardFacts] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`jobs` returns the live jobs by GPU; `file` keeps their energy; `measured` are facts of
         cards that replace what the reader assumes.
         """

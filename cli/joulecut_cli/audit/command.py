@@ -35,7 +35,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
     parser.add_argument(
-        "--store", metavar="URL", help="a controller's store: its probed jobs teach predictions"
+        "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
     )
     parser.add_argument(
         "--kwh-price", metavar="PRICE", type=number(0.0, PRICE_MAX), help="price of one kWh"

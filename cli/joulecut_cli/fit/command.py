@@ -3,10 +3,9 @@
 Unprobed rows keep their clocks; their times and energies are blanked before anything reads them.
 """
 
-import csv
-import io
 import json
 from argparse import Namespace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from joulecut_controller.sources import csv_file
@@ -14,7 +13,7 @@ from joulecut_controller.sources import profile as profiles
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
-from joulecut_wire.flags import listed, whole
+from joulecut_wire.flags import listed, plain, whole
 from joulecut_wire.quantity import Fault
 
 PROG = "joulecut fit"
@@ -58,12 +57,12 @@ def _parse(argv: list[str]) -> Namespace:
         action="extend",
         default=[],
         metavar="OTHER.csv",
-        help="sweeps of other work, used whole",
+        help="sweeps of other work, of which all rows are used",
     )
     parser.add_argument(
         "--card",
         metavar="NAME",
-        help="of PROFILE.csv (default: as clocks and power say); none: no data sheet at all",
+        help="of PROFILE.csv (default: recognised by clocks and power); none: no data sheet",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
@@ -93,42 +92,24 @@ def _read(path: Path, probes: tuple[int, ...]) -> Profile:
 
     Raises BadInput.
     """
-    raw = csv_file.read(path, profiles.FILE_BYTES_MAX)
-    return profiles.parse(_without_unprobed(raw, frozenset(probes)), str(path), whole=False)
+    rows = csv_file.lines(path, profiles.FILE_BYTES_MAX)
+    return profiles.of_rows(_without_unprobed(rows, frozenset(probes)), str(path), whole=False)
 
 
-def _without_unprobed(raw: bytes, probes: frozenset[int]) -> bytes:
-    """The same lines and columns. Malformed CSV is returned as it is, for the reader to refuse."""
-    try:
-        text = raw.decode("utf-8-sig")
-        reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-        rows = list(reader)
-    except (UnicodeDecodeError, csv.Error):
-        return raw
-    if len(rows) != reader.line_num:
-        return raw  # a field over several lines: the reader will name it
+def _without_unprobed(
+    rows: Iterable[tuple[int, list[str]]], probes: frozenset[int]
+) -> Iterator[tuple[int, list[str]]]:
+    """The same rows; malformed ones as they are, for the reader to refuse."""
     columns: list[str] = []
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    for row in rows:
-        fields = [field.strip() for field in row]
+    for line, fields in rows:
         if not columns:
-            columns = fields if any(fields) else []
+            columns = fields
         elif len(fields) == len(columns) and "frequency" in columns:
-            clock = _whole(fields[columns.index("frequency")])
-            if clock is not None and clock not in probes:
+            clock = plain(fields[columns.index("frequency")])
+            if isinstance(clock, int) and clock not in probes:
                 for name in {"time", "energy"} & set(columns):
                     fields[columns.index(name)] = UNUSED
-        writer.writerow(fields)
-    return out.getvalue().encode()
-
-
-def _whole(field: str) -> int | None:
-    try:
-        value = float(field)
-    except ValueError:
-        return None
-    return int(value) if value.is_integer() else None
+        yield line, fields
 
 
 def _check(path: Path, sweep: Profile, probes: tuple[int, ...]) -> None:

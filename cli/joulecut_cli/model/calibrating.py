@@ -8,7 +8,7 @@ says.
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import MISSING, asdict, fields, replace
+from dataclasses import MISSING, Field, asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,42 @@ from joulecut_engine.model.calibrate import POWERS, Calibration, Measurement, ca
 from joulecut_engine.model.catalogue import ARCHITECTURES
 from joulecut_engine.model.run import Run, misfit
 from joulecut_engine.model.system import System
+from joulecut_wire import flags
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
-from joulecut_wire.quantity import Fault, nearest
+from joulecut_wire.quantity import choice, text
+from joulecut_wire.section import Take, flat
 
 ANSWER = ("rows", "fitted", "doubt", "components", "assumed", "time_error", "time_bias",
           "energy_error", "memory_error", "notes")  # fmt: skip
 BYTES_MAX = 32 << 20
 ROWS_MIN = 3  # fewer say nothing about what a calibration leaves out
 TIME_S_MAX, ENERGY_J_MAX, MEMORY_BYTES_MAX = 1e6, 1e15, 1e13
-_MEASURED = {
-    "iteration_time_s": TIME_S_MAX,
-    "energy_j": ENERGY_J_MAX,
-    "memory_bytes": MEMORY_BYTES_MAX,
-}
 _SHAPE = {f.name: f for f in fields(Architecture) if f.name != "name"}
 _RUN = {f.name: f for f in fields(Run)}
 _SYSTEM = {f.name: f for f in fields(System) if f.name != "name"}
-COLUMNS = ("model", "accelerator", *_SHAPE, *_RUN, *_SYSTEM, *_MEASURED)
+_FLAGS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _cell(field: "Field[Any]") -> Take:
+    """Reads a cell as the field's type."""
+    read = reader(field)
+    if field.type is bool:
+        return lambda cell: read(_FLAGS.get(str(cell).lower(), cell))
+    return lambda cell: read(cell if field.type is str else flags.plain(str(cell)))
+
+
+_CELLS: dict[str, Any] = {name: _cell(one) for name, one in (_SHAPE | _RUN | _SYSTEM).items()}
+_ROW = flat(
+    dict,
+    required=("iteration_time_s",),
+    model=choice(*ARCHITECTURES),
+    accelerator=text(200, "a name"),
+    **_CELLS,
+    iteration_time_s=flags.number(0.0, TIME_S_MAX, above=True, unit="seconds"),
+    energy_j=flags.number(0.0, ENERGY_J_MAX, above=True, unit="joules"),
+    memory_bytes=flags.number(0.0, MEMORY_BYTES_MAX, above=True, unit="bytes"),
+)
 
 
 def run(options: Namespace) -> int:
@@ -101,49 +119,33 @@ def system_yaml(system: System, notes: Sequence[str]) -> str:
 
 def measurements(path: Path, system: System) -> list[Measurement]:
     """Raises BadInput with file, line and column."""
-    raw = csv_file.read(path, BYTES_MAX)
-    columns: list[str] = []
-    found = []
-    for line, cells in csv_file.rows(raw, str(path), BYTES_MAX):
-        where = f"{path}:{line}"
-        if not columns:
-            unknown = next((cell for cell in cells if cell not in COLUMNS), None)
-            if unknown is not None:
-                what = f"unknown column {csv_file.shown(unknown)}{nearest(unknown, COLUMNS)}"
-                raise BadInput(where, what, "keys of a run file, " + ", ".join(_MEASURED))
-            columns = csv_file.header(where, cells, COLUMNS, ("iteration_time_s",))
-            continue
-        csv_file.check_width(where, cells, columns)
-        filled = {c: cell for c, cell in zip(columns, cells, strict=True) if cell}
-        found.append(_measurement(where, filled, system))
+    lines = csv_file.lines(path, BYTES_MAX)
+    found = [
+        _measurement(f"{path}:{line}", row, system)
+        for line, row in csv_file.table(lines, str(path), _ROW)
+    ]
     if len(found) < ROWS_MIN:
         raise BadInput(str(path), f"{len(found)} rows", f"at least {ROWS_MIN}")
     return found
 
 
-def _measurement(where: str, cells: dict[str, str], system: System) -> Measurement:
-    values: dict[str, float | None] = {}
-    for key, high in _MEASURED.items():
-        values[key] = _number(f"{where}: {key}", cells[key], high) if key in cells else None
-    time_s = values["iteration_time_s"]
-    if time_s is None:
-        raise BadInput(f"{where}: iteration_time_s", "missing", "seconds")
-    for key in cells.keys() & _SYSTEM.keys():
-        told = _typed(where, key, cells[key], _SYSTEM[key])
-        if told != getattr(system, key):
-            what = f"{told:g}, but {system.name} has {getattr(system, key):g}"
+def _measurement(where: str, row: dict[str, Any], system: System) -> Measurement:
+    for key in row.keys() & _SYSTEM.keys():
+        if row[key] != getattr(system, key):
+            what = f"{row[key]:g}, but {system.name} has {getattr(system, key):g}"
             raise BadInput(f"{where}: {key}", what, "one system per file, as --system says")
-    run = _run(where, cells)
-    model = _model(where, cells, run.sequence)
+    run = _run(row)
+    model = _model(where, row, run.sequence)
     complaint = misfit(run, model)
     if complaint is not None:
-        what = f"{complaint.what} does not fit"
+        what = f"does not fit: {complaint.what}"
         raise BadInput(f"{where}: {complaint.key}", what, complaint.allowed)
-    return Measurement(model, run, time_s, values["energy_j"], values["memory_bytes"])
+    time_s, energy_j = row["iteration_time_s"], row.get("energy_j")
+    return Measurement(model, run, time_s, energy_j, row.get("memory_bytes"))
 
 
-def _run(where: str, cells: dict[str, str]) -> Run:
-    given = {k: _typed(where, k, cells[k], f) for k, f in _RUN.items() if k in cells}
+def _run(row: dict[str, Any]) -> Run:
+    given = {key: row[key] for key in _RUN if key in row}
     if "gpus" not in given:
         given["gpus"] = 1
         for key in ("tensor", "pipeline", "data", "context"):
@@ -151,45 +153,12 @@ def _run(where: str, cells: dict[str, str]) -> Run:
     return Run(**given)
 
 
-def _model(where: str, cells: dict[str, str], sequence: int) -> Architecture:
-    if "model" in cells:
-        name = cells["model"]
-        if name not in ARCHITECTURES:
-            what = f"no model {csv_file.shown(name)}{nearest(name, tuple(ARCHITECTURES))}"
-            raise BadInput(f"{where}: model", what, ", ".join(ARCHITECTURES))
-        return ARCHITECTURES[name]
-    given = {k: _typed(where, k, cells[k], f) for k, f in _SHAPE.items() if k in cells}
+def _model(where: str, row: dict[str, Any], sequence: int) -> Architecture:
+    if "model" in row:
+        return ARCHITECTURES[row["model"]]
+    given = {key: row[key] for key in _SHAPE if key in row}
     given = {**usual_shape(given, sequence), **given}
     for key, field in _SHAPE.items():
         if field.default is MISSING and given.get(key) is None:
             raise BadInput(f"{where}: {key}", "missing", "a column of it, or of model")
     return Architecture(**given)
-
-
-def _typed(where: str, key: str, cell: str, field: Any) -> Any:
-    """A cell as the field's type."""
-    text: object = cell
-    if field.type is bool:
-        flags = {"true": True, "1": True, "false": False, "0": False}
-        text = flags.get(cell.lower(), cell)
-    elif field.type in {int, float}:
-        try:
-            number = float(cell)
-        except ValueError:
-            number = cell  # type: ignore[assignment]
-        whole = field.type is int and isinstance(number, float) and number.is_integer()
-        text = int(number) if whole else number
-    try:
-        return reader(field)(text)
-    except Fault as fault:
-        raise BadInput(f"{where}: {key}", fault.what, fault.allowed) from None
-
-
-def _number(where: str, cell: str, high: float) -> float:
-    try:
-        found = float(cell)
-    except ValueError:
-        raise BadInput(where, f"{csv_file.shown(cell)} is not a number", "a number") from None
-    if not 0.0 < found <= high:
-        raise BadInput(where, f"{csv_file.shown(cell)} is out of range", f"above 0 up to {high:g}")
-    return found

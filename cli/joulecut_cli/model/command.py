@@ -6,9 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_wire.command import Parser
+from joulecut_wire.flags import listed, whole
+from joulecut_wire.quantity import Fault
 
 PROG = "joulecut model"
 LEVELS = ("formula", "table", "graph")
+JOBS_MAX = 4096
+POINTS_MAX = 1000
+CLOCKS_MAX = 100  # more than a card's table has
+_CLOCK = whole(1, 10_000)
 
 Flag = tuple[tuple[str, ...], dict[str, Any]]
 
@@ -26,6 +32,13 @@ def _flag(*names: str, **more: Any) -> Flag:
     return names, more
 
 
+def _also(word: str) -> tuple[int, Path]:
+    mhz, _, name = word.partition("=")
+    if not name:
+        raise Fault(f'"{word}"', "MHZ=FILE, as in 1065=slow.json")
+    return _CLOCK(mhz), Path(name)
+
+
 _JSON = _flag("--json", action="store_true", help="print one JSON object")
 _PLOT = _flag("--plot", metavar="FILE", help="write a picture: .html or .png")
 _RUN = _flag("run", type=Path, metavar="RUN.yaml")
@@ -34,14 +47,19 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "sweep": Subcommand(
         "model.sweeping:run",
         "All layouts of a SWEEP.yaml, and those that nothing beats in time, energy, memory and "
-        "money at once (the Pareto front). Started again, it goes on where it was stopped.",
+        "money at once (the Pareto front). A stopped sweep continues when it is started again.",
         (
             _flag("sweep", type=Path, metavar="SWEEP.yaml"),
             _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
             _PLOT,
-            _flag("--jobs", type=int, metavar="N", help="processes (default: one per core)"),
+            _flag(
+                "--jobs",
+                type=whole(1, JOBS_MAX),
+                metavar="N",
+                help="processes (default: one per core)",
+            ),
             _flag("--dask", "--scheduler", metavar="ADDRESS", help="cluster: tcp://HOST:PORT"),
-            _flag("--fresh", action="store_true", help="forget what an earlier run did"),
+            _flag("--fresh", action="store_true", help="start over, without an earlier run's rows"),
             _JSON,
         ),
     ),
@@ -57,7 +75,13 @@ SUBCOMMANDS: dict[str, Subcommand] = {
             _RUN,
             _flag("--component", required=True, choices=("sm", "hbm", "scale_up", "scale_out")),
             _flag("--range", default="0.5:1.5", metavar="LOW:HIGH", help="of today's clock"),
-            _flag("--points", type=int, default=11, metavar="N", help="(default 11)"),
+            _flag(
+                "--points",
+                type=whole(2, POINTS_MAX),
+                default=11,
+                metavar="N",
+                help="(default 11)",
+            ),
             _PLOT,
             _JSON,
         ),
@@ -79,10 +103,17 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         (
             _flag("files", type=Path, nargs="+", metavar="FILE"),
             _flag("--system", metavar="NAME|FILE", help="the card: adds energy"),
-            _flag("--clock", type=int, metavar="MHZ", help="SM clock while recording"),
-            _flag("--replay", metavar="MHZ,MHZ", help="times at these clocks too"),
+            _flag("--clock", type=_CLOCK, metavar="MHZ", help="SM clock while recording"),
+            _flag(
+                "--replay",
+                type=listed(_CLOCK, CLOCKS_MAX),
+                default=(),
+                metavar="MHZ,MHZ",
+                help="times at these clocks too",
+            ),
             _flag(
                 "--also",
+                type=_also,
                 action="append",
                 default=[],
                 metavar="MHZ=FILE",
@@ -121,7 +152,12 @@ _ESTIMATE = Subcommand(
     f"{' | '.join(SUBCOMMANDS)}; each has --help.",
     (
         _RUN,
-        _flag("--level", choices=LEVELS, default="formula", help="how finely (default formula)"),
+        _flag(
+            "--level",
+            choices=LEVELS,
+            default="formula",
+            help="detail of the estimate (default formula)",
+        ),
         _JSON,
         _PLOT,
         _flag("--timeline", metavar="FILE", help="write a trace for Perfetto: .json"),

@@ -13,7 +13,7 @@ from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
 NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
-FACTOR_MIN, FACTOR_MAX, POINTS_MAX = 0.1, 10.0, 1000
+FACTOR_MIN, FACTOR_MAX = 0.1, 10.0
 _RANGE = re.compile(r"([0-9]*\.?[0-9]+):([0-9]*\.?[0-9]+)")
 ASSUMED = (
     "predicted; voltage follows the clock: SM as its curve, HBM and links "
@@ -47,8 +47,6 @@ def marginal(options: Namespace) -> int:
 def scale(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
     low, high = _range(options.range)
-    if not 2 <= options.points <= POINTS_MAX:
-        raise BadInput("--points", str(options.points), f"2 to {POINTS_MAX}")
     picture = plot.target(options.plot)
     file = read(options.run)
     step = (high - low) / (options.points - 1)

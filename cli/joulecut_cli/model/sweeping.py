@@ -36,7 +36,7 @@ from joulecut_engine.model.sweep import (
     run_of,
 )
 from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import BadInput, Unavailable, not_installed
+from joulecut_wire.errors import Unavailable, not_installed
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 BATCH = 4  # parts per process between two saves
@@ -47,8 +47,6 @@ def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
     out = None if options.out is None else tablefile.target(options.out)
     picture = plot.target(options.plot)
-    if options.jobs is not None and options.jobs < 1:
-        raise BadInput("--jobs", str(options.jobs), "1 or more; without --jobs all cores")
     space, digest = sweepfile.read(options.sweep)
     store = _Store(sweepfile.folder_of(options.sweep), digest, fresh=options.fresh)
     began_s = time.perf_counter()

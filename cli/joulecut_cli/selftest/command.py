@@ -82,7 +82,7 @@ def _parser() -> Parser:
     )
     parser.add_argument(
         "--load", metavar="COMMAND", default="",
-        help="keeps the GPU busy until it is ended; default: torch, where installed",
+        help="loads the GPU while the test runs; default: torch, where installed",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--html", metavar="FILE", type=Path, help="a page with plots")

@@ -23,7 +23,6 @@ from joulecut_engine.model.system import System
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
-CLOCK_MHZ_MAX = 10_000
 TINY_S = 1e-12  # of a trace without times
 SPAN_S_MAX = 86_400.0  # profiles have seconds to minutes; a day apart are two clocks
 APART = 2.0  # at its own clock the replay is the recording, but for waits that were not recorded
@@ -32,14 +31,14 @@ APART = 2.0  # at its own clock the replay is the recording, but for waits that 
 def run(options: Namespace) -> int:
     """Raises BadInput."""
     system = None if options.system is None else system_of(options.system, "--system")
-    clock = _clock("--clock", options.clock)
-    clocks = _clocks(options.replay)
+    clock: int | None = options.clock
     _check(options, clock)
     output.check(options)
     recordings = read(options.files)
     if clock is None and system is not None:
         clock = round(system.clock_max_mhz)
-    shares, others = assumed_shares(), _others(options.also)
+    shares = assumed_shares()
+    others = [(mhz, read([path])) for mhz, path in options.also]
     measured: dict[KernelClass, float] = {}
     if others and clock is not None:
         totals = {float(clock): class_seconds(recordings)}
@@ -49,7 +48,7 @@ def run(options: Namespace) -> int:
     found = [at_clock(recordings, shares, system, clock, clock)]
     for recording, played in zip(recordings, found[0].played, strict=True):
         _must_be_plausible(recording, played.span_s)
-    found += [at_clock(recordings, shares, system, clock, mhz) for mhz in clocks]
+    found += [at_clock(recordings, shares, system, clock, mhz) for mhz in options.replay]
     card = None
     if system is not None and clock is not None:
         card = efficiencies(recordings, system, clock)
@@ -141,32 +140,6 @@ def _held(
                 for kind, time_s in recorded_s.items()}  # fmt: skip
 
     return before_mhz, held_mhz(system, slowed, clock_mhz)
-
-
-def _clock(flag: str, given: int | None) -> int | None:
-    if given is not None and not 1 <= given <= CLOCK_MHZ_MAX:
-        raise BadInput(flag, f"{given} is out of range", f"whole MHz from 1 to {CLOCK_MHZ_MAX}")
-    return given
-
-
-def _clocks(given: str | None) -> list[int]:
-    found = []
-    for word in (given or "").split(",") if given else []:
-        if not word.strip().isdigit():
-            allowed = "clocks in whole MHz, separated by commas, as in 1410,1200"
-            raise BadInput("--replay", f'"{word}" is no clock', allowed)
-        found.append(_clock("--replay", int(word)) or 0)
-    return found
-
-
-def _others(given: Sequence[str]) -> list[tuple[int, list[Recording]]]:
-    found = []
-    for word in given:
-        mhz, _, name = word.partition("=")
-        if not mhz.isdigit() or not name:
-            raise BadInput("--also", f'"{word}"', "MHZ=FILE, as in 1065=slow.json")
-        found.append((_clock("--also", int(mhz)) or 0, read([Path(name)])))
-    return found
 
 
 def _check(options: Namespace, clock: int | None) -> None:

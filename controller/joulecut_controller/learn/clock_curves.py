@@ -101,7 +101,7 @@ class ClockCurves:
         self.misfit = float(np.einsum("cv,cv->", self._rest, rest) + (shared**2 * before).sum())
 
     def _effective(self, fall: Floats) -> Floats:
-        return np.maximum(0.0, fall - self.flat[self._group, None])
+        return np.where(fall < 0.0, fall, np.maximum(0.0, fall - self.flat[self._group, None]))
 
     def _covariance(self, at: Floats, other: Floats) -> Floats:
         """Of two points of each curve, without its level: (curves, m, n)."""

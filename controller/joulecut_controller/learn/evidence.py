@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.learn.measurement_log import JobConstants, Measurement
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement, Slowdown
 from joulecut_controller.policy.policy import Slo
 
 # One step below the lowest measured clock: 60 MHz on A100, 75 on A40. Power changes by 5-8 % and
@@ -28,6 +28,7 @@ class ExplorerInput:
     window_iterations: int
     alike: tuple[int, ...]
     host_power_w: float = 0.0  # per GPU
+    slowdown: Slowdown | None = None  # of neighbouring windows
 
 
 def measurement_at(

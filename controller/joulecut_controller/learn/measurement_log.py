@@ -8,7 +8,7 @@ longer or shorter by a common factor. It is emptied where the job has changed ot
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -27,7 +27,8 @@ class Measurement:
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `reported_kinds`); empty at L1, where `operation_sd_ratio` is None too.
     Spreads are beside what all GPUs have in common. `known_stderr_ratio` is the error of `time_s`
-    where other evidence makes it smaller.
+    where other evidence makes it smaller. Of a rate alone `time_sd_s` is that of as many
+    independent iterations with the same error of the mean.
     """
 
     clocks_mhz: tuple[int, ...]
@@ -103,6 +104,8 @@ MOVED_STDERRS = 5.0
 BASELINE_MOVED_RATIO = 0.005
 BASELINE_MOVED_STDERRS = 3.0
 VERSION = 1
+# Time of work over its clock, on logarithms: public sweeps have 0.25 to 0.93.
+CLOCK_SHARE = 0.75
 
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
 WINDOW_ITERATIONS = 50
@@ -131,13 +134,29 @@ def without_hiccups(times_s: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Time at these clocks over that of the default window beside it: least and most (two standard
+    errors). What the job does by itself is in both.
+    """
+
+    clocks_mhz: tuple[int, ...]
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
 class MeasurementLog:
-    """Measurements of a job in one `shape` (pipeline, GPUs), one per setting, oldest first."""
+    """Measurements of a job in one `shape` (pipeline, GPUs), one per setting, oldest first.
+
+    `beside` is the newest window alone, and whether it was at default clocks; it is not stored.
+    """
 
     shape: str = ""
     measurements: tuple[Measurement, ...] = ()
     refused: int = 0  # windows that could not be true
     restarts: int = 0  # how often the job had changed
+    beside: tuple[Measurement, bool] | None = field(default=None, compare=False)
+    slowdown: Slowdown | None = None  # the newest
 
     def add(
         self, measurement: Measurement, *, at_default: bool = False
@@ -149,19 +168,33 @@ class MeasurementLog:
         complaint = _complaint(measurement)
         if complaint:
             return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
+        log, said = self._with(measurement, at_default=at_default)
+        beside = (measurement, at_default)
+        return replace(log, beside=beside, slowdown=self._slowdown(*beside)), said
+
+    def _slowdown(self, one: Measurement, at_default: bool) -> Slowdown | None:
+        """Of two neighbouring windows, one of them at default clocks; else the newest before."""
+        if self.beside is None or self.beside[1] == at_default:
+            return self.slowdown
+        lowered, default = (self.beside[0], one) if at_default else (one, self.beside[0])
+        doubt = 2.0 * math.hypot(lowered.stderr_ratio, default.stderr_ratio)
+        ratio = lowered.time_s / default.time_s
+        return Slowdown(lowered.clocks_mhz, ratio * (1.0 - doubt), ratio * (1.0 + doubt))
+
+    def _with(self, measurement: Measurement, *, at_default: bool) -> tuple["MeasurementLog", str]:
         same = (r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz)
         old = self.measurements[0] if at_default and self.measurements else next(same, None)
         if old is not None and bool(old.busy_s) == bool(measurement.busy_s):
             moved = measurement.time_s / old.time_s - 1.0
             doubt = math.hypot(old.stderr_ratio, measurement.stderr_ratio)
-            known = max(MOVED_RATIO, MOVED_STDERRS * doubt)
+            by_chance = max(BASELINE_MOVED_RATIO, BASELINE_MOVED_STDERRS * doubt)
             if old is self.measurements[0]:
-                if abs(moved) > max(BASELINE_MOVED_RATIO, BASELINE_MOVED_STDERRS * doubt):
-                    return self._scaled(measurement.time_s / old.time_s, measurement.clocks_mhz)
+                if abs(moved) > by_chance or self._held_lower(measurement) != 1.0:
+                    return self._scaled(measurement)
                 measurement = _merged(old, measurement)
-            elif abs(moved) > known and measurement.busy_s:
+            elif abs(moved) > by_chance and measurement.busy_s:
                 pass  # its curves are ratios, which hold; the newest window counts alone
-            elif abs(moved) > known:
+            elif abs(moved) > max(MOVED_RATIO, MOVED_STDERRS * doubt):
                 new = replace(self, measurements=(), restarts=self.restarts + 1)
                 return new, (
                     f"iteration time changed by {moved:+.1%} at the same clocks: what was learnt "
@@ -184,14 +217,28 @@ class MeasurementLog:
         kept.insert(min(where, len(kept)), measurement)
         return replace(self, measurements=tuple(kept)), ""
 
-    def _scaled(self, ratio: float, default_mhz: tuple[int, ...]) -> tuple["MeasurementLog", str]:
-        """The log of a job that takes `ratio` times as long at default clocks.
-
-        All clocks are taken to have changed by this ratio until a window measures another.
-        Slowdowns relative to default clocks, and their uncertainty, stay as they are.
+    def _held_lower(self, default: Measurement) -> float:
+        """Clocks of the newest window at default clocks over those of the first one, which heat or
+        a power limit moves; 1 where operations are not known.
         """
-        scaled = [one.scaled(ratio) for one in self.measurements]
-        scaled[0] = replace(scaled[0], clocks_mhz=default_mhz)
+        if not default.busy_s:
+            return 1.0
+        clocks = zip(default.clocks_mhz, self.measurements[0].clocks_mhz, strict=True)
+        return statistics.median(now / before for now, before in clocks)
+
+    def _scaled(self, default: Measurement) -> tuple["MeasurementLog", str]:
+        """The log of a job that takes another time at default clocks now.
+
+        All clocks are taken to have changed by this ratio until a window measures another: less
+        what the default clocks' own change explains. Slowdowns relative to default clocks, and
+        their uncertainty, stay as they are.
+        """
+        first, held = self.measurements[0], self._held_lower(default)
+        ratio = default.time_s / first.time_s
+        scaled = [one.scaled(ratio * held**CLOCK_SHARE) for one in self.measurements]
+        scaled[0] = replace(first.scaled(ratio), clocks_mhz=default.clocks_mhz)
+        if held != 1.0:
+            scaled[0] = default
         words = f"iteration time at default clocks changed by {ratio - 1.0:+.1%}"
         return replace(self, measurements=tuple(scaled)), words
 

@@ -44,9 +44,20 @@ class _Step:
         measured_s = measurements[0].time_s
         self._pace = measured_s / model.base_s
         self._base_s, self._deadline_s = measured_s, facts.slo.deadline_s(measured_s)
-        self._limit_s = self._deadline_s / self._pace / (1.0 + model.excess)
         now = np.array(facts.now_mhz, dtype=np.float64)[:, None]
         self._now = np.minimum((model.grid_mhz < now).sum(axis=1), model.default)
+        self._longer = self._measured_longer()
+        self._limit_s = self._deadline_s / self._pace / self._longer
+
+    def _measured_longer(self) -> float:
+        """Time at lower clocks over what the curves say: as all windows show it, and within what
+        the newest windows beside each other do. Curves take a slow window for a slow hour.
+        """
+        longer, seen = 1.0 + self._model.excess, self._facts.slowdown
+        if seen is None or seen.clocks_mhz != self._facts.now_mhz:
+            return longer
+        modelled = self._model.jittered_s(self._model.mean_s, self._now) / self._model.base_s
+        return min(max(longer, seen.low / modelled), seen.high / modelled)
 
     def advice(self) -> Advice:
         model, default = self._model, self._model.default
@@ -140,7 +151,7 @@ class _Step:
         return self._model.energy_j(at, self._expected_s(at))
 
     def _expected_s(self, at: Ints) -> float:
-        longer = 1.0 if np.array_equal(at, self._model.default) else 1.0 + self._model.excess
+        longer = 1.0 if np.array_equal(at, self._model.default) else self._longer
         return self._model.jittered_s(self._model.mean_s, at) * self._pace * longer
 
     def _answer(

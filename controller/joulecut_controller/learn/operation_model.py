@@ -86,7 +86,9 @@ class OperationModel:
         spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
         self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
         self._noise = self._scatter(kept, constants.pipeline.microbatches)
-        fall = np.log(self._default[:, None] / np.minimum(self._clocks, self._default[:, None]))
+        fall = np.log(
+            self._default[:, None] / self._clocks
+        )  # below 0 where heat lowers default clocks
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         self.power_w, capped = self._power(kept, fall, ahead, constants)
         self._tabulate_times(fall, ahead, capped)

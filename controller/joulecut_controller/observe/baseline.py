@@ -187,6 +187,7 @@ def blended(known: Window, seen: Window, wanted: int) -> Window:
         power_w=_between(known.power_w, seen.power_w, share),
         operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
         gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
+        inflation=(1.0 - share) * known.inflation + share * seen.inflation,
         work=_blended_work(known, seen, share),
     )
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
-from joulecut_controller.observe.pace_shift import PaceShift
+from joulecut_controller.observe.pace_shift import NEWEST, PaceShift, inflation
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
@@ -202,7 +202,7 @@ class MeasurementWindow:
         self._first: list[Iteration] = []  # outliers among them show only after some more
         self.shift_ratio = 1.0  # newest pace over the first under these clocks
         self._pace = PaceShift()  # at equal work
-        self._length = PaceShift(correlated=True)  # of the work itself
+        self._length = PaceShift(NEWEST[-1:])  # of the work itself
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
         self._reported = TrainingTime(since_s)
@@ -246,9 +246,9 @@ class MeasurementWindow:
         self._durations_s.append(one.duration_s)
         self._works.append(work)
         if self.shift_ratio == 1.0:
-            self.shift_ratio = self._pace.take(adjusted_s)
+            self.shift_ratio = self._pace.take(adjusted_s, correlated=factor is None)
         if self.shift_ratio == 1.0 and factor is not None:
-            self.shift_ratio = self._length.take(one.duration_s)
+            self.shift_ratio = self._length.take(one.duration_s, correlated=True)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.reach(one)
@@ -326,6 +326,7 @@ class MeasurementWindow:
             iterations=len(times_s),
             time_mean_s=mean_s,
             time_sd_s=statistics.stdev(times_s),
+            inflation=inflation(times_s),
             energy_j=None if power_w is None else power_w * mean_s,
             power_w=power_w,
             operation_sd_ratio=operation,
@@ -407,4 +408,4 @@ class MeasurementWindow:
 
 def stderr_s(window: Window) -> float:
     """Standard error of the mean iteration time as measured, in seconds."""
-    return window.time_sd_s / math.sqrt(window.iterations)
+    return window.time_sd_s * math.sqrt(window.inflation / window.iterations)

@@ -12,22 +12,21 @@ from itertools import pairwise
 FIRST = 16  # iterations under these clocks that the newest are compared with
 NEWEST = (4, 8, 32)  # few see a jump soon, many a small shift through the noise
 SHIFT_RATIO_MIN = 0.01  # a fifth of a usual slowdown budget
-DOUBT_STDERRS = 4.0  # iteration times are correlated, so a standard error says too little
+DOUBT_STDERRS = 4.0  # asked at every iteration
 CORRELATION_MAX = 0.9  # of neighbours; beyond it so few iterations tell nothing
 
 
 class PaceShift:
-    """Iterations under one set of clocks. `correlated`: neighbours resemble each other, as batches
-    of similar length do; few iterations then tell less.
+    """Iterations under one set of clocks. Neighbours may resemble each other, as batches of similar
+    length do: few iterations then tell less. `counts` are those of the newest that are compared.
     """
 
-    def __init__(self, *, correlated: bool = False) -> None:
-        self._correlated = correlated
-        self._counts = NEWEST[-1:] if correlated else NEWEST
+    def __init__(self, counts: tuple[int, ...] = NEWEST) -> None:
+        self._counts = counts
         self._first_s: list[float] = []
         self._newest_s: deque[float] = deque(maxlen=NEWEST[-1])
 
-    def take(self, duration_s: float) -> float:
+    def take(self, duration_s: float, *, correlated: bool) -> float:
         """Adds an iteration; returns the newest pace over the first, 1.0 where it is the same."""
         if len(self._first_s) < FIRST:
             self._first_s.append(duration_s)
@@ -40,15 +39,15 @@ class PaceShift:
             newest = list(self._newest_s)[-count:]
             mean_s = statistics.fmean(newest)
             variance = max(first_var, statistics.variance(newest))
-            if self._correlated:
-                variance *= _inflation(self._first_s, newest)
+            if correlated:
+                variance *= inflation(self._first_s, newest)
             doubt_s = DOUBT_STDERRS * (variance / FIRST + variance / count) ** 0.5
             if abs(mean_s - first_s) > max(SHIFT_RATIO_MIN * first_s, doubt_s):
                 return mean_s / first_s
         return 1.0
 
 
-def _inflation(*runs: Sequence[float]) -> float:
+def inflation(*runs: Sequence[float]) -> float:
     """By how much correlated neighbours raise the variance of a mean: (1 + r) / (1 - r) of a
     process of first order.
     """

@@ -1,46 +1,57 @@
 """The actions of a plan, GPU by GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from joulecut_controller.plan.clock_reason import sentence_of
-from joulecut_controller.plan.plan import Action, verb_of
-from joulecut_controller.plan.planner import Choice
+from joulecut_controller.plan.costs import Costs
+from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.plan.marked_steps import Marks
+from joulecut_controller.plan.plan import Action, ClockReason, verb_of
+from joulecut_controller.plan.timed_steps import Steps
 from joulecut_controller.view import JobState
 
 
-def actions_for(job: JobState, choice: Choice, running: Mapping[str, int]) -> tuple[Action, ...]:
+def actions_for(
+    costs: Costs,
+    clocks: Clocks,
+    running: Mapping[str, int],
+    *,
+    steps: Sequence[Steps],
+    marks: Sequence[Marks],
+    reasons: Sequence[tuple[ClockReason, ...]],
+) -> tuple[Action, ...]:
     """One action per GPU, by stage. `running` maps GPUs to the clock their lease allows (0:
     none). A GPU that should run at its default clock gets no lock: `clear`, or `hold`
-    without a clock where none is in force.
+    without a clock where none is in force. Changes within an iteration (`steps` at times, `marks`
+    in their place) and `reasons` are by stage, as the costs' graph counts them.
     """
     actions = []
-    for row, uuids in enumerate(choice.costs.gpus):
-        stage = row % len(job.placement.stages)
-        default_mhz = choice.costs.default_mhz[row]
-        clocks = sorted({choice.clocks[i] for i in choice.costs.problem.graph.order[row]})
-        why = sentence_of(choice.reasons[row], marked=bool(choice.marks[row]))
+    for stage, uuids in enumerate(costs.gpus):
+        default_mhz = costs.default_mhz[stage]
+        stage_mhz = sorted({clocks[i] for i in costs.problem.graph.order[stage]})
+        why = sentence_of(reasons[stage], marked=bool(marks[stage]))
         for uuid in uuids:
-            steps = tuple(
-                replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
-                for step in choice.steps[row]
+            own_steps = tuple(
+                replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
+                for step in steps[stage]
             )
-            marks = tuple(
-                replace(step, clock_max_mhz=choice.costs.clock_of(uuid, step.clock_max_mhz))
-                for step in choice.marks[row]
+            own_marks = tuple(
+                replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))
+                for step in marks[stage]
             )
             # The highest that a GPU needs within an iteration.
-            asked_mhz = choice.costs.clock_of(uuid, clocks[-1])
+            asked_mhz = costs.clock_of(uuid, stage_mhz[-1])
             reason = why
-            if len(clocks) == 1 and asked_mhz < clocks[-1]:
-                faster = 1.0 - choice.costs.ratios[uuid]
-                reason = f"{faster:.1%} faster than its slowest GPU at {clocks[-1]} MHz; {why}"
+            if len(stage_mhz) == 1 and asked_mhz < stage_mhz[-1]:
+                faster = 1.0 - costs.ratios[uuid]
+                reason = f"{faster:.1%} faster than its slowest GPU at {stage_mhz[-1]} MHz; {why}"
             now_mhz = running.get(uuid, 0) or default_mhz
             verb, clock_mhz = verb_of(asked_mhz, now_mhz, default_mhz, bool(running.get(uuid)))
-            if steps or marks:  # under a lease, whatever its highest clock
+            if own_steps or own_marks:  # under a lease, whatever its highest clock
                 verb, clock_mhz = ("raise" if asked_mhz > now_mhz else "lower"), asked_mhz
-            actions.append(Action(uuid, stage, verb, clock_mhz, reason, steps, marks))
-    return tuple(sorted(actions, key=lambda action: action.stage))
+            actions.append(Action(uuid, stage, verb, clock_mhz, reason, own_steps, own_marks))
+    return tuple(actions)
 
 
 def release_actions(job: JobState, running: Mapping[str, int], reason: str) -> tuple[Action, ...]:

@@ -19,17 +19,14 @@ def clock_reasons(
 ) -> tuple[tuple[ClockReason, ...], ...]:
     """By stage of the costs' graph. `min_mhz` is the policy's lowest clock; `held_back`: lower
     clocks wait for the dwell."""
-    problem, stages = comparison.costs.problem, comparison.costs.pipeline.stages
-    classes = comparison.costs.classes
+    problem = comparison.costs.problem
     in_order = comparison.granularity != "computation"
     found: list[list[ClockReason]] = [[] for _ in problem.graph.order]
     for one in stretches_of(problem, after.options, comparison.goal, in_order=in_order):
-        kind, stage = divmod(one.stage, stages)
         binds, why = _why_not_lower(one, comparison, after, min_mhz, held_back=held_back)
         found[one.stage].append(
             ClockReason(
-                stage,
-                tuple(classes[kind]) if len(classes) > 1 else (),
+                one.stage,
                 comparison.ratio * one.offset_s,
                 one.clock_mhz,
                 comparison.ratio * one.slack_s,

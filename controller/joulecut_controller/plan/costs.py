@@ -7,22 +7,21 @@ outside the site's range enters a problem, so no solver can choose it.
 import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from joulecut_controller.plan.own_clocks import FASTER_RATIO_MIN, Floats, own_clocks
-from joulecut_controller.plan.replicas import Classes, classes_of
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import GpuView, JobState, Stages
 from joulecut_engine.estimate.estimator import Estimator, Subject
-from joulecut_engine.graph import Graph, build
+from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.graph import side_by_side
 from joulecut_engine.graph.pipeline import Kind, Operation, Pipeline
 from joulecut_engine.graph.power_limit import held as under_limit
 from joulecut_engine.graph.shape import kinds_of, part_of
-from joulecut_engine.optimize.formulation import priced as priced_graph
+from joulecut_engine.optimize.formulation import priced
 from joulecut_engine.optimize.problem import Problem
 
 # Below these differences two predictions are the same for planning: a third of what the
@@ -37,26 +36,24 @@ FASTER_TOLERANCE = 0.01
 Table = Mapping[tuple[int, Kind], Mapping[int, ClockOption]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Costs:
     """Predicted costs of one GPU per stage (the slowest of its siblings in time, their mean
     in energy).
 
-    Replicas of different pace (`classes`) are pipelines of their own in the problem: its graph has
-    the stages of each class one after another. `gpus` are those of each of these stages, `share`
-    the part of the stage's GPUs that they are; energies and blocking power are times that share,
-    so that they add up to one GPU per stage of the job.
-
     `table[row, kind][clock_mhz]` covers every clock of `allowed_mhz[stage]` and the default
     clock `default_mhz[stage]`; a row is a stage, or a part of the model where the profile
-    tells GPUs' chunks apart. `width` is the number of GPUs per stage of the job. `digest`
-    names the content.
+    tells GPUs' chunks apart. `width` is the number of GPUs per stage of the job. `problem`, which
+    is dear to build, and `digest`, which names the content, are made when first asked for.
 
     A GPU faster than the slowest of its stage (`ratios`, times over the slowest's of all replicas;
     empty unless measured) has a clock of its own for every clock of the stage, in `own_mhz`.
     `uniform` has the costs with one clock for all.
     """
 
+    pipeline: Pipeline
+    blocking_power_w: float
+    host_power_w: float
     table: Table
     uniform: Table
     own_mhz: Mapping[str, Mapping[int, int]]
@@ -64,15 +61,26 @@ class Costs:
     allowed_mhz: tuple[tuple[int, ...], ...]
     default_mhz: tuple[int, ...]
     width: int
-    inputs: tuple[object, ...]  # what else went in: pipeline, blocking and host power
-    classes: Classes
     gpus: Stages
-    share: tuple[float, ...]
-    problem: Problem
-    graph: Graph  # of one replica
-    digest: str
-    pipeline: Pipeline
-    by_part: bool = False
+    by_part: bool
+
+    @cached_property
+    def problem(self) -> Problem:
+        graph = build(self.pipeline)
+        operations = graph.operations
+        rows = (_row(self.pipeline, o.stage, o.chunk, by_part=self.by_part) for o in operations)
+        menus = {key: tuple(by_clock.values()) for key, by_clock in self.table.items()}
+        return priced(
+            graph,
+            [menus[row, o.kind] for row, o in zip(rows, operations, strict=True)],
+            [self.blocking_power_w] * self.pipeline.stages,
+            overhead_power_w=self.host_power_w * self.pipeline.stages,
+        )
+
+    @cached_property
+    def digest(self) -> str:
+        content = (self.pipeline, self.blocking_power_w, self.host_power_w, self.table)
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
     def option(
         self, operation: Operation, clock_mhz: int, *, uniform: bool = False
@@ -81,10 +89,6 @@ class Costs:
         row = _row(self.pipeline, operation.stage, operation.chunk, by_part=self.by_part)
         table = self.uniform if uniform else self.table
         return table[row, operation.kind].get(clock_mhz)
-
-    def power_w(self, stage: int, option: ClockOption) -> float:
-        """What one GPU of a stage of the graph draws at work."""
-        return option.power_w / self.share[stage]
 
     def clock_of(self, uuid: str, stage_mhz: int) -> int:
         """The clock of a GPU while its stage works at this one."""
@@ -98,23 +102,6 @@ class Costs:
             stage_mhz = max(clocks[i] for i in self.problem.graph.order[stage])
             asked |= {uuid: self.clock_of(uuid, stage_mhz) for uuid in uuids}
         return asked
-
-
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """Costs before a problem is built of them, which is the dear part."""
-
-    table: Table
-    uniform: Table
-    own_mhz: Mapping[str, Mapping[int, int]]
-    ratios: Mapping[str, float]
-    allowed_mhz: tuple[tuple[int, ...], ...]
-    default_mhz: tuple[int, ...]
-    width: int
-    inputs: tuple[object, ...]
-    classes: Classes
-    gpus: Stages
-    share: tuple[float, ...]
 
 
 def price(
@@ -132,52 +119,7 @@ def price(
     policy, pipeline = job.policy, job.policy.pipeline
     if pipeline is None:
         return "the policy gives no pipeline for this job"
-    inputs = (pipeline, policy.blocking_power_w, host_power_w)
-    priced = _price(job, gpus, estimator, inputs, held)
-    if isinstance(priced, str):
-        return priced
-    if held is not None and _same(held, priced):
-        return held
-    by_part = _by_part(job)
-    one = build(pipeline)
-    graph = side_by_side(one, len(priced.classes))
-    menus = {key: tuple(by_clock.values()) for key, by_clock in priced.table.items()}
-    rows = [_row(pipeline, o.stage, o.chunk, by_part=by_part) for o in graph.operations]
-    return Costs(
-        table=priced.table,
-        uniform=priced.uniform,
-        own_mhz=priced.own_mhz,
-        ratios=priced.ratios,
-        allowed_mhz=priced.allowed_mhz,
-        default_mhz=priced.default_mhz,
-        width=priced.width,
-        inputs=priced.inputs,
-        classes=priced.classes,
-        gpus=priced.gpus,
-        share=priced.share,
-        problem=priced_graph(
-            graph,
-            [menus[row, o.kind] for row, o in zip(rows, graph.operations, strict=True)],
-            [policy.blocking_power_w * share for share in priced.share],
-            overhead_power_w=host_power_w * pipeline.stages,
-        ),
-        graph=one,
-        digest=hashlib.sha256(repr((priced.inputs, priced.table)).encode()).hexdigest()[:16],
-        pipeline=pipeline,
-        by_part=by_part,
-    )
-
-
-def _price(
-    job: JobState,
-    gpus: Mapping[str, GpuView],
-    estimator: Estimator,
-    inputs: tuple[object, ...],
-    held: Costs | None,
-) -> _Priced | str:
-    name, pipeline = job.policy.name, job.policy.pipeline
-    assert pipeline is not None
-    by_part, blocking_w = _by_part(job), job.policy.blocking_power_w
+    name, by_part, blocking_w = policy.name, _by_part(job), policy.blocking_power_w
     stages: list[_Predicted] = []
     ratios: dict[str, float] = {}
     for stage, uuids in enumerate(job.placement.stages):
@@ -196,42 +138,30 @@ def _price(
                 return f"no prediction for {kind} of stage {stage}"
         stages.append(predicted)
         ratios |= predicted.follow(job.measured.time_ratios) if job.measured.time_ratios else {}
-    classes = classes_of(job.placement.pipelines, ratios)
-    if held is not None and len(held.ratios) == len(ratios) and _ratios_hold(held, ratios):
-        classes = held.classes  # at the edge of two classes noise would decide
     table: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
     uniform: dict[tuple[int, Kind], dict[int, ClockOption]] = {}
     own_mhz: dict[str, Mapping[int, int]] = {}
-    rows: list[_Predicted] = []
-    for k, replicas in enumerate(classes):
-        apart = k * pipeline.stages * (pipeline.chunks if by_part else 1)
-        for stage, whole in enumerate(stages):
-            predicted = whole
-            if len(classes) > 1:
-                mine = [
-                    uuid for replica in replicas for uuid in job.placement.pipelines[replica][stage]
-                ]
-                predicted = whole.part(mine, ratios)
-            share = len(predicted.uuids) / len(whole.uuids)
-            uniform |= _scaled(predicted.uniform(blocking_w), apart, share)
-            own = predicted.own(ratios, blocking_w)
-            if own is not None:
-                table |= _scaled(own[0], apart, share)
-                own_mhz |= own[1]
-            rows.append(predicted)
-    return _Priced(
+    for predicted in stages:
+        uniform |= predicted.uniform(blocking_w)
+        own = predicted.own(ratios, blocking_w)
+        if own is not None:
+            table |= own[0]
+            own_mhz |= own[1]
+    made = Costs(
+        pipeline=pipeline,
+        blocking_power_w=blocking_w,
+        host_power_w=host_power_w,
         table={**uniform, **table},
         uniform=uniform,
         own_mhz=own_mhz,
         ratios=ratios,
-        allowed_mhz=tuple(one.allowed_mhz for one in rows),
-        default_mhz=tuple(one.default_mhz for one in rows),
+        allowed_mhz=tuple(one.allowed_mhz for one in stages),
+        default_mhz=tuple(one.default_mhz for one in stages),
         width=len(job.placement.stages[0]),
-        inputs=inputs,
-        classes=classes,
-        gpus=tuple(one.uuids for one in rows),
-        share=tuple(len(one.uuids) / len(job.placement.stages[0]) for one in rows),
+        gpus=job.placement.stages,
+        by_part=by_part,
     )
+    return held if held is not None and _same(held, made) else made
 
 
 def keys_of(pipeline: Pipeline, stage: int, *, by_part: bool) -> tuple[tuple[int, Kind], ...]:
@@ -242,23 +172,7 @@ def keys_of(pipeline: Pipeline, stage: int, *, by_part: bool) -> tuple[tuple[int
 
 
 def _row(pipeline: Pipeline, stage: int, chunk: int, *, by_part: bool) -> int:
-    if not by_part:
-        return stage
-    k, of_one = divmod(stage, pipeline.stages)
-    return k * pipeline.stages * pipeline.chunks + part_of(pipeline, of_one, chunk)
-
-
-def _scaled(
-    table: Mapping[tuple[int, Kind], Mapping[int, ClockOption]], apart: int, share: float
-) -> dict[tuple[int, Kind], dict[int, ClockOption]]:
-    """With rows `apart` further down, and `share` of the energies."""
-    return {
-        (apart + row, kind): {
-            mhz: ClockOption(mhz, option.time_s, option.energy_j * share)
-            for mhz, option in by_clock.items()
-        }
-        for (row, kind), by_clock in table.items()
-    }
+    return part_of(pipeline, stage, chunk) if by_part else stage
 
 
 def _by_part(job: JobState) -> bool:
@@ -273,10 +187,9 @@ def _ratios_hold(old: Costs, ratios: Mapping[str, float]) -> bool:
     )
 
 
-def _same(old: Costs, new: _Priced) -> bool:
-    before = (old.allowed_mhz, old.default_mhz, old.width, old.inputs, old.classes, old.gpus)
-    after = (new.allowed_mhz, new.default_mhz, new.width, new.inputs, new.classes, new.gpus)
-    if before != after or not _ratios_hold(old, new.ratios):
+def _same(old: Costs, new: Costs) -> bool:
+    predicted = {name: getattr(old, name) for name in ("table", "uniform", "own_mhz", "ratios")}
+    if replace(new, **predicted) != old or not _ratios_hold(old, new.ratios):
         return False
     pairs = [
         (option, before)
@@ -362,12 +275,9 @@ class _Predicted:
         time_s, power_w = np.stack(times), np.stack(powers)
         if not (np.isfinite(time_s).all() and np.isfinite(power_w).all() and (time_s > 0).all()):
             return False
-        self._set(key, time_s, power_w)
-        return True
-
-    def _set(self, key: tuple[int, Kind], time_s: Floats, power_w: Floats) -> None:
         self._time_s[key], self._power_w[key] = time_s, power_w
         self._pace_s[key] = time_s.max(axis=0)
+        return True
 
     def follow(self, measured: Mapping[str, float]) -> dict[str, float]:
         """By GPU, its time over the slowest's: as measured at default clocks, unless the estimator
@@ -383,15 +293,6 @@ class _Predicted:
             self._pace_s[key] = np.maximum(time_s.max(axis=0), by_others_s)
             worst = np.maximum(worst, time_s[:, at] / self._pace_s[key][at])
         return dict(zip(self.uuids, worst.tolist(), strict=True))
-
-    def part(self, uuids: Sequence[str], ratios: Mapping[str, float]) -> "_Predicted":
-        """Some of the GPUs, with times by their ratio to the slowest of all."""
-        made = _Predicted(self.allowed_mhz, self.default_mhz, tuple(uuids), self._limits_w)
-        mine = [self.uuids.index(uuid) for uuid in uuids]
-        of_slowest = np.array([ratios[uuid] for uuid in uuids])[:, None]
-        for key, pace_s in self._pace_s.items():
-            made._set(key, of_slowest * pace_s, self._power_w[key][mine])
-        return made
 
     def uniform(self, blocking_power_w: float) -> dict[tuple[int, Kind], dict[int, ClockOption]]:
         """The costs at one clock for all: the slowest sets the time, the others wait for it."""

@@ -14,21 +14,15 @@ from itertools import chain, groupby
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks, Evaluation
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Resumption
-from joulecut_controller.plan.replicas import clocks_for
+from joulecut_controller.plan.solver_cache import Question
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy, Policy, policy_json
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_engine.optimize.jitter import Spread
-from joulecut_engine.optimize.problem import (
-    TWO_CHANGES,
-    ChangeLimits,
-    Goal,
-    Infeasible,
-    Solution,
-)
+from joulecut_engine.optimize.problem import ChangeLimits, Infeasible, Solution
 
 DIGEST_LENGTH = 16  # hexadecimal digits
 Order = Sequence[Sequence[int]]  # by stage: its operations, in the order they run
@@ -61,14 +55,14 @@ def clock_runs(order: Order, clocks: Clocks) -> tuple[tuple[tuple[int, int], ...
     )
 
 
-def clocks_of(plan: EarlierPlan, order: Order, stages: int) -> Clocks | None:
-    """By operation; None where the graph is another one. One replica has `stages`."""
+def clocks_of(plan: EarlierPlan, order: Order) -> Clocks | None:
+    """By operation; None where the graph is another one."""
     by_stage = plan.resumption.clocks
-    longest = max(map(len, order))  # a stored count may be anything
-    if any(sum(count for _, count in runs) > longest for runs in by_stage):
+    if [sum(count for _, count in runs) for runs in by_stage] != [len(stage) for stage in order]:
         return None
-    clocks = [list(chain.from_iterable([mhz] * n for mhz, n in runs)) for runs in by_stage]
-    return clocks_for(clocks, order, stages)
+    clocks = chain.from_iterable([mhz] * n for runs in by_stage for mhz, n in runs)
+    found = dict(zip(chain.from_iterable(order), clocks, strict=True))
+    return tuple(found[i] for i in range(len(found)))
 
 
 def read(plan_text: str) -> EarlierPlan | None:
@@ -105,15 +99,8 @@ class SameClocks:
     def __init__(self, made: Evaluation, gap_ratio: float, fit_ratio: float) -> None:
         self._made, self._gap_ratio, self._fit_ratio = made, gap_ratio, fit_ratio
 
-    def ask(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter = STILL,
-        limits: ChangeLimits = TWO_CHANGES,
-    ) -> Solution | Infeasible:
-        del costs, jitter  # those of the plan
+    def ask(self, question: Question) -> Solution | Infeasible:
+        goal, granularity = question.goal, question.granularity
         made, time_s = self._made, self._made.iteration_time_s
         if time_s > goal.deadline_s * (1.0 + self._fit_ratio):
             return Infeasible(goal.deadline_s, time_s)
@@ -126,7 +113,7 @@ class SameClocks:
             energy_j=energy_j,
             lower_bound_j=energy_j / (1.0 + self._gap_ratio),
             bound_granularity=granularity,
-            limits=limits if granularity == "changes" else None,
+            limits=question.limits if granularity == "changes" else None,
         )
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:

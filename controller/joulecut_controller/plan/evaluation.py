@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter_margin import of
@@ -144,6 +144,11 @@ class Comparison:
     constant_s: float = 0.0
     work: float = 1.0  # of the baseline's iterations, over that of the costs
 
+    def appraised(self, clocks: Clocks, solver: Answers) -> Evaluation | None:
+        """These clocks under the job's jitter; None as `evaluate`."""
+        made = evaluate(self.costs, clocks)
+        return made and with_jitter(made, self.costs, self.jitter, solver)
+
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
         return evaluation.energy_j(self.charged_s(evaluation) + self.constant_s)
@@ -243,7 +248,7 @@ def _saved_ratio(
 ) -> float | None:
     """Without jitter, as a share of the baseline."""
     used = limits if granularity == "changes" else TWO_CHANGES
-    answer = solver.ask(comparison.costs, comparison.goal, granularity, limits=used)
+    answer = solver.ask(Question(comparison.costs, comparison.goal, granularity, limits=used))
     if isinstance(answer, Infeasible):
         return None
     return 1.0 - comparison.answer_j(answer) / comparison.baseline_j
@@ -254,14 +259,15 @@ def _bloat_w(comparison: Comparison, before: Evaluation, solver: Answers) -> tup
     section 2): power above the frontier. Of one GPU per stage, in model seconds.
     """
     own_s = before.iteration_time_s
-    now = solver.ask(comparison.costs, Goal(own_s * (1.0 + ROUNDING)), "computation")
+    costs = comparison.costs
+    now = solver.ask(Question(costs, Goal(own_s * (1.0 + ROUNDING)), "computation"))
     if isinstance(now, Infeasible):
         return 0.0, 0.0
     saved_j = max(0.0, before.energy_j(own_s) - now.energy_j)
     if not comparison.goal.waits:
         return saved_j / own_s, 0.0
     waited_s = max(own_s, comparison.goal.deadline_s)
-    slow = solver.ask(comparison.costs, comparison.goal, "computation")
+    slow = solver.ask(Question(costs, comparison.goal, "computation"))
     if isinstance(slow, Infeasible):
         return saved_j / waited_s, 0.0
     all_j = max(0.0, before.energy_j(waited_s) - slow.energy_j)

@@ -8,11 +8,10 @@ for anyway.
 from dataclasses import replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate, with_jitter
+from joulecut_controller.plan.evaluation import at_default, evaluate, with_jitter
 from joulecut_controller.plan.pace import doubt_ratio, learn
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.replicas import clocks_for
-from joulecut_controller.plan.solver_cache import Answers
+from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.plan.work import work_between, work_of
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
@@ -92,7 +91,8 @@ def goal_of(
     if peer_s is None:
         return own, deadline_s
     rung = state.rung
-    lone = solver.ask(state.costs, own, rung.granularity, state.jitter, rung.limits)
+    asked = Question(state.costs, own, rung.granularity, state.jitter, rung.limits)
+    lone = solver.ask(asked)
     lone_s, late_ratio = lone_times(lone, state, solver)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
@@ -138,28 +138,15 @@ def dwell_s(inputs: PlanningInput) -> float:
 
 
 def rescaled(state: PlannerState, costs: Costs) -> PlannerState:
-    """The state with new costs: the clocks held for these costs' graph, and the pace by their
-    seconds, so that these clocks keep their real time.
+    """The state with new costs, and the pace by their seconds, so that the clocks held keep their
+    real time.
     """
-    old, pace, clocks = state.costs, state.pace, state.clocks
-    if old is None:
-        return replace(state, costs=costs)
-    suspended = state.suspended
-    if old.classes != costs.classes and suspended is not None:
-        again = _in_graph(old, costs, suspended.clocks)
-        suspended = None if again is None else replace(suspended, clocks=again)
-    if old.classes != costs.classes and clocks is not None:
-        clocks = _in_graph(old, costs, clocks) or clocks
-    if pace.learned is not None:
+    old, pace = state.costs, state.pace
+    if old is not None and pace.learned is not None:
         before = evaluate(old, state.clocks) if state.clocks else at_default(old)
-        after = evaluate(costs, clocks) if clocks else at_default(costs)
+        after = evaluate(costs, state.clocks) if state.clocks else at_default(costs)
         learned = None
         if before is not None and after is not None:
             learned = pace.learned * before.iteration_time_s / after.iteration_time_s
         pace = replace(pace, learned=learned)
-    return replace(state, costs=costs, pace=pace, clocks=clocks, suspended=suspended)
-
-
-def _in_graph(old: Costs, new: Costs, clocks: Clocks) -> Clocks | None:
-    by_stage = [[clocks[i] for i in indices] for indices in old.problem.graph.order]
-    return clocks_for(by_stage, new.problem.graph.order, new.pipeline.stages)
+    return replace(state, costs=costs, pace=pace)

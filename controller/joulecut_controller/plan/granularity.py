@@ -6,14 +6,12 @@ iteration starts, and the spread of the set latency. A granularity whose evidenc
 once, and taken up again only after a wait. Pure.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from joulecut_controller.policy.policy import GranularityAsked
-from joulecut_controller.view import GpuView, JobState, View
+from joulecut_controller.view import GpuView, JobState, NodeView, View
 from joulecut_engine.graph.pipeline import KINDS, Granularity
 from joulecut_engine.graph.shape import kinds_of
 from joulecut_engine.optimize.change_timing import STRETCHES_MIN
@@ -107,28 +105,20 @@ def shortest_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
 def shortest_marked_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
     """The shortest stretch at one clock that changes on marks allow, in seconds."""
     latencies_s = (
-        gpus[uuid].description.set_latency_p95_s or SPREAD_UNKNOWN_S
-        for stage in job.placement.stages
-        for uuid in stage
+        gpus[uuid].description.set_latency_p95_s or SPREAD_UNKNOWN_S for uuid in job.placement.uuids
     )
     return max(STRETCH_S_MIN, LATENCIES_MIN * max(latencies_s, default=SPREAD_UNKNOWN_S))
 
 
-def changes_of_auto(
-    job: JobState, view: View, asked: GranularityAsked, held: Rung, prices: Mapping[str, float]
-) -> int:
+def changes_of_auto(job: JobState, view: View, held: Rung, prices: Mapping[str, float]) -> int:
     """Clock changes of a GPU per iteration: the policy's, or MORE_CHANGES under `auto` where the
     policy names none and they save enough more. `prices` are predicted savings by granularity, as
     shares of the baseline; empty while they are not computed.
     """
-    count = job.policy.clocks.changes
-    if asked != "auto" or job.policy.clocks.changes_given or count >= MORE_CHANGES:
+    clocks, count = job.policy.clocks, job.policy.clocks.changes
+    if clocks.granularity != "auto" or clocks.changes_given or count >= MORE_CHANGES:
         return count
-    nodes = {node.address: node for node in view.nodes}
-    agents = [
-        nodes.get(view.gpus[uuid].address) for stage in job.placement.stages for uuid in stage
-    ]
-    if not all(node and node.timed_steps_max >= MORE_CHANGES for node in agents):
+    if any(not node or node.timed_steps_max < MORE_CHANGES for _, node in _agents(job, view)):
         return count
     has_more = (held.granularity, held.limits.per_iteration) == ("changes", MORE_CHANGES)
     few, more = prices.get("changes"), prices.get(f"changes:{MORE_CHANGES}")
@@ -138,22 +128,12 @@ def changes_of_auto(
 
 
 def rung_of(
-    job: JobState,
-    view: View,
-    asked: GranularityAsked,
-    held: Rung,
-    dwell_s: float,
-    *,
-    count: int | None = None,
+    job: JobState, view: View, held: Rung, dwell_s: float, prices: Mapping[str, float]
 ) -> Rung:
-    """The granularity of this pass. `held` is that of the last one; `count` are the clock changes
-    of a GPU per iteration, where not the policy's.
-    """
-    count = count or job.policy.clocks.changes
+    """The granularity of this pass; `held` is that of the last one. See `changes_of_auto`."""
+    count = changes_of_auto(job, view, held, prices)
     reasons: list[str] = []
-    for granularity in _finer_first(asked):
-        if granularity == "gpu":
-            break
+    for granularity in _LADDER[job.policy.clocks.granularity]:
         again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
         marks = granularity == "computation"
         why = _operations(job, view, held) if marks else _changes(job, view, held, count)
@@ -170,30 +150,14 @@ def rung_of(
     return Rung(why="; ".join(reasons), left_s=left_s, late_s=held.late_s)
 
 
-def asked_before(plan_json: str) -> GranularityAsked:
-    """The granularity of a job whose policy gives none: `auto`, or for a job that an earlier
-    version enforced, the one that it had. `plan_json` is its newest plan."""
-    try:
-        plan = json.loads(plan_json)
-        if plan["mode"] != "enforce":
-            return "auto"
-        asked = plan.get("granularity_asked") or plan["granularity"]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return "auto"
-    return asked if asked in _LADDER else "auto"
-
-
+# Finer ones than `gpu`, the finest first.
 _LADDER: dict[str, tuple[Granularity, ...]] = {
-    "auto": ("computation", "changes", "gpu"),
-    "computation": ("computation", "changes", "gpu"),
-    "changes": ("changes", "gpu"),
-    "edge": ("edge", "gpu"),
-    "gpu": ("gpu",),
+    "auto": ("computation", "changes"),
+    "computation": ("computation", "changes"),
+    "changes": ("changes",),
+    "edge": ("edge",),
+    "gpu": (),
 }
-
-
-def _finer_first(asked: GranularityAsked) -> tuple[Granularity, ...]:
-    return _LADDER[asked]
 
 
 def _operations(job: JobState, view: View, held: Rung) -> str:
@@ -203,13 +167,10 @@ def _operations(job: JobState, view: View, held: Rung) -> str:
         return NO_MARKS
     if pipeline is None or pipeline.chunks > 1 or kinds_of(pipeline) != KINDS:
         return "marks name forwards and backwards of one part of the model alone"
-    nodes = {node.address: node for node in view.nodes}
     steps = len(KINDS) * pipeline.microbatches
-    for stage in job.placement.stages:
-        for uuid in stage:
-            node = nodes.get(view.gpus[uuid].address)
-            if node is None or node.marked_steps_max < steps:
-                return f"agent {view.gpus[uuid].address} takes no schedule of {steps} operations"
+    for address, node in _agents(job, view):
+        if node is None or node.marked_steps_max < steps:
+            return f"agent {address} takes no schedule of {steps} operations"
     times_s = [load.busy_s.get(kind, 0.0) for load in job.measured.loads for kind in KINDS]
     shortest_s = min(times_s, default=0.0)
     margin = 1.0 if held.granularity == "computation" else OPERATION_MARGIN
@@ -222,15 +183,12 @@ def _operations(job: JobState, view: View, held: Rung) -> str:
 
 def _changes(job: JobState, view: View, held: Rung, count: int) -> str:
     """Why no changes at times from the start of the iteration are possible."""
-    nodes = {node.address: node for node in view.nodes}
     timing = timing_of(job, view.gpus)
     if isinstance(timing, str):
         return timing
-    for stage in job.placement.stages:
-        for uuid in stage:
-            node = nodes.get(view.gpus[uuid].address)
-            if node is None or node.timed_steps_max < count:
-                return f"agent {view.gpus[uuid].address} cannot time {count} changes"
+    for address, node in _agents(job, view):
+        if node is None or node.timed_steps_max < count:
+            return f"agent {address} cannot time {count} changes"
     missed_max = MISSED_RATIO_HELD if held.timed else MISSED_RATIO_MAX
     if timing.missed_ratio > missed_max:
         return f"{timing.missed_ratio:.0%} of iteration starts missed (at most {missed_max:.0%})"
@@ -260,12 +218,17 @@ def _limits(
 
 
 def _spread_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
-    spreads_s = []
-    for stage in job.placement.stages:
-        for uuid in stage:
-            gpu = gpus[uuid].description
-            spreads_s.append(gpu.set_latency_spread_s or gpu.set_latency_p95_s or SPREAD_UNKNOWN_S)
-    return max(spreads_s, default=SPREAD_UNKNOWN_S)
+    shown = (gpus[uuid].description for uuid in job.placement.uuids)
+    return max(
+        (one.set_latency_spread_s or one.set_latency_p95_s or SPREAD_UNKNOWN_S for one in shown),
+        default=SPREAD_UNKNOWN_S,
+    )
+
+
+def _agents(job: JobState, view: View) -> list[tuple[str, NodeView | None]]:
+    """The agents of the job's GPUs, by address."""
+    addresses = {view.gpus[uuid].address for uuid in job.placement.uuids}
+    return [(address, view.node_at.get(address)) for address in sorted(addresses)]
 
 
 def _sound(one: IterationTiming) -> bool:

@@ -6,7 +6,7 @@ and not in a slow job.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
@@ -14,7 +14,8 @@ from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, 
 from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO, moved_ratio
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
-from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, View
+from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, NodeView, View
+from joulecut_engine.graph.pipeline import Kind
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_wire.messages import ScheduleStep, TimedStep
 
@@ -62,12 +63,11 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         _evidence(plan, job, authority)
         or _whole(plan, job)
         or _alone(job, view)
-        or (_ours(plan, job, view) if plan.mode == "enforce" else "")
-        or _reachable(plan, view, authority)
+        or _ours(plan, job, view, authority)
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
         or (_marked(plan, job, view) if plan.mode == "enforce" else "")
         or next((why for one in locks if (why := _bounds(plan, one, job, view, authority))), "")
-        or (_guessed(plan) if plan.basis and plan.basis.reach_mhz else _sound(plan, job, check))
+        or _sound(plan, job, check)
     )
 
 
@@ -102,29 +102,21 @@ def _alone(job: JobState, view: View) -> str:
     return ""
 
 
-def _ours(plan: Plan, job: JobState, view: View) -> str:
-    """Whether each GPU is the job's to set, and its agent would let us, as of this moment."""
-    if job.reservation:
+def _ours(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
+    """Whether each GPU is the job's to set, and its agent is there and would let us, as of this
+    moment. A recommendation needs no more than the agents.
+    """
+    enforced = plan.mode == "enforce"
+    if enforced and job.reservation:
         return job.reservation
-    nodes = {node.address: node for node in view.nodes}
     for action in plan.actions:
         gpu = view.gpus.get(action.uuid)
-        node = nodes.get(gpu.address) if gpu else None
+        node = view.node_at.get(gpu.address) if gpu else None
         if gpu is None or node is None:
             return f"GPU {action.uuid} is not known"
         why = foreign(job.policy, job.running, gpu.allocation) or node.hindrance or gpu.hindrance
-        if why:
+        if enforced and why:
             return f"GPU {gpu.place}: {why}"
-    return ""
-
-
-def _reachable(plan: Plan, view: View, authority: Authority) -> str:
-    nodes = {node.address: node for node in view.nodes}
-    for action in plan.actions:
-        gpu = view.gpus.get(action.uuid)
-        node = nodes.get(gpu.address) if gpu else None
-        if gpu is None or node is None:
-            return f"GPU {action.uuid} is not known"
         if not node.connected:
             return f"agent {node.address} cannot be reached"
         if not 0.0 < authority.ttl_s <= node.ttl_max_s:
@@ -143,37 +135,27 @@ def _timed(plan: Plan, job: JobState, view: View) -> str:
         return ""
     if plan.forecast is None:
         return "the plan has no forecast"
-    nodes = {node.address: node for node in view.nodes}
     least_s, iteration_s = shortest_s(job, view.gpus), plan.forecast.iteration_time_s
     for action in timed:
         gpu = view.gpus[action.uuid]
-        offsets_s = tuple(step.offset_s for step in action.steps)
-        stretch_s = min(stretches_s(offsets_s, iteration_s))
-        broken = (
-            (
-                not 0.0 <= offsets_s[0] < offsets_s[-1] < iteration_s < math.inf,
-                "a clock change outside of the iteration",
-            ),
-            (
-                not stretch_s >= least_s,
-                (
-                    f"a clock is kept for {stretch_s:.3g} s; set latency and jitter of iteration "
-                    f"starts allow {least_s:.3g} s at least"
-                ),
-            ),
-            (
-                len(action.steps) > nodes[gpu.address].timed_steps_max,
-                f"its agent cannot time {len(action.steps)} changes",
-            ),
-            (
-                any(step.clock_max_mhz > (action.clock_mhz or 0) for step in action.steps),
-                "a step above the clock where it rests",
-            ),
-        )
-        why = next((why for breaks, why in broken if breaks), "")
+        why = next(_untimed(action, view.node_at[gpu.address], least_s, iteration_s), "")
         if why:
             return f"GPU {gpu.place}: {why}"
     return ""
+
+
+def _untimed(action: Action, node: NodeView, least_s: float, iteration_s: float) -> Iterator[str]:
+    offsets_s = tuple(step.offset_s for step in action.steps)
+    if not 0.0 <= offsets_s[0] < offsets_s[-1] < iteration_s < math.inf:
+        yield "a clock change outside of the iteration"
+    stretch_s = min(stretches_s(offsets_s, iteration_s))
+    if not stretch_s >= least_s:
+        kept = f"a clock is kept for {stretch_s:.3g} s; set latency and jitter of iteration starts"
+        yield f"{kept} allow {least_s:.3g} s at least"
+    if len(action.steps) > node.timed_steps_max:
+        yield f"its agent cannot time {len(action.steps)} changes"
+    if any(step.clock_max_mhz > (action.clock_mhz or 0) for step in action.steps):
+        yield "a step above the clock where it rests"
 
 
 def _marked(plan: Plan, job: JobState, view: View) -> str:
@@ -189,33 +171,41 @@ def _marked(plan: Plan, job: JobState, view: View) -> str:
             f"{least_s:.3g} s at least"
         )
     graph, clocks = problem.graph, plan.solution.clocks
-    nodes = {node.address: node for node in view.nodes}
     for action in plan.actions:
-        gpu = view.gpus[action.uuid]
-        rest_mhz = action.clock_mhz
-        if rest_mhz is None:  # default clocks, higher than any
+        if action.clock_mhz is None:  # default clocks, higher than any
             continue
-        marked = {(step.kind, step.microbatch): step.clock_max_mhz for step in action.marks}
+        gpu = view.gpus[action.uuid]
         planned = {
             (graph.operations[i].kind, graph.operations[i].microbatch): clocks[i].clock_mhz
             for i in graph.order[action.stage]
         }
-        slower = [key for key, mhz in planned.items() if marked.get(key, rest_mhz) < mhz]
         own = action.uuid in job.measured.time_ratios  # faster GPUs have a clock of their own
-        broken = (
-            (bool(slower) and not own, "a clock below that of the plan"),
-            (len(marked) < len(action.marks), "two clocks on one mark"),
-            (not marked.keys() <= planned.keys(), "a mark that is no operation of the plan"),
-            (max(marked.values(), default=0) > rest_mhz, "a step above the clock where it rests"),
-            (
-                len(action.marks) > nodes[gpu.address].marked_steps_max,
-                f"its agent takes no schedule of {len(action.marks)} steps",
-            ),
-        )
-        why = next((why for breaks, why in broken if breaks), "")
+        steps_max = view.node_at[gpu.address].marked_steps_max
+        why = next(_unmarked(action, action.clock_mhz, planned, steps_max, own=own), "")
         if why:
             return f"GPU {gpu.place}: {why}"
     return ""
+
+
+def _unmarked(
+    action: Action,
+    rest_mhz: int,
+    planned: Mapping[tuple[Kind, int], int],
+    steps_max: int,
+    *,
+    own: bool,
+) -> Iterator[str]:
+    marked = {(step.kind, step.microbatch): step.clock_max_mhz for step in action.marks}
+    if not own and any(marked.get(key, rest_mhz) < mhz for key, mhz in planned.items()):
+        yield "a clock below that of the plan"
+    if len(marked) < len(action.marks):
+        yield "two clocks on one mark"
+    if not marked.keys() <= planned.keys():
+        yield "a mark that is no operation of the plan"
+    if max(marked.values(), default=0) > rest_mhz:
+        yield "a step above the clock where it rests"
+    if len(action.marks) > steps_max:
+        yield f"its agent takes no schedule of {len(action.marks)} steps"
 
 
 def _any_marks(plan: Plan) -> bool:
@@ -223,43 +213,36 @@ def _any_marks(plan: Plan) -> bool:
 
 
 def _bounds(plan: Plan, action: Action, job: JobState, view: View, authority: Authority) -> str:
+    gpu = view.gpus[action.uuid]
+    why = next(_outside(plan, action, job, gpu, authority), "")
+    return why and f"GPU {gpu.place}: {why}"
+
+
+def _outside(
+    plan: Plan, action: Action, job: JobState, gpu: GpuView, authority: Authority
+) -> Iterator[str]:
     changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
     clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
-    asked = [mhz for mhz in clocks if mhz is not None]
-    broken = next(filter(None, (_bound(mhz, action, job, view, authority) for mhz in asked)), "")
+    asked = sorted(mhz for mhz in clocks if mhz is not None)
+    site, shown = gpu.description, gpu.snapshot
+    if shown is None or not gpu.age_s <= authority.snapshot_age_max_s:
+        yield "there is no current reading"
+    if not site.controllable:
+        yield f"not controllable: {site.reason or 'no reason given'}"
+    lease = shown.lease if shown else None
+    if lease and lease.job not in (job.policy.name, BUDGET_JOB):
+        yield f"its lease belongs to job {lease.job}"
+    for mhz in asked:
+        if mhz not in site.clocks_mhz:
+            yield f"{mhz} MHz is not a supported clock"
+    if asked[0] < max(job.policy.clocks.min_mhz, site.clock_min_mhz):
+        yield f"{asked[0]} MHz is below what policy or site allow"
+    if 0 < site.clock_max_mhz < asked[-1]:
+        yield f"{asked[-1]} MHz is above what the site allows"
     reach = plan.basis.reach_mhz if plan.basis else None
     lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
-    if not broken and (lowest_mhz is None or min(asked) < lowest_mhz):
-        gpu = view.gpus[action.uuid]
-        return (
-            f"GPU {gpu.place}: {min(asked)} MHz is below the lowest clock measured "
-            f"({lowest_mhz} MHz)"
-        )
-    return broken
-
-
-def _bound(clock_mhz: int, action: Action, job: JobState, view: View, authority: Authority) -> str:
-    gpu = view.gpus[action.uuid]
-    site, held = gpu.description, _other_holder(gpu, job)
-    stale = gpu.snapshot is None or not gpu.age_s <= authority.snapshot_age_max_s
-    floor_mhz = max(job.policy.clocks.min_mhz, site.clock_min_mhz)
-    broken = (
-        (stale, "there is no current reading"),
-        (not site.controllable, f"not controllable: {site.reason or 'no reason given'}"),
-        (bool(held), f"its lease belongs to job {held}"),
-        (clock_mhz not in site.clocks_mhz, f"{clock_mhz} MHz is not a supported clock"),
-        (clock_mhz < floor_mhz, f"{clock_mhz} MHz is below what policy or site allow"),
-        (
-            0 < site.clock_max_mhz < clock_mhz,
-            f"{clock_mhz} MHz is above what the site allows",
-        ),
-    )
-    return next((f"GPU {gpu.place}: {why}" for breaks, why in broken if breaks), "")
-
-
-def _other_holder(gpu: GpuView, job: JobState) -> str:
-    lease = gpu.snapshot.lease if gpu.snapshot else None
-    return lease.job if lease and lease.job not in (job.policy.name, BUDGET_JOB) else ""
+    if lowest_mhz is None or asked[0] < lowest_mhz:
+        yield f"{asked[0]} MHz is below the lowest clock measured ({lowest_mhz} MHz)"
 
 
 def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
@@ -275,56 +258,43 @@ def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
 
 
 def _sound(plan: Plan, job: JobState, check: Check) -> str:
-    forecast, solution, basis = plan.forecast, plan.solution, plan.basis
-    if forecast is None or solution is None or plan.deadline_s is None:
-        return "the plan has no forecast"
-    if basis is None or basis.problem is None or basis.goal is None:
-        return "the plan answers no question"
-    figures = (forecast.iteration_time_s, forecast.energy_j, forecast.gap_ratio, plan.deadline_s)
-    if not all(math.isfinite(figure) for figure in figures) or forecast.energy_j <= 0:
-        return "the forecast is not made of numbers"
-    if not 0.0 <= forecast.gap_ratio <= GAP_RATIO_MAX:
-        return f"the gap of {forecast.gap_ratio:.0%} to the lower bound is absurd"
-    if forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
-        return (
-            f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the "
-            f"deadline of {plan.deadline_s:.6g} s"
-        )
-    return _beside(forecast, solution, moved_ratio(job)) or next(
-        iter(check(basis.problem, basis.goal, solution)), ""
-    )
-
-
-def _beside(forecast: Forecast, solution: Solution, moved: float) -> str:
-    """Whether the whole iteration was predicted, communication and optimizer included. `moved` is
-    the scale of the graph.
+    """Whether the figures are finite and keep the deadline, and the solution passes the check. A
+    trial has no solution to check, and one that only raises clocks may be late.
     """
-    constant_s = forecast.constant_s
-    if not 0.0 <= constant_s <= CONSTANT_RATIO_MAX * forecast.baseline_time_s:  # not a number too
-        return f"{constant_s:.4g} s beside the pipeline are absurd"
-    if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
-        return f"work of {forecast.work:.3g} times what was predicted is absurd"
-    least_s = forecast.work * (moved * solution.iteration_time_s + constant_s)
-    if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
-        return (
-            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "
-            f"communication take {least_s:.6g} s"
-        )
-    return ""
-
-
-def _guessed(plan: Plan) -> str:
-    """A trial has no solution to check: its figures must be finite and keep the deadline."""
-    forecast = plan.forecast
+    forecast, basis = plan.forecast, plan.basis
     if forecast is None or plan.deadline_s is None:
         return "the plan has no forecast"
     figures = (forecast.iteration_time_s, forecast.energy_j, plan.deadline_s)
     if not all(math.isfinite(figure) and figure > 0.0 for figure in figures):
         return "the forecast is not made of numbers"
-    lowers = any(action.verb == "lower" for action in plan.actions)  # a late job is only raised
-    if lowers and forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
+    trial = basis is not None and basis.reach_mhz is not None
+    lowers = any(action.verb == "lower" for action in plan.actions)
+    late = forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING)
+    if late and (lowers or not trial):
         return (
-            f"guessed {forecast.iteration_time_s:.6g} s an iteration, later than the "
-            f"deadline of {plan.deadline_s:.6g} s"
+            f"{'guessed' if trial else 'predicted'} {forecast.iteration_time_s:.6g} s an "
+            f"iteration, later than the deadline of {plan.deadline_s:.6g} s"
         )
-    return ""
+    return "" if trial else _solved(plan, forecast, job, check)
+
+
+def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
+    """Whether the whole iteration was predicted, communication and optimizer included, and the
+    solution passes the check.
+    """
+    solution, basis, constant_s = plan.solution, plan.basis, forecast.constant_s
+    if solution is None or basis is None or basis.problem is None or basis.goal is None:
+        return "the plan answers no question"
+    if not 0.0 <= forecast.gap_ratio <= GAP_RATIO_MAX:  # not a number too
+        return f"the gap of {forecast.gap_ratio:.0%} to the lower bound is absurd"
+    if not 0.0 <= constant_s <= CONSTANT_RATIO_MAX * forecast.baseline_time_s:  # not a number too
+        return f"{constant_s:.4g} s beside the pipeline are absurd"
+    if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
+        return f"work of {forecast.work:.3g} times what was predicted is absurd"
+    least_s = forecast.work * (moved_ratio(job) * solution.iteration_time_s + constant_s)
+    if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
+        return (
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "
+            f"communication take {least_s:.6g} s"
+        )
+    return next(iter(check(basis.problem, basis.goal, solution)), "")

@@ -42,17 +42,14 @@ class Jitter:
 STILL = Jitter()
 
 
-def jitter_of(
-    job: JobState, held: Jitter | None, recorded: Recorded | None = None, *, classes: int = 1
-) -> Jitter:
+def jitter_of(job: JobState, held: Jitter | None, recorded: Recorded | None = None) -> Jitter:
     """As measured at default clocks; `held` while it says the same within what is known. Timed
-    operations say more than a standard deviation of them. Each draw has one replica of each of the
-    `classes` in the graph.
+    operations say more than a standard deviation of them.
     """
     pipeline, baseline = job.policy.pipeline, job.measured.baseline
     if pipeline is None or baseline is None:
         return STILL
-    siblings = math.ceil(pipeline.replicas / classes)
+    siblings = pipeline.replicas
     if recorded is not None:
         noise = Noise(siblings=siblings, recorded=recorded)
         return Jitter(noise, job.policy.slo.statistic)

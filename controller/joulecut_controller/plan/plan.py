@@ -53,12 +53,11 @@ class Action:
 class ClockReason:
     """Why a stage has its clock in one stretch of the iteration, and no lower one.
 
-    `pipelines` are the replicas it is of, all where empty. Any operation of the stretch may take
+    Any operation of the stretch may take
     `slack_s` longer before the iteration does. Steps are of one iteration of the whole job.
     """
 
     stage: int
-    pipelines: tuple[int, ...]
     offset_s: float
     clock_mhz: int
     slack_s: float

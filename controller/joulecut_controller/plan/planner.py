@@ -5,15 +5,16 @@ later. Every "no change" has a reason that an operator can read.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
-from joulecut_controller.learn.advice import Advice
+from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
 from joulecut_controller.plan.evaluation import (
-    Clocks,
     Comparison,
     Evaluation,
     at_default,
@@ -25,7 +26,6 @@ from joulecut_controller.plan.evaluation import (
 from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
 from joulecut_controller.plan.granularity import (
     Rung,
-    changes_of_auto,
     rung_of,
     shortest_s,
     stretches_s,
@@ -41,19 +41,19 @@ from joulecut_controller.plan.pace import (
     moved_ratio,
     surely_above,
 )
-from joulecut_controller.plan.plan import ClockReason, Forecast, Plan
+from joulecut_controller.plan.plan import Basis, Forecast, Plan
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
-from joulecut_controller.plan.solver_cache import Answers, Unanswered
+from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
-from joulecut_controller.plan.veto import Kind, Veto, first, releases
+from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.plan.work import work_of
 from joulecut_controller.view import JobState
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.pipeline import EVALUATION
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
-from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
+from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
 # of what a prediction of power is off by, so that plans are not swapped for noise.
@@ -67,41 +67,20 @@ SOLVING = "solving"  # the topic of a decision that waits for the solver
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The clocks decided on, and what they promise."""
-
-    clocks: Clocks
-    costs: Costs
-    goal: Goal
-    deadline_s: float
-    forecast: Forecast
-    solution: Solution
-    reasons: tuple[tuple[ClockReason, ...], ...]  # by stage, as the costs' graph counts them
-    steps: tuple[Steps, ...]  # by stage, in measured seconds; empty where a GPU keeps its clock
-    marks: tuple[Marks, ...]  # by stage, of granularity `computation`, in place of `steps`
-    shortest_step_s: float  # between two changes of one GPU; 0 without any
-    rung: Rung
-    comparison: Comparison
-    before: Evaluation  # the clocks that this replaces
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
-    """`topic` is one stable word for the reason. `late`: the running plan misses its deadline."""
+    """`topic` is one stable word for the reason. `late`: the running plan misses its deadline.
+
+    `plan` is a draft of generation 0 where clocks are to be changed; `solved` is what it was
+    compared in and the clocks before it, None of a trial.
+    """
 
     verdict: Verdict
     topic: str
     reason: str
     state: PlannerState
-    choice: Choice | None = None
+    plan: Plan | None = None
     late: bool = False
-    trial: Plan | None = None  # of a job without a profile, in place of a choice
-    advice: Advice | None = None
-
-    @property
-    def commands(self) -> bool:
-        """Whether clocks are to be set, so that the guard must see how things are now."""
-        return self.verdict == "change" or self.trial is not None
+    solved: tuple[Comparison, Evaluation] | None = None
 
 
 def decide(
@@ -147,7 +126,7 @@ def _resume(
 ) -> Decision:
     """The clocks of an earlier term's plan again; default clocks where they do not fit any more."""
     named = f"plan {earlier.generation} of an earlier term"
-    clocks = clocks_of(earlier, costs.problem.graph.order, costs.pipeline.stages)
+    clocks = clocks_of(earlier, costs.problem.graph.order)
     made = evaluate(costs, clocks) if clocks is not None else None
     if clocks is None or made is None:
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
@@ -159,7 +138,7 @@ def _resume(
     )
     solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
     decision = _within_reach(inputs, again, costs, solver)
-    if decision.choice is not None:
+    if decision.plan is not None:
         return decision
     why = decision.reason if decision.topic != "room" else "it is too slow for today's deadline"
     return _give_back(state, "earlier", f"{named} does not go on: {why}")
@@ -177,43 +156,35 @@ def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
 
 def vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
     """Everything that forbids a plan before anything is computed."""
-    job, policy = inputs.job, inputs.job.policy
-    stale, phase, age_s = _stale(inputs), job.measured.phase, job.placement.report_age_s
+    return (*inputs.vetoes, *_own_vetoes(inputs))
+
+
+def _own_vetoes(inputs: PlanningInput) -> Iterator[Veto]:
+    """Those that follow from the picture of the job."""
+    job, policy, phase = inputs.job, inputs.job.policy, inputs.job.measured.phase
+    if inputs.mode == "off":
+        yield Veto("off", "mode is off")
+    if policy.pipeline is None:
+        yield Veto("pipeline", "the policy gives no pipeline for this job: no change")
+    if policy.profile is None:
+        yield Veto("profile", "no profile, hence no evidence about other clocks: no change")
+    if job.placement.complaint:
+        yield Veto("layout", f"{job.placement.complaint}: no change")
+    if job.placement.silent:
+        age_s = job.placement.report_age_s
+        heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
+        yield Veto("silent", f"the job {heard}: default clocks")
+    if stale := _stale(inputs):
+        yield Veto("stale", f"no current reading of GPU {stale}: default clocks")
     evaluated = policy.pipeline is not None and policy.pipeline.schedule == EVALUATION
-    heard = f"has been silent for {age_s:.0f} s" if age_s < math.inf else "has not reported yet"
-    found: tuple[tuple[bool, Kind, str], ...] = (
-        (inputs.mode == "off", "off", "mode is off"),
-        (
-            policy.pipeline is None,
-            "pipeline",
-            "the policy gives no pipeline for this job: no change",
-        ),
-        (
-            policy.profile is None,
-            "profile",
-            "no profile, hence no evidence about other clocks: no change",
-        ),
-        (bool(job.placement.complaint), "layout", f"{job.placement.complaint}: no change"),
-        (
-            inputs.silent,
-            "silent",
-            f"the job {heard}: default clocks",
-        ),
-        (bool(stale), "stale", f"no current reading of GPU {stale}: default clocks"),
-        (
-            phase.kind == "evaluate" and not evaluated,
-            "phase",
-            f"the job is in a phase of {phase.kind} ({phase.shape}): default clocks",
-        ),
-        (inputs.other_phase, "phase", "another phase of the job has begun: default clocks first"),
-        (
-            job.measured.baseline is None,
-            "baseline",
-            f"measuring the baseline ({job.measured.external_lock or inputs.baseline_progress})",
-        ),
-    )
-    own = (Veto(kind, text) for applies, kind, text in found if applies)
-    return (*inputs.vetoes, *own)
+    if phase.kind == "evaluate" and not evaluated:
+        named = f"the job is in a phase of {phase.kind} ({phase.shape})"
+        yield Veto("phase", f"{named}: default clocks")
+    if inputs.other_phase:
+        yield Veto("phase", "another phase of the job has begun: default clocks first")
+    if job.measured.baseline is None:
+        progress = job.measured.external_lock or inputs.baseline_progress
+        yield Veto("baseline", f"measuring the baseline ({progress})")
 
 
 def _stale(inputs: PlanningInput) -> str:
@@ -232,7 +203,7 @@ def _within_reach(
     job, baseline = inputs.job, inputs.job.measured.baseline
     assert baseline is not None
     default = at_default(costs)
-    measured = measured_graph(job, costs.graph, state.measured)
+    measured = measured_graph(job, costs.problem.graph, state.measured)
     state = replace(state, measured=measured)
     work, base_s = work_of(baseline, costs, default) or 1.0, baseline.adjusted_mean_s
     unexplained = _unexplained(job, work * moved_ratio(job) * default.iteration_time_s, measured)
@@ -251,10 +222,9 @@ def _within_reach(
     if inputs.allotted_s is not None:
         deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
-    count = changes_of_auto(job, inputs.view, inputs.granularity, state.rung, inputs.prices)
-    rung = rung_of(job, inputs.view, inputs.granularity, state.rung, dwell_s(inputs), count=count)
+    rung = rung_of(job, inputs.view, state.rung, dwell_s(inputs), inputs.prices)
     recorded = measured.recorded if measured else None
-    jitter = jitter_of(job, state.jitter, recorded, classes=len(costs.classes))
+    jitter = jitter_of(job, state.jitter, recorded)
     state = replace(state, jitter=jitter, suspended=None, rung=rung)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
@@ -272,7 +242,7 @@ def _within_reach(
     ratio = state.pace.ratio(measured_ratio)
     goal, promised_s = goal_of(inputs, state, solver, deadline_s, ratio)
     jitter = STILL if goal.waits else state.jitter
-    answer = solver.ask(costs, goal, rung.granularity, jitter, rung.limits)
+    answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
         if rung.granularity == "computation" and state.pace.learned is not None:
             # Learned of clocks that follow their marks; timed changes are sent ahead of theirs.
@@ -306,9 +276,9 @@ def _within_reach(
         )
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)
-    if suspended is None or decision.choice is None:
+    if suspended is None or decision.plan is None:
         return decision
-    words = said_again(decision.choice.clocks, suspended, decision.choice.forecast)
+    words = said_again(decision.state.clocks, suspended, decision.plan.forecast)
     return replace(decision, reason=words or decision.reason)
 
 
@@ -329,13 +299,13 @@ def _compare(
     held = state.clocks or default_clocks(costs)
     before: Evaluation | None = comparison.default
     if state.clocks is not None:
-        before = _appraised(comparison, state.clocks, solver)
+        before = comparison.appraised(state.clocks, solver)
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
     limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
-    carried = _carried(inputs, state.rung, as_solution(answer, before, comparison), comparison)
+    carried = state.clocks is None or _carried(inputs, state)
     fits = not late and before.held_s <= limit_s and carried
-    after = _appraised(comparison, new, solver)
+    after = comparison.appraised(new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
     asked = costs.asked_mhz(new)
@@ -358,31 +328,35 @@ def _compare(
             new = default_clocks(costs)
         else:
             new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
-        after = _appraised(comparison, new, solver)
+        after = comparison.appraised(new, solver)
         assert after is not None
         answer = as_solution(answer, after, comparison)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
-    min_mhz = inputs.job.policy.clocks.min_mhz
-    choice = Choice(
-        clocks=new,
-        costs=costs,
-        goal=comparison.goal,
+    min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
+    reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
+    promised = forecast(comparison, answer, after)
+    words = _sentence(inputs, promised, comparison, late)
+    draft = Plan(
+        job=inputs.job.policy.name,
+        generation=0,
+        parent=0,
+        mode=inputs.mode,
+        granularity=rung.granularity,
+        actions=actions_for(costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons),
+        reason=words,
+        made_at_unix_s=0.0,
         deadline_s=comparison.promised_s,
-        forecast=forecast(comparison, answer, after),
-        comparison=comparison,
-        before=before,
+        forecast=promised,
         solution=answer,
-        reasons=clock_reasons(comparison, after, min_mhz, held_back=new != solved),
-        steps=steps,
-        marks=marks,
+        granularity_why=rung.why,
         shortest_step_s=shortest_step_s,
-        rung=state.rung,
+        basis=Basis(costs.problem, comparison.goal, rung.limits),
+        clock_reasons=tuple(chain(*reasons)),
     )
-    asked = costs.asked_mhz(new)
-    state = replace(state, clocks=new, asked=asked, changed_s=inputs.view.now_s)
-    return Decision(
-        "change", "plan", _sentence(inputs, choice, comparison, late), state, choice, late
-    )
+    changes = max(map(len, (*steps, *marks))), shortest_step_s
+    state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
+    state = replace(state, changed_s=inputs.view.now_s)
+    return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
 def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
@@ -414,29 +388,14 @@ def _changes(
     return steps, none, min((min(each) for each in stretches if each), default=0.0)
 
 
-def _carried(inputs: PlanningInput, rung: Rung, held: Solution, comparison: Comparison) -> bool:
+def _carried(inputs: PlanningInput, state: PlannerState) -> bool:
     """Whether the held clocks change no more often than the granularity allows now, and stay long
     enough at each clock for the measured timing."""
-    if rung.granularity == "computation":
+    (count, stretch_s), rung = state.changes, state.rung
+    if not count or rung.granularity == "computation":
         return True
-    iteration_s = comparison.ratio * (held.iteration_time_s + comparison.constant_s)
-    steps = timed_steps(
-        comparison.costs.problem,
-        held,
-        own_s=comparison.ratio * held.iteration_time_s,
-        iteration_s=iteration_s,
-        shortest_s=0.0,
-    )
-    if not any(steps):
-        return True
-    if not rung.timed or max(map(len, steps)) > rung.limits.per_iteration:
-        return False
-    least_s = shortest_s(inputs.job, inputs.view.gpus)
-    return all(
-        min(stretches_s(tuple(one.offset_s for one in stage), iteration_s)) >= least_s
-        for stage in steps
-        if stage
-    )
+    allowed = rung.timed and count <= rung.limits.per_iteration
+    return allowed and stretch_s >= shortest_s(inputs.job, inputs.view.gpus)
 
 
 def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | None) -> str:
@@ -463,11 +422,6 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
     )
 
 
-def _appraised(comparison: Comparison, clocks: Clocks, solver: Answers) -> Evaluation | None:
-    made = evaluate(comparison.costs, clocks)
-    return made and with_jitter(made, comparison.costs, comparison.jitter, solver)
-
-
 def _keep(state: PlannerState, gain: float) -> Decision:
     if state.clocks is None:
         return Decision(
@@ -476,16 +430,16 @@ def _keep(state: PlannerState, gain: float) -> Decision:
     return Decision("keep", "steady", "plan unchanged", state)
 
 
-def _sentence(inputs: PlanningInput, choice: Choice, comparison: Comparison, late: bool) -> str:
-    figures = choice.forecast
+def _sentence(inputs: PlanningInput, figures: Forecast, comparison: Comparison, late: bool) -> str:
+    deadline_s = comparison.promised_s
     slo = inputs.job.policy.slo
     why = "measured late, backing off; " if late else ""
     if comparison.goal.waits:
-        why += f"a sibling takes {choice.deadline_s:.4g} s and is waited for; "
-    elif inputs.allotted_s is not None and choice.deadline_s >= inputs.allotted_s:
-        why += f"the power budget asks for {choice.deadline_s:.4g} s; "
+        why += f"a sibling takes {deadline_s:.4g} s and is waited for; "
+    elif inputs.allotted_s is not None and deadline_s >= inputs.allotted_s:
+        why += f"the power budget asks for {deadline_s:.4g} s; "
     else:
-        why += f"{slo.given_as} allows {choice.deadline_s:.4g} s; "
+        why += f"{slo.given_as} allows {deadline_s:.4g} s; "
     return (
         f"{why}predicted {figures.iteration_time_s:.4g} s an iteration "
         f"({figures.slowdown_ratio:+.2%}), {figures.saved_ratio:.1%} less energy"

@@ -14,9 +14,8 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
-from joulecut_controller.policy.policy import GranularityAsked, Mode
+from joulecut_controller.policy.policy import Mode
 from joulecut_controller.trust import short_window
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -31,7 +30,6 @@ class PlanningInput:
     view: View
     job: JobState
     mode: Mode
-    silent: bool
     baseline_progress: str  # "12 of 30 iterations"
     running: Mapping[str, int]
     measured_applied: bool
@@ -39,8 +37,6 @@ class PlanningInput:
     host_power_w: float = 0.0
     vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
-    slowdown: Interval | None = None  # of the clocks in force, against adjacent default windows
-    granularity: GranularityAsked = "auto"  # the finest that is allowed
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
     earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
@@ -51,9 +47,16 @@ class PlanningInput:
     def anchored(self, lowered_s: float) -> bool:
         """Whether default clocks were measured recently enough to lower clocks, which were lowered
         last at `lowered_s`.
+
+        They were if measured since then, and while the job does not move, for as long as short
+        windows keep their share. A straggler and a power budget set deadlines of their own.
         """
-        budgeted, now_s = self.allotted_s is not None, self.view.now_s
-        return short_window.anchored(self.job, now_s=now_s, lowered_s=lowered_s, budgeted=budgeted)
+        measured, drift = self.job.measured, self.job.measured.drift
+        if not measured.baseline or measured.peer_iteration_time_s or self.allotted_s is not None:
+            return True
+        held_s = short_window.length_s(measured.baseline.time_mean_s) / short_window.SHARE_MAX
+        age_s = self.view.now_s - drift.measured_s
+        return drift.measured_s > lowered_s or (not drift.moving and age_s <= held_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,8 @@ class PlannerState:
     jitter: Jitter = STILL
     constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
+    # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.
+    changes: tuple[int, float] = (0, 0.0)
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)
     measured: MeasuredGraph | None = None

@@ -104,7 +104,7 @@ _ACTION = Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT
 _STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
 _REASON = Answer(
     stage=COUNT,
-    pipelines=listed(COUNT),
+    pipelines=listed(COUNT).at(lambda _: ()),  # of all; until 0.3.0
     offset_s=NUMBER,
     clock_mhz=CLOCK,
     slack_s=NUMBER,

@@ -4,15 +4,15 @@ A pass asks the same question every few seconds. Bounded: the least recently use
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.drawn_choices import Limit
-from joulecut_engine.optimize.jitter import Noise, Spread, Trials, draws_of, judge_of
+from joulecut_engine.optimize.jitter import Spread, Trials, draws_of, judge_of
 from joulecut_engine.optimize.jitter_margin import assured, of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
@@ -40,24 +40,30 @@ class Prepared(Protocol):
 
 
 Prepare = Callable[[Problem, Granularity, ChangeLimits], Prepared]
-_Question = tuple[str, Goal, Granularity, Jitter, ChangeLimits]
 
 
 class Unanswered(Exception):
     """The solver is still at work on this question; ask again once it has answered."""
 
 
+class Question(NamedTuple):
+    """Which plan is the cheapest for this goal."""
+
+    costs: Costs
+    goal: Goal
+    granularity: Granularity
+    jitter: Jitter = STILL
+    limits: ChangeLimits = TWO_CHANGES
+
+    @property
+    def key(self) -> tuple[Hashable, ...]:
+        return (self.costs.digest, *self[1:])
+
+
 class Answers(Protocol):
     """What the planner asks of the solver. Both raise Unanswered where workers compute."""
 
-    def ask(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter = STILL,
-        limits: ChangeLimits = TWO_CHANGES,
-    ) -> Solution | Infeasible:
+    def ask(self, question: Question) -> Solution | Infeasible:
         """The cheapest plan for this goal, or Infeasible."""
         ...
 
@@ -73,6 +79,22 @@ NOISE_KEPT = 4  # with their judges 15 MB at 8 x 48 for a lone pipeline
 SPREADS_KEPT = 256  # two numbers each
 PREPARED_KEPT = 8  # some megabytes each; two for a job whose costs stand still
 
+_Value = TypeVar("_Value")
+
+
+def remembered(
+    cache: OrderedDict[Hashable, _Value], key: Hashable, kept: int, make: Callable[[], _Value]
+) -> _Value:
+    """The value of a key, made where the cache has none; beyond `kept` the least recently used one
+    goes.
+    """
+    if key not in cache:
+        cache[key] = make()
+    cache.move_to_end(key)
+    while len(cache) > kept:
+        cache.popitem(last=False)
+    return cache[key]
+
 
 class _NoiseSample(NamedTuple):
     search: Trials
@@ -85,79 +107,56 @@ class SolverCache:
     """
 
     def __init__(self, prepare: Prepare, kept: int = ANSWERS_KEPT) -> None:
-        self._prepare = prepare
-        self._kept = kept
-        self._prepared: OrderedDict[tuple[str, Granularity, ChangeLimits], Prepared] = OrderedDict()
-        self._answers: OrderedDict[_Question, Solution | Infeasible] = OrderedDict()
-        self._noise: OrderedDict[tuple[str, Noise], _NoiseSample] = OrderedDict()
-        self._spreads: OrderedDict[tuple[str, Noise, tuple[ClockOption, ...]], Spread] = (
-            OrderedDict()
-        )
+        self._prepare, self._kept = prepare, kept
+        self._prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._answers: OrderedDict[Hashable, Solution | Infeasible] = OrderedDict()
+        self._noise: OrderedDict[Hashable, _NoiseSample] = OrderedDict()
+        self._spreads: OrderedDict[Hashable, Spread] = OrderedDict()
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
         """The distribution of iteration times of these options, in model seconds."""
-        key = (costs.digest, jitter.noise, options)
-        if key not in self._spreads:
-            self._spreads[key] = self._noise_of(costs, jitter).judge.spread(options)
-            while len(self._spreads) > SPREADS_KEPT:
-                self._spreads.popitem(last=False)
-        self._spreads.move_to_end(key)
-        return self._spreads[key]
+        return remembered(
+            self._spreads,
+            (costs.digest, jitter.noise, options),
+            SPREADS_KEPT,
+            lambda: self._noise_of(costs, jitter).judge.spread(options),
+        )
 
-    def ask(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter = STILL,
-        limits: ChangeLimits = TWO_CHANGES,
-    ) -> Solution | Infeasible:
+    def ask(self, question: Question) -> Solution | Infeasible:
         """The cheapest plan for this goal, or Infeasible.
 
         Where times jitter, the statistic of the iteration time meets the deadline, not only
         the iteration on mean times.
         """
-        key = (costs.digest, goal, granularity, jitter, limits)
-        if key not in self._answers:
-            self._answers[key] = self._solve(costs, goal, granularity, jitter, limits)
-            while len(self._answers) > self._kept:
-                self._answers.popitem(last=False)
-        self._answers.move_to_end(key)
-        return self._answers[key]
+        return remembered(self._answers, question.key, self._kept, lambda: self._solve(question))
 
     def _noise_of(self, costs: Costs, jitter: Jitter) -> _NoiseSample:
-        key = (costs.digest, jitter.noise)
-        if key not in self._noise:
-            problem, noise = costs.problem, jitter.noise
-            search = Trials(problem, noise, draws=draws_of(noise))
-            self._noise[key] = _NoiseSample(search, judge_of(problem, noise))
-            while len(self._noise) > NOISE_KEPT:
-                self._noise.popitem(last=False)
-        self._noise.move_to_end(key)
-        return self._noise[key]
+        problem, noise = costs.problem, jitter.noise
+        return remembered(
+            self._noise,
+            (costs.digest, noise),
+            NOISE_KEPT,
+            lambda: _NoiseSample(
+                Trials(problem, noise, draws=draws_of(noise)), judge_of(problem, noise)
+            ),
+        )
 
-    def _solve(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter,
-        limits: ChangeLimits,
-    ) -> Solution | Infeasible:
-        key = (costs.digest, granularity, limits)
-        if key not in self._prepared:
-            self._prepared[key] = self._prepare(costs.problem, granularity, limits)
-            while len(self._prepared) > PREPARED_KEPT:
-                self._prepared.popitem(last=False)
-        self._prepared.move_to_end(key)
+    def _solve(self, question: Question) -> Solution | Infeasible:
+        costs, goal, granularity, jitter, limits = question
         try:
+            prepared = remembered(
+                self._prepared,
+                (costs.digest, granularity, limits),
+                PREPARED_KEPT,
+                lambda: self._prepare(costs.problem, granularity, limits),
+            )
             if jitter.still:
-                return self._prepared[key].solve(goal)
+                return prepared.solve(goal)
             noise = self._noise_of(costs, jitter)
-            reserve_s = RESERVE * max(0.0, goal.deadline_s - self._prepared[key].fastest_s)
+            reserve_s = RESERVE * max(0.0, goal.deadline_s - prepared.fastest_s)
             found = assured(
                 costs.problem,
-                self._prepared[key],
+                prepared,
                 goal,
                 noise.search,
                 statistic=jitter.statistic,

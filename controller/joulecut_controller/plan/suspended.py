@@ -6,13 +6,7 @@ by then. Pure.
 
 from dataclasses import replace
 
-from joulecut_controller.plan.evaluation import (
-    Clocks,
-    Comparison,
-    Evaluation,
-    evaluate,
-    with_jitter,
-)
+from joulecut_controller.plan.evaluation import Clocks, Comparison, Evaluation
 from joulecut_controller.plan.goal import ROUNDING, dwell_s
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
@@ -56,14 +50,11 @@ def as_before(
     Like a running plan they may exceed the goal by `fit_ratio`, since a baseline measured again is
     never the same to the last digit; the goal is then relaxed to theirs.
     """
-    made = evaluate(comparison.costs, suspended.clocks)
-    if made is None:
+    kept = comparison.appraised(suspended.clocks, solver)
+    asked = comparison.appraised(tuple(option.clock_mhz for option in answer.clocks), solver)
+    if kept is None or asked is None:
         return comparison, answer
-    kept = with_jitter(made, comparison.costs, comparison.jitter, solver)
     over = kept.held_s / comparison.goal.deadline_s
-    asked = evaluate(comparison.costs, tuple(option.clock_mhz for option in answer.clocks))
-    assert asked is not None
-    asked = with_jitter(asked, comparison.costs, comparison.jitter, solver)
     gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
     if over > 1.0 + fit_ratio or gain >= gain_min:
         return comparison, answer
@@ -74,9 +65,9 @@ def as_before(
     return comparison, as_solution(answer, kept, comparison)
 
 
-def said_again(choice_clocks: Clocks, suspended: SuspendedPlan, forecast: Forecast) -> str:
+def said_again(clocks: Clocks | None, suspended: SuspendedPlan, forecast: Forecast | None) -> str:
     """The reason of a plan that resumes the same clocks; empty where it has others."""
-    if choice_clocks != suspended.clocks:
+    if forecast is None or clocks != suspended.clocks:
         return ""
     again = "is over, the same clocks again" if suspended.goal else "goes on"
     return (

@@ -87,20 +87,17 @@ class Slo:
 class ClockPolicy:
     """The operator's bounds, which override any plan.
 
-    `granularity` is the finest one allowed; None where the policy gives none: `auto`, or for a job
-    that an earlier version enforced, what it had. `changes` are those of a GPU per iteration; where
-    the policy gives none, `auto` may take more.
+    `granularity` is the finest one allowed. `changes` are those of a GPU per iteration; where the
+    policy gives none, `auto` may take more.
     """
 
-    granularity: GranularityAsked | None = key(
+    granularity: GranularityAsked = key(
         choice("auto", "gpu", "edge", "changes", "computation"),
-        None,
-        default="auto",
+        "auto",
         takes="`auto`, `gpu`, `edge`, `changes`, `computation`",
         meaning="the finest granularity allowed: one clock per GPU, a few changes within each "
         "iteration, a clock per operation. What the job's evidence does not carry falls back, down "
-        "to `gpu` ([below](#granularity)). A job that an earlier version enforced keeps what it "
-        "had",
+        "to `gpu` ([below](#granularity))",
     )
     changes: int = key(
         whole(2, CHANGES_MAX),

@@ -143,14 +143,14 @@ def needed_w(costs: Costs, clocks: Clocks) -> tuple[float, ...] | None:
     head room; None where a clock has no predicted cost.
     """
     operations = costs.problem.graph.operations
-    most = [w / part for w, part in zip(costs.problem.blocking_power_w, costs.share, strict=True)]
+    most = list(costs.problem.blocking_power_w)
     if len(clocks) != len(operations):
         return None
     for operation, clock_mhz in zip(operations, clocks, strict=True):
         option = costs.option(operation, clock_mhz)
         if option is None:
             return None
-        power_w = costs.power_w(operation.stage, option)
+        power_w = option.power_w
         most[operation.stage] = max(most[operation.stage], power_w)
     return tuple(power_w * (1.0 + HEADROOM_RATIO) for power_w in most)
 
@@ -181,7 +181,7 @@ def peak_ratio(costs: Costs) -> float:
     assert needed is not None
     time_s = default.iteration_time_s
     mean_w = default.energy_j(time_s) / time_s - costs.problem.overhead_power_w
-    most_w = sum(w * part for w, part in zip(needed, costs.share, strict=True))
+    most_w = sum(needed)
     return most_w / mean_w
 
 

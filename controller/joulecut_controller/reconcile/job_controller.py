@@ -14,13 +14,13 @@ from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
-from joulecut_controller.plan.granularity import asked_before, timing_of
+from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
-from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
+from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
 from joulecut_controller.power.job_budgets import Party
 from joulecut_controller.power.limits import peak_ratio, without_limits
@@ -84,7 +84,6 @@ class JobController:
         self._taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context, policy.name)
-        self._asked_before: GranularityAsked | None = None
         self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
         self._earlier: EarlierPlan | None = None  # the plan that these leases are of
         self.rollout = PlanRollout(context, self._applied_plan)
@@ -306,7 +305,6 @@ class JobController:
             view=view,
             job=without_limits(job, view.gpus, self.state.costs),
             mode=self.policy.mode,
-            silent=job.placement.silent,
             baseline_progress=progress(measured.current_iterations, measured.current),
             running=running,
             measured_applied=self.policy.mode == "enforce" and running == dict(locks),
@@ -314,7 +312,6 @@ class JobController:
             host_power_w=self._cluster.policy.cost.host_power_w,
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(self.name),
-            granularity=self._granularity,
             prices=dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {},
             earlier=self._earlier,
             examined=examined,
@@ -330,7 +327,6 @@ class JobController:
             suspected=services.breakers.suspected(self.name),
         )
         words = services.default_windows.step(seen)
-        inputs = replace(inputs, slowdown=services.default_windows.slowdown(self.name))
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
@@ -342,16 +338,6 @@ class JobController:
         if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
             return ""
         return "the job is still being learned"
-
-    @property
-    def _granularity(self) -> GranularityAsked:
-        """The finest granularity allowed: the policy's, or that of the job's newest plan. Raises
-        Unavailable."""
-        if self.policy.clocks.granularity is not None:
-            return self.policy.clocks.granularity
-        if self._asked_before is None:
-            self._asked_before = asked_before(self._context.store.last_plan_json(self.name))
-        return self._asked_before
 
     # -- a plan ----------------------------------------------------------------------------
 
@@ -367,15 +353,15 @@ class JobController:
         if decision.topic == SOLVING:
             self.rollout.wait(decision, observation.job.policy)
             return
-        view = self._refreshed(picture) if decision.commands else picture.view
+        view = self._refreshed(picture) if decision.plan else picture.view
         ttl_s = self._cluster.ttl_s()
         await self.rollout.apply(decision, picture.inputs, observation, view, ttl_s)
         left = self._orphaned and self._applied_plan.holding is None
         if left and decision.topic not in AWAITED:
             await self._clear_orphaned()
         if self.rollout.incomplete is not None:  # slower figures are computed beside the steps
-            (generation, choice), self.rollout.incomplete = self.rollout.incomplete, None
-            work, done = planning.completion(choice), partial(self.rollout.complete, generation)
+            asked, self.rollout.incomplete = self.rollout.incomplete, None
+            work, done = planning.completion(*asked[1:]), partial(self.rollout.complete, asked[0])
             self._services.background.want(("completion", self.name), work, done)
 
     def _refreshed(self, picture: Picture) -> View:
@@ -423,7 +409,7 @@ class JobController:
         if holding and as_asked(holding, view):  # a power limit may have another generation
             view = replace(view, generation_running=holding.plan.generation)
         timing = timing_of(view, picture.view.gpus)
-        graph = self.state.costs.graph if self.state.costs else None
+        graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
         refused, learnt_online = view.policy.opt_in_refused, self.policy.profile is None
         shown = JobBoard(
@@ -437,7 +423,6 @@ class JobController:
             predict_error_power_ratio=self._errors.power_ratio,
             probing=self._profiler.advice if learnt_online else None,
             probed=self._profiler.probed if learnt_online else None,
-            granularity_asked=self.policy.clocks.granularity or self._asked_before or "auto",
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,

@@ -32,6 +32,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
+from joulecut_controller.reconcile.training_samples import WORK_VARIES_RATIO
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -152,11 +153,13 @@ class OnlineProfiler:
             if all(kind in load.busy_s for load in mine for kind in kinds):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in kinds))
         detailed = len(busy) == len(clocks)
+        # Of as many iterations as there are: a window has too few to tell.
+        alike = max(one.inflation for one in (current, measured.baseline) if one is not None)
         return Measurement(
             tuple(clocks),
             len(self._durations_s),
             time_s,
-            statistics.stdev(times_s),
+            statistics.stdev(times_s) * (1.0 if detailed else alike**0.5),
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
@@ -181,10 +184,10 @@ class OnlineProfiler:
         usual_mhz = self._log.measurements[0].clocks_mhz if self._log.measurements else ()
         usual = usual_mhz[next(load.stage for load in loads)] if usual_mhz else lock
         wanted = min(lock, usual) if lock else usual
+        if not lock and _moved_together(measured, usual_mhz):
+            return _default_mhz(view.get(uuids[0]), seen)
         if not seen or seen >= wanted * REACHED_RATIO:
             return lock or usual
-        if not lock and _lower_together(measured, usual_mhz):
-            return _default_mhz(view.get(uuids[0]), seen)
         words = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
         return f"{words}, {seen} MHz was reached: not learned from"
 
@@ -230,7 +233,7 @@ class OnlineProfiler:
             reason += f" ({self._said})"
         if inputs.mode != "enforce" and advice.changes:
             would = f"no profile: would try {advice.reason}, if this job were enforced"
-            return Decision("keep", "probing", would, state, advice=advice)
+            return Decision("keep", "probing", would, state)
         return self._judged(inputs, state, facts, reason)
 
     def _advised(self, inputs: PlanningInput, facts: ExplorerInput, advise: Advise) -> Advice:
@@ -258,29 +261,28 @@ class OnlineProfiler:
         assert advice is not None
         trial = trial_of(inputs.job, facts, advice, inputs.running)
         if trial is None:
-            return Decision("keep", "probing", reason, state, advice=advice)
+            return Decision("keep", "probing", reason, state)
         waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
         lowers = any(action.verb == "lower" for action in trial.actions)
         if lowers and waits_s > 0:
             words = f"{reason}; clocks are not lowered for {waits_s:.0f} s yet"
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         counted, wanted = inputs.job.measured.current_iterations, facts.window_iterations
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         if lowers and not inputs.anchored(state.changed_s):
             words = f"{reason}; default clocks are measured first"
             state = replace(state, look_wanted=True)
-            return Decision("keep", "probing", words, state, advice=advice)
+            return Decision("keep", "probing", words, state)
         state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
             "change",
             "probing",
             reason,
             state,
+            plan=trial,
             late=advice.verdict == "raise",
-            trial=trial,
-            advice=advice,
         )
 
     def _now_mhz(self, inputs: PlanningInput) -> tuple[int, ...]:
@@ -310,6 +312,8 @@ class OnlineProfiler:
         predicted = policy.predicted
         work = work_prior(predicted, max(default)) if predicted is not None else ()
         constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, work)
+        current = inputs.job.measured.current
+        varies = current is not None and current.work_sd_ratio > WORK_VARIES_RATIO
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
@@ -318,6 +322,8 @@ class OnlineProfiler:
             window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
+            # Two neighbours of other work say nothing of clocks.
+            slowdown=None if varies else self._log.slowdown,
         )
 
 
@@ -329,12 +335,13 @@ def _default_mhz(gpu: GpuView | None, seen_mhz: int) -> int | str:
     return next((mhz for mhz in table if mhz >= seen_mhz > 0), table[-1])
 
 
-def _lower_together(measured: Measured, usual_mhz: Sequence[int]) -> bool:
-    """Whether half of the GPUs or more run lower at default clocks than they did: a hot room. That
-    is what default clocks give now; a single such GPU recovers.
+def _moved_together(measured: Measured, usual_mhz: Sequence[int]) -> bool:
+    """Whether half of the GPUs or more run lower at default clocks than they did, as in a hot room,
+    or higher again. That is what default clocks give now; a single such GPU recovers.
     """
     shown = [load.clock_mhz / usual_mhz[load.stage] for load in measured.loads if load.clock_mhz]
-    return bool(shown) and statistics.median(shown) < REACHED_RATIO
+    moved = statistics.median(shown) if shown else 1.0
+    return not REACHED_RATIO <= moved <= 1.0 / REACHED_RATIO
 
 
 def _throttled(loads: Sequence[StageLoad], view: Mapping[str, GpuView]) -> str:

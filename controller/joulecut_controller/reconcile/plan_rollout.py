@@ -5,18 +5,17 @@ state that follows is kept here; the next decision starts from it. After a failu
 off: twice as long after each one, until a plan has held.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.actions import actions_for, release_actions
+from joulecut_controller.plan.actions import release_actions
 from joulecut_controller.plan.earlier import clock_runs, rests_on
+from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.plan import Basis, Forecast, Plan, Resumption
-from joulecut_controller.plan.planner import Choice, Decision
+from joulecut_controller.plan.plan import Forecast, Plan, Resumption
+from joulecut_controller.plan.planner import Decision
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.policy.policy import GranularityAsked, JobPolicy
+from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Outcome
@@ -25,34 +24,6 @@ from joulecut_wire.errors import JoulecutError
 
 RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wait longer
 DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
-
-
-def plan_of(decision: Decision, job: JobState, running: Mapping[str, int]) -> Plan | None:
-    """The plan of a decision, not yet numbered; None where it asks for no clocks. `running` maps
-    the job's GPUs to the clock that their lease allows (0: none).
-    """
-    if decision.trial is not None:
-        return decision.trial
-    choice = decision.choice
-    if decision.verdict != "change" or choice is None:
-        return None
-    return Plan(
-        job=job.policy.name,
-        generation=0,
-        parent=0,
-        mode=job.policy.mode,
-        granularity=choice.rung.granularity,
-        actions=actions_for(job, choice, running),
-        reason=decision.reason,
-        made_at_unix_s=0.0,
-        deadline_s=choice.deadline_s,
-        forecast=choice.forecast,
-        solution=choice.solution,
-        granularity_why=choice.rung.why,
-        shortest_step_s=choice.shortest_step_s,
-        basis=Basis(choice.costs.problem, choice.goal, choice.rung.limits),
-        clock_reasons=tuple(chain(*choice.reasons)),
-    )
 
 
 class Backoff:
@@ -85,15 +56,16 @@ class Backoff:
 class PlanRollout:
     """The last decision of one job and its outcome.
 
-    `action` is what this pass did for the job, empty where nothing changed. `incomplete` is a
-    choice whose forecast still lacks the figures that take seconds, with its generation.
+    `action` is what this pass did for the job, empty where nothing changed. `incomplete` is the
+    generation of a plan whose forecast still lacks the figures that take seconds, and what they are
+    computed from.
     """
 
     def __init__(self, context: ReconcileContext, applied_plan: AppliedPlan) -> None:
         self._context, self._applied_plan = context, applied_plan
         self.backoff = Backoff(context.interval_s)
         self.state = PlannerState()
-        self.incomplete: tuple[int, Choice] | None = None
+        self.incomplete: tuple[int, Forecast, Comparison, Evaluation] | None = None
         self.action = ""
         self.sentence = ""
         self._stands_for: JobPolicy | None = (
@@ -103,7 +75,6 @@ class PlanRollout:
         self._topic = ""
         self._late = False
         self._refused_as: tuple[object, ...] = ()
-        self._granularity: GranularityAsked = "auto"
 
     async def apply(
         self,
@@ -117,20 +88,20 @@ class PlanRollout:
         and the next pass decides again.
         """
         before, job = self.state, observation.job
-        self.state, self._granularity = decision.state, inputs.granularity
+        self.state = decision.state
         reason = decision.reason
         if decision.topic == "steady" and self.decision is not None:
             reason = f"plan {self.decision.generation} unchanged"
         if job.reservation:
             reason = f"recommend only: {job.reservation}; {reason}"
-        elif job.hindrance and job.policy.mode == "recommend" and decision.choice is not None:
+        elif job.hindrance and job.policy.mode == "recommend" and decision.plan is not None:
             reason = f"{reason}; not enforceable now: {job.hindrance}"
         decision = replace(decision, reason=reason)
         self.sentence = reason
         self._stands_for = job.policy if decision.verdict != "default" else None
         try:
             self._log_lateness(decision, job)
-            plan = plan_of(decision, job, inputs.running)
+            plan = decision.plan
             if plan is None:
                 await self._apply_none(decision, job)
             else:
@@ -224,13 +195,19 @@ class PlanRollout:
             parent=self._applied_plan.generation or parent,
             reason=reason,
             made_at_unix_s=context.unix_s(),
-            granularity_asked=self._granularity,
+            granularity_asked=job.policy.clocks.granularity,
             phase=job.measured.phase.kind,
         )
         why = refusal(plan, view, authority, context.check)
-        if decision.choice and mode == "enforce" and why:  # the clocks before still run
+        if decision.solved and mode == "enforce" and why:  # the clocks before still run
             held = before.clocks if before.mode == mode else None
-            self.state = replace(self.state, clocks=held, changed_s=before.changed_s)
+            self.state = replace(
+                self.state,
+                clocks=held,
+                asked=before.asked,
+                changes=before.changes,
+                changed_s=before.changed_s,
+            )
         if why and decision.late and mode == "enforce" and self._applied_plan.holding:
             # The clocks in force are too slow, and those that would mend it must not be set.
             await self._restore(f"late, and the next plan is refused: {why}", job)
@@ -248,8 +225,8 @@ class PlanRollout:
         self._refused_as = (_asked(plan), why) if why else ()
         done = "enforced" if mode == "enforce" else f"{mode}ed"
         self.action = f"plan {plan.generation} {done}: {reason}"
-        if decision.choice:
-            self.incomplete = (plan.generation, decision.choice)
+        if plan.forecast and decision.solved:
+            self.incomplete = (plan.generation, plan.forecast, *decision.solved)
         if plan.refused:
             self.action = self.sentence = f"plan {plan.generation} refused: {plan.refused}"
         elif mode == "enforce":
@@ -292,7 +269,7 @@ class PlanRollout:
             actions=(),
             reason=reason,
             made_at_unix_s=self._context.unix_s(),
-            granularity_asked=self._granularity,
+            granularity_asked=policy.clocks.granularity,
             granularity_why=self.state.rung.why,
         )
 

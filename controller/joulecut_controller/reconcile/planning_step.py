@@ -19,14 +19,15 @@ from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.guard import Check
-from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import SOLVING, Choice, Decision, decide, given_up, vetoes
+from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
+    Question,
     Unanswered,
 )
 from joulecut_controller.plan.veto import Veto
@@ -37,15 +38,8 @@ from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter import Spread
-from joulecut_engine.optimize.problem import (
-    TWO_CHANGES,
-    ChangeLimits,
-    Goal,
-    Infeasible,
-    Solution,
-)
+from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # Jobs that have questions at the workers at once, so that the others wait and not all are late; as
 # many as a worker keeps the preparation of.
@@ -120,18 +114,10 @@ class WorkerAnswers:
         self._may_ask, self._arrived = may_ask, arrived
         self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
 
-    def ask(
-        self,
-        costs: Costs,
-        goal: Goal,
-        granularity: Granularity,
-        jitter: Jitter = STILL,
-        limits: ChangeLimits = TWO_CHANGES,
-    ) -> Solution | Infeasible:
+    def ask(self, question: Question) -> Solution | Infeasible:
         """See `Answers`."""
-        key = (costs.digest, goal, granularity, jitter, limits)
-        asked = worker_calls.Question(costs, goal, granularity, jitter, limits)
-        found: Solution | Infeasible = self._answer(key, worker_calls.answer, self._prepare, asked)
+        asked = (worker_calls.answer, self._prepare, question)
+        found: Solution | Infeasible = self._answer(question.key, *asked)
         return found
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
@@ -252,9 +238,10 @@ class PlanningStep:
         self._turns.end(name)
         return decision
 
-    def completion(self, choice: Choice) -> Callable[[], Forecast]:
+    def completion(
+        self, made: Forecast, comparison: Comparison, before: Evaluation
+    ) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
-        made, comparison, before = choice.forecast, choice.comparison, choice.before
         return partial(self._complete, self._prepare, made, comparison, before)
 
     def _planning(self, name: str) -> _JobPlanning:

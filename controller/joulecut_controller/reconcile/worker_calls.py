@@ -5,8 +5,8 @@ next, since the questions of one job resemble each other.
 """
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from functools import lru_cache
-from typing import NamedTuple
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
@@ -16,30 +16,19 @@ from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation, completed
 from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Forecast
-from joulecut_controller.plan.solver_cache import Prepare, SolverCache
+from joulecut_controller.plan.solver_cache import Prepare, Question, SolverCache, remembered
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter import Spread
-from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Solution
+from joulecut_engine.optimize.problem import Infeasible, Solution
 
 EXPLORERS_KEPT = 16  # with their fits, some megabytes each
 
-_explorers: OrderedDict[str, Explorer] = OrderedDict()
-
-
-class Question(NamedTuple):
-    """The arguments of `solver_cache.Answers.ask`."""
-
-    costs: Costs
-    goal: Goal
-    granularity: Granularity
-    jitter: Jitter
-    limits: ChangeLimits
+_explorers: OrderedDict[Hashable, Explorer] = OrderedDict()
 
 
 def answer(prepare: Prepare, question: Question) -> Solution | Infeasible:
     """See `solver_cache.Answers.ask`."""
-    return _solver(prepare).ask(*question)
+    return _solver(prepare).ask(question)
 
 
 def spread(
@@ -58,11 +47,7 @@ def completion(
 
 def advice(job: str, facts: ExplorerInput, log: MeasurementLog) -> Advice:
     """See `Explorer.advise`; `job` names the explorer that has fitted the log before."""
-    explorer = _explorers.setdefault(job, Explorer())
-    _explorers.move_to_end(job)
-    while len(_explorers) > EXPLORERS_KEPT:
-        _explorers.popitem(last=False)
-    return explorer.advise(facts, log)
+    return remembered(_explorers, job, EXPLORERS_KEPT, Explorer).advise(facts, log)
 
 
 @lru_cache(maxsize=1)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from joulecut_wire.address import is_loopback
+from joulecut_wire import user_file
+from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.errors import BadInput, Unavailable
 
 AGENTS_MAX = 4096
@@ -62,12 +63,9 @@ class FileOfAgents:
 
     def addresses(self) -> tuple[str, ...]:
         try:
-            with self.path.open("rb") as file:
-                raw = file.read(FILE_BYTES_MAX + 1)
-        except OSError as error:
-            raise Unavailable(f"agents {self.path}: {error.strerror}") from None
-        if len(raw) > FILE_BYTES_MAX:
-            raise BadInput(str(self.path), "too long", f"{FILE_BYTES_MAX} bytes")
+            raw = user_file.read(self.path, FILE_BYTES_MAX)
+        except BadInput as error:
+            raise Unavailable(f"agents {self.path}: {error.what}") from None
         found = []
         for number, line in enumerate(raw.decode("utf-8", "replace").splitlines(), 1):
             text = line.partition("#")[0].strip()
@@ -152,8 +150,9 @@ class AgentsOfSlurm:
             name, _, state = line.strip().partition(" ")
             if state.strip().rstrip("*~#!%$@^-+").lower() not in SLURM_ABSENT and name:
                 nodes.add(name)
-        return checked([joined(_host(node, self.command), self.port) for node in sorted(nodes)],
-                        self.command)  # fmt: skip
+        return checked(
+            [joined(_host(node, self.command), self.port) for node in sorted(nodes)], self.command
+        )
 
 
 def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:
@@ -162,8 +161,7 @@ def address(text: str, where: str, base: Path, *, encrypted: bool) -> str:
         return f"{SOCKET}{base / text.removeprefix(SOCKET)}"
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    fits = port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535
-    if not host or not fits:
+    if not host or port_of(port) < 1:
         raise BadInput(where, f"{text!r:.200}", "host:port, or unix:PATH")
     if not encrypted and not is_loopback(host):
         raise BadInput(where, f"{host} without encryption", "a section tls, or unix:PATH")

@@ -2,24 +2,30 @@
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from joulecut_wire import user_file
+from joulecut_wire import flags, quantity, user_file
+from joulecut_wire.document import Document
 from joulecut_wire.errors import BadInput
-
-SHOWN_MAX = 40  # characters of a field repeated in a message
+from joulecut_wire.quantity import nearest, shown
+from joulecut_wire.section import Section, section_of
+from joulecut_wire.section import read as read_section
 
 
 def read(path: Path, bytes_max: int) -> bytes:
-    """Content of a file, at most one byte more than `bytes_max`. Raises BadInput."""
+    """Content of a file. Raises BadInput."""
     return user_file.read(path, bytes_max, "a readable CSV file")
 
 
-def rows(raw: bytes, name: str, bytes_max: int) -> Iterator[tuple[int, list[str]]]:
+def lines(path: Path, bytes_max: int) -> Iterator[tuple[int, list[str]]]:
+    """Those of a file; see `rows`."""
+    return rows(read(path, bytes_max), str(path))
+
+
+def rows(raw: bytes, name: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and stripped fields of every row that is not empty. Raises BadInput."""
-    if len(raw) > bytes_max:
-        raise BadInput(name, "too large", f"at most {bytes_max} bytes")
     try:
         text = raw.decode("utf-8-sig")  # spreadsheets put a byte order mark first
     except UnicodeDecodeError as error:
@@ -35,29 +41,53 @@ def rows(raw: bytes, name: str, bytes_max: int) -> Iterator[tuple[int, list[str]
         raise BadInput(f"{name}:{reader.line_num}", str(error), "a CSV file") from None
 
 
-def header(
-    where: str, fields: list[str], columns: Sequence[str], required: Sequence[str]
-) -> list[str]:
-    """The column names. Raises BadInput for an unknown, repeated or missing one."""
-    allowed = ", ".join(columns)
-    for column in fields:
-        if column not in columns:
-            raise BadInput(where, f"unknown column {shown(column)}", allowed)
-        if fields.count(column) > 1:
+def whole(low: int, high: int) -> Callable[[Any], int]:
+    """Reads a whole number, also as 1410.0: tables of other programs have it so."""
+    take = quantity.whole(low, high)
+    return lambda cell: take(flags.plain(cell))
+
+
+def table(
+    rows: Iterable[tuple[int, list[str]]],
+    name: str,
+    kind: "type | Section",
+    *,
+    others: bool = False,
+) -> Iterator[tuple[int, Any]]:
+    """Line number and value of every row below the header, whose columns are the keys of a section.
+
+    An empty cell is a key that is left out. With `others`, columns that are no keys are ignored.
+    Raises BadInput with line and column.
+    """
+    found = section_of(kind) if isinstance(kind, type) else kind
+    columns: list[str] = []
+    for line, fields in rows:
+        where = f"{name}:{line}"
+        if not columns:
+            columns = fields
+            _check_header(where, columns, found, others=others)
+            continue
+        if len(fields) != len(columns):
+            raise BadInput(where, f"{len(fields)} fields", f"{len(columns)}, as in the header")
+        given = {
+            column: cell
+            for column, cell in zip(columns, fields, strict=True)
+            if column in found.keys and (cell or found.keys[column].required)
+        }
+        yield line, read_section(Document(where, given, {}), found, given)
+    if not columns:
+        raise BadInput(name, "no header", f"first line {','.join(found.keys)}")
+
+
+def _check_header(where: str, columns: list[str], section: Section, *, others: bool) -> None:
+    """Raises BadInput for an unknown, repeated or missing column."""
+    known, allowed = tuple(section.keys), ", ".join(section.keys)
+    for column in columns:
+        if column not in known and not others:
+            what = f"unknown column {shown(column)}{nearest(column, known)}"
+            raise BadInput(where, what, allowed)
+        if columns.count(column) > 1:
             raise BadInput(where, f"column {column} given twice", "one of each")
-    for column in required:
-        if column not in fields:
+    for column, key in section.keys.items():
+        if key.required and column not in columns:
             raise BadInput(where, f"column {column} is missing", allowed)
-    return fields
-
-
-def check_width(where: str, fields: list[str], columns: list[str]) -> None:
-    """Raises BadInput where a row has more or fewer fields than the header."""
-    if len(fields) != len(columns):
-        raise BadInput(where, f"{len(fields)} fields", f"{len(columns)}, as in the header")
-
-
-def shown(field: str) -> str:
-    """A field for a message: quoted, and cut where it is long."""
-    short = field if len(field) <= SHOWN_MAX else field[:SHOWN_MAX] + "..."
-    return f'"{short}"'

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from joulecut_controller.sources.agents import checked, joined
+from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.http_client import Answer, Server
 
@@ -41,7 +42,7 @@ class AgentsOfService:
         where = f"service {self.service}"
         try:
             found = list(self._slices())
-        except OSError as error:
+        except (OSError, BadInput) as error:
             raise Unavailable(f"agents of {where}: {_reason(error)}") from None
         agents: dict[str, str] = {}  # by pod
         for family in ADDRESS_TYPES:
@@ -68,8 +69,8 @@ class AgentsOfService:
     def _slices(self) -> Iterator[Any]:
         """Every slice of the service, page by page."""
         context = ssl.create_default_context(cafile=self.account / "ca.crt")
-        token = (self.account / "token").read_text().strip()
-        namespace = self.namespace or (self.account / "namespace").read_text().strip()
+        token = user_file.line(self.account / "token")
+        namespace = self.namespace or user_file.line(self.account / "namespace")
         label = f"kubernetes.io/service-name={self.service}"
         asked = {"labelSelector": label, "limit": str(PAGE_SLICES)}
         path = f"/apis/discovery.k8s.io/v1/namespaces/{quote(namespace, '')}/endpointslices"

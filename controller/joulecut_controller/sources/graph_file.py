@@ -4,20 +4,20 @@ YAML (`operations:` with one mapping each) or CSV with the same names as columns
 field is checked; the first fault names its place.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from joulecut_controller.sources import csv_file
 from joulecut_engine.graph import Circular, Graph, graph_of
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Kind, Operation
-from joulecut_wire import document, section
+from joulecut_wire import document, flags, section
 from joulecut_wire.document import Document, KeyPath
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault, choice, name, number, shown, whole
-from joulecut_wire.section import key
+from joulecut_wire.section import Key, Section, key
 
 FILE_BYTES_MAX = 16 << 20  # 65,536 operations with long ids
 OPERATIONS_MAX = 65_536  # a plan then takes minutes and a few GB
@@ -26,13 +26,11 @@ COUNT_MAX = 65_535  # of microbatches and chunks: no more than operations
 TIME_S = (1e-9, 1e6)  # as in a profile: values outside have another unit
 ENERGY_J = (0.0, 1e12)  # a send may cost nothing on top
 
-_TEXTS = ("id", "kind", "after")
 _ID = name(
-    r"[A-Za-z0-9][A-Za-z0-9._:/-]*", 64,
+    r"[A-Za-z0-9][A-Za-z0-9._:/-]*",
+    64,
     "up to 64 letters, digits and . _ : / - after a letter or digit",
-)  # fmt: skip
-_WHOLE = re.compile(r"[0-9]{1,6}", re.ASCII)
-_NUMBER = re.compile(r"\+?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +83,15 @@ class _Entry:
         return self.document.bad((*self.path, key), what, allowed)
 
 
-KEYS = tuple(section.section_of(_Entry).keys)
-REQUIRED = ("id", "stage", "kind")
+def _of_cell(one: Key) -> Key:
+    """The same key, of a cell: a number where it is none of the texts."""
+    take: Any = one.take
+    texts = one.field in {"id", "kind", "after"}
+    return one if texts else replace(one, take=lambda cell: take(flags.plain(str(cell))))
+
+
+_KEYS = section.section_of(_Entry).keys
+_CELLS = Section(_Entry, {name: _of_cell(one) for name, one in _KEYS.items()})
 
 
 def read(path: Path) -> GraphFile:
@@ -209,24 +214,6 @@ def _from_yaml(path: Path) -> Iterator[_Entry]:
 
 
 def _from_csv(path: Path) -> Iterator[_Entry]:
-    columns: list[str] = []
-    for line, fields in csv_file.rows(
-        csv_file.read(path, FILE_BYTES_MAX), str(path), FILE_BYTES_MAX
-    ):
-        where = f"{path}:{line}"
-        if not columns:
-            columns = csv_file.header(where, fields, KEYS, REQUIRED)
-            continue
-        csv_file.check_width(where, fields, columns)
-        given = {k: _value(k, v) for k, v in zip(columns, fields, strict=True) if v}
-        row = Document(where, given, {})
-        yield replace(section.read(row, _Entry, given), document=row)
-
-
-def _value(key: str, cell: str) -> object:
-    """A cell as YAML would read it."""
-    if key in _TEXTS:
-        return cell
-    if _WHOLE.fullmatch(cell):
-        return int(cell)
-    return float(cell) if _NUMBER.fullmatch(cell) else cell
+    lines = csv_file.lines(path, FILE_BYTES_MAX)
+    for line, entry in csv_file.table(lines, str(path), _CELLS):
+        yield replace(entry, document=Document(f"{path}:{line}", None, {}))

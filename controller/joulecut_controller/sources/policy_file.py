@@ -4,11 +4,8 @@ An invalid file raises and changes nothing, so the caller keeps its policy. The 
 reported once, and again only when it changes.
 """
 
-import errno
 import hashlib
-import os
 import re
-import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,7 +17,7 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
 from joulecut_engine.graph.pipeline import Pipeline, Profile
-from joulecut_wire import document
+from joulecut_wire import document, user_file
 from joulecut_wire.errors import BadInput
 
 if TYPE_CHECKING:
@@ -62,7 +59,7 @@ def load(path: Path, *, profiles: Path | None = None, uploaded: Uploaded | None 
 
 def present(path: Path) -> None:
     """Raises BadInput unless there is a file that can be read."""
-    _take(path, 1, {})
+    user_file.open_regular(path).close()
 
 
 class PolicyFile:
@@ -166,10 +163,10 @@ def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:
     byte too many is read, enough for the reader to refuse the file.
     """
     stamp = _stamp(path)
-    raw = _read(path, bytes_max + 1)
-    seen[path] = _Seen(_trusted(stamp), _digest(raw), bytes_max + 1)
-    if isinstance(raw, OSError):
-        raise BadInput(str(path), raw.strerror or "cannot be read", "a readable file")
+    raw = _read(path, bytes_max)
+    seen[path] = _Seen(_trusted(stamp), _digest(raw), bytes_max)
+    if isinstance(raw, BadInput):
+        raise raw
     return raw
 
 
@@ -178,24 +175,16 @@ def _absent(path: Path) -> _Seen:
     return _Seen(None, _digest(_read(path, 1)), 1)
 
 
-def _read(path: Path, bytes_max: int) -> bytes | OSError:
-    """Content of a regular file. Reading a pipe without a writer would block the controller."""
+def _read(path: Path, bytes_max: int) -> bytes | BadInput:
     try:
-        with open(path, "rb", opener=_unblocked) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return OSError(errno.EINVAL, "not a regular file")
-            return file.read(bytes_max)
-    except OSError as error:
+        return user_file.read(path, bytes_max)
+    except BadInput as error:
         return error
 
 
-def _unblocked(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def _digest(raw: bytes | OSError) -> str:
+def _digest(raw: bytes | BadInput) -> str:
     """Of an unreadable file the error: becoming readable is a change."""
-    return f"errno {raw.errno}" if isinstance(raw, OSError) else hashlib.sha256(raw).hexdigest()
+    return raw.what if isinstance(raw, BadInput) else hashlib.sha256(raw).hexdigest()
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -20,7 +20,6 @@ from joulecut_wire.http_client import Answer
 
 TIMEOUT_S = 120.0  # Prometheus's own default limit for a query
 ANSWER_BYTES_MAX = 256 << 20  # chunks are chosen far below
-SECRET_BYTES_MAX = 1 << 16
 
 RATE_BYTES_MAX = 1 << 20  # of the answer to an instant query: one value is expected
 ALLOWED = "http://HOST:PORT[/PREFIX] or https://..., for example http://127.0.0.1:9090"
@@ -79,9 +78,9 @@ class Access:
 
     def headers(self) -> dict[str, str]:
         if self.bearer_token is not None:
-            return {"Authorization": f"Bearer {_secret(self.bearer_token)}"}
+            return {"Authorization": f"Bearer {user_file.line(self.bearer_token)}"}
         if self.username:
-            word = _secret(self.password) if self.password is not None else ""
+            word = user_file.line(self.password) if self.password is not None else ""
             pair = base64.b64encode(f"{self.username}:{word}".encode()).decode()
             return {"Authorization": f"Basic {pair}"}
         return {}
@@ -225,14 +224,3 @@ class Prometheus:
 
 def samples(rows: Sequence[Series]) -> int:
     return sum(len(row.values) for row in rows)
-
-
-def _secret(path: Path) -> str:
-    raw = user_file.read(path, SECRET_BYTES_MAX)
-    try:
-        word = raw.decode().strip()
-    except UnicodeDecodeError:
-        word = ""
-    if not word.isprintable() or not word or len(raw) > SECRET_BYTES_MAX:
-        raise BadInput(str(path), "holds no secret", "one line of text")
-    return word

@@ -42,9 +42,14 @@ LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and 
 
 # Fields that the engine divides by; so it does by most that have no default.
 DIVISORS = {
-    "processors", "host_gb_s", "matrix_efficiency", "attention_efficiency", "hbm_efficiency",
-    "scale_up_efficiency", "scale_out_efficiency",
-}  # fmt: skip
+    "processors",
+    "host_gb_s",
+    "matrix_efficiency",
+    "attention_efficiency",
+    "hbm_efficiency",
+    "scale_up_efficiency",
+    "scale_out_efficiency",
+}
 MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
 SHARES = {"memory_clock_share", "tensor_overlap"}
 
@@ -161,7 +166,7 @@ def check(document: Document, place: KeyPath, run: Run, architecture: Architectu
     """Raises BadInput where the run cannot be."""
     complaint = misfit(run, architecture)
     if complaint is not None:
-        what = f"{complaint.what} does not fit"
+        what = f"does not fit: {complaint.what}"
         raise document.bad((*place, complaint.key), what, complaint.allowed)
 
 
@@ -226,8 +231,6 @@ def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]
 def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
     """Of a config.json. Raises BadInput with file and key."""
     raw = take(path, CONFIG_BYTES_MAX)
-    if len(raw) > CONFIG_BYTES_MAX:
-        raise BadInput(str(path), "too large", f"at most {CONFIG_BYTES_MAX} bytes")
     try:
         config = json.loads(raw)
     except (ValueError, RecursionError) as error:
@@ -333,11 +336,16 @@ def reader(field: "Field[Any]") -> Reader:
 
 _WHOLE, _TEXT = whole(0, WHOLE_MAX), text(200, "a name")
 _FROM_ZERO: dict[Any, Reader] = {
-    bool: flag, int: _WHOLE, float: number(0.0, NUMBER_MAX), str: _TEXT,
-}  # fmt: skip
+    bool: flag,
+    int: _WHOLE,
+    float: number(0.0, NUMBER_MAX),
+    str: _TEXT,
+}
 _ABOVE_ZERO: dict[Any, Reader] = {
-    int: whole(1, WHOLE_MAX), float: number(0.0, NUMBER_MAX, above=True), str: _TEXT,
-}  # fmt: skip
+    int: whole(1, WHOLE_MAX),
+    float: number(0.0, NUMBER_MAX, above=True),
+    str: _TEXT,
+}
 
 
 def _known(document: Document, place: KeyPath, name: str, words: tuple[str, ...], what: str) -> str:

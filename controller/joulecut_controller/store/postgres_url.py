@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.errors import BadInput, Unavailable
 
@@ -18,7 +19,6 @@ PREFIX = "postgresql://"
 ALLOWED = f"{PREFIX}USER@HOST:PORT/DATABASE"
 KEYS = ("host", "sslmode", "sslrootcert", "sslcert", "sslkey")
 PASSWORD_ENV = "JOULECUT_STORE_PASSWORD"  # noqa: S105 -- a name
-PASSWORD_BYTES_MAX = 4_096
 PORT_DEFAULT = 5432
 
 Encryption = Literal["disable", "require", "verify-full"]
@@ -51,13 +51,9 @@ class PostgresUrl:
         if self.password_file is None:
             return self.password_given or os.environ.get(PASSWORD_ENV, "")
         try:
-            content = self.password_file.read_bytes()[:PASSWORD_BYTES_MAX].decode()
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise Unavailable(
-                f"store {self.name}: password file {self.password_file} cannot be read: {reason}"
-            ) from None
-        return content.rstrip("\r\n")
+            return user_file.line(self.password_file)
+        except BadInput as error:
+            raise Unavailable(f"store {self.name}: password file {error}") from None
 
 
 def parse_postgres_url(

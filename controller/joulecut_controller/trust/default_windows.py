@@ -26,7 +26,7 @@ from joulecut_controller.trust.measured_windows import (
     MeasuredWindows,
     TimedWindow,
 )
-from joulecut_controller.trust.saved_energy import SavedEnergy, paired_slowdown
+from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
 from joulecut_controller.trust.seen import JobSeen
 from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, every_s, length_s
@@ -67,7 +67,6 @@ class DefaultWindow:
     ends_s: float
     late_s: float
     generation: int
-    number: int = 0  # of a hold-out: of today
     slot: int = 0
 
 
@@ -141,10 +140,9 @@ class _Job:
     enforced: bool = False
     gpus: int = 0
     text: str = ""
-    slowdown: Interval | None = None
-    judged: TimedWindow | None = None  # the open window that `slowdown` is of
-    reckoned: TimedWindow | None = None  # the same of `paired`
-    paired: tuple[float, float, float] | None = None
+    slowdown: Interval | None = None  # of the newest plan's clocks
+    paired: tuple[float, float, float] | None = None  # `saved.measured`
+    opened: TimedWindow | None = None  # that both are of
 
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
@@ -246,16 +244,14 @@ class DefaultWindows:
         if job is None:
             return Account()
         opened = job.windows.peek(job.seen_s)
-        if opened is None or opened is not job.reckoned:
-            job.reckoned, job.paired = opened, job.saved.measured(opened)
+        if opened is None or opened is not job.opened:
+            job.opened, job.paired = opened, job.saved.measured(opened)
+            if opened is not None and opened.mark.arm == "plan":
+                job.slowdown = job.saved.slowdown(opened)
         shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
         measured_j, promised_j, known_ratio = shown or (None, None, None)
         predicted_j = job.saved.predicted_j
         return Account(predicted_j, measured_j, promised_j, known_ratio, job.slowdown)
-
-    def slowdown(self, name: str) -> Interval | None:
-        """Of the newest plan's clocks, against the default windows beside them."""
-        return self._jobs[name].slowdown if name in self._jobs else None
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -321,9 +317,7 @@ class DefaultWindows:
             said = f"ended: {job.windows.said}"
         else:
             said = f"ended: nothing is counted: {job.windows.dropped or REASONS['short']}"
-        self._book.note(
-            seen.job, f"hold-out window {ended.number} of today {said}", ended.generation
-        )
+        self._book.note(seen.job, f"hold-out window {said}", ended.generation)
 
     def _arrange(self, job: _Job, seen: JobSeen) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
@@ -361,19 +355,17 @@ class DefaultWindows:
             return why
         slot = schedule.slot(unix_s)
         until_unix_s = schedule.begins_unix_s(slot + 1)
-        number = schedule.number_of_day(slot)
         sentence = (
-            f"hold-out window {number} of today: default clocks until "
+            "hold-out window: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
         if not self._book.note(seen.job, f"{sentence}; it begins", generation):
             return "the store did not take the record of it"
         ends_s = seen.now_s + until_unix_s - unix_s
+        late_s = seen.now_s + LATE_RATIO * schedule.slot_s
         job.running = DefaultWindow(
-            "holdout", sentence, seen.shape, seen.phase, ends_s,
-            late_s=seen.now_s + LATE_RATIO * schedule.slot_s,
-            generation=generation, number=number, slot=slot,
-        )  # fmt: skip
+            "holdout", sentence, seen.shape, seen.phase, ends_s, late_s, generation, slot
+        )
         job.done = schedule.cycle(slot)
         job.held, job.windows.said, job.windows.dropped = slot, "", ""
         return ""
@@ -395,11 +387,14 @@ class DefaultWindows:
         asker, why = self._asks(job, seen)
         if asker is None or (asker not in AT_ONCE and not self._has_turn(job, seen.now_s)):
             return
-        generation = seen.plan.generation if seen.plan else 0
+        sentence = f"default clocks for {ITERATIONS} iterations: {why}"
+        late_s, generation = (
+            seen.now_s + LATE_RATIO * expected_s,
+            seen.plan.generation if seen.plan else 0,
+        )
         job.running = DefaultWindow(
-            asker, f"default clocks for {ITERATIONS} iterations: {why}", seen.shape, seen.phase,
-            math.inf, seen.now_s + LATE_RATIO * expected_s, generation,
-        )  # fmt: skip
+            asker, sentence, seen.shape, seen.phase, math.inf, late_s, generation
+        )
 
     def _asks(self, job: _Job, seen: JobSeen) -> tuple[Asker | None, str]:
         """Who asks for a short window, the strongest reason first."""
@@ -441,9 +436,6 @@ class DefaultWindows:
             job.saved.promise(seen.plan, len(seen.ended))
         if ended is not None:
             job.saved.see(ended)
-        opened = job.windows.peek(seen.now_s)
-        if opened is not None and opened.mark.arm == "plan" and opened is not job.judged:
-            job.judged, job.slowdown = opened, paired_slowdown(job.windows.recent, opened)
 
     def _mark(self, job: _Job, seen: JobSeen, hindrance: str) -> Mark | None:
         """What this step's window belongs to; None where clocks are changing or not known."""

@@ -10,7 +10,7 @@ for as long as larger ones say that the mean is less certain.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,14 @@ class Interval:
     @property
     def half_width(self) -> float:
         return (self.high - self.low) / 2.0
+
+    def mapped(self, change: Callable[[float], float]) -> "Interval":
+        """Of a quantity that rises with this one."""
+        return Interval(change(self.mid), change(self.low), change(self.high))
+
+    def scaled(self, factor: float) -> "Interval":
+        """Times a factor of zero or more."""
+        return self.mapped(lambda value: value * factor)
 
 
 def period_shares(at_s: Sequence[float]) -> np.ndarray:

@@ -6,9 +6,9 @@ slowdown and the saved joules; complete ones of a hold-out and of the plan besid
 store as well, and the saving of a week is computed from there.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
@@ -19,7 +19,6 @@ from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last month is another one
 COVERED_RATIO_MIN = 0.5  # of a complete window: less was interrupted, whatever by
-RECENT_KEPT = 128  # half a day of windows of five minutes
 TRACE_KEPT = 512  # temperatures: eight minutes of a pass a second
 PEEK_S = 5.0  # how old figures of the open window may be
 SETTLING_S = 30.0  # after it clocks of all GPUs have changed, and temperatures follow
@@ -83,6 +82,11 @@ class TimedWindow:
     plan: PlanInForce | None = None  # of the newest plan
 
     @property
+    def key(self) -> tuple[str, str]:
+        """Shape and phase: windows of two are never compared."""
+        return self.mark.shape, self.mark.phase
+
+    @property
     def middle_s(self) -> float:
         return (self.means.begun_s + self.means.ended_s) / 2.0
 
@@ -98,7 +102,6 @@ class MeasuredWindows:
         self._plan: PlanInForce | None = None
         self._peeked: tuple[float, TimedWindow | None] = (0.0, None)
         self._trace: list[tuple[float, float]] = []  # since the clocks changed: seconds, degrees
-        self.recent: deque[TimedWindow] = deque(maxlen=RECENT_KEPT)
         self.stale = True
         self.saving: Saving | None = None
         self.warm_up_s = warm_up_s(())
@@ -152,7 +155,8 @@ class MeasuredWindows:
     def peek(self, now_s: float) -> TimedWindow | None:
         """The open window as far as it is; None without figures."""
         if now_s - self._peeked[0] >= PEEK_S or now_s < self._peeked[0]:
-            self._peeked = (now_s, self._figures())
+            found = self._timed()
+            self._peeked = (now_s, None if isinstance(found, str) else found)
         return self._peeked[1]
 
     def reckon(self, unix_s: float) -> None:
@@ -175,47 +179,42 @@ class MeasuredWindows:
         if celsius is not None and held_s >= SETTLING_S and len(self._trace) < TRACE_KEPT:
             self._trace.append((held_s, celsius))
 
-    def _figures(self) -> TimedWindow | None:
+    def _timed(self) -> TimedWindow | str:
+        """The open window as far as it is, or one word for why it has no figures."""
         if self._mark is None or self._open is None:
-            return None
+            return "short"
         means = self._open.figures()
-        if not isinstance(means, WindowMeans):
-            return None
+        if isinstance(means, str):
+            return means
         return TimedWindow(self._mark, means, self._clocks, self._plan)
 
     def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> TimedWindow | None:
-        mark, measurement = self._mark, self._open
+        mark, made = self._mark, self._timed()
         assert mark is not None
-        assert measurement is not None
-        means = measurement.figures()
-        made = None
-        if isinstance(means, WindowMeans):
-            made = TimedWindow(mark, means, self._clocks, self._plan)
         if counts:
-            early = seen.now_s < mark.ends_s
-            outcome = interrupted or ("stopped" if early else self._kept(seen, measurement, means))
+            early = "stopped" if seen.now_s < mark.ends_s else ""
+            outcome = (
+                interrupted or early or (made if isinstance(made, str) else self._kept(seen, made))
+            )
             self._outcomes[mark.arm, outcome or "kept"] += 1
             if mark.arm == "default":
                 self.dropped = REASONS[outcome] if outcome else ""
         self._mark = self._open = None
         self._peeked = (0.0, None)
-        if made is not None:
-            self.recent.append(made)
-        return made
+        return None if isinstance(made, str) else made
 
-    def _kept(self, seen: JobSeen, measurement: WindowMeasurement, means: WindowMeans | str) -> str:
+    def _kept(self, seen: JobSeen, made: TimedWindow) -> str:
         """Stores a complete window; returns why it could not."""
-        mark = self._mark
-        assert mark is not None
-        if isinstance(means, str):
-            return means
+        mark, means, measurement = made.mark, made.means, self._open
+        plan = made.plan or PlanInForce(0)
+        assert measurement is not None
         wanted_s = mark.ends_s - measurement.opened_s
         covered = means.ended_s - means.begun_s >= COVERED_RATIO_MIN * wanted_s
         if means.fault or means.energy_j is None:
             return means.fault
         if not (covered or measurement.full):
             return "short"
-        later_s, default, plan = seen.unix_s - seen.now_s, mark.arm == "default", self._plan
+        later_s, default = seen.unix_s - seen.now_s, mark.arm == "default"
         window = MeasuredWindow(
             job=self._job,
             shape=mark.shape,
@@ -223,7 +222,7 @@ class MeasuredWindows:
             generation=mark.generation,
             begun_unix_s=means.begun_s + later_s,
             ended_unix_s=means.ended_s + later_s,
-            gpus=len(self._clocks),
+            gpus=len(made.clocks),
             iterations=means.iterations,
             time_mean_s=means.time_mean_s,
             time_sd_s=means.time_sd_s,
@@ -233,13 +232,9 @@ class MeasuredWindows:
             heat_sink_s=time_constant_s(self._trace) if default else None,
             phase=mark.phase,
             work=means.work,
+            predicted_time_s=plan.default_time_s if default else plan.time_s,
+            predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
         )
-        if plan is not None:
-            window = replace(
-                window,
-                predicted_time_s=plan.default_time_s if default else plan.time_s,
-                predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
-            )
         if not self._book.keep(window):
             return "store"
         if default:

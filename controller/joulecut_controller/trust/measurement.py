@@ -31,7 +31,7 @@ PACE_STDERRS = 6.0
 COVERED_RATIO_MIN = 0.5  # of the time must be known from the energy counters
 
 Unmeasured = Literal["short", "irregular", "pace", "counter"]
-Interval = tuple[float, float]
+Span = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class _Counter:
             self.at_s, self.energy_j = self.at_s[::2], self.energy_j[::2]
             self.spacing_s = (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
 
-    def power_w(self, spans: Sequence[Interval], ends_s: Sequence[float]) -> float | None:
+    def power_w(self, spans: Sequence[Span], ends_s: Sequence[float]) -> float | None:
         """Mean power over the whole iterations of the spans; `ends_s` is when iterations ended.
 
         A span counts from its first sample on, and from there from the next end of an
@@ -217,9 +217,7 @@ class WindowMeasurement:
             fault=fault,
         )
 
-    def _pauses(
-        self, ended: Sequence[EndedIteration], usual_s: float, far_s: float
-    ) -> list[Interval]:
+    def _pauses(self, ended: Sequence[EndedIteration], usual_s: float, far_s: float) -> list[Span]:
         """Times between iterations in which the job did something else.
 
         Reports travel in batches, so a gap as long as their lag means nothing; one as long as
@@ -234,7 +232,7 @@ class WindowMeasurement:
         return pauses
 
     def _power_w(
-        self, begun_s: float, ended: Sequence[EndedIteration], holes: Sequence[Interval]
+        self, begun_s: float, ended: Sequence[EndedIteration], holes: Sequence[Span]
     ) -> float | None:
         """The sum of the GPUs' mean powers outside the holes; a part is no sum."""
         spans, since_s = [], begun_s

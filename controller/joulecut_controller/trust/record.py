@@ -46,10 +46,7 @@ def _energy(sheet: Sheet) -> Json:
 
 
 def interval_json(interval: Interval | None, factor: float = 1.0) -> Json | None:
-    if interval is None:
-        return None
-    scaled = (interval.mid * factor, interval.low * factor, interval.high * factor)
-    return INTERVAL.json(Interval(*scaled))
+    return None if interval is None else INTERVAL.json(interval.scaled(factor))
 
 
 def _kwh(saved_j: Interval | None) -> Json | None:

@@ -4,16 +4,16 @@ Made from records alone, so that a running controller and a command that reads t
 stopped one give the same result.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
-from joulecut_controller.trust.wall import Prices, Wall, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.wall import Wall, at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
 
 NO_TENANT = "-"
@@ -76,7 +76,7 @@ class Report:
 
     since_unix_s: float
     until_unix_s: float
-    prices: Prices
+    prices: Cost
     jobs: tuple[JobReport, ...]
     tenants: tuple[Sum, ...]
     total: Sum
@@ -89,7 +89,7 @@ def report(
     *,
     since_unix_s: float,
     until_unix_s: float,
-    prices: Prices,
+    prices: Cost,
     known: Mapping[str, Known],
     truncated: bool = False,
     energy: Sheet | None = None,
@@ -124,33 +124,32 @@ def _job(
     job: str,
     windows: Sequence[MeasuredWindow],
     about: Known,
-    prices: Prices,
+    prices: Cost,
     until_unix_s: float,
 ) -> JobReport:
     shapes = by_shape(windows) or (_unmeasured(job, about, until_unix_s),)
     usable = usable_windows(windows)
-    times = {(one.shape, one.phase): PlanTime() for one in shapes} | plan_times(usable)
-    known = [one for one in shapes if one.saved_ratio is not None]
+    times, spent, uncounted_j = plan_times(usable), PlanTime(), 0.0
+    in_windows, everywhere, longer = list[Interval](), list[Interval](), list[Interval]()
+    for one in shapes:
+        time = times.get((one.shape, one.phase), PlanTime())
+        spent = spent.plus(time)
+        if one.saved_ratio is None or one.slowdown_ratio is None:
+            uncounted_j += time.all.energy_j
+            continue
+        in_windows.append(saved_j(one.saved_ratio, time.measured))
+        everywhere.append(saved_j(one.saved_ratio, time.all))
+        longer.append(longer_s(one.slowdown_ratio, time.all).scaled(one.gpus))
     newest = max(shapes, key=lambda one: one.ended_unix_s)
-    saved = _total(known, times)
-    longer = [
-        Interval(*(one.gpus * s for s in (seconds.mid, seconds.low, seconds.high)))
-        for one in known
-        if (seconds := longer_s(one, times[one.shape, one.phase].all)) is not None
-    ]
-    longer_gpu_s = total(longer) if longer else None
-    unknown = [
-        times[one.shape, one.phase].all.energy_j for one in shapes if one.saved_ratio is None
-    ]
-    spent = list(times.values())
+    saved, longer_gpu_s = total(everywhere), total(longer)
     return JobReport(
         job=job,
         tenant=about.tenant,
         saving=newest,
         shapes=shapes,
-        spent=_together(spent),
-        uncounted_j=math.fsum(unknown),
-        saved_in_windows_j=_total(known, times, measured_only=True),
+        spent=spent,
+        uncounted_j=uncounted_j,
+        saved_in_windows_j=total(in_windows),
         saved_j=saved,
         longer_gpu_s=longer_gpu_s,
         wall=at_the_wall(saved, longer_gpu_s, prices) if saved and longer_gpu_s else None,
@@ -168,29 +167,7 @@ def _unmeasured(job: str, about: Known, until_unix_s: float) -> Saving:
     return Saving(job, "", 0, until_unix_s, until_unix_s, 0, 0, reason=reason)
 
 
-def _together(times: Sequence[PlanTime]) -> PlanTime:
-    whole = times[0]
-    for one in times[1:]:
-        whole = PlanTime(whole.measured.plus(one.measured), whole.between.plus(one.between))
-    return whole
-
-
-def _total(
-    known: Sequence[Saving],
-    times: Mapping[tuple[str, str], PlanTime],
-    *,
-    measured_only: bool = False,
-) -> Interval | None:
-    parts = []
-    for one in known:
-        time = times[one.shape, one.phase]
-        part = saved_j(one, time.measured if measured_only else time.all)
-        if part is not None:
-            parts.append(part)
-    return total(parts) if parts else None
-
-
-def _break_even(saving: Saving, prices: Prices) -> float | None:
+def _break_even(saving: Saving, prices: Cost) -> float | None:
     measured = saving.default_energy_j, saving.plan_energy_j, saving.default_time_s
     if saving.saved_ratio is None or any(value is None for value in measured):
         return None
@@ -198,14 +175,14 @@ def _break_even(saving: Saving, prices: Prices) -> float | None:
     return break_even_slowdown(default_j, plan_j, default_s, saving.gpus, prices)
 
 
-def _sum(name: str, jobs: Sequence[JobReport], prices: Prices) -> Sum:
+def _sum(name: str, jobs: Sequence[JobReport], prices: Cost) -> Sum:
     saved = [one.saved_j for one in jobs if one.saved_j is not None]
     longer = [one.longer_gpu_s for one in jobs if one.saved_j and one.longer_gpu_s is not None]
-    whole = total(saved) if saved else None
+    whole, time = total(saved), total(longer)
     return Sum(
         name=name,
         jobs=len(jobs),
         unknown=len(jobs) - len(saved),
         saved_j=whole,
-        wall=at_the_wall(whole, total(longer), prices) if whole and longer else None,
+        wall=at_the_wall(whole, time, prices) if whole and time else None,
     )

@@ -174,7 +174,7 @@ def _estimated(bare: Saving, found: Sequence[PairedDifference]) -> Saving:
     return replace(
         bare,
         saved_ratio=saved,
-        slowdown_ratio=Interval(math.expm1(time.mid), math.expm1(time.low), math.expm1(time.high)),
+        slowdown_ratio=time.mapped(math.expm1),
         default_energy_j=default_energy_j,
         plan_energy_j=default_energy_j * math.exp(energy.mid),
         default_time_s=default_time_s,

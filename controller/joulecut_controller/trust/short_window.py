@@ -7,8 +7,6 @@ default clocks that is new enough. Pure.
 
 import hashlib
 
-from joulecut_controller.view import JobState
-
 ITERATIONS = 12  # 1 % of noise leaves 0.3 % of doubt, about that of a baseline
 SETTLING_S = 8.0  # beside its iterations: clocks change, and are observed
 SHARE_MAX = 0.05  # of a job's time
@@ -25,18 +23,3 @@ def every_s(job: str) -> float:
     """Age at which default clocks of a job are measured again: its own, from its name."""
     drawn = int.from_bytes(hashlib.sha256(job.encode()).digest()[:4], "big") / 2.0**32
     return EVERY_S * (1.0 - SPREAD_RATIO * drawn)
-
-
-def anchored(job: JobState, *, now_s: float, lowered_s: float, budgeted: bool) -> bool:
-    """Whether default clocks were measured recently enough to lower clocks, which were lowered last
-    at `lowered_s`.
-
-    They were if measured since then, and while the job does not move, for as long as short windows
-    keep their share. A straggler and a power budget (`budgeted`) set deadlines of their own.
-    """
-    drift = job.measured.drift
-    if job.measured.baseline is None or job.measured.peer_iteration_time_s or budgeted:
-        return True
-    held_s = length_s(job.measured.baseline.time_mean_s) / SHARE_MAX
-    age_s = now_s - drift.measured_s
-    return drift.measured_s > lowered_s or (not drift.moving and age_s <= held_s)

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.trust.saving import Saving
 from joulecut_controller.trust.window import MeasuredWindow
 
 # Windows are taken around hold-outs, which at a share of 1 % may be eighteen hours apart. A plan
@@ -50,6 +49,9 @@ class PlanTime:
     def all(self) -> Spent:
         return self.measured.plus(self.between)
 
+    def plus(self, other: "PlanTime") -> "PlanTime":
+        return PlanTime(self.measured.plus(other.measured), self.between.plus(other.between))
+
 
 def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], PlanTime]:
     """By shape and phase, of windows as `usable_windows` gives them.
@@ -71,8 +73,7 @@ def plan_times(windows: Sequence[MeasuredWindow]) -> dict[tuple[str, str], PlanT
             gap_s = window.begun_unix_s - reached_s
             if last and _same(last, window) and 0.0 < gap_s <= BETWEEN_S_MAX:
                 between = _spent(last, gap_s / 2.0).plus(_spent(window, gap_s / 2.0))
-        known = times.get(key, PlanTime())
-        times[key] = PlanTime(known.measured.plus(measured), known.between.plus(between))
+        times[key] = times.get(key, PlanTime()).plus(PlanTime(measured, between))
         if fresh > 0.0:
             reached_s = max(reached_s, window.ended_unix_s)
             last = window if window.arm == "plan" else None
@@ -95,33 +96,29 @@ def _spent(window: MeasuredWindow, span_s: float) -> Spent:
     )
 
 
-def saved_j(saving: Saving, spent: Spent) -> Interval | None:
+def saved_j(saved_ratio: Interval, spent: Spent) -> Interval:
     """Joules that default clocks would have taken more for the same iterations.
 
     With r the saved ratio, a plan's energy E stands for E / (1 - r) at default clocks, so that
-    E * r / (1 - r) was saved. None where r is not known.
+    E * r / (1 - r) was saved.
     """
-    ratio = saving.saved_ratio
-    if ratio is None:
-        return None
-    return Interval(*(spent.energy_j * r / (1.0 - r) for r in (ratio.mid, ratio.low, ratio.high)))
+    return saved_ratio.mapped(lambda r: spent.energy_j * r / (1.0 - r))
 
 
-def longer_s(saving: Saving, spent: Spent) -> Interval | None:
+def longer_s(slowdown_ratio: Interval, spent: Spent) -> Interval:
     """Seconds that the same iterations would have taken less at default clocks.
 
     With s the slowdown, iterations that took t would have taken t / (1 + s).
     """
-    ratio = saving.slowdown_ratio
-    if ratio is None:
+    return slowdown_ratio.mapped(lambda s: spent.iterating_s * s / (1.0 + s))
+
+
+def total(parts: Sequence[Interval]) -> Interval | None:
+    """The sum of independent estimates: their distances from the middle add as squares. None of
+    nothing.
+    """
+    if not parts:
         return None
-    return Interval(
-        *(spent.iterating_s * s / (1.0 + s) for s in (ratio.mid, ratio.low, ratio.high))
-    )
-
-
-def total(parts: Sequence[Interval]) -> Interval:
-    """The sum of independent estimates: their distances from the middle add as squares."""
     mid = math.fsum(part.mid for part in parts)
     return Interval(
         mid,

@@ -67,13 +67,6 @@ class SwitchbackSchedule:
         ahead = (self.drawn(cycle) for cycle in (here, here + 1))
         return self.begins_unix_s(next(drawn for drawn in ahead if drawn > slot))
 
-    def number_of_day(self, slot: int) -> int:
-        """How many drawn slots began on the slot's day (UTC), up to it; at least 1."""
-        midnight_s = self.begins_unix_s(slot) // DAY_S * DAY_S
-        cycles = range(self.cycle(self.slot(midnight_s)), self.cycle(slot) + 1)
-        drawn = (self.drawn(cycle) for cycle in cycles)
-        return max(1, sum(d <= slot and self.begins_unix_s(d) >= midnight_s for d in drawn))
-
     @property
     def _parts(self) -> int:
         return max(1, round(self.share * MILLION))

@@ -1,29 +1,17 @@
 """What a saving at the GPUs is worth where the bill is written: at the wall, in money, in CO2.
 
 A GPU's counter sees neither its host nor the cooling, and a job that takes longer keeps both
-busy longer. So a saving is carried to the wall with the time it cost.
+busy longer. So a saving is carried to the wall with the time it cost. PUE is that of the building
+over its computers (ISO/IEC 30134-2), CO2 location-based scope 2 of the GHG Protocol.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.interval import Interval
 
 JOULES_PER_KWH = 3.6e6  # by definition
 SECONDS_PER_HOUR = 3600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Prices:
-    """Factors as given; None where there is none. `co2_g_per_kwh` is the grid's emission:
-    location-based scope 2 of the GHG Protocol.
-    """
-
-    gpu_hour: float | None = None
-    kwh: float | None = None
-    host_power_w: float = 0.0  # per GPU
-    pue: float = 1.0  # of the building over its computers, ISO/IEC 30134-2
-    co2_g_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +31,12 @@ class Wall:
     co2_kg: Interval | None
 
 
-def prices(cost: Cost, co2_g_per_kwh: float | None = None) -> Prices:
+def prices(cost: Cost, co2_g_per_kwh: float | None) -> Cost:
     """The factors of a policy, but for grams that are given beside it."""
-    grams = cost.co2_g_per_kwh if co2_g_per_kwh is None else co2_g_per_kwh
-    return Prices(cost.gpu_hour, cost.kwh, cost.host_power_w, cost.pue, grams)
+    return cost if co2_g_per_kwh is None else replace(cost, co2_g_per_kwh=co2_g_per_kwh)
 
 
-def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wall:
+def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
     """Carries joules saved at the GPUs, and GPU seconds that were needed more, to the wall.
 
     W = PUE * (saved - host_power * longer), money = W * price - longer * price of a GPU.
@@ -64,9 +51,9 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wal
         kwh(saved_j.low, longer_gpu_s.high),
         kwh(saved_j.high, longer_gpu_s.low),
     )
-    hours = _times(longer_gpu_s, 1.0 / SECONDS_PER_HOUR)
-    energy_money = None if given.kwh is None else _times(energy, given.kwh)
-    time_money = None if given.gpu_hour is None else _times(hours, given.gpu_hour)
+    hours = longer_gpu_s.scaled(1.0 / SECONDS_PER_HOUR)
+    energy_money = None if given.kwh is None else energy.scaled(given.kwh)
+    time_money = None if given.gpu_hour is None else hours.scaled(given.gpu_hour)
     net = None
     if energy_money is not None and time_money is not None:
         net = Interval(
@@ -81,12 +68,12 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Prices) -> Wal
         energy_money=energy_money,
         time_money=time_money,
         net_money=net,
-        co2_kg=None if grams is None else _times(energy, grams / 1000.0),
+        co2_kg=None if grams is None else energy.scaled(grams / 1000.0),
     )
 
 
 def break_even_slowdown(
-    default_energy_j: float, plan_energy_j: float, default_time_s: float, gpus: int, given: Prices
+    default_energy_j: float, plan_energy_j: float, default_time_s: float, gpus: int, given: Cost
 ) -> float | None:
     """The slowdown (a fraction) at which lost GPU time eats all money saved on energy.
 
@@ -101,7 +88,3 @@ def break_even_slowdown(
     per_gpu_s = given.gpu_hour / SECONDS_PER_HOUR + given.host_power_w * per_joule
     lost = gpus * default_time_s * per_gpu_s
     return (default_energy_j - plan_energy_j) * per_joule / lost if lost > 0.0 else None
-
-
-def _times(interval: Interval, factor: float) -> Interval:
-    return Interval(interval.mid * factor, interval.low * factor, interval.high * factor)

@@ -24,16 +24,25 @@ from joulecut_controller.ports import Event, Store
 from joulecut_controller.web.board_cache import BoardCache
 from joulecut_controller.web.board_json import event_json, event_with_detail_json
 from joulecut_controller.web.cluster_pages import ClusterPages
-from joulecut_controller.web.commands import PREFIX, CommandChannel, Commands, is_command
+from joulecut_controller.web.commands import (
+    BODY_BYTES_MAX,
+    PREFIX,
+    CommandChannel,
+    Commands,
+    body_of,
+    is_command,
+    sender,
+)
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.measurements import measurements_json
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
 from joulecut_controller.web.openapi import DOCUMENT
-from joulecut_controller.web.parameters import checked
-from joulecut_controller.web.profiles import ProfileLibrary, Profiles
+from joulecut_controller.web.parameters import checked, checked_body
+from joulecut_controller.web.profiles import UPLOAD_BYTES_MAX, ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.reports import Reports
 from joulecut_controller.web.responses import (
+    JSON_TYPE,
     ChunkedResponse,
     error_response,
     json_bytes,
@@ -95,7 +104,7 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     cluster = ClusterPages(pages.now, Week(store), history, links)
     return [
         *(_commands(channel, web) if channel else ()),
-        *(_profiles(Profiles(profiles, web, pages.now)) if profiles else ()),
+        *(_profiles(Profiles(profiles, pages.now), web) if profiles else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         _read("board", pages.board),
@@ -132,25 +141,47 @@ def _read(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
     return Route(PREFIX + path, read)
 
 
+def _posted(
+    path: str,
+    endpoint: Callable[[Request], Awaitable[Response]],
+    web: WebConfig | None,
+    bytes_max: int = BODY_BYTES_MAX,
+) -> Route:
+    """An address of commands; `request.state` has the checked body, and the sender as he calls
+    himself and as he is known.
+    """
+    documented = DOCUMENT["paths"][PREFIX + path.replace(":path", "")]["post"]
+    schema = documented["requestBody"]["content"][JSON_TYPE]["schema"]
+
+    async def post(request: Request) -> Response:
+        by = sender(request, web)
+        body = checked_body(schema, await body_of(request, bytes_max))
+        claimed = body.get("by", "")
+        request.state.body, request.state.by = body, f"{claimed} ({by})" if claimed else by
+        return await endpoint(request)
+
+    return Route(PREFIX + path, post, methods=["POST"])
+
+
 def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
-    commands = Commands(channel, web)
+    commands = Commands(channel)
     posted = {
         "jobs/{name:path}/pause": commands.pause,
         "jobs/{name:path}/resume": commands.resume,
-        "pause": commands.pause_all,
-        "resume": commands.resume_all,
+        "pause": commands.pause,
+        "resume": commands.resume,
         "restore": commands.restore,
         "adopt": commands.adopt,
     }
-    return [Route(PREFIX + path, do, methods=["POST"]) for path, do in posted.items()]
+    return [_posted(path, do, web) for path, do in posted.items()]
 
 
-def _profiles(profiles: Profiles) -> list[Route]:
+def _profiles(profiles: Profiles, web: WebConfig | None) -> list[Route]:
     return [
         _read("profiles", profiles.listed),
         _read("profiles/{name}", profiles.one),
-        Route(PREFIX + "profiles/{name}", profiles.keep, methods=["POST"]),
-        Route(PREFIX + "profiles/{name}/remove", profiles.remove, methods=["POST"]),
+        _posted("profiles/{name}", profiles.keep, web, UPLOAD_BYTES_MAX),
+        _posted("profiles/{name}/remove", profiles.remove, web),
     ]
 
 

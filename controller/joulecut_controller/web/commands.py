@@ -71,48 +71,28 @@ async def _obeyed(obey: Commander, order: Order) -> Done:
 
 
 class Commands:
-    """Handlers of POST. `web` says whether the sender must authenticate."""
+    """Handlers of POST; `request.state` has the checked body and the sender (`app`)."""
 
-    def __init__(self, channel: CommandChannel, web: WebConfig | None) -> None:
-        self._channel, self._web = channel, web
+    def __init__(self, channel: CommandChannel) -> None:
+        self._channel = channel
 
     async def pause(self, request: Request) -> Response:
-        return await self._one("pause", request)
+        return await self._order("pause", request)
 
     async def resume(self, request: Request) -> Response:
-        return await self._one("resume", request)
-
-    async def pause_all(self, request: Request) -> Response:
-        return await self._named("pause", request, ("all",))
-
-    async def resume_all(self, request: Request) -> Response:
-        return await self._named("resume", request, ("all",))
+        return await self._order("resume", request)
 
     async def restore(self, request: Request) -> Response:
-        return await self._named("restore", request, ("job", "node", "all"))
+        return await self._order("restore", request)
 
     async def adopt(self, request: Request) -> Response:
-        return await self._named("adopt", request, ("node",))
+        return await self._order("adopt", request)
 
-    async def _one(self, op: Op, request: Request) -> Response:
-        by = sender(request, self._web)
-        body = _checked(await body_of(request), ())
-        return await self._order(op, body, by, job=request.path_params["name"])
-
-    async def _named(self, op: Op, request: Request, keys: tuple[str, ...]) -> Response:
-        by = sender(request, self._web)
-        body = _checked(await body_of(request), keys)
-        given = [key for key in keys if key in body]
-        if len(given) != 1:
-            raise HTTPException(400, f"exactly one of {', '.join(keys)} is required")
-        return await self._order(op, body, by, job=body.get("job", ""), node=body.get("node", ""))
-
-    async def _order(
-        self, op: Op, body: dict[str, Any], by: str, *, job: str = "", node: str = ""
-    ) -> Response:
-        claimed = body.get("by", "")
-        who = f"{claimed} ({by})" if claimed else by
-        order = Order(op, job=job, node=node, reason=body.get("reason", ""), by=who)
+    async def _order(self, op: Op, request: Request) -> Response:
+        body, by = request.state.body, request.state.by
+        job = request.path_params.get("name") or body.get("job", "")
+        reason = body.get("reason", "")
+        order = Order(op, job=job, node=body.get("node", ""), reason=reason, by=by)
         try:
             done = await self._channel.take(order)
         except TimeoutError:
@@ -120,7 +100,7 @@ class Commands:
             return error_response(504, text)
         if done.refused:
             return error_response(STATUS[done.refused], done.sentence)
-        return json_response(DONE.json(done, op=op, by=who))
+        return json_response(DONE.json(done, op=op, by=by))
 
 
 def sender(request: Request, web: WebConfig | None) -> str:
@@ -160,7 +140,7 @@ def _check_origin(request: Request) -> None:
         raise HTTPException(403, "commands from another site are refused")
 
 
-async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+async def body_of(request: Request, bytes_max: int) -> dict[str, Any]:
     """The JSON object that a command carries. Raises HTTPException."""
     raw = bytearray()
     async for part in request.stream():
@@ -175,24 +155,6 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str
         body = None
     if not isinstance(body, dict):
         raise HTTPException(400, "the body is not a JSON object")
-    return body
-
-
-def _checked(body: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    """The body, checked. Raises HTTPException naming the allowed values."""
-    allowed = (*names, "reason", "by")
-    for key, value in body.items():
-        if key not in allowed:
-            raise HTTPException(400, f"unknown key {key!r:.100}; allowed: {', '.join(allowed)}")
-        if key == "all":
-            if value is not True:
-                raise HTTPException(400, "all can only be true")
-            continue
-        limit = REASON_LENGTH_MAX if key == "reason" else NAME_LENGTH_MAX
-        needed = key in ("job", "node")
-        fine = isinstance(value, str) and len(value) <= max(limit, 253 * needed)
-        if not fine or not value.isprintable() or (needed and not value):
-            raise HTTPException(400, f"{key} must be one line of text of at most {limit} letters")
     return body
 
 

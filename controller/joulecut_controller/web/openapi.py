@@ -175,9 +175,10 @@ def _words(**more: Json) -> Json:
 
 
 _ALL = _words(all={"const": True}) | {"required": ["all"]}
+_PLACE = {"type": "string", "minLength": 1, "maxLength": 253}
 _RESTORED = _words(
-    job={"type": "string", "minLength": 1, "maxLength": 253},
-    node={"type": "string", "minLength": 1, "maxLength": 253},
+    job=_PLACE,
+    node=_PLACE,
     all={"const": True},
 ) | {"oneOf": [{"required": [key]} for key in ("job", "node", "all")]}
 
@@ -319,8 +320,8 @@ def _paths() -> Json:
             named=False,
         ),
         "/api/v1/adopt": _post(
-            "gives a node the GPUs that it shows and another node shows as well",
-            _words(node={"type": "string"}),
+            "assigns to a node the GPUs that it and another node report",
+            _words(node=_PLACE) | {"required": ["node"]},
             named=False,
         ),
     }

@@ -1,4 +1,4 @@
-"""Parameters of an address, checked by the schemas that the API's document has for them."""
+"""Parameters and bodies of requests, checked by the schemas of the API's document."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -43,3 +43,25 @@ def _text(length_max: int | None) -> Callable[[str], str]:
         return word
 
     return read
+
+
+def checked_body(schema: Json, body: Json) -> Json:
+    """The body of a command: lines of text, or `true`. Raises HTTPException."""
+    known = schema["properties"]
+    for name, value in body.items():
+        if name not in known:
+            what = f"unknown key {name!r:.100}; allowed: {', '.join(known)}"
+            raise HTTPException(400, what)
+        least, most = known[name].get("minLength", 0), known[name].get("maxLength")
+        if "const" in known[name]:
+            if value is not known[name]["const"]:
+                raise HTTPException(400, f"{name} can only be true")
+        elif not isinstance(value, str):
+            raise HTTPException(400, f"{name} must be text")
+        elif most is not None and not (least <= len(value) <= most and value.isprintable()):
+            what = f"{name} must be one line of text of at most {most} letters"
+            raise HTTPException(400, what)
+    either = [one["required"][0] for one in schema.get("oneOf", ())] or schema.get("required", ())
+    if either and sum(name in body for name in either) != 1:
+        raise HTTPException(400, f"exactly one of {', '.join(either)} is required")
+    return body

@@ -15,10 +15,9 @@ from starlette.responses import Response
 
 from joulecut_controller.board import Board
 from joulecut_controller.ports import StoredProfile
-from joulecut_controller.web.commands import NAME_LENGTH_MAX, STANDBY, body_of, sender
+from joulecut_controller.web.commands import STANDBY
 from joulecut_controller.web.responses import json_response
 from joulecut_wire.errors import BadInput, JoulecutError
-from joulecut_wire.web_config import WebConfig
 
 UPLOAD_BYTES_MAX = 6 << 20  # a profile of 4 MiB as JSON, line ends escaped
 
@@ -41,10 +40,8 @@ class ProfileLibrary(Protocol):
 class Profiles:
     """Handlers. `now` is the newest board."""
 
-    def __init__(
-        self, library: ProfileLibrary, web: WebConfig | None, now: Callable[[], Board]
-    ) -> None:
-        self._library, self._web, self._now = library, web, now
+    def __init__(self, library: ProfileLibrary, now: Callable[[], Board]) -> None:
+        self._library, self._now = library, now
 
     async def listed(self, _: Request) -> Response:
         found = await _done(self._library.listed)
@@ -58,18 +55,11 @@ class Profiles:
         return json_response({"name": name, "content": raw.decode()})
 
     async def keep(self, request: Request) -> Response:
-        by = sender(request, self._web)
-        body = await body_of(request, UPLOAD_BYTES_MAX)
-        content = body.get("content")
-        if not isinstance(content, str) or body.keys() - {"content", "by"}:
-            raise HTTPException(400, 'a profile is uploaded as {"content": TEXT}')
-        raw, by = content.encode("utf-8", "replace"), _named(body, by)
+        raw, by = request.state.body["content"].encode("utf-8", "replace"), request.state.by
         return await self._command(request, lambda name, at: self._library.keep(name, raw, by, at))
 
     async def remove(self, request: Request) -> Response:
-        by = sender(request, self._web)
-        by = _named(await body_of(request), by)
-        name = request.path_params["name"]
+        name, by = request.path_params["name"], request.state.by
         users = [job.view.policy.name for job in self._now().jobs if _uses(job.view.policy, name)]
         if users:
             raise HTTPException(409, f"profile {name} is in use by {', '.join(users[:5])}")
@@ -91,15 +81,6 @@ async def _done(work: Callable[[], T]) -> T:
         raise HTTPException(400, str(error)) from None
     except JoulecutError as error:
         raise HTTPException(503, str(error)) from None
-
-
-def _named(body: dict[str, Any], by: str) -> str:
-    """The sender as he calls himself, and as he is known. Raises HTTPException."""
-    claimed = body.get("by", "")
-    fine = isinstance(claimed, str) and len(claimed) <= NAME_LENGTH_MAX and claimed.isprintable()
-    if not fine and claimed != "":
-        raise HTTPException(400, f"by must be one line of up to {NAME_LENGTH_MAX} letters")
-    return f"{claimed} ({by})" if claimed else by
 
 
 def _uses(policy: Any, name: str) -> bool:

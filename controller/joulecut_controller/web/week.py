@@ -15,7 +15,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_report
 from joulecut_controller.trust.record import interval_json
 from joulecut_controller.trust.report import Report
-from joulecut_controller.trust.wall import JOULES_PER_KWH, prices
+from joulecut_controller.trust.wall import JOULES_PER_KWH
 from joulecut_wire.errors import Unavailable
 
 WEEK_S = 7 * 86_400.0
@@ -49,7 +49,7 @@ class Week:
                 store,
                 since_unix_s=now_s - WEEK_S,
                 until_unix_s=now_s,
-                prices=prices(cost),
+                prices=cost,
                 known=known_jobs((job.view for job in board.jobs), board.view.gpus),
             )
             self.latest = week_json(report)

@@ -85,22 +85,6 @@ def graph_of(
     )
 
 
-def side_by_side(graph: Graph, count: int) -> Graph:
-    """`count` pipelines of the same operations, which depend on nothing of each other: stage s of
-    pipeline k is stage k x stages + s. The iteration ends with the last of them.
-    """
-    if count == 1:
-        return graph
-    stages, size = len(graph.order), len(graph.operations)
-    operations = [
-        operation._replace(stage=k * stages + operation.stage)
-        for k in range(count)
-        for operation in graph.operations
-    ]
-    edges = ((k * size + a, k * size + b) for k in range(count) for a, b in graph.edges)
-    return graph_of(operations, edges, count * stages)
-
-
 def longest_path(graph: Graph, duration_s: Sequence[float]) -> tuple[int, ...]:
     """Indices of one critical path, first to last."""
     end_s: list[float] = []

@@ -24,14 +24,13 @@ class Envelope(NamedTuple):
 
     Row i is stored from its first entry to the diagonal, and factorisation fills nothing
     outside: entry (i, j), first[i] <= j <= i, is at `at[i] + j` of a flat array of `size`.
-    An operation touches only what runs about the same time, so `work`, the multiplications
-    of one factorisation, is linear in the number of microbatches.
+    An operation touches only what runs about the same time, so a factorisation is linear in the
+    number of microbatches.
     """
 
     first: Ints
     at: Ints
     size: int
-    work: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,7 @@ def activity_network(problem: Problem) -> ActivityNetwork:
 def _envelope(first: Ints) -> Envelope:
     width = np.arange(len(first)) - first + 1
     last = np.cumsum(width)
-    work = float(np.square(width.astype(np.float64)).sum())
-    return Envelope(first, last - width - first, int(last[-1]), work)
+    return Envelope(first, last - width - first, int(last[-1]))
 
 
 def _needed(problem: Problem) -> Ints:

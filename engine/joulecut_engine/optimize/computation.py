@@ -21,13 +21,13 @@ from joulecut_engine.optimize.schedule import floor_j, solution
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
-# Passes of the local search: so many operations in all, about 2 us each, within limits. Four times
-# as many save 0.02 % more at 8 x 96.
-ROWS, PASSES_MIN, PASSES_MAX = 15_000, 2, 150
-PASSES_POINT = 3  # per point of a frontier
-# Relaxations to start from beside the true one: for so many operations in all, within a limit. At
-# 8 x 96 each takes as long as the true one; the first saves up to 0.1 %, the second 0.02 %.
-SHAKEN_ROWS, SHAKEN_MAX = 2_000, 4
+# Passes of the local search: so many operations in all, about 2 us each, within limits. Three times
+# as many save 0.017 % more at 8 x 96.
+ROWS, PASSES_MIN, PASSES_MAX = 5_000, 2, 150
+PASSES_POINT = 1  # per point of a frontier: a second one saves 0.002 to 0.026 %
+# Shaken relaxations to start from beside the true one: for so many operations in all, within a
+# limit. At 8 x 96 each takes a fifth of the true one's time and saves 0.03 %.
+SHAKEN_ROWS, SHAKEN_MAX = 2_000, 2
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
@@ -35,6 +35,7 @@ KNOWN_MAX = 128  # former answers recognised without looking their options up ag
 # Of the energy: relaxations of two deadlines mixed instead of one between them cost the bound at
 # most so much, which is below any measurement.
 MIXED_SHORT = 1e-4
+MIXED_APART = 0.03  # of a deadline: shaken ones prove nothing, and may lie so far apart
 RELAXED_MAX = 128  # relaxations kept, thinned out beyond: 100 MB at 16,384 operations
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
@@ -60,8 +61,8 @@ class Computation:
         self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
         self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints]] = OrderedDict()
-        # By price of time, ascending in deadline.
-        self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)
+        # By price of time and seed, ascending in deadline.
+        self._relaxed: defaultdict[tuple[float, int], list[Relaxation]] = defaultdict(list)
         # The last plan of each coarser granularity for a goal, which finer ones begin with.
         self.answers: defaultdict[Granularity, dict[Goal, Solution]] = defaultdict(dict)
 
@@ -76,17 +77,16 @@ class Computation:
         price_w = self.time_price_w(goal)
         if price_w == 0.0 and deadline_s >= self.cheapest_s:
             return self._unhurried(deadline_s)
-        if shaken:
-            return self._relaxer.relax(deadline_s, price_w, shaken)
-        known = self._relaxed[price_w]
+        known = self._relaxed[price_w, shaken]
         at = bisect.bisect_left(known, deadline_s, key=lambda one: one.deadline_s)
         if at < len(known) and known[at].deadline_s == deadline_s:
             return known[at]
         if 0 < at < len(known):
             found, short = known[at].between(known[at - 1], deadline_s)
-            if short <= MIXED_SHORT:
+            apart_s = known[at].deadline_s - known[at - 1].deadline_s
+            if (apart_s <= MIXED_APART * deadline_s) if shaken else (short <= MIXED_SHORT):
                 return found
-        found = self._relaxer.relax(deadline_s, price_w)
+        found = self._relaxer.relax(deadline_s, price_w, shaken)
         known.insert(at, found)
         if len(known) > RELAXED_MAX:
             del known[1::2]
@@ -125,7 +125,7 @@ class Computation:
     ) -> Solution:
         """The plan of least energy found; hints compete. `effort` is how many passes the search
         makes, if fewer than usual. Raises Infeasible."""
-        shaken = min(SHAKEN_MAX, SHAKEN_ROWS // self.network.size) if effort is None else 0
+        shaken = min(SHAKEN_MAX, SHAKEN_ROWS // self.network.size)
         starts = [relaxed, *(self.relax(goal, SEED + 2 * k) for k in range(shaken))]
         return self._rounded(goal, starts, hints, effort, SEED)
 
@@ -136,6 +136,7 @@ class Computation:
         for number in itertools.count(SHAKEN_MAX):
             seed = SEED + 2 * number
             again = self._rounded(goal, (relaxed, self.relax(goal, seed)), (), None, seed)
+            self._relaxed.pop((self.time_price_w(goal), seed), None)  # never asked for again
             found = better(found, self._rounded(goal, (relaxed,), (again, found), None, seed))
             yield found
 

@@ -74,7 +74,7 @@ class Frontier:
         if shared_s:
             deadlines_s = [first_s, *(t for t in shared_s if first_s < t < last_s), last_s]
         found: list[Solution] = []
-        for done, k in enumerate(_halving(len(deadlines_s))):
+        for done, k in enumerate(halving(len(deadlines_s))):
             found.append(self._at_own_time(deadlines_s[k]))
             if progress is not None:
                 progress(done + 1, len(deadlines_s))
@@ -122,7 +122,7 @@ class Frontier:
             del self._kept[1::2]
 
 
-def _halving(count: int) -> list[int]:
+def halving(count: int) -> list[int]:
     """All places: both ends, then the middle between each two known, again and again. So most
     deadlines lie between two that are relaxed already."""
     found, apart = dict.fromkeys((0, count - 1)), count - 1

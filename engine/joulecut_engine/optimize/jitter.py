@@ -14,7 +14,7 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.compiled import compiled
-from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
+from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.recorded import Recorded
 
@@ -75,7 +75,7 @@ class Trials:
         self.problem, self.noise = problem, noise
         self._draws, self._seed = draws, seed
         self._levels = levels_of(problem.graph)
-        self._paths = _Paths(self._levels)
+        self._link = np.argsort(self._levels.edges[:, 1], kind="stable")  # as `before`
         operations = problem.graph.operations
         self._stage: Ints = np.array([operations[i].stage for i in self._levels.operation])
         self._stages = len(problem.blocking_power_w)
@@ -97,18 +97,14 @@ class Trials:
         """As `times_s`, of mean seconds by operation."""
         times_s = np.zeros(self._draws)
         for luck in self.luck():
-            self._paths.run(duration_s[self._levels.operation], *luck, times_s)
+            self._run(duration_s, *luck, times_s)
         return times_s
 
     def late(self, duration_s: Floats, which: Ints) -> Floats:
         """By operation, how much later these draws end on average per second that it takes."""
-        mean_s = duration_s[self._levels.operation]
         factor, delay_s = next(self.luck())  # where siblings are many, the first of them
         times_s = np.zeros(len(which))
-        weight = self._paths.run(mean_s, factor[:, which], delay_s[:, which], times_s)
-        by_operation = np.empty_like(weight)
-        by_operation[self._levels.operation] = weight / len(which)
-        return by_operation
+        return self._run(duration_s, factor[:, which], delay_s[:, which], times_s) / len(which)
 
     def luck(self) -> Iterator[tuple[Floats, Floats]]:
         """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds
@@ -131,14 +127,25 @@ class Trials:
         its own luck. From `draws` draws of another luck than that of `times_s`, so that a plan
         made with it does not flatter itself.
         """
-        mean_s = np.array([option.time_s for option in clocks])[self._levels.operation]
+        mean_s = np.array([option.time_s for option in clocks])
         siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
         luck = [one[None] for one in self._draw(np.random.default_rng((seed, 0)), siblings * draws)]
         factor, delay_s = (one.reshape(siblings, draws, -1) for one in luck)
-        weight = self._paths.run(mean_s, factor, delay_s, np.zeros(draws)) / draws
-        by_operation = np.empty_like(weight)
-        by_operation[self._levels.operation] = weight
-        return by_operation
+        return self._run(mean_s, factor, delay_s, np.zeros(draws)) / draws
+
+    def _run(self, mean_s: Floats, factor: Floats, delay_s: Floats, times_s: Floats) -> Floats:
+        """Raises `times_s` (draws,) to the end of the slowest sibling of each draw.
+
+        `mean_s` is by operation, `factor` and `delay_s` are as in `luck`. Answers, by operation,
+        the sum over draws of d end / d mean: its factor in every draw in which it lies on the
+        longest path.
+        """
+        levels = self._levels
+        by_row, weight = np.zeros(levels.size), np.empty(levels.size)
+        mean_s = mean_s[levels.operation]
+        _run(levels.begins, levels.before, self._link, mean_s, factor, delay_s, times_s, by_row)
+        weight[levels.operation] = by_row
+        return weight
 
     def _luck(self, siblings: range) -> tuple[Floats, Floats]:
         """Factors (siblings, draws, rows) and delays (siblings, draws, edges)."""
@@ -184,29 +191,6 @@ def draws_of(noise: Noise, alone: int = DRAWS) -> int:
 def judge_of(problem: Problem, noise: Noise) -> Trials:
     """Trials of other luck: a plan made on some draws suits them, and these show by how much."""
     return Trials(problem, noise, draws=draws_of(noise, DRAWS_JUDGED), seed=SEED_JUDGED)
-
-
-class _Paths:
-    """A graph's dependencies by row, ready to be run; rows are those of `levels`."""
-
-    def __init__(self, levels: Levels) -> None:
-        before: list[list[tuple[int, int]]] = [[] for _ in range(levels.size)]
-        for link, (first, second) in enumerate(levels.edges.tolist()):
-            before[second].append((first, link))
-        self._first: Ints = np.cumsum([0, *map(len, before)])
-        self._before: Ints = np.array([a for row in before for a, _ in row], dtype=np.int64)
-        self._link: Ints = np.array([k for row in before for _, k in row], dtype=np.int64)
-
-    def run(self, mean_s: Floats, factor: Floats, delay_s: Floats, times_s: Floats) -> Floats:
-        """Raises `times_s` (draws,) to the end of the slowest sibling of each draw.
-
-        `factor` is (siblings, draws, rows), `delay_s` (siblings, draws, edges), without edges
-        where nothing is delayed. Answers, by row, the sum over draws of d end / d mean: the
-        row's factor in every draw in which it lies on the longest path.
-        """
-        weight = np.zeros(len(mean_s))
-        _run(self._first, self._before, self._link, mean_s, factor, delay_s, times_s, weight)
-        return weight
 
 
 @compiled

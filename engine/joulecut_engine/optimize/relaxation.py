@@ -23,7 +23,7 @@ from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
-TOLERANCE_SHAKEN = 1e-4  # proves nothing, and leads rounding as well as a finer one
+TOLERANCE_SHAKEN = 1e-3  # proves nothing, and leads rounding as well as a finer one
 ROUND_OFF = 1e-12  # of the largest term: float sums over 1e5 terms
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
 # deadline so much longer; its bound is evaluated at the true one.
@@ -33,6 +33,8 @@ BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
 SHAKE = 0.1  # of a saving per second, where a relaxation is shaken: 0.01 and 0.03 do worse
 ROOM_FILLER = 1e-20  # of typical capacities: knees that only pad the table
 STEP_MIN, STEP_MAX = 0.95, 0.9995  # of the way to the nearest wall
+# A shaken relaxation goes on from where the true one of its deadline was so far: 4 steps for 12.
+MIDDLE = 0.05
 STEPS_MAX = 120  # twice what any measured problem took
 STALLED_MAX = 24  # steps without progress; at the fastest deadline twenty short ones may occur
 TARGET_MIN = 0.01  # of the tolerance: nearer to the walls, round-off unbalances the flow
@@ -143,6 +145,7 @@ class Relaxer:
         self._at = np.concatenate([at[heads[: self._inner]] + tails, at[high] + low])
         self._diagonal = at + np.arange(rows + 1)
         self._first, self._row_at, self._entries = first, at, network.envelope.size
+        self._middle: tuple[float, float, _Point] | None = None  # of the last deadline and price
 
     def relax(self, deadline_s: float, time_price_w: float, shaken: int = 0) -> Relaxation:
         """Minimises sum c + time_price_w * T over relaxed schedules with T <= deadline_s.
@@ -151,21 +154,35 @@ class Relaxer:
         by up to SHAKE from row to row, and there is no bound.
         """
         if shaken:
-            other = copy.copy(self)
-            factor = 1.0 + SHAKE * np.random.default_rng(shaken).random(self.network.size)
-            other._room, other._top = self._room * factor, self._top * factor
-            other._tolerance = TOLERANCE_SHAKEN
+            other = self._shaken(shaken)
             return replace(other.relax(deadline_s, time_price_w), bound_j=-np.inf)
         network = self.network
         deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
         price = time_price_w * network.watt
         # Costs beyond waiting may cancel; what is at stake cannot.
         plain = abs(network.cheapest_j) * network.joule + price * deadline
-        point = self._begin(deadline, price)
-        scale, steps = max(plain, self._most_saved), 0
+        scale, steps, more = max(plain, self._most_saved), 0, 0
+        if self._middle and self._middle[:2] == (deadline, price):
+            point = self._middle[2]
+        else:
+            point = self._begin(deadline, price)
         if self._most_saved > 0.0:
-            point, steps = self._improved(point, deadline, price, self._tolerance * scale)
-        return self._read(point, deadline_s, time_price_w, steps)
+            point, steps = self._improved(point, deadline, price, MIDDLE * scale)
+            self._middle = deadline, price, point
+            point, more = self._improved(point, deadline, price, self._tolerance * scale)
+        return self._read(point, deadline_s, time_price_w, steps + more)
+
+    def _shaken(self, seed: int) -> "Relaxer":
+        """One whose savings differ; their rooms are the larger, so that an iterate stays inside."""
+        other = copy.copy(self)
+        factor = 1.0 + SHAKE * np.random.default_rng(seed).random(self.network.size)
+        other._room, other._top = self._room * factor, self._top * factor
+        other._tolerance = TOLERANCE_SHAKEN
+        if self._middle:
+            deadline, price, point = self._middle
+            spare = point.spare + (other._room - self._room)
+            other._middle = deadline, price, point._replace(spare=spare)
+        return other
 
     def _begin(self, deadline: float, price: float) -> _Point:
         """A middle schedule stretched to the deadline, every flow half of its room. It need not
@@ -187,16 +204,14 @@ class Relaxer:
         span = self._spans(start, end, 1.0, deadline)
         span[-1] = width
         slack = np.maximum(span, PRODUCT_SHARE * product / open_flow)
+        slack = np.maximum(slack, SLACK_SHARE * width)
         flow = self._room / 2
         short = self._knee - x
         both = (product / flow) ** 2
         larger = (np.sqrt(short * short + 4 * both) + np.abs(short)) / 2
         smaller = both / larger
         over, under = np.where(short > 0, (larger, smaller), (smaller, larger))
-        return _Point(
-            start, end, flow, flow.copy(), over, under, open_flow,
-            np.maximum(slack, SLACK_SHARE * width),
-        )  # fmt: skip
+        return _Point(start, end, flow, flow.copy(), over, under, open_flow, slack)
 
     def _split(self, flow: Floats) -> Floats:
         """Flow on links: between what its tail would give and what its head would get."""
@@ -264,10 +279,8 @@ class Relaxer:
         own = theta.sum(axis=0) + open_theta[:rows]
         out = np.bincount(self.network.tails[: self._inner], open_theta[rows:][: self._inner], rows)
         inverse = 1.0 / (own + out)
-        step = _Step(
-            theta, theta * short, open_theta, -open_theta * span, own, inverse,
-            lacks_start, lacks_end,
-        )  # fmt: skip
+        constant, change = theta * short, -open_theta * span
+        step = _Step(theta, constant, open_theta, change, own, inverse, lacks_start, lacks_end)
         matrix = self._factors(step)
         # Towards products of 0.
         d_start, d_end = self._direction(matrix, step)
@@ -275,10 +288,8 @@ class Relaxer:
         du, dv = over * (d * per_spare - 1.0), -under * (d * per_flow + 1.0)
         d_slack = self._spans(d_start, d_end, 0.0, 0.0) + span - open_slack
         d_open = -open_flow * (1.0 + d_slack * per_slack)
-        near = 1.0 / max(1.0, float((1.0 - d * per_spare).max()), float((1.0 + d * per_flow).max()),
-                         float((-d_slack * per_slack).max()))  # fmt: skip
-        far = 1.0 / max(1.0, float((-d * per_flow).max()), float((d * per_spare).max()),
-                        float((1.0 + d_slack * per_slack).max()))  # fmt: skip
+        near = _reach(1.0, 1.0 - d * per_spare, 1.0 + d * per_flow, -d_slack * per_slack)
+        far = _reach(1.0, -d * per_flow, d * per_spare, 1.0 + d_slack * per_slack)
         ahead = float(((flow + far * d) * (under + near * dv)).sum())
         ahead += float(((spare - far * d) * (over + near * du)).sum())
         ahead += float(((open_flow + far * d_open) * (open_slack + near * d_slack)).sum())
@@ -286,26 +297,29 @@ class Relaxer:
         # Towards products of `target`, curvature included.
         at_over, at_under = target + d * du, target - d * dv
         pull = short + at_under * per_flow - at_over * per_spare
-        open_constant = step.open_constant + (target - d_open * d_slack) * per_slack
-        step = step._replace(constant=theta * pull, open_constant=open_constant)
+        change = change + (target - d_open * d_slack) * per_slack
+        step = step._replace(constant=theta * pull, open_constant=change)
         d_start, d_end = self._direction(matrix, step)
         d = theta * (pull - (d_end - d_start[:-1]))
         du = (at_over + over * d) * per_spare - over
         dv = (at_under - under * d) * per_flow - under
         d_span = self._spans(d_start, d_end, 0.0, 0.0)
         d_slack = d_span + span - open_slack
-        d_open = open_constant - open_theta * d_span
-        near = 1.0 / max(1e-30, float((-du / over).max()), float((-dv / under).max()),
-                         float((-d_slack * per_slack).max()))  # fmt: skip
-        far = 1.0 / max(1e-30, float((-d * per_flow).max()), float((d * per_spare).max()),
-                        float((-d_open / open_flow).max()))  # fmt: skip
+        d_open = change - open_theta * d_span
+        near = _reach(1e-30, -du / over, -dv / under, -d_slack * per_slack)
+        far = _reach(1e-30, -d * per_flow, d * per_spare, -d_open / open_flow)
         reach = min(STEP_MAX, max(STEP_MIN, 1.0 - left))
         near, far = min(1.0, reach * near), min(1.0, reach * far)
         return _Point(
-            start + near * d_start, end + near * d_end,
-            flow + far * d, spare - far * d, over + near * du, under + near * dv,
-            open_flow + far * d_open, open_slack + near * d_slack,
-        )  # fmt: skip
+            start + near * d_start,
+            end + near * d_end,
+            flow + far * d,
+            spare - far * d,
+            over + near * du,
+            under + near * dv,
+            open_flow + far * d_open,
+            open_slack + near * d_slack,
+        )
 
     def _factors(self, step: _Step) -> Floats:
         """The system in start times, ends eliminated, and its Cholesky factors. An end ties its
@@ -376,6 +390,11 @@ class Relaxer:
             iteration_s=float(point.start[-1]) / network.second,
             steps=steps,
         )
+
+
+def _reach(least: float, *shares: Floats) -> float:
+    """How much of a step is possible that uses up these shares of what is there."""
+    return 1.0 / max(least, *(float(share.max()) for share in shares))
 
 
 def _pairs(tails: Ints) -> tuple[Ints, Ints]:

@@ -32,11 +32,10 @@ LATER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
 TRIALS = 5  # per window before the next one has its turn
 THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too much to come back
-# In half of the passes a price is up to so much of the mean price higher: an operation that the
+# In every second pass a price is up to so much of the mean price higher: an operation that the
 # relaxation gives time for nothing would else never give way.
 SCATTER = 1.0
 RAMP = 0.3  # thrift given up per sweep
-HEAT = 0.001  # of what options cost apart: at first a trial may cost so much more (times a log)
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
 FITS = 1e-13  # of the deadline: float sums in another order must not undo an option that fits
@@ -103,8 +102,6 @@ class Rounder:
             hull=np.concatenate([_hull_j(curve)[kept] for curve, kept in pairs]),
             group=(microbatch - microbatch.min())[network.operation],
         )
-        rows = self._rows
-        self._heat_j = HEAT * float((rows.cost[rows.first] - rows.cost[rows.last - 1]).mean())
         self.tries_all = math.prod(size[self._curve].tolist()) <= combinations_all
 
     def best(
@@ -126,7 +123,7 @@ class Rounder:
             option = search.all()
         else:
             starts = [self._entries(hint) for hint in hints]
-            option = search.varied(search.first(relaxed, starts), passes, self._heat_j, seed)
+            option = search.varied(search.first(relaxed, starts), passes, seed)
         best: Ints = self._number[option]
         return best
 
@@ -174,22 +171,20 @@ class _Search:
                     found.append(choice.option)
         return min(found, key=self._value_j)
 
-    def varied(self, option: Ints, passes: int, heat_j: float, seed: int) -> Ints:
+    def varied(self, option: Ints, passes: int, seed: int) -> Ints:
         """Windows varied; never worse than what it began with."""
-        rows, choice, keep = self._rows, _blank(self._rows), option.copy()
+        rows, choice = self._rows, _blank(self._rows)
         horizon_s = max(float(_makespan(rows, option)), self._least_s)
         choice.option[:] = option
         state, dice = np.array([seed], dtype=np.uint64), np.random.default_rng(seed)
         until_s, mean_w = horizon_s * (1 + FITS), float(self._prices_w.mean())
         for k in range(passes):
-            heat = heat_j * max(0.0, 1.0 - 1.2 * k / passes)
-            alike = k % 4 < 2
-            scatter = 0.0 if alike else SCATTER
-            prices_w = self._prices_w + scatter * mean_w * dice.random(len(option))
-            _vary(rows, choice, until_s, prices_w, state, k % 2 == 0, alike, heat)
-            if rows.cost[choice.option].sum() < rows.cost[keep].sum():
-                keep[:] = choice.option
-        return keep if self._value_j(keep) < self._value_j(option) else option
+            forwards = k % 2 == 0
+            prices_w = self._prices_w
+            if not forwards:
+                prices_w = prices_w + SCATTER * mean_w * dice.random(len(option))
+            _vary(rows, choice, until_s, prices_w, state, forwards)
+        return choice.option if self._value_j(choice.option) < self._value_j(option) else option
 
     def _value_j(self, option: Ints) -> float:
         """Infinite where late."""
@@ -342,18 +337,17 @@ def _sweep(
 def _spend(
     rows: _Rows, choice: _Choice, a: int, b: int, horizon: float, price: Floats, thrift: Floats
 ) -> None:
-    """Sweeps to and fro while thrift falls to 0, then once more each way."""
-    forwards, again, more = True, 2, True
-    while more or again > 0:
+    """Sweeps to and fro while thrift falls to 0, then once more."""
+    forwards, more = True, True
+    while more:
         _sweep(rows, choice, a, b, horizon, price, thrift, forwards)
         forwards = not forwards
-        if not more:
-            again -= 1
         more = False
         for i in range(a, b):
             if thrift[i] > 0.0:
                 more = True
                 thrift[i] = thrift[i] - RAMP if thrift[i] > RAMP else 0.0
+    _sweep(rows, choice, a, b, horizon, price, thrift, forwards)
 
 
 @compiled
@@ -380,11 +374,9 @@ def _vary(
     price: Floats,
     state: NDArray[np.uint64],
     forwards: bool,
-    alike: bool,
-    heat: float,
 ) -> None:
-    """One pass of the window over all rows, half a window at a time. Each trial gives the rows of
-    the window new thrift, the same for a whole microbatch where `alike`."""
+    """One pass of the window over all rows, half a window at a time. Each trial gives the
+    microbatches of the window new thrift, and stays where it is cheaper."""
     size = len(rows.first)
     width = min(WINDOW, size)
     thrift, by_group = np.zeros(size), np.zeros(rows.group.max() + 1)
@@ -401,14 +393,12 @@ def _vary(
         option, cost = choice.option[a:b].copy(), _cost(rows, choice.option, a, b)
         for _ in range(TRIALS):
             for i in range(a, b):
-                thrift[i] = THRIFT_MAX * _random(state)
-                by_group[rows.group[i]] = thrift[i]
-            if alike:
-                for i in range(a, b):
-                    thrift[i] = by_group[rows.group[i]]
+                by_group[rows.group[i]] = THRIFT_MAX * _random(state)
+            for i in range(a, b):
+                thrift[i] = by_group[rows.group[i]]
             _spend(rows, choice, a, b, horizon, price, thrift)
             now = _cost(rows, choice.option, a, b)
-            if now < cost - heat * np.log(_random(state)) * (heat > 0.0) - 1e-12 * abs(cost):
+            if now < cost - 1e-12 * abs(cost):
                 option[:], cost = choice.option[a:b], now
             else:
                 choice.option[a:b] = option

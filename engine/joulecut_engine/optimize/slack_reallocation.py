@@ -36,13 +36,22 @@ class Exchange:
     """One problem, a clock for every operation."""
 
     def __init__(self, problem: Problem) -> None:
-        self._made = _Each(problem)
+        self._options = problem.options
+        curves = curves_of(problem)
+        width = max(len(c.time_s) for c in curves.distinct)
+        seconds = np.full((len(curves.distinct), width), np.inf)
+        cost_j = np.full_like(seconds, np.inf)
+        for k, curve in enumerate(curves.distinct):
+            seconds[k, : len(curve.time_s)] = curve.time_s
+            cost_j[k, : len(curve.time_s)] = curve.cost_j
+        self._seconds = seconds[curves.curve]
+        self._cost_j = cost_j[curves.curve]
 
     def improved(
         self, plan: Solution, *, priced: Priced, keeps: Keeps, critical: Critical
     ) -> Solution:
         """The plan, or a cheaper one that keeps the target too. `plan` has to keep it."""
-        choice = self._made.seed(plan.clocks)
+        choice = self._choice(plan.clocks)
         if choice is None:
             return plan
         share, halvings, winds = SHARE_FIRST, 0, WINDS
@@ -79,7 +88,7 @@ class Exchange:
         def tried(taken: int) -> tuple[Solution, Ints]:
             moved = slowed.copy()
             moved[taking[:taken]] = faster[taking[:taken]]
-            return priced(self._made.clocks(moved)), moved
+            return priced(self._clocks(moved)), moved
 
         best = tried(0)
         if keeps(best[0]):
@@ -103,7 +112,7 @@ class Exchange:
         """By decision: the best slower choice and the joules it saves per second of delay, the
         best faster one and the joules that costs; 0 and infinity where there is none."""
         every = np.arange(len(choice))
-        cost_j, length_s = self._made.cost_j, self._made.lengths(weight)
+        cost_j, length_s = self._cost_j, weight[:, None] * self._seconds
         real = np.isfinite(cost_j)
         now_j, now_s = cost_j[every, choice][:, None], length_s[every, choice][:, None]
         saved_j = np.where(real, now_j - np.where(real, cost_j, 0.0), 0.0)
@@ -116,31 +125,11 @@ class Exchange:
         slower, faster = gain.argmax(axis=1), loss.argmin(axis=1)
         return slower, gain[every, slower], faster, loss[every, faster]
 
-
-class _Each:
-    """A decision per operation."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._options = problem.options
-        curves = curves_of(problem)
-        width = max(len(c.time_s) for c in curves.distinct)
-        seconds = np.full((len(curves.distinct), width), np.inf)
-        cost_j = np.full_like(seconds, np.inf)
-        for k, curve in enumerate(curves.distinct):
-            seconds[k, : len(curve.time_s)] = curve.time_s
-            cost_j[k, : len(curve.time_s)] = curve.cost_j
-        self._seconds = seconds[curves.curve]
-        self.cost_j = cost_j[curves.curve]
-
-    def lengths(self, weight: Floats) -> Floats:
-        lengths: Floats = weight[:, None] * self._seconds
-        return lengths
-
-    def clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
+    def _clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
         menus = self._options
         return tuple(menu[k] for menu, k in zip(menus, choice.tolist(), strict=True))
 
-    def seed(self, clocks: tuple[ClockOption, ...]) -> Ints | None:
+    def _choice(self, clocks: tuple[ClockOption, ...]) -> Ints | None:
         try:
             found = [menu.index(o) for menu, o in zip(self._options, clocks, strict=True)]
         except ValueError:

@@ -92,7 +92,7 @@ def _parse(argv: list[str]) -> Namespace:
         "--perseus-unit",
         type=number(UNIT_MS_MIN, UNIT_MS_MAX, unit="milliseconds"),
         metavar="MS",
-        help="its unit of time (default 1, less for short work)",
+        help="Perseus's unit of time (default 1, less for short work)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")

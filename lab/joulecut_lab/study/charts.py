@@ -109,8 +109,16 @@ def _draw_line(axes: Any, line: Line) -> None:
     axes.plot(xs, ys, color=colour, lw=2, marker=marker, ms=6, label=line.name)
     for (x, y), shape in line.marks:
         ring = shape == "ring"
-        axes.plot([x], [y], "o", ms=8, mfc="none" if ring else colour, zorder=3,
-                  mec=colour if ring else PAGE["card"][0], mew=2.2 if ring else 1.4)  # fmt: skip
+        axes.plot(
+            [x],
+            [y],
+            "o",
+            ms=8,
+            mfc="none" if ring else colour,
+            zorder=3,
+            mec=colour if ring else PAGE["card"][0],
+            mew=2.2 if ring else 1.4,
+        )
 
 
 def _log_axes(axes: Any) -> None:

@@ -134,30 +134,43 @@ def _parser() -> Parser:
     )
     parser.add_argument("--models", type=cell.models, metavar="M,...", help=", ".join(SIZES))
     parser.add_argument(
-        "--sequences", type=listed(whole(1, cell.SEQUENCE_MAX), CLOCKS_MAX), metavar="N,...",
+        "--sequences",
+        type=listed(whole(1, cell.SEQUENCE_MAX), CLOCKS_MAX),
+        metavar="N,...",
         help="tokens, like 128,512,1024",
-    )  # fmt: skip
+    )
     parser.add_argument("--dtypes", type=words(*DTYPES), metavar="D,...", help=", ".join(DTYPES))
     parser.add_argument(
-        "--batch", type=whole(1, cell.BATCH_MAX), default=BATCH_USUAL, metavar="N",
+        "--batch",
+        type=whole(1, cell.BATCH_MAX),
+        default=BATCH_USUAL,
+        metavar="N",
         help="sequences in a batch",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--pass", dest="which", choices=PASSES, default="training", help=", ".join(PASSES)
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--clocks", type=whole(CLOCKS_MIN, CLOCKS_MAX), metavar="N",
+        "--clocks",
+        type=whole(CLOCKS_MIN, CLOCKS_MAX),
+        metavar="N",
         help=f"number of clocks (default {CLOCKS_USUAL})",
-    )  # fmt: skip
+    )
     which.add_argument(
-        "--at", type=listed(whole(1, row.CLOCK_MHZ_MAX), CLOCKS_MAX), default=(),
-        metavar="MHZ,...", help="exactly these clocks",
-    )  # fmt: skip
+        "--at",
+        type=listed(whole(1, row.CLOCK_MHZ_MAX), CLOCKS_MAX),
+        default=(),
+        metavar="MHZ,...",
+        help="exactly these clocks",
+    )
     parser.add_argument(
-        "--seed", type=whole(0, SEED_MAX), default=1, metavar="N",
+        "--seed",
+        type=whole(0, SEED_MAX),
+        default=1,
+        metavar="N",
         help="random seed of the simulated card",
-    )  # fmt: skip
+    )
     parser.add_argument("--quick", action="store_true", help="few layers, few clocks, short")
     return parser
 

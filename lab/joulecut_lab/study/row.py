@@ -5,24 +5,40 @@ CSV always; Parquet where pyarrow is installed. Reading checks every field and n
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from joulecut_cli import tablefile
 from joulecut_cli.tablefile import SUFFIXES
 from joulecut_controller.sources import csv_file
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
+from joulecut_wire import flags
 from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import choice, text
+from joulecut_wire.section import key, section_of
 
 CLOCK_MHZ_MAX = 100_000
 FILE_BYTES_MAX = 512 << 20  # of CSV: ROWS_MAX rows are less
 ROWS_MAX = 1_000_000  # of a file: everything a card can be asked in a year
 
 
-@dataclass(frozen=True, slots=True)
+def _yes(word: object) -> bool:
+    return bool(choice("yes", "no")(word) == "yes")
+
+
+# As in a profile: what is outside was written in another unit, and squares of it fit no number.
+_TIME_S, _POWER_W = flags.number(1e-9, 1e6), flags.number(1e-3, 1e5)
+_ENERGY_J = flags.number(1e-12, 1e11)
+_FLOPS = flags.number(0.0, 1e24, above=True)  # a second of a million of the fastest cards
+_SIZE = csv_file.whole(1, 10_000_000)
+_OTHER = flags.number(0.0, 1e12)  # joules by cause, spreads, degrees: shown, or not used at all
+_NAME = text(200, "a name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One measurement. Joules of the four parts are known of simulated cards alone.
 
@@ -30,34 +46,34 @@ class Row:
     had not settled when the attempt was given up.
     """
 
-    basis: Basis
-    card: str
-    driver: str
-    uuid: str
-    model: str
-    d_model: int
-    heads: int
-    d_ffn: int
-    sequence: int
-    batch: int
-    dtype: Dtype
-    which: Pass
-    clock_asked_mhz: int
-    clock_mhz: float
-    time_s: float
-    power_w: float
-    energy_j: float
-    flops: float
-    temperature_celsius: float | None
-    capped: bool
-    stable: bool
-    windows: int
-    time_spread: float
-    power_spread: float
-    switching_j: float | None
-    clock_j: float | None
-    leakage_j: float | None
-    memory_j: float | None
+    basis: Basis = key(choice(*get_args(Basis)))
+    card: str = key(_NAME)
+    driver: str = key(_NAME, "")
+    uuid: str = key(_NAME, "")
+    model: str = key(_NAME)
+    d_model: int = key(_SIZE)
+    heads: int = key(_SIZE)
+    d_ffn: int = key(_SIZE)
+    sequence: int = key(_SIZE)
+    batch: int = key(_SIZE)
+    dtype: Dtype = key(choice(*get_args(Dtype)))
+    which: Pass = key(choice(*get_args(Pass)), name="pass")  # a word of Python's own
+    clock_asked_mhz: int = key(csv_file.whole(0, CLOCK_MHZ_MAX))
+    clock_mhz: float = key(flags.number(0.0, CLOCK_MHZ_MAX, above=True))
+    time_s: float = key(_TIME_S)
+    power_w: float = key(_POWER_W)
+    energy_j: float = key(_ENERGY_J)
+    flops: float = key(_FLOPS)
+    temperature_celsius: float | None = key(_OTHER, None)
+    capped: bool = key(_yes)
+    stable: bool = key(_yes)
+    windows: int = key(csv_file.whole(1, 10**12))
+    time_spread: float = key(_OTHER)
+    power_spread: float = key(_OTHER)
+    switching_j: float | None = key(_OTHER, None)
+    clock_j: float | None = key(_OTHER, None)
+    leakage_j: float | None = key(_OTHER, None)
+    memory_j: float | None = key(_OTHER, None)
 
     @property
     def layer(self) -> Shape:
@@ -74,30 +90,7 @@ class Row:
         return float(self.clock_asked_mhz or self.clock_mhz)
 
 
-_NAMES = {"which": "pass"}  # a word of Python's own
-COLUMNS = tuple(_NAMES.get(field.name, field.name) for field in fields(Row))
-_OPTIONAL = {"temperature_celsius", "switching_j", "clock_j", "leakage_j", "memory_j"}
-_WHOLE = {"d_model", "heads", "d_ffn", "sequence", "batch", "windows"}
-_WORDS: dict[str, tuple[str, ...]] = {
-    "basis": get_args(Basis),
-    "dtype": get_args(Dtype),
-    "pass": get_args(Pass),
-    "capped": ("yes", "no"),
-    "stable": ("yes", "no"),
-}
-_TEXT = {"card", "driver", "uuid", "model"}
-_FROM_ZERO = {"clock_asked_mhz", "time_spread", "power_spread", *_OPTIONAL}
-# As in a profile: what is outside was written in another unit, and squares of it fit no number.
-_TIME_S, _POWER_W, _ENERGY_J = (1e-9, 1e6), (1e-3, 1e5), (1e-12, 1e11)
-_SPANS: dict[str, tuple[float, float]] = {
-    "time_s": _TIME_S,
-    "power_w": _POWER_W,
-    "energy_j": _ENERGY_J,
-    "clock_asked_mhz": (0, CLOCK_MHZ_MAX),
-    "clock_mhz": (0, CLOCK_MHZ_MAX),
-    "flops": (0, 1e24),  # a second of a million of the fastest cards
-} | dict.fromkeys(("d_model", "heads", "d_ffn", "sequence", "batch"), (0, 1e7))
-_OTHER_MAX = 1e12  # joules by cause, spreads, degrees, windows: shown, or not used at all
+COLUMNS = tuple(section_of(Row).keys)
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
@@ -122,91 +115,36 @@ def read(path: Path) -> list[Row]:
     """Raises BadInput with file and line on anything that is not such a table."""
     if path.suffix not in SUFFIXES:
         raise BadInput(str(path), "ends in none of them", " or ".join(SUFFIXES))
-    lines = _parquet(path) if path.suffix == ".parquet" else _csv(path)
+    lines = _parquet(path) if path.suffix == ".parquet" else csv_file.lines(path, FILE_BYTES_MAX)
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
-    for number, cells in lines:
+    for number, row in csv_file.table(lines, str(path), Row, others=True):
         if len(rows) >= ROWS_MAX:
             raise BadInput(str(path), "too long", f"up to {ROWS_MAX} rows")
-        row = _row(cells, f"{path}:{number}")
-        key = (*row.setting, row.uuid, row.clock_asked_mhz, row.basis)
-        if key in seen:
-            raise BadInput(f"{path}:{number}", f"repeats line {seen[key]}", "each clock once")
-        seen[key] = number
+        if not math.isclose(row.energy_j, row.power_w * row.time_s, rel_tol=1e-3):
+            what = f"{row.energy_j:g} J is not {row.power_w:g} W times {row.time_s:g} s"
+            raise BadInput(f"{path}:{number}: energy_j", what, "power_w * time_s")
+        one = (*row.setting, row.uuid, row.clock_asked_mhz, row.basis)
+        if one in seen:
+            raise BadInput(f"{path}:{number}", f"repeats line {seen[one]}", "each clock once")
+        seen[one] = number
         rows.append(row)
     if not rows:
         raise BadInput(str(path), "holds no rows", "what joulecut study layer --out writes")
     return rows
 
 
-def _csv(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
-    raw = csv_file.read(path, FILE_BYTES_MAX)
-    lines = csv_file.rows(raw, str(path), FILE_BYTES_MAX)
-    _, head = next(lines, (1, []))
-    _check_head(path, head)
-    for number, cells in lines:
-        csv_file.check_width(f"{path}:{number}", cells, head)
-        yield number, dict(zip(head, cells, strict=True))
-
-
-def _parquet(path: Path) -> Iterable[tuple[int, dict[str, str]]]:
+def _parquet(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The names of the columns, then the records as cells."""
     try:
         table = tablefile.pyarrow("pyarrow.parquet").read_table(path)
     except ValueError:  # pyarrow's ArrowInvalid is one, with a message of several lines
         raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
     except OSError as error:
         raise BadInput(str(path), error.strerror or "cannot be read", "a study's table") from None
-    _check_head(path, table.column_names)
-    return [
-        (number, {name: _text(value) for name, value in record.items()})
-        for number, record in enumerate(table.to_pylist(), start=1)
-    ]
-
-
-def _check_head(path: Path, head: Sequence[str]) -> None:
-    if len(set(head)) != len(head):
-        raise BadInput(f"{path}:1", "a column is named twice", ",".join(COLUMNS))
-    for name in COLUMNS:
-        if name not in head:
-            raise BadInput(f"{path}:1", f"no column {name}", "what joulecut study layer writes")
-
-
-def _row(cells: dict[str, str], where: str) -> Row:
-    values = {name: _value(name, cells[name].strip(), where) for name in COLUMNS}
-    values["which"] = values.pop("pass")
-    row = Row(**values)
-    if not math.isclose(row.energy_j, row.power_w * row.time_s, rel_tol=1e-3):
-        what = f"{row.energy_j:g} J is not {row.power_w:g} W times {row.time_s:g} s"
-        raise BadInput(f"{where}: energy_j", what, "power_w * time_s")
-    return row
-
-
-def _value(name: str, text: str, where: str) -> Any:
-    if name in _TEXT:
-        if not text and name in {"card", "model"}:
-            raise BadInput(f"{where}: {name}", "is empty", "a name")
-        return text
-    if allowed := _WORDS.get(name):
-        if text not in allowed:
-            raise BadInput(f"{where}: {name}", f'"{text}" is none of them', ", ".join(allowed))
-        return text == "yes" if name in {"capped", "stable"} else text
-    if not text and name in _OPTIONAL:
-        return None
-    allowed_number = "a finite number from 0 up" if name in _FROM_ZERO else "a number above 0"
-    try:
-        value = float(text)
-    except ValueError:
-        raise BadInput(f"{where}: {name}", f'"{text}" is not a number', allowed_number) from None
-    if not math.isfinite(value) or value < 0.0 or (value == 0.0 and name not in _FROM_ZERO):
-        raise BadInput(f"{where}: {name}", f'"{text}"', allowed_number)
-    low, high = _SPANS.get(name, (0.0, _OTHER_MAX))
-    if not low <= value <= high:
-        raise BadInput(f"{where}: {name}", f'"{text}" is out of range', f"{low:g} to {high:g}")
-    if name in _WHOLE or name == "clock_asked_mhz":
-        if value != int(value):
-            raise BadInput(f"{where}: {name}", f'"{text}"', "a whole number")
-        return int(value)
-    return value
+    yield 0, table.column_names
+    for number, record in enumerate(table.to_pylist(), start=1):
+        yield number, [_text(value) for value in record.values()]
 
 
 def _typed(row: Row, name: str) -> object:

@@ -672,7 +672,7 @@ def test_a_clear_of_everything_names_what_is_held_or_pending_and_nothing_else() 
     state = restore_finished(end_leases(_held(), [GPU], "lease_expired", 1.0), GPU, False, 1.0)
     state = state.updated({OTHER: Gpu(), "GPU-c": Gpu()})
     done = apply_event(state, Clear(), 1.1, {})
-    assert done.reasons == {GPU: ""}, "nobody holds it, and it was never given back"
+    assert done.reasons == {GPU: ""}, "no lease holds the others, and none has to be restored"
     assert done.restores == ((GPU, "cleared"),), "a person does not wait for the next try"
     assert apply_event(state, Clear(5, "blue"), 1.1, {}).reasons == {}
 

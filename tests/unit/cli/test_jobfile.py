@@ -357,7 +357,7 @@ def test_a_bad_graph_is_one_line(folder: Path, case: str) -> None:
         ("id,stage,kind,colour\n", 'unknown column "colour"'),
         ("id,stage,kind\nf,0\n", "2 fields; allowed: 3, as in the header"),
         ("id,stage,kind\n", "no operations"),
-        ("", "no operations"),
+        ("", "no header"),
         ('id,stage,kind\n"f,0\n', "unexpected end of data"),
     ],
 )

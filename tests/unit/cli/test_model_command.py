@@ -165,11 +165,12 @@ def test_a_sweep_writes_its_layouts_and_names_the_front(tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))  # nothing is left to go on with
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1"])
+@pytest.mark.parametrize("jobs", ["0", "-1", "1.5"])
 def test_a_sweep_needs_a_process(tmp_path: Path, jobs: str) -> None:
     said = _run("sweep", _file(tmp_path, SWEEP, "sweep.yaml"), "--jobs", jobs)
     assert said.returncode == 2
-    assert f"--jobs: {jobs}; allowed: 1 or more" in said.stderr
+    assert "--jobs: " in said.stderr
+    assert "allowed: a whole number from 1 to" in said.stderr
 
 
 @pytest.mark.long

@@ -249,6 +249,7 @@ BAD_FLAGS = {
         ("--granularity", "kernel"),
         '"kernel" is none; allowed: gpu, edge, changes',
     ),
+    "thousands of digits": (("--granularity", "changes:" + "9" * 5000), "is not a whole number"),
     "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
     "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
@@ -363,7 +364,7 @@ def test_a_fault_of_the_profile_names_line_and_column(
 ) -> None:
     profile = job.with_name("profile.csv")
     profile.write_text(profile.read_text().replace("1.5,", "-1.5,", 1))
-    assert f'{profile}:4: time: "-1.5" is out of range' in refusal(capsys, "plan", str(job))
+    assert f"{profile}:4: time: -1.5 is out of range" in refusal(capsys, "plan", str(job))
 
 
 def test_kinds_without_a_common_clock_are_bad_input_for_one_clock_per_gpu(

@@ -122,8 +122,8 @@ def test_a_short_lease_shortens_the_wait_for_the_store(tmp_path: Path) -> None:
     [
         (with_store("{}"), ":3: store: names no store; allowed: one of url and url_file"),
         (with_store(f"{{url: '{PG}', url_file: url}}"), "one of url and url_file"),
-        (with_store("{url_file: none}"), "none cannot be read: No such file"),
-        (with_store("{url_file: damaged}"), "cannot be read: it is no text"),
+        (with_store("{url_file: none}"), "store.url_file: No such file"),
+        (with_store("{url_file: damaged}"), "store.url_file: not one printable line"),
         (with_store("{uri: x}"), "store.uri: unknown key"),
         (with_store("{url: 'sqlite:///x', password_file: y}"), "store.password_file: a file has"),
         (with_store("{url: 'sqlite:///x', timeout_s: 1}"), "store.timeout_s: means nothing"),

@@ -15,7 +15,6 @@ from joulecut_controller.plan.granularity import (
     AGAIN_DWELLS,
     STRETCH_S_MIN,
     Rung,
-    asked_before,
     changes_of_auto,
     rung_of,
     shortest_s,
@@ -45,7 +44,9 @@ def _timed(gpu: GpuView, **timing: Any) -> GpuView:
 def rung(
     job: JobState, view: View, held: Rung | None = None, asked: GranularityAsked = "auto"
 ) -> Rung:
-    return rung_of(job, view, asked, held or Rung(), DWELL_S)
+    clocks = replace(job.policy.clocks, granularity=asked)
+    job = replace(job, policy=replace(job.policy, clocks=clocks))
+    return rung_of(job, view, held or Rung(), DWELL_S, {})
 
 
 def test_evidence_that_is_there_gives_two_changes() -> None:
@@ -86,19 +87,21 @@ def test_what_marks_cannot_carry_falls_back() -> None:
 def test_more_changes_where_they_pay() -> None:
     job, view = case()
     few, pays = {"changes": 0.100, "changes:4": 0.104}, {"changes": 0.100, "changes:4": 0.106}
-    assert changes_of_auto(job, view, "auto", Rung(), {}) == 2
-    assert changes_of_auto(job, view, "auto", Rung(), few) == 2
-    assert changes_of_auto(job, view, "auto", Rung(), pays) == 4
-    held = rung_of(job, view, "auto", Rung(), DWELL_S, count=4)
+    assert changes_of_auto(job, view, Rung(), {}) == 2
+    assert changes_of_auto(job, view, Rung(), few) == 2
+    assert changes_of_auto(job, view, Rung(), pays) == 4
+    held = rung_of(job, view, Rung(), DWELL_S, pays)
     assert held.name == "changes:4"
-    assert changes_of_auto(job, view, "auto", held, few) == 4  # what is in use stays
-    assert changes_of_auto(job, view, "auto", held, {}) == 4
-    assert changes_of_auto(job, view, "changes", Rung(), pays) == 2
+    assert changes_of_auto(job, view, held, few) == 4  # what is in use stays
+    assert changes_of_auto(job, view, held, {}) == 4
+    two = replace(job.policy.clocks, granularity="changes")
+    bound = replace(job, policy=replace(job.policy, clocks=two))
+    assert changes_of_auto(bound, view, Rung(), pays) == 2
     nodes = tuple(replace(node, timed_steps_max=3) for node in view.nodes)
-    assert changes_of_auto(job, replace(view, nodes=nodes), "auto", Rung(), pays) == 2
+    assert changes_of_auto(job, replace(view, nodes=nodes), Rung(), pays) == 2
     given = replace(job.policy.clocks, changes_given=True)
     bound = replace(job, policy=replace(job.policy, clocks=given))
-    assert changes_of_auto(bound, view, "auto", Rung(), pays) == 2
+    assert changes_of_auto(bound, view, Rung(), pays) == 2
 
 
 def test_every_gpu_must_have_starts() -> None:
@@ -164,15 +167,6 @@ def test_the_policy_names_the_finest() -> None:
     assert rung(*case(), asked="gpu") == Rung()
     assert rung(*case(), asked="changes").why == ""
     assert rung(*case(), asked="edge").granularity == "edge"
-
-
-def test_an_enforced_job_keeps_its_granularity_over_an_upgrade() -> None:
-    assert asked_before("") == "auto"
-    assert asked_before('{"mode": "enforce", "granularity": "gpu"}') == "gpu"
-    assert asked_before('{"mode": "recommend", "granularity": "gpu"}') == "auto"
-    newer = '{"mode": "enforce", "granularity": "gpu", "granularity_asked": "auto"}'
-    assert asked_before(newer) == "auto"
-    assert asked_before("[]") == asked_before("{") == "auto"
 
 
 def test_stretches_go_over_the_end_of_an_iteration() -> None:

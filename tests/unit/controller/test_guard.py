@@ -12,10 +12,9 @@ from job_states import changed, job_state
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
-from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.marked_steps import Marks
-from joulecut_controller.plan.plan import Action, Basis, Plan
+from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
@@ -60,29 +59,14 @@ def good() -> tuple[Plan, View, Authority]:
         view=view,
         job=job,
         mode="enforce",
-        silent=False,
         baseline_progress="50 of 30 iterations",
         running=dict.fromkeys(world.uuids, 0),
         measured_applied=False,
         stale_s=3.0,
     )
     decision = decide(inputs, PlannerState(), estimator, SolverCache(Solver))
-    assert decision.choice is not None, decision.reason
-    choice = decision.choice
-    plan = Plan(
-        job=world.job,
-        generation=7,
-        parent=0,
-        mode="enforce",
-        granularity="gpu",
-        actions=actions_for(job, choice, inputs.running),
-        reason=decision.reason,
-        made_at_unix_s=0.0,
-        deadline_s=choice.deadline_s,
-        forecast=choice.forecast,
-        solution=choice.solution,
-        basis=Basis(choice.costs.problem, choice.goal),
-    )
+    assert decision.plan is not None, decision.reason
+    plan = replace(decision.plan, generation=7)
     authority = Authority(
         epoch=5,
         generation_last=6,
@@ -320,21 +304,10 @@ def good_timed() -> tuple[Plan, View, Authority]:
     estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
-    choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice
-    assert choice is not None
-    plan, _, authority = good()
-    actions = actions_for(job, choice, inputs.running)
-    assert any(action.steps for action in actions)
-    plan = replace(
-        plan,
-        granularity=choice.rung.granularity,
-        actions=actions,
-        deadline_s=choice.deadline_s,
-        forecast=choice.forecast,
-        solution=choice.solution,
-        basis=Basis(choice.costs.problem, choice.goal),
-    )
-    return plan, inputs.view, authority
+    plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
+    assert plan is not None
+    assert any(action.steps for action in plan.actions)
+    return replace(plan, generation=7), inputs.view, good()[2]
 
 
 @cache
@@ -348,23 +321,11 @@ def good_marked() -> tuple[Plan, View, Authority]:
     estimator = OnlineEstimator({world.job: world.profile()})
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
-    choice = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).choice
-    assert choice is not None
-    assert choice.rung.granularity == "computation"
-    plan, _, authority = good()
-    actions = actions_for(job, choice, inputs.running)
-    assert all(action.marks and not action.steps for action in actions)
-    plan = replace(
-        plan,
-        granularity="computation",
-        actions=actions,
-        deadline_s=choice.deadline_s,
-        forecast=choice.forecast,
-        solution=choice.solution,
-        shortest_step_s=choice.shortest_step_s,
-        basis=Basis(choice.costs.problem, choice.goal),
-    )
-    return plan, inputs.view, authority
+    plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
+    assert plan is not None
+    assert plan.granularity == "computation"
+    assert all(action.marks and not action.steps for action in plan.actions)
+    return replace(plan, generation=7), inputs.view, good()[2]
 
 
 def _marks(plan: Plan, change: Callable[[Marks], Marks]) -> Plan:

@@ -1,11 +1,14 @@
 """What one stretch under one set of clocks says of time and power, checkpoints or not."""
 
+import random
+import statistics
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.observe.baseline import Baseline, Recalled, blended
-from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow
+from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow, stderr_s
 from joulecut_controller.view import Window
 from joulecut_wire.messages import GpuSnapshot, Lease
 
@@ -163,3 +166,18 @@ def test_lower_clocks_that_are_faster_show_a_job_that_moved(
     known.measure(window(64, after), since_s=1.0, now_s=1.0)
     assert not known.drift.outrun
     assert known.drift.pace_ratio == pytest.approx(after if moved else 1.0)
+
+
+def test_the_error_of_a_mean_grows_with_neighbours_that_resemble_each_other() -> None:
+    """Over 200 windows of a process of first order, against how far their means are apart."""
+    dice, means, errors = random.Random("waves"), [], []
+    for _ in range(200):
+        wave, times_s = 0.0, []
+        for _ in range(80):
+            wave = 0.6 * wave + dice.gauss(0.0, 0.03)
+            times_s.append(1.0 + wave)
+        seen = run(times_s, {}).summary(64)
+        assert seen is not None
+        means.append(seen.time_mean_s)
+        errors.append(stderr_s(seen))
+    assert statistics.fmean(errors) == pytest.approx(statistics.stdev(means), rel=0.25)

@@ -14,9 +14,10 @@ from worlds import World
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.pace import Pace
+from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.solver_cache import Question, SolverCache
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -46,18 +47,25 @@ def planned(asked: PlanningInput, state: PlannerState | None = None) -> Decision
     return decide(asked, state or PlannerState(), ESTIMATOR, ANSWERS)
 
 
+def draft(decision: Decision) -> tuple[Plan, Solution, Forecast]:
+    plan = decision.plan
+    assert plan is not None
+    assert plan.solution is not None
+    assert plan.forecast is not None
+    return plan, plan.solution, plan.forecast
+
+
 def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     """The model is 2 % too fast: the promise is made in measured time all the same."""
     asked = inputs(slowdown=0.03, model_ratio=1.02)
     decision = planned(asked)
-    assert decision.choice is not None
+    plan, solution, made = draft(decision)
     assert asked.job.measured.baseline is not None
     deadline_s = asked.job.measured.baseline.time_mean_s * 1.03
-    assert decision.choice.deadline_s == pytest.approx(deadline_s)
-    assert decision.choice.forecast.iteration_time_s <= deadline_s * (1 + 1e-9)
-    assert decision.choice.solution.iteration_time_s <= deadline_s / 1.02 * (1 + 1e-8)
+    assert plan.deadline_s == pytest.approx(deadline_s)
+    assert made.iteration_time_s <= deadline_s * (1 + 1e-9)
+    assert solution.iteration_time_s <= deadline_s / 1.02 * (1 + 1e-8)
     # The bound is of the iteration as it lasts, so that it is as far below as the solver says.
-    solution, made = decision.choice.solution, decision.choice.forecast
     above_j = solution.energy_j - solution.lower_bound_j
     assert made.energy_j - made.lower_bound_j == pytest.approx(above_j, rel=1e-6)
 
@@ -102,32 +110,32 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     costs = decision.state.costs
     assert costs is not None
     # T_E, the iteration time of least total energy, is where the deadline stops to matter.
-    cheapest = ANSWERS.ask(costs, Goal(100.0 * base_s), "gpu")
+    cheapest = ANSWERS.ask(Question(costs, Goal(100.0 * base_s), "gpu"))
     assert isinstance(cheapest, Solution)
     granted_s = asked.job.policy.slo.deadline_s(base_s)
     lone_s = min(granted_s, cheapest.iteration_time_s)
     limit_s = max(peer_s, lone_s)
-    if decision.choice is None:
+    if decision.plan is None:
         return
-    taken_s = decision.choice.solution.iteration_time_s
+    plan, solution, _ = draft(decision)
+    taken_s = solution.iteration_time_s
     assert taken_s <= limit_s * (1 + 1e-8)
-    if decision.choice.goal.waits:
-        assert decision.choice.deadline_s == pytest.approx(peer_s)
+    assert plan.basis is not None
+    assert plan.basis.goal is not None
+    if plan.basis.goal.waits:
+        assert plan.deadline_s == pytest.approx(peer_s)
         assert taken_s <= peer_s * (1 - PEER_MARGIN_RATIO) * (1 + 1e-8)
     else:
-        assert decision.choice.deadline_s == pytest.approx(granted_s)
+        assert plan.deadline_s == pytest.approx(granted_s)
 
 
 def test_waiting_saves_at_least_as_much() -> None:
-    alone = planned(inputs(slowdown=0.02)).choice
+    _, _, alone = draft(planned(inputs(slowdown=0.02)))
     asked = inputs(slowdown=0.02)
     assert asked.job.measured.baseline is not None
-    waiting = planned(
-        inputs(slowdown=0.02, peer_s=asked.job.measured.baseline.time_mean_s * 1.2)
-    ).choice
-    assert alone is not None
-    assert waiting is not None
-    assert waiting.forecast.saved_ratio > alone.forecast.saved_ratio
+    peer_s = asked.job.measured.baseline.time_mean_s * 1.2
+    _, _, waiting = draft(planned(inputs(slowdown=0.02, peer_s=peer_s)))
+    assert waiting.saved_ratio > alone.saved_ratio
 
 
 def test_the_second_look_keeps_the_plan() -> None:
@@ -147,9 +155,9 @@ def test_lowering_waits_for_the_dwell_and_raising_does_not() -> None:
     assert later.verdict == "change"
     higher = planned(inputs(slowdown=0.0), held)
     assert higher.verdict == "change"
-    assert higher.choice is not None
+    assert higher.state.clocks is not None
     assert held.clocks is not None
-    assert all(a >= b for a, b in zip(higher.choice.clocks, held.clocks, strict=True))
+    assert all(a >= b for a, b in zip(higher.state.clocks, held.clocks, strict=True))
 
 
 def test_only_recommended_clocks_do_not_count_as_running() -> None:
@@ -192,9 +200,9 @@ def test_answers_are_bounded_and_remember_infeasible_ones() -> None:
     assert costs is not None
     solver = SolverCache(Solver, kept=3)
     for percent in range(6):
-        solver.ask(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu")
+        solver.ask(Question(costs, Goal(fastest_s(costs) * (1 + percent / 100)), "gpu"))
     assert len(solver._answers) == 3
-    assert isinstance(solver.ask(costs, Goal(1e-6), "gpu"), Infeasible)
+    assert isinstance(solver.ask(Question(costs, Goal(1e-6), "gpu")), Infeasible)
 
 
 def test_costs_hold_still_against_noise_and_move_with_news() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_states import changed
 from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
@@ -20,7 +21,7 @@ from joulecut_engine.optimize.solver import Solver
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
-SENTENCE = "hold-out window 3 of today: default clocks until 14:05 UTC, to measure the saving"
+SENTENCE = "hold-out window: default clocks until 14:05 UTC, to measure the saving"
 WINDOW = Veto("default-window", SENTENCE)
 WINDOW_S = 330.0
 
@@ -74,14 +75,20 @@ def test_the_same_clocks_come_back_whatever_noise_the_baseline_has(ratio: float)
     assert made.state.suspended is None
     assert made.state.pace == before.pace
     assert "the window at default clocks is over, the same clocks again" in made.reason
-    choice = made.choice
-    assert choice is not None
+    plan = made.plan
+    assert plan is not None
+    assert plan.basis is not None
+    assert plan.basis.problem is not None
+    assert plan.basis.goal is not None
+    assert plan.solution is not None
+    assert plan.forecast is not None
+    assert plan.deadline_s is not None
     # The guard's own view of it: the plan keeps the promise it carries.
-    assert check(choice.costs.problem, choice.goal, choice.solution) == ()
-    assert choice.forecast.iteration_time_s <= choice.deadline_s * (1 + 1e-6)
+    assert check(plan.basis.problem, plan.basis.goal, plan.solution) == ()
+    assert plan.forecast.iteration_time_s <= plan.deadline_s * (1 + 1e-6)
     assert asked.job.measured.baseline is not None
     allowed_s = asked.job.measured.baseline.time_mean_s * 1.03
-    assert choice.deadline_s <= allowed_s * (1 + FIT_RATIO) * (1 + 1e-6)
+    assert plan.deadline_s <= allowed_s * (1 + FIT_RATIO) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.10])
@@ -91,9 +98,10 @@ def test_other_clocks_run_where_the_promise_became_another(slowdown: float) -> N
     made = decided(inputs(WINDOW_S, slowdown=slowdown), resting)
     assert made.state.clocks != before.clocks
     assert "the same clocks" not in made.reason
-    if made.choice is not None:
-        allowed_s = made.choice.comparison.baseline_s * (1.0 + max(slowdown, TOLERANCE_RATIO))
-        assert made.choice.deadline_s == pytest.approx(allowed_s)
+    if made.plan is not None:
+        assert made.solved is not None
+        allowed_s = made.solved[0].baseline_s * (1.0 + max(slowdown, TOLERANCE_RATIO))
+        assert made.plan.deadline_s == pytest.approx(allowed_s)
 
 
 def test_after_a_window_that_was_cut_short_clocks_wait_for_the_dwell() -> None:
@@ -116,7 +124,9 @@ def test_a_veto_that_releases_forgets_what_a_window_suspended(kind: Kind) -> Non
 def test_a_silent_job_goes_on_after_a_window() -> None:
     before = running()
     resting = released(held_out(before).state)
-    silent = decided(replace(inputs(30.0), silent=True), resting)
+    asked = inputs(30.0)
+    quiet = changed(asked.job, report_age_s=1e3)
+    silent = decided(replace(asked, job=quiet), resting)
     assert (silent.verdict, silent.topic) == ("default", "silent")
     assert decided(inputs(WINDOW_S), released(silent.state)).state.clocks == before.clocks
 

@@ -86,16 +86,17 @@ def test_uneven_iterations_are_explained_by_their_own_operations() -> None:
     assert decision(kept, timed=False).topic == "explained"  # by means alone
     made = decision(kept)
     assert made.topic == "plan"
-    assert made.choice is not None
-    assert made.choice.forecast.saved_ratio > 0.01
+    assert made.plan is not None
+    assert made.plan.forecast is not None
+    assert made.plan.forecast.saved_ratio > 0.01
 
 
 def test_a_plan_of_uneven_work_keeps_its_budget_on_iterations_to_come() -> None:
     seconds = lengths(400, 0.3)
     made = decision(traces(seconds[:200]), slowdown=0.02)
-    assert made.choice is not None
+    assert made.state.clocks is not None
     default = at_default(COSTS).options
-    clocks = zip(GRAPH.operations, made.choice.clocks, default, strict=True)
+    clocks = zip(GRAPH.operations, made.state.clocks, default, strict=True)
     slower = []
     for operation, clock_mhz, usual in clocks:
         option = COSTS.option(operation, clock_mhz)

@@ -76,8 +76,8 @@ def test_a_wrong_field_is_named_by_line(tmp_path: Path, column: str, text: str, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no column basis"),
-        ("a,a\n1,2\n", "named twice"),
+        ("", "no header"),
+        ("a,a\n1,2\n", "unknown column|given twice|is missing"),
         (",".join(COLUMNS) + "\n", "holds no rows"),
         (",".join(COLUMNS) + "\n1,2\n", "2 fields; allowed: 28"),
         ('"unfinished', "a.csv:1"),

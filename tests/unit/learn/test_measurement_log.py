@@ -97,3 +97,32 @@ def test_the_spread_of_operations_is_kept_and_older_texts_have_none() -> None:
     assert restored.measurements[0].operation_sd_ratio is None
     nonsense = replace(log.measurements[0], operation_sd_ratio=float("nan"))
     assert log.add(nonsense)[0].refused == 1
+
+
+def test_of_default_clocks_that_heat_lowers_only_the_rest_of_the_change_is_everybodys() -> None:
+    """Work follows its clock here by three quarters, which is what the log expects."""
+    log, _ = MeasurementLog().add(measurement((TOP, TOP), busy=True), at_default=True)
+    log, _ = log.add(measurement((1200, 1200), busy=True))
+    top, lowered = log.measurements
+    held, slower = 1320 / TOP, 1.02
+    hot = replace(top, clocks_mhz=(1320, 1320), time_s=slower * held**-0.75 * top.time_s)
+    log, _ = log.add(hot, at_default=True)
+    assert log.measurements[0] == hot
+    assert log.measurements[1].time_s == pytest.approx(slower * lowered.time_s)
+
+
+def test_a_slowdown_is_that_of_two_neighbouring_windows() -> None:
+    """Whatever was measured at these clocks before: both have what the job does by itself."""
+    log, _ = MeasurementLog().add(measurement((TOP, TOP), busy=True), at_default=True)
+    for ratio in (1.0, 1.004):
+        lowered = measurement((1350, TOP), busy=True)
+        log, _ = log.add(replace(lowered, time_s=ratio * lowered.time_s))
+    seen = log.slowdown
+    assert seen is not None
+    assert seen.low < lowered.time_s / log.measurements[0].time_s < seen.high
+    top = log.measurements[0]
+    log, _ = log.add(replace(top, time_s=0.97 * top.time_s), at_default=True)
+    seen = log.slowdown
+    assert seen is not None
+    assert seen.low < 1.004 * lowered.time_s / (0.97 * top.time_s) < seen.high
+    assert seen.low > 1.02 * lowered.time_s / top.time_s

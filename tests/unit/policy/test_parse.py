@@ -213,10 +213,10 @@ def test_profiles_are_asked_for_only_once_the_file_is_right() -> None:
         read(FULL.replace("granularity: gpu", "granularity: fine"), never)
 
 
-def test_a_policy_without_a_granularity_leaves_it_open() -> None:
+def test_a_policy_without_a_granularity_takes_the_finest() -> None:
     """None: the choice depends on what an enforced job had before."""
     assert read(FULL).jobs[0].clocks.granularity == "gpu"
-    assert read(FULL.replace("granularity: gpu, ", "")).jobs[0].clocks.granularity is None
+    assert read(FULL.replace("granularity: gpu, ", "")).jobs[0].clocks.granularity == "auto"
     four = read(FULL.replace("granularity: gpu", "granularity: changes, changes: 4")).jobs[0].clocks
     assert (four.granularity, four.changes) == ("changes", 4)
 

@@ -167,6 +167,8 @@ def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_
         ("--replay", "1410"),
         ("--replay", "fast", "--clock", "1410"),
         ("--clock", "0"),
+        ("--replay", "²", "--clock", "1410"),
+        ("--also", "²=slow.json", "--clock", "1410"),
         ("--also", "slow.json", "--clock", "1410"),
         ("--calibrated", "mine.yaml"),
         ("--system", "a100"),

@@ -166,7 +166,6 @@ class Bench:
             view=view,
             job=job,
             mode="enforce",
-            silent=False,
             baseline_progress="64 of 30 iterations",
             running=locks,
             measured_applied=True,

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.report import Known, report
-from joulecut_controller.trust.saving import Saving
 from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
-from joulecut_controller.trust.wall import Prices, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.wall import at_the_wall, break_even_slowdown
 from joulecut_controller.trust.window import MeasuredWindow
 
 HOUR_S = 3600.0
@@ -87,18 +87,12 @@ def test_time_under_plans_never_exceeds_the_time_there_was(
         assert time.all.energy_j == pytest.approx(time.all.iterations * 1000.0)
 
 
-def known(ratio: Interval | None, slowdown: Interval | None = None) -> Saving:
-    return Saving("j", "a", 2, 0.0, 1.0, 1, 1, saved_ratio=ratio, slowdown_ratio=slowdown)
-
-
 def test_a_ratio_is_of_what_default_clocks_would_have_taken() -> None:
     spent = Spent(energy_j=800.0, iterating_s=102.0)
-    ratio, slower = Interval(0.2, 0.1, 0.5), Interval(0.02, 0.0, 0.02)
-    saved, longer = saved_j(known(ratio), spent), longer_s(known(ratio, slower), spent)
+    saved = saved_j(Interval(0.2, 0.1, 0.5), spent)
     assert saved == Interval(pytest.approx(200.0), pytest.approx(800.0 / 9.0), 800.0)
+    longer = longer_s(Interval(0.02, 0.0, 0.02), spent)
     assert longer == Interval(pytest.approx(2.0), 0.0, pytest.approx(2.0))
-    assert saved_j(known(None), spent) is None
-    assert longer_s(known(None), spent) is None
 
 
 def test_independent_jobs_add_in_squares() -> None:
@@ -106,7 +100,7 @@ def test_independent_jobs_add_in_squares() -> None:
     assert whole == Interval(30.0, pytest.approx(25.0), pytest.approx(35.0))
 
 
-PRICES = Prices(gpu_hour=2.0, kwh=0.10, host_power_w=100.0, pue=1.5, co2_g_per_kwh=400.0)
+PRICES = Cost(gpu_hour=2.0, kwh=0.10, host_power_w=100.0, pue=1.5, co2_g_per_kwh=400.0)
 
 
 def test_the_wall_by_hand() -> None:
@@ -125,11 +119,11 @@ def test_the_wall_by_hand() -> None:
 
 
 def test_what_has_no_price_is_unknown_and_never_free() -> None:
-    wall = at_the_wall(Interval(1e6, 0.0, 2e6), Interval(60.0, 0.0, 90.0), Prices(kwh=0.1))
+    wall = at_the_wall(Interval(1e6, 0.0, 2e6), Interval(60.0, 0.0, 90.0), Cost(kwh=0.1))
     assert wall.energy_money is not None
     assert wall.time_money is wall.net_money is wall.co2_kg is None
-    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(kwh=0.1)) is None
-    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Prices(gpu_hour=0.0, kwh=0.0)) is None
+    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Cost(kwh=0.1)) is None
+    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Cost(gpu_hour=0.0, kwh=0.0)) is None
 
 
 @given(
@@ -141,7 +135,7 @@ def test_what_has_no_price_is_unknown_and_never_free() -> None:
 def test_at_the_break_even_nothing_is_won_or_lost(
     saved: float, pue: float, host_w: float, hour: float
 ) -> None:
-    given_prices = Prices(gpu_hour=hour, kwh=0.2, host_power_w=host_w, pue=pue)
+    given_prices = Cost(gpu_hour=hour, kwh=0.2, host_power_w=host_w, pue=pue)
     default_j, plan_j, default_s, gpus = 5000.0, 5000.0 * (1.0 - saved), 3.0, 4
     slowdown = break_even_slowdown(default_j, plan_j, default_s, gpus, given_prices)
     assert slowdown is not None
@@ -198,5 +192,5 @@ def test_a_report_sums_jobs_by_tenant_and_names_what_is_not_known() -> None:
 
 def test_a_period_has_only_its_own_windows() -> None:
     made = [window(0.0), window(10_000.0)]
-    found = report(made, since_unix_s=5000.0, until_unix_s=20_000.0, prices=Prices(), known={})
+    found = report(made, since_unix_s=5000.0, until_unix_s=20_000.0, prices=Cost(), known={})
     assert found.jobs[0].saving.windows_plan == 1

@@ -12,9 +12,9 @@ from windows import windows
 
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import spread
+from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.record import POINTS_MAX, job_json, report_json, thinned
 from joulecut_controller.trust.report import Known, report
-from joulecut_controller.trust.wall import Prices
 
 
 def test_pictures_are_bounded_and_keep_every_hold_out_they_can() -> None:
@@ -32,7 +32,7 @@ def test_many_jobs_share_the_points_of_a_page() -> None:
     one = windows(1, 8.0)
     made = [replace(window, job=f"j{number}") for number in range(60) for window in one]
     assert len(one) > 500
-    found = report(made, since_unix_s=0.0, until_unix_s=1e12, prices=Prices(), known={})
+    found = report(made, since_unix_s=0.0, until_unix_s=1e12, prices=Cost(), known={})
     shown = report_json(found, points=True)
     assert sum(len(job["points"]) for job in shown["jobs"]) <= 30_000
     json.dumps(shown, allow_nan=False)
@@ -42,7 +42,7 @@ def test_many_jobs_share_the_points_of_a_page() -> None:
 def test_no_name_is_a_formula() -> None:
     names = ["=cmd()", "+1", "-1+1", "@x", "\tx", 'a,b"c\nd', "plain"]
     known = {name: Known(tenant="-", holdout=0.0) for name in names}
-    found = report([], since_unix_s=0.0, until_unix_s=1.0, prices=Prices(), known=known)
+    found = report([], since_unix_s=0.0, until_unix_s=1.0, prices=Cost(), known=known)
     rows = list(csv.DictReader(io.StringIO(report_csv(report_json(found)), newline="")))
     told = [row["name"] for row in rows if row["kind"] == "job"]
     assert sorted(name.lstrip("'") for name in told) == sorted(names)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_states import changed
-from planning import seen
+from planning import case_of, seen
 from worlds import World
 
 from joulecut_controller.observe.pace_shift import NEWEST, PaceShift
@@ -25,12 +25,11 @@ from joulecut_controller.trust.short_window import (
     EVERY_S,
     SHARE_MAX,
     SPREAD_RATIO,
-    anchored,
     every_s,
     length_s,
 )
 from joulecut_controller.trust.window import MeasuredWindow
-from joulecut_controller.view import BaselineDrift, JobState, Window
+from joulecut_controller.view import BaselineDrift, JobState, View, Window
 
 ITERATION_S = 1.0
 WORLD = World(stages=2, microbatches=4)
@@ -40,14 +39,30 @@ PASS_S = 20.0
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_no_shift_and_a_jump_shows_within_a_few_iterations(seed: int) -> None:
     dice, pace = random.Random(f"pace {seed}"), PaceShift()
-    assert {pace.take(dice.gauss(1.0, 0.01)) for _ in range(500)} == {1.0}
-    ratios = [pace.take(dice.gauss(0.93, 0.01)) for _ in range(NEWEST[0])]
+    assert {pace.take(dice.gauss(1.0, 0.01), correlated=False) for _ in range(500)} == {1.0}
+    ratios = [pace.take(dice.gauss(0.93, 0.01), correlated=False) for _ in range(NEWEST[0])]
     assert ratios[-1] == pytest.approx(0.93, abs=0.03)
+
+
+def test_neighbours_that_resemble_each_other_are_less_often_a_shift() -> None:
+    def shifts(*, correlated: bool) -> int:
+        """Of 50 jobs within 200 iterations."""
+        found = 0
+        for seed in range(50):
+            dice, pace, wave = random.Random(f"waves {seed}"), PaceShift(), 0.0
+            for _ in range(200):
+                wave = 0.5 * wave + dice.gauss(0.0, 0.03)
+                if pace.take(1.0 + wave, correlated=correlated) != 1.0:
+                    found += 1
+                    break
+        return found
+
+    assert shifts(correlated=True) <= 0.6 * shifts(correlated=False)
 
 
 def test_a_creep_shows_once_it_has_added_up() -> None:
     pace = PaceShift()
-    ratios = [pace.take(1.0 - 0.0005 * i) for i in range(80)]
+    ratios = [pace.take(1.0 - 0.0005 * i, correlated=False) for i in range(80)]
     first = next(i for i, ratio in enumerate(ratios) if ratio != 1.0)
     assert ratios[first] == pytest.approx(0.98, abs=0.015)
 
@@ -227,7 +242,7 @@ def test_there_is_no_short_window_where_it_would_show_nothing(changed: dict[str,
 def is_anchored(now_s: float, lowered_s: float, **drift: object) -> bool:
     job: JobState = seen(WORLD, 0.05, baseline=Window(64, ITERATION_S, 0.01, None, None))
     made = BaselineDrift(measured_s=100.0, **drift)  # type: ignore[arg-type]
-    return anchored(changed(job, drift=made), now_s=now_s, lowered_s=lowered_s, budgeted=False)
+    return case_of(changed(job, drift=made), View(now_s)).anchored(lowered_s)
 
 
 def test_clocks_are_lowered_against_a_new_baseline_only() -> None:

@@ -121,12 +121,5 @@ def test_a_slot_fits_its_iterations_and_its_dwell(
     assert length_s < 2 * max(WARM_UP_S + window_s, needed_s) * (1 + 1e-9)
 
 
-def test_windows_are_counted_by_the_day() -> None:
-    schedule = SwitchbackSchedule("gpt3", 0.05, 330.0)
-    midnight = schedule.slot(NOON_UNIX_S - 12 * 3600) + 1
-    today = [s for s in range(midnight, midnight + 261) if schedule.is_drawn(s)]
-    assert [schedule.number_of_day(slot) for slot in today] == list(range(1, len(today) + 1))
-
-
 def test_a_time_is_said_as_a_clock_says_it() -> None:
     assert clock_text(NOON_UNIX_S + 2 * 3600 + 5 * 60 + 59.9) == "14:05 UTC"

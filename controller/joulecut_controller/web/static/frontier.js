@@ -221,13 +221,18 @@ function deadline({ x, width, bottom }, job) {
 }
 
 /**
- * The frontier, with the plan’s own time: its bound is evaluated there, not between two others.
- * A bound for a longer time holds for a shorter one, so that none rises with time.
+ * The points of both lines: the frontier’s, and the plan’s own. Its bound is evaluated there, and
+ * where the plan needs less than the line between two others, the line goes through it. A bound for
+ * a longer time holds for a shorter one, so that none rises with time.
  */
-function boundOf(job) {
+function linesOf(job) {
   const plan = job.decision?.actions.length ? job.decision.forecast : null;
-  if (!plan?.lower_bound_j) return job.frontier;
-  const own = { iteration_time_s: plan.iteration_time_s, lower_bound_j: plan.lower_bound_j };
+  if (!known(plan?.iteration_time_s) || !known(plan.lower_bound_j)) return job.frontier;
+  const at = plan.iteration_time_s;
+  const [left, right] = [job.frontier.findLast((p) => p.iteration_time_s <= at), job.frontier.find((p) => p.iteration_time_s > at)];
+  const share = left && right ? (at - left.iteration_time_s) / (right.iteration_time_s - left.iteration_time_s) : 0;
+  const line = left ? left.energy_j + share * ((right ?? left).energy_j - left.energy_j) : Infinity;
+  const own = { ...plan, energy_j: plan.energy_j < line ? plan.energy_j : null };
   const points = [...job.frontier, own].sort((a, b) => b.iteration_time_s - a.iteration_time_s);
   let most = -Infinity;
   return points.map((p) => ({ ...p, lower_bound_j: (most = Math.max(most, p.lower_bound_j ?? most)) })).reverse();
@@ -235,14 +240,14 @@ function boundOf(job) {
 
 function curves({ x, y, bottom }, job) {
   if (!job.frontier.length) return [];
-  const path = (key, points = job.frontier) => points
+  const drawn = linesOf(job);
+  const path = (key) => drawn
     .filter((p) => known(p[key]))
     .map((p, i) => `${i ? "L" : "M"}${x(p.iteration_time_s).toFixed(1)},${y(p[key]).toFixed(1)}`).join("");
-  const bounded = boundOf(job);
-  const ends = [bounded[0], bounded.at(-1)].map((p) => x(p.iteration_time_s).toFixed(1));
+  const ends = [drawn[0], drawn.at(-1)].map((p) => x(p.iteration_time_s).toFixed(1));
   return [s("g", { "clip-path": "url(#frontier-clip)" },
-    s("path", { class: "impossible", d: `${path("lower_bound_j", bounded)}L${ends[1]},${bottom}L${ends[0]},${bottom}Z` }),
-    s("path", { class: "bound", d: path("lower_bound_j", bounded) }),
+    s("path", { class: "impossible", d: `${path("lower_bound_j")}L${ends[1]},${bottom}L${ends[0]},${bottom}Z` }),
+    s("path", { class: "bound", d: path("lower_bound_j") }),
     s("path", { class: "curve", d: path("energy_j") }),
   )];
 }

@@ -42,7 +42,7 @@ export class Tiles {
     const planPower = plan ? plan.energy_j / plan.iteration_time_s : null;
     this.time.update({
       now: seconds(current?.iteration_time_s, 4),
-      change: measured.slowdown_ratio, better: (r) => r < 0,
+      change: known(current?.iteration_time_s) ? measured.slowdown_ratio : null, better: (r) => r < 0,
       // Beyond the target is only our doing where no sibling is waited for.
       tolerated: known(job.peer_iteration_time_s) ? Infinity : toleratedOf(job),
       baseline: seconds(baseline?.iteration_time_s, 4),
