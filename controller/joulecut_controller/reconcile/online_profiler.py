@@ -14,6 +14,7 @@ from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
     LONG_ITERATION_S,
+    MEMORY,
     JobConstants,
     Measurement,
     MeasurementLog,
@@ -155,11 +156,12 @@ class OnlineProfiler:
         detailed = len(busy) == len(clocks)
         # Of as many iterations as there are: a window has too few to tell.
         alike = max(one.inflation for one in (current, measured.baseline) if one is not None)
+        beyond = alike**0.5 / (MEMORY if time_s >= LONG_ITERATION_S else 1.0)
         return Measurement(
             tuple(clocks),
             len(self._durations_s),
             time_s,
-            statistics.stdev(times_s) * (1.0 if detailed else alike**0.5),
+            statistics.stdev(times_s) * (1.0 if detailed else max(1.0, beyond)),
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,

@@ -145,7 +145,7 @@ def costs() -> Costs:
         report_age_s=0.0,
     )
     view = View(world.now_s, state.nodes, {gpu.uuid: gpu for gpu in state.gpus}, (job,))
-    inputs = PlanningInput(view, job, "recommend", False, (64, 30), {}, False, 3.0)
+    inputs = PlanningInput(view, job, "recommend", "", {}, False, 3.0)
     estimator = OnlineEstimator({world.job: world.profile()})
     found = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).state.costs
     assert found is not None

@@ -26,7 +26,7 @@ def test_the_iteration_takes_what_the_slowest_takes(
 def test_a_plan_that_waits_is_right_and_its_bound_holds(asked: Problem, late: float) -> None:
     frontier = prepared(asked, "computation")
     goal = Goal(late * frontier.fastest_s, waits=True)
-    found, best_j = frontier.solve(goal), brute_force(asked, goal)
+    found, best_j = frontier.at(goal), brute_force(asked, goal)
     until_s = goal.deadline_s
     assert found.iteration_time_s <= until_s * (1 + 1e-9)
     assert found.energy_j == pytest.approx(energy(asked, found.clocks, until_s), rel=1e-9)
@@ -38,5 +38,5 @@ def test_a_plan_that_waits_is_right_and_its_bound_holds(asked: Problem, late: fl
 def test_a_plan_that_waits_saves_more_than_waiting_at_default_clocks() -> None:
     frontier = prepared(job(), "computation")
     late_s = 1.2 * frontier.fastest_s
-    found = frontier.solve(Goal(late_s, waits=True))
+    found = frontier.at(Goal(late_s, waits=True))
     assert found.energy_j < 0.9 * energy(job(), baseline(job()).clocks, late_s)
