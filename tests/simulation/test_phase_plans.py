@@ -8,6 +8,7 @@ from life import Knows, LifeWorld, Lived, Phase, saved_of, slowdown_of
 from worlds import Controller
 
 from joulecut_controller.store.database import open_store
+from joulecut_engine.optimize.solver import frontier
 
 BUDGET, PHASE_S = 0.05, 240.0
 TRAIN, EVALUATE = Phase("train", lasts_s=PHASE_S), Phase("evaluate", "evaluate", lasts_s=PHASE_S)
@@ -28,7 +29,7 @@ def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
 ) -> None:
     world = LifeWorld((TRAIN, EVALUATE), knows=knows, budget=BUDGET, stages=4, microbatches=8)
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
-    controller = Controller(world, store, world.asked())
+    controller = Controller(world, store, world.asked(), frontier=frontier)
     controller.run(int(4.5 * PHASE_S))
     store.close()
     first, evaluated, second, again, *_ = stays(world.lived)
@@ -41,8 +42,12 @@ def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
         assert any(one.at_default for one in stay[:8])
     usual = saved_of(first[len(first) // 2 :])
     assert saved_of(second[len(second) // 4 :]) >= 0.8 * usual
-    trips = [board.jobs[0].trips for board in controller.boards if board.jobs]
-    assert max(trips) == 0
+    shown = [board.jobs[0] for board in controller.boards if board.jobs]
+    evaluates = [one for one in shown if one.view.measured.phase.kind == "evaluate"]
+    assert evaluates
+    assert any(one.frontier for one in shown) == (knows == "profile")
+    assert not any(one.frontier for one in evaluates), "it is that of training"
+    assert max(one.trips for one in shown) == 0
 
 
 def test_a_shape_that_returns_goes_on_with_what_was_learnt_of_it_across_restarts(

@@ -412,13 +412,14 @@ class JobController:
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
         refused, learnt_online = view.policy.opt_in_refused, self.policy.profile is None
+        evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
         shown = JobBoard(
             view=view,
             mode=self.policy.mode,
             sentence=rollout.sentence + (f"; opt-in refused: {refused}" if refused else ""),
             decision=rollout.decision,
             applied=self.applied,
-            frontier=self._frontier(picture.observation.job),
+            frontier=() if evaluates else self._frontier(picture.observation.job),
             predict_error_time_ratio=self._errors.time_ratio,
             predict_error_power_ratio=self._errors.power_ratio,
             probing=self._profiler.advice if learnt_online else None,
