@@ -135,8 +135,8 @@ def without_hiccups(times_s: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Time at these clocks over that of the default window beside it: least and most (two standard
-    errors). What the job does by itself is in both.
+    """Time at these clocks over that of the default window just before: least and most (two
+    standard errors).
     """
 
     clocks_mhz: tuple[int, ...]
@@ -173,13 +173,15 @@ class MeasurementLog:
         return replace(log, beside=beside, slowdown=self._slowdown(*beside)), said
 
     def _slowdown(self, one: Measurement, at_default: bool) -> Slowdown | None:
-        """Of two neighbouring windows, one of them at default clocks; else the newest before."""
-        if self.beside is None or self.beside[1] == at_default:
+        """Of a window that follows one at default clocks; else the newest before. Where the default
+        one is the later, the job's shift that asked for it lies between.
+        """
+        if self.beside is None or at_default or not self.beside[1]:
             return self.slowdown
-        lowered, default = (self.beside[0], one) if at_default else (one, self.beside[0])
-        doubt = 2.0 * math.hypot(lowered.stderr_ratio, default.stderr_ratio)
-        ratio = lowered.time_s / default.time_s
-        return Slowdown(lowered.clocks_mhz, ratio * (1.0 - doubt), ratio * (1.0 + doubt))
+        default = self.beside[0]
+        doubt = 2.0 * math.hypot(one.stderr_ratio, default.stderr_ratio)
+        ratio = one.time_s / default.time_s
+        return Slowdown(one.clocks_mhz, ratio * (1.0 - doubt), ratio * (1.0 + doubt))
 
     def _with(self, measurement: Measurement, *, at_default: bool) -> tuple["MeasurementLog", str]:
         same = (r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz)

@@ -118,7 +118,9 @@ class OnlineProfiler:
 
     def _forget(self) -> str:
         """Clocks were measured of the slowest GPU of each stage, and another one may be it now."""
-        self._log = replace(self._log, measurements=(), restarts=self._log.restarts + 1)
+        self._log = MeasurementLog(
+            self._log.shape, refused=self._log.refused, restarts=self._log.restarts + 1
+        )
         self._said = "a GPU became faster or slower than before: learning starts again"
         self._suspended_mhz = ()
         return self._log.state()

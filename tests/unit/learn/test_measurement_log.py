@@ -111,18 +111,19 @@ def test_of_default_clocks_that_heat_lowers_only_the_rest_of_the_change_is_every
     assert log.measurements[1].time_s == pytest.approx(slower * lowered.time_s)
 
 
-def test_a_slowdown_is_that_of_two_neighbouring_windows() -> None:
-    """Whatever was measured at these clocks before: both have what the job does by itself."""
+def test_a_slowdown_is_that_of_a_window_after_one_at_default_clocks() -> None:
+    """The job becomes 3 % faster before it is measured at default clocks again: no window before
+    that is compared with it.
+    """
     log, _ = MeasurementLog().add(measurement((TOP, TOP), busy=True), at_default=True)
-    for ratio in (1.0, 1.004):
-        lowered = measurement((1350, TOP), busy=True)
-        log, _ = log.add(replace(lowered, time_s=ratio * lowered.time_s))
-    seen = log.slowdown
-    assert seen is not None
-    assert seen.low < lowered.time_s / log.measurements[0].time_s < seen.high
-    top = log.measurements[0]
-    log, _ = log.add(replace(top, time_s=0.97 * top.time_s), at_default=True)
-    seen = log.slowdown
-    assert seen is not None
-    assert seen.low < 1.004 * lowered.time_s / (0.97 * top.time_s) < seen.high
-    assert seen.low > 1.02 * lowered.time_s / top.time_s
+    top, lowered = log.measurements[0], measurement((1350, TOP), busy=True)
+    ratio = lowered.time_s / top.time_s
+    log, _ = log.add(lowered)
+    for faster in (1.0, 0.97):
+        log, _ = log.add(replace(top, time_s=faster * top.time_s), at_default=True)
+        assert log.slowdown is not None
+        assert log.slowdown.low < ratio < log.slowdown.high
+    log, _ = log.add(replace(lowered, time_s=1.01 * 0.97 * lowered.time_s))
+    assert log.slowdown is not None
+    assert log.slowdown.low < 1.01 * ratio < log.slowdown.high
+    assert log.slowdown.low > ratio
