@@ -91,5 +91,14 @@ def test_clocks_chosen_in_the_heat_are_raised_as_it_passes(store: DatabaseStore)
     world = LifeWorld((Phase("train"),), around, stages=4, microbatches=8, seed=11)
     Controller(world, store, world.asked()).run(3600)
     _, row = windows_over(world.lived, BUDGET)
+    assert row <= 3  # 25 where default clocks that come back were taken for the job's own pace
+    assert saved_of(world.lived) > 0.08
+
+
+def test_a_stall_that_ends_is_not_taken_for_the_effect_of_clocks(store: DatabaseStore) -> None:
+    life = (Phase("train", lasts_s=300.0), Phase("stalled", lasts_s=180.0, wait_s=0.12))
+    world = LifeWorld(life, stages=4, microbatches=8, seed=2)
+    Controller(world, store, world.asked()).run(1800)
+    _, row = windows_over(world.lived, BUDGET)
     assert row <= 2
     assert saved_of(world.lived) > 0.08

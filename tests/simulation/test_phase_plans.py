@@ -16,7 +16,7 @@ SHORT, LONG = (Phase(f"{n}", lasts_s=PHASE_S, microbatches=n) for n in (8, 16))
 
 
 def stays(lived: Sequence[Lived]) -> list[list[Lived]]:
-    """What was lived of each phase, by stay."""
+    """Iterations of each stay in a phase."""
     made: dict[int, list[Lived]] = {}
     for one in lived:
         made.setdefault(one.phase, []).append(one)

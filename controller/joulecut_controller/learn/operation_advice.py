@@ -57,7 +57,8 @@ class _Step:
         if seen is None or seen.clocks_mhz != self._facts.now_mhz:
             return longer
         modelled = self._model.jittered_s(self._model.mean_s, self._now) / self._model.base_s
-        return min(max(longer, seen.low / modelled), seen.high / modelled)
+        mid = (seen.low + seen.high) / 2.0  # in doubt the job is slower
+        return min(max(longer, mid / modelled), seen.high / modelled)
 
     def advice(self) -> Advice:
         model, default = self._model, self._model.default

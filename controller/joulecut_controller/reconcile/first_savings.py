@@ -86,7 +86,7 @@ class FirstSavings:
         """
         policy, shape = observation.job.policy, observation.shape
         if observation.job.measured.phase.kind == "evaluate":
-            return  # what is known of a job is known of its training
+            return  # predictions are of training
         if policy.profile is not None:
             self._jobs.pop(policy.name, None)
             return

@@ -130,7 +130,7 @@ class JobController:
     # -- a look ----------------------------------------------------------------------------
 
     async def _look(self) -> Picture:
-        """Observes, verifies, and learns from what was measured."""
+        """Observes and verifies, and learns from measurements."""
         self.outdated = False
         examined = self._is_examined()
         observation, view = self._observe(loads=examined)
