@@ -11,8 +11,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class DataSheet:
     """One board. Clocks in MHz, limits (lowest, default, highest) in watts, memory in GB (1e9) and
-    GB/s, dense peaks in TFLOP/s (0: none). `model` is the driver's name. `sources` pairs fields
-    with their source; what it says is assumed is no fact.
+    GB/s, dense peaks in TFLOP/s or TOP/s (0: none). `model` is the driver's name. `sources` pairs
+    fields with their source; what it says is assumed is no fact.
     """
 
     name: str
@@ -28,6 +28,7 @@ class DataSheet:
     tf32_tflops: float = 0.0
     fp8_tflops: float = 0.0
     fp4_tflops: float = 0.0
+    int8_tops: float = 0.0
     sources: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -58,39 +59,46 @@ SHEETS: dict[str, DataSheet] = {
         DataSheet(
             "a30", "NVIDIA A30", (210, 1440, 15.0), 1215, (100.0, 165.0, 165.0),
             24.0, 933.0, 56, 165.0, 10.3, 82.0,
+            int8_tops=330.0,
             sources=(("all", "NVIDIA A30 data sheet, 2022"), _LEAST),
         ),
         DataSheet(
             "a40", "NVIDIA A40", (210, 1740, 15.0), 7251, (100.0, 300.0, 300.0),
             48.0, 696.0, 84, 149.7, 37.4, 74.8,
+            int8_tops=299.3,
             sources=(("all", "NVIDIA A40 data sheet, 2022: 14.5 Gb/s GDDR6"),
                      ("limits_w", "nvidia-smi -q of an A40 (nvidia-docker issue 1447, 2021)")),
         ),
         DataSheet(
             "a100-sxm", "NVIDIA A100-SXM4-80GB", (210, 1410, 15.0), 1593, (100.0, 400.0, 400.0),
             80.0, 2039.0, 108, 312.0, 19.5, 156.0,
+            int8_tops=624.0,
             sources=(("all", "NVIDIA A100 data sheet, 2021, 80 GB part"), _LEAST),
         ),
         DataSheet(
             "h100-sxm", "NVIDIA H100 80GB HBM3", (345, 1980, 15.0), 2619, (200.0, 700.0, 700.0),
             80.0, 3350.0, 132, 989.4, 66.9, 494.7, 1978.9,
+            int8_tops=1978.9,
             sources=(("all", "NVIDIA H100 data sheet, 2023, SXM"),
                      ("clocks memory_mhz limits_w", "nvidia-smi -q, driver 590, 2026")),
         ),
         DataSheet(
             "h200", "NVIDIA H200", (345, 1980, 15.0), 3201, (200.0, 700.0, 700.0),
             141.0, 4800.0, 132, 989.4, 66.9, 494.7, 1978.9,
+            int8_tops=1978.9,
             sources=(("all", "NVIDIA H200 data sheet, 2024"),
                      ("clocks memory_mhz limits_w", "nvidia-smi -q, driver 590, 2026")),
         ),
         DataSheet(
             "gh200", "NVIDIA GH200 480GB", (345, 1980, 15.0), 2619, (100.0, 900.0, 900.0),
             96.0, 4000.0, 132, 989.4, 66.9, 494.7, 1978.9,
+            int8_tops=1978.9,
             sources=(("all", "NVIDIA GH200 data sheet, 2024, HBM3 part; clocks as H100"), _LEAST),
         ),
         DataSheet(
             "b200", "NVIDIA B200", (120, 1965, 15.0), 3996, (200.0, 1000.0, 1000.0),
             180.0, 8000.0, 148, 2250.0, 80.0, 1100.0, 4500.0, 9000.0,
+            int8_tops=4500.0,
             sources=(("all", "NVIDIA Blackwell architecture brief, 2024; DGX B200 data sheet"),
                      ("memory_mhz", "nvidia-smi of a B200 (pytorch/ao pull request 4002, 2026)"),
                      _BLACKWELL_CLOCKS, _LEAST),
@@ -104,6 +112,7 @@ SHEETS: dict[str, DataSheet] = {
         DataSheet(
             "gb200", "NVIDIA GB200", (120, 2062, 7.5), 3996, (200.0, 1200.0, 1200.0),
             186.0, 8000.0, 152, 2500.0, 80.0, 1250.0, 5000.0, 10000.0,
+            int8_tops=5000.0,
             sources=(("all", "NVIDIA GB200 NVL72 data sheet, 2024, divided by 72"),
                      ("clocks", "the highest of a tray (k8s-test-infra, 2026); step as on a B300"),
                      ("memory_mhz", "assumed: as B200"), _LEAST),
@@ -111,6 +120,7 @@ SHEETS: dict[str, DataSheet] = {
         DataSheet(
             "mi300x", "AMD Instinct MI300X", (132, 2100, 12.0), 1300, (200.0, 750.0, 750.0),
             192.0, 5300.0, 304, 1307.4, 163.4, 653.7, 2614.9,
+            int8_tops=2614.9,
             sources=(("all", "AMD Instinct MI300X data sheet, 2023; processors: compute units"),
                      ("clocks memory_mhz", "highest: data sheet; lowest, step, memory: assumed"),
                      _LEAST),

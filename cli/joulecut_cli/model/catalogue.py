@@ -10,11 +10,17 @@ from joulecut_cli import figures, plot
 from joulecut_cli.model.shown import large
 from joulecut_engine.model import post_dennard, technology
 from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
+from joulecut_engine.model.system import System
 from joulecut_engine.model.technology import WIDTHS
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
-RESIDUAL = "residual: of the limit less idle power; below 0: the figures explain too much"
+RESIDUAL = "residual: of the limit less idle power, and over the bits that HBM moves"
+UNEXPLAINED = "{}: the parts exceed the card's limit; figures of 7 nm do not explain this rate"
+CHECK = (
+    "limit over rate; theory: the multiply at 7 nm; residual: the rest over the bits of three "
+    "operands"
+)
 CARDS = ("a100-sxm-80gb", "h100-sxm")  # of effective energy by layer size
 
 
@@ -65,12 +71,16 @@ def technologies(options: Namespace) -> int:
         from joulecut_engine.model_chart import package_figure
 
         plot.write(picture, "power per package", [package_figure()], ((), ()), [_outlook()])
-    lines = [json.dumps(_technology_json(), indent=1)] if options.json else _technology_text()
-    print(*lines, sep="\n")
+    system = SYSTEMS.get(options.system)
+    if system is None:
+        what = f'"{options.system}" is not in the catalogue'
+        raise BadInput("--system", what, "see joulecut model catalogue")
+    shown = _technology_json(system) if options.json else None
+    print(*([json.dumps(shown, indent=1)] if shown else _technology_text(system)), sep="\n")
     return FINE
 
 
-def _technology_json() -> dict[str, Any]:
+def _technology_json(system: System) -> dict[str, Any]:
     sums = ("power_w", "residual_w", "residual_pj_per_bit")
     return {
         "operations": [asdict(one) for one in technology.OPERATIONS],
@@ -79,7 +89,13 @@ def _technology_json() -> dict[str, Any]:
             one.name: {"arithmetic_pj": one.arithmetic_pj, "overhead": one.overhead}
             for one in technology.INSTRUCTIONS
         },
-        "power_check": _with(technology.power_check(), "data_movement_w"),
+        "power_check": _split(),
+        "number_check": {
+            "system": system.name,
+            "rows": [
+                _with(one, "pj", "residual_pj_per_bit") for one in post_dennard.number_check(system)
+            ],
+        },
         "formats": [_with(one, *sums) for one in post_dennard.formats()],
         "gains": [asdict(one) for one in post_dennard.gains()],
         "generations": [asdict(one) for one in technology.generations()],
@@ -90,14 +106,37 @@ def _technology_json() -> dict[str, Any]:
     }
 
 
+def _split() -> dict[str, Any]:
+    """An A100 at its 16-bit peak: what neither arithmetic nor idle power takes moves data."""
+    card, bf16 = post_dennard.SYSTEM, next(x for x in post_dennard.formats() if x.name == "bf16")
+    parts = {
+        "arithmetic_w": bf16.tflops * bf16.arithmetic_pj,  # T x p cancel
+        "instructions_w": bf16.tflops * bf16.instruction_pj,
+        "idle_w": card.idle_w,
+    }
+    rest_w = card.power_cap_w - sum(parts.values())
+    return {
+        "system": card.name, "limit_w": card.power_cap_w, **parts, "data_movement_w": rest_w,
+    }  # fmt: skip
+
+
 def _with(value: Any, *sums: str) -> dict[str, Any]:
     return asdict(value) | {name: getattr(value, name) for name in sums}
 
 
-def _technology_text() -> list[str]:
-    head = ["operation", "process", "pJ", "source"]
-    rows = [[o.what, f"{o.nm} nm", f"{o.pj:g}", o.source] for o in technology.OPERATIONS]
-    lines = figures.table(head, rows, frozenset(head[1:3]))
+def _technology_text(system: System) -> list[str]:
+    head = ["operation", "45 nm, pJ", "7 nm, pJ", "7 nm, pJ/bit"]
+    known: dict[str, dict[int, technology.Energy]] = {}
+    for one in technology.OPERATIONS:
+        known.setdefault(one.what, {})[one.nm] = one
+    rows = [
+        [what, *(f"{by[nm].pj:g}" if nm in by else figures.NONE for nm in (45, 7)),
+         f"{bit:.2f}" if 7 in by and (bit := by[7].pj_per_bit) else ""]
+        for what, by in known.items()
+    ]  # fmt: skip
+    lines = figures.table(head, rows, frozenset(head[1:]))
+    told = dict.fromkeys(one.source for one in technology.OPERATIONS)
+    lines.append(f"sources: {'; '.join(told)}")
     head = ["link", "pJ/bit", "source"]
     rows = [[o.what, f"{o.pj_per_bit:.3g}", o.source] for o in technology.LINKS]
     lines += ["", *figures.table(head, rows, frozenset(head[1:2]))]
@@ -106,9 +145,23 @@ def _technology_text() -> list[str]:
             for i in technology.INSTRUCTIONS]  # fmt: skip
     lines += ["", *figures.table(head, rows, frozenset(head[2:]))]
     lines.append(f"source: {technology.DALLY}")
+    lines += ["", *_number_check(system)]
     for block in (_formats, _gains, _generations, _effective):
         lines += ["", *block()]
     return lines
+
+
+def _number_check(system: System) -> list[str]:
+    head = [f"{system.name}, {system.power_cap_w:g} W", "TOP/s", "pJ/op", "theory", "pJ/bit"]
+    found = post_dennard.number_check(system)
+    rows = [
+        [one.name, f"{one.tops:g}", f"{one.pj:.3g}", f"{one.multiply_pj:.2f}",
+         figures.NONE if (bit := one.residual_pj_per_bit) is None else f"{bit:.2f}"]
+        for one in found
+    ]  # fmt: skip
+    unknown = [one.name for one in found if one.residual_pj_per_bit is None]
+    notes = [CHECK, *([UNEXPLAINED.format(", ".join(unknown))] if unknown else [])]
+    return [*figures.table(head, rows, frozenset(head[1:])), *notes]
 
 
 def _formats() -> list[str]:
@@ -118,7 +171,7 @@ def _formats() -> list[str]:
         [one.name, f"{one.tflops:g}",
          *(f"{pj:.3g} pJ" for pj in (one.arithmetic_pj, one.instruction_pj, one.memory_pj)),
          figures.watts(one.power_w), figures.watts(one.residual_w),
-         f"{one.residual_pj_per_bit:.1f}"]
+         figures.NONE if (bit := one.residual_pj_per_bit) is None else f"{bit:.1f}"]
         for one in post_dennard.formats()
     ]  # fmt: skip
     return [*figures.table(head, rows, frozenset(head[1:])), RESIDUAL]

@@ -138,7 +138,16 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "technology": Subcommand(
         "model.catalogue:technologies",
         "Energy per operation and per bit, with sources; power by generation.",
-        (_JSON, _PLOT),
+        (
+            _flag(
+                "--system",
+                default="a100-sxm-80gb",
+                metavar="NAME",
+                help="card of the check of its limit (default a100-sxm-80gb)",
+            ),
+            _JSON,
+            _PLOT,
+        ),
     ),
     "catalogue": Subcommand(
         "model.catalogue:show",

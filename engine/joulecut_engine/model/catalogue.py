@@ -37,7 +37,8 @@ def _facts(sheet: str) -> dict[str, Any]:
     return {
         "processors": facts.processors, "bf16_tflops": facts.bf16_tflops,
         "fp8_tflops": facts.fp8_tflops, "fp4_tflops": facts.fp4_tflops,
-        "fp32_tflops": facts.fp32_tflops, "hbm_gb_s": facts.memory_gb_s,
+        "fp32_tflops": facts.fp32_tflops, "tf32_tflops": facts.tf32_tflops,
+        "int8_tops": facts.int8_tops, "hbm_gb_s": facts.memory_gb_s,
         "hbm_bytes": facts.memory_gb * GB, "clock_max_mhz": float(facts.clocks_mhz[-1]),
         "power_cap_w": facts.limit_w,
     }  # fmt: skip
@@ -232,7 +233,9 @@ SYSTEMS: dict[str, System] = {
 def sources_of(name: str) -> dict[str, str]:
     """By field of a system: where its number comes from. Later lines replace earlier ones."""
     entry = next(e for e in ENTRIES if name in {e.system.name, e.node})
-    return {field: source for fields, source in entry.sources for field in fields.split()}
+    told = {field: source for fields, source in entry.sources for field in fields.split()}
+    peaks = told.get("bf16_tflops", "")
+    return {"tf32_tflops": peaks, "int8_tops": peaks} | told
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, **more: object) -> Architecture:

@@ -53,6 +53,8 @@ class System:
     fp32_tflops: float = 0.0
     fp8_tflops: float = 0.0
     fp4_tflops: float = 0.0
+    tf32_tflops: float = 0.0
+    int8_tops: float = 0.0
     host_gb_s: float = 25.0  # to host memory, for offload; PCIe 4.0 x16 delivers that
     knee_mhz: float = 0.0  # 0: KNEE_SHARE of clock_max_mhz
     voltage_slope_per_ghz: float = 0.76

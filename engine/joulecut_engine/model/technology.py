@@ -30,6 +30,11 @@ class Energy:
     pj: float
     source: str
 
+    @property
+    def pj_per_bit(self) -> float | None:
+        """Of a memory."""
+        return self.pj / 64.0 if self.what.endswith("64 bits") else None
+
 
 OPERATIONS: tuple[Energy, ...] = (
     Energy("int8 add", 45, 0.03, HOROWITZ),
@@ -57,7 +62,8 @@ OPERATIONS: tuple[Energy, ...] = (
     Energy("SRAM 8 KB, 64 bits", 7, 7.5, JOUPPI),
     Energy("SRAM 32 KB, 64 bits", 7, 8.5, JOUPPI),
     Energy("SRAM 1 MB, 64 bits", 7, 14.0, JOUPPI),
-    Energy("HBM2, 64 bits", 7, 350.0, JOUPPI + ", middle of 250-450"),
+    Energy("DRAM, 64 bits", 7, 1300.0, JOUPPI + ", DDR4"),
+    Energy("HBM2, 64 bits", 7, 450.0, JOUPPI + ", upper end of 250-450"),
 )
 
 
@@ -89,7 +95,7 @@ class Instruction:
     overhead: float  # of the arithmetic
 
 
-# The talk gives 1.5 pJ of arithmetic and 30 pJ of overhead for HFMA: 20 times as much.
+# Of a 45 nm process. The talk gives 1.5 pJ of arithmetic and 30 pJ of overhead for HFMA.
 INSTRUCTIONS: tuple[Instruction, ...] = (
     Instruction("HFMA", "one multiply-add of 16 bits", 1.5, 20.0),
     Instruction("HDP4A", "dot product of four", 6.0, 5.0),
@@ -103,36 +109,6 @@ OUTLOOK = 2030  # the year that the growth of a package's power is carried on to
 WIDTHS = (512, 1024, 2048, 4096, 8192, 16384)
 TOKENS = 2048
 PICO = 1e-12
-
-
-@dataclass(frozen=True, slots=True)
-class PowerCheck:
-    """A GPU's limit, split: arithmetic by pJ per operation, instructions, idle, and the rest."""
-
-    system: str
-    limit_w: float
-    arithmetic_w: float
-    instructions_w: float
-    idle_w: float
-
-    @property
-    def data_movement_w(self) -> float:
-        return self.limit_w - self.arithmetic_w - self.instructions_w - self.idle_w
-
-
-def power_check(system: System | None = None) -> PowerCheck:
-    """At the dense 16-bit peak of an A100 (7 nm), or of another card of that process.
-
-    A tensor core multiplies bf16 and adds fp32: half of each per FLOP.
-    """
-    system = system or SYSTEMS["a100-sxm-80gb"]
-    pj = {(energy.what, energy.nm): energy.pj for energy in OPERATIONS}
-    per_flop = (pj["bf16 multiply", 7] + pj["fp32 add", 7]) / 2.0
-    arithmetic_w = system.bf16_tflops * per_flop  # T x p cancel
-    overhead = next(i.overhead for i in INSTRUCTIONS if i.name == "HMMA")
-    return PowerCheck(
-        system.name, system.power_cap_w, arithmetic_w, arithmetic_w * overhead, system.idle_w
-    )
 
 
 @dataclass(frozen=True, slots=True)

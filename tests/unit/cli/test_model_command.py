@@ -350,4 +350,15 @@ def test_technology_prints_sources(tmp_path: Path) -> None:
     said = _run("technology", "--plot", str(tmp_path / "growth.html"))
     assert "Horowitz" in said.stdout
     assert "power per package" in (tmp_path / "growth.html").read_text()
-    assert json.loads(_run("technology", "--json").stdout)["power_check"]["limit_w"] == 400.0
+    shown = json.loads(_run("technology", "--json").stdout)
+    split = shown["power_check"]
+    assert split["limit_w"] == pytest.approx(sum(v for k, v in split.items() if k[-2:] == "_w") / 2)
+    assert [row["tops"] for row in shown["number_check"]["rows"]] == [19.5, 156.0, 312.0, 624.0]
+
+
+def test_a_rate_that_the_check_does_not_explain_is_a_sentence() -> None:
+    said = _run("technology", "--system", "b200").stdout
+    row = next(line for line in said.splitlines() if line.startswith("matrix TF32 "))
+    assert row.split()[-1] == "-"
+    assert "matrix TF32: the parts exceed" in said
+    assert "--system" in _run("technology", "--system", "b2000").stderr

@@ -1,10 +1,10 @@
-"""Energy of operations: the A100 check adds up, and large layers cost less per FLOP."""
+"""Energy of operations: the A100 check is the published one; large layers cost less per FLOP."""
 
 import numpy as np
 import pytest
 
 from joulecut_engine.model.catalogue import SYSTEMS
-from joulecut_engine.model.post_dennard import SYSTEM, formats, gains
+from joulecut_engine.model.post_dennard import SYSTEM, formats, gains, number_check
 from joulecut_engine.model.technology import (
     INSTRUCTIONS,
     OPERATIONS,
@@ -12,22 +12,51 @@ from joulecut_engine.model.technology import (
     effective_pj,
     generations,
     package_w,
-    power_check,
 )
 
 
-def test_the_limit_of_an_a100_is_split_without_rest() -> None:
-    found = power_check()
-    parts = found.arithmetic_w + found.instructions_w + found.idle_w + found.data_movement_w
-    assert parts == pytest.approx(400.0)
-    assert found.data_movement_w > 0.5 * found.limit_w  # arithmetic is the small part
+def test_the_number_check_is_that_of_the_published_slide() -> None:
+    """400 W over the data sheet's rates, less the multiply at 7 nm, over three operands' bits."""
+    found = [
+        (one.name, one.tops, round(one.pj, 2), one.multiply_pj, f"{one.residual_pj_per_bit:.2f}")
+        for one in number_check()
+    ]
+    assert found == [
+        ("vector FP32", 19.5, 20.51, 1.31, "0.20"),
+        ("matrix TF32", 156.0, 2.56, 1.31, "0.01"),
+        ("matrix FP16", 312.0, 1.28, 0.34, "0.02"),
+        ("matrix INT8", 624.0, 0.64, 0.07, "0.02"),
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SYSTEMS))
+def test_a_check_gives_no_number_below_zero(name: str) -> None:
+    for one in number_check(SYSTEMS[name]):
+        bit = one.residual_pj_per_bit
+        assert (bit is None) == (SYSTEMS[name].power_cap_w < one.tops * one.multiply_pj)
+        if bit is not None:
+            assert one.multiply_pj + bit * 3 * one.bits == pytest.approx(one.pj)
+
+
+def test_memories_of_7_nm_are_those_published() -> None:
+    """pJ per 64 bits and per bit, as the A100 check of the slides lists them."""
+    found = {
+        one.what.removesuffix(", 64 bits"): (one.pj, round(bit, 2))
+        for one in OPERATIONS
+        if one.nm == 7 and (bit := one.pj_per_bit) is not None
+    }
+    assert found == {
+        "SRAM 8 KB": (7.5, 0.12), "SRAM 32 KB": (8.5, 0.13), "SRAM 1 MB": (14.0, 0.22),
+        "DRAM": (1300.0, 20.31), "HBM2": (450.0, 7.03),
+    }  # fmt: skip
 
 
 def test_a_newer_process_costs_less_per_operation() -> None:
     pj = {(energy.what, energy.nm): energy.pj for energy in OPERATIONS}
     for what, nm in pj:
         if nm == 45 and (what, 7) in pj:
-            assert pj[what, 7] < pj[what, 45]
+            # A DRAM's interface is off the chip: it gained nothing.
+            assert pj[what, 7] < pj[what, 45] or what.startswith("DRAM")
 
 
 def test_wider_instructions_have_less_overhead() -> None:
@@ -55,16 +84,12 @@ def test_effective_energy_falls_with_the_layer() -> None:
 
 def test_power_by_format_is_its_rate_times_its_energies() -> None:
     found = {one.name: one for one in formats()}
-    split = power_check()
     bf16 = found["bf16"]
-    assert bf16.tflops * bf16.arithmetic_pj == pytest.approx(split.arithmetic_w)
-    assert bf16.tflops * bf16.instruction_pj == pytest.approx(split.instructions_w)
     hbm_w = bf16.tflops * bf16.memory_pj
-    assert bf16.residual_w == pytest.approx(split.data_movement_w - hbm_w)
     for one in found.values():
         assert one.tflops * one.memory_pj == pytest.approx(hbm_w)  # HBM at its full rate
-        bits_per_s = SYSTEM.hbm_gb_s * 8e9
-        assert one.residual_pj_per_bit * 1e-12 * bits_per_s == pytest.approx(one.residual_w)
+        assert one.residual_w == pytest.approx(SYSTEM.power_cap_w - SYSTEM.idle_w - one.power_w)
+        assert one.residual_w > 0.0  # no format draws more than the card
 
 
 def test_gains_are_near_what_is_published() -> None:
