@@ -1,9 +1,11 @@
 """`joulecut-agent restore`: restores every GPU, with a keeper or without one.
 
 For systemd's ExecStopPost and for operators: it may run at any time and repeatedly, and prints one
-line for each GPU.
+line for each GPU. Where the configuration does not name the journal of the keeper that is gone,
+success would be a claim about GPUs that it cannot see: it fails, with the configuration to use.
 """
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -40,13 +42,20 @@ def run(
                 gone = error
             finally:
                 client.detach()
+        lock = Path(settings.state_dir) / "keeper.lock"
         try:
-            service.hold(Path(settings.state_dir) / "keeper.lock", LOCK_WAIT_S)
-            writer = WriterProcess(open_writer)
-            return _directly(settings, writer, lift_power_limits=lift_power_limits)
+            service.hold(lock, LOCK_WAIT_S)
         except Unavailable:
             if time.monotonic() >= until_s:
                 raise Unavailable(f"a keeper holds the lock, and does not answer: {gone}") from None
+            continue
+        unread, writer = _unread_journal(settings, sockets[0], lock), WriterProcess(open_writer)
+        named, done = _directly(settings, writer, lift_power_limits=lift_power_limits)
+        if unread:
+            raise Unavailable(unread)
+        if not named:
+            _print_nothing()
+        return 0 if done else 1
 
 
 def _through_keeper(client: KeeperClient, *, lift_power_limits: bool) -> int:
@@ -58,20 +67,36 @@ def _through_keeper(client: KeeperClient, *, lift_power_limits: bool) -> int:
     return 0 if all(slot.accepted for slot in reply.slots) else 1
 
 
-def _directly(settings: Settings, writer: DeviceWriter, *, lift_power_limits: bool) -> int:
+def _unread_journal(settings: Settings, socket: Path, lock: Path) -> str:
+    """Why the journal of this node's keeper was not read, with what to do, or ""."""
+    own = Path(settings.state_dir)
+    if socket.parent.resolve() != own.resolve():
+        return (
+            f"no keeper answers at {socket}, and this file does not name its journal: repeat with "
+            "--config of the keeper (as installed /etc/joulecut/keeper.yaml)"
+        )
+    named = Path(os.fsdecode(lock.read_bytes()) or own / "journal")  # empty: of an earlier version
+    if named.resolve() in {one.resolve() for one in (settings.journal_file, own / "journal")}:
+        return ""
+    return f"the last keeper's journal is {named}: repeat with journal_dir: {named.parent}"
+
+
+def _directly(
+    settings: Settings, writer: DeviceWriter, *, lift_power_limits: bool
+) -> tuple[list[str], bool]:
+    """The GPUs that the journal names, and whether each of them was restored."""
     journal = keeper.journal(settings)
     kept = journal.kept_mw if lift_power_limits else ()
     named = sorted({*journal.held, *kept, *(writer.uuids() if journal.damaged else ())})
     if not named:
-        _print_nothing()  # and no handle is opened: the driver may be being replaced
-        return 0
+        return named, True  # and no handle is opened: the driver may be being replaced
     ours = keeper.Keeper(settings, writer)
     if lift_power_limits:
         ours.handle(0, Clear(lift_power_limit=True))
     done = ours.restore_all("keeper_start")
     for uuid in named:
         _print(uuid, ours.state.gpu(uuid).is_restored, "the device refused; see standard error")
-    return 0 if done else 1
+    return named, done
 
 
 def _print(uuid: str, done: bool, reason: str) -> None:

@@ -56,6 +56,30 @@ class TestRestore:
         assert (done.returncode, done.stdout) == (0, "nothing to restore\n")
         assert node.writes() == 0
 
+    def test_what_another_configuration_names_is_no_success(self) -> None:
+        """Keeper and agent as separate units, as installed, and the keeper killed."""
+        with RunningAgent(journal_dir="memory") as node:
+            node.config["simulated"]["state"] = str(node.state_dir / "gpus.state")
+            keeper = node.start_keeper()
+            keepers_file, journal_dir = dict(node.config), node.config.pop("journal_dir")
+            node.config |= {"keeper": "state/keeper.sock", "state_dir": "agent"}
+            node.start()
+            assert accepted(node.apply(LOWER))
+            keeper.kill()
+            keeper.wait()
+            done = node.restore()
+            assert (done.returncode, done.stdout) == (1, "")
+            assert "repeat with --config of the keeper" in done.stderr
+            node.config |= {"state_dir": "state"}  # the socket's folder, and another journal
+            done = node.restore()
+            assert (done.returncode, done.stdout) == (1, "")
+            assert f"repeat with journal_dir: {node.home / journal_dir}" in done.stderr
+            assert node.locked() == LOWER
+            node.config = keepers_file
+            done = node.restore()
+            assert (done.returncode, done.stdout.count("restored")) == (0, 4)
+            assert not node.locked()
+
     def test_what_it_cannot_do_it_says(self, node: RunningAgent) -> None:
         node.start()
         assert accepted(node.apply({1: 1005}))

@@ -580,6 +580,5 @@ def journal(settings: Settings) -> Journal:
     """The journal of an earlier keeper. Raises OSError without a boot id."""
     boot_id, lasting = BOOT_ID.read_text().strip(), Path(settings.state_dir) / "journal"
     now_s = time.monotonic()
-    if settings.journal_dir:
-        return Journal(Path(settings.journal_dir) / "journal", boot_id, lasting, now_s)
-    return Journal(lasting, boot_id, now_s=now_s)
+    epochs = lasting if settings.journal_dir else None
+    return Journal(settings.journal_file, boot_id, epochs, now_s)

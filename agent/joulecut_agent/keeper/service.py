@@ -46,7 +46,10 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     path = Path(settings.state_dir) / "keeper.sock"
-    hold(path.with_suffix(".lock"), LOCK_WAIT_S)
+    fd = hold(path.with_suffix(".lock"), LOCK_WAIT_S)
+    with contextlib.suppress(OSError):  # a full disk keeps no keeper from restoring
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, os.fsencode(settings.journal_file), 0)  # for `restore`
     keeper = Keeper(settings, writer)
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,6 +1,7 @@
 """Settings of a keeper, read from the agent's configuration file."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from joulecut_agent.keeper.bounds import Bounds
 
@@ -22,3 +23,7 @@ class Settings:
     restore_jitter_s: float = 0.0
     stop_file: str = ""
     journal_dir: str = ""
+
+    @property
+    def journal_file(self) -> Path:
+        return Path(self.journal_dir or self.state_dir) / "journal"
