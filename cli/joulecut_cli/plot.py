@@ -9,14 +9,8 @@ from typing import Any
 
 from joulecut_cli import figures, outfile
 from joulecut_cli.page import document
-from joulecut_engine.chart import (
-    PAGE,
-    Chart,
-    frontier_figure,
-    png,
-    svg,
-    swatch_svg,
-)
+from joulecut_engine.chart import Chart, frontier_figure, swatch_svg
+from joulecut_engine.panel import PAGE, png, svg
 from joulecut_wire.errors import BadInput, not_installed
 
 SUFFIXES = (".html", ".png")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_engine.chart import png, style
+from joulecut_engine.panel import png, style
 
 if TYPE_CHECKING:
     import pandas

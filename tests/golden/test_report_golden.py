@@ -7,13 +7,14 @@ from pathlib import Path
 import savings_store
 from golden_text import same_as_golden
 
-from joulecut_cli.report.page import receipt_html, report_html, windows_figure
+from joulecut_cli.report.page import receipt_html, report_html, windows_panel
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.receipt import Receipt, changes
 from joulecut_controller.trust.record import receipt_json, report_json
 from joulecut_controller.trust.report import Known, Report, report
+from joulecut_engine.panel import figure
 
 KEPT = Path(__file__).parent / "report"
 URL = "http://127.0.0.1:9440"
@@ -90,14 +91,16 @@ def test_a_page_needs_nothing_else_and_obeys_no_name() -> None:
         local = re.sub(r'href="#|url\(#', "", page.replace("&lt;img src=x", ""))
         for outside in ("src=", "href=", "@import", "url("):
             assert outside not in local
-        windows = re.findall(r'<g id="windows-(?:plan|default)">.*?</g>', page, re.DOTALL)
+        windows = re.findall(
+            r'<g id="level-(?:under a plan|at default clocks)">.*?</g>', page, re.DOTALL
+        )
         assert sum(group.count("<path") for group in windows) > 300
         assert page.rstrip().endswith("</html>")
 
 
 def test_the_windows_of_a_job_fill_their_chart() -> None:
     points = report_json(made(), points=True)["jobs"][0]["points"]
-    (axes,) = windows_figure(points, "energy_j", "energy", 1e-3).axes
+    (axes,) = figure([windows_panel(points, "energy_j", "energy", 1e-3)]).axes
     low, high = axes.get_ylim()
     values = [point["energy_j"] / 1e3 for point in points]
     assert low < min(values) <= max(values) < high

@@ -68,9 +68,11 @@ def technologies(options: Namespace) -> int:
     """Energy per operation and bit, and growth. Raises BadInput, Unavailable."""
     picture = plot.target(options.plot)
     if picture is not None:
-        from joulecut_engine.model_chart import package_figure
+        from joulecut_engine.model_chart import package_panel
+        from joulecut_engine.panel import figure
 
-        plot.write(picture, "power per package", [package_figure()], ((), ()), [_outlook()])
+        drawn = [figure([package_panel()])]
+        plot.write(picture, "power per package", drawn, ((), ()), [_outlook()])
     system = SYSTEMS.get(options.system)
     if system is None:
         what = f'"{options.system}" is not in the catalogue'

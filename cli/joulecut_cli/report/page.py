@@ -21,7 +21,7 @@ from joulecut_cli.report.table import (
     share,
     spread,
 )
-from joulecut_engine.chart import PAGE, figure, style, svg
+from joulecut_engine.panel import WIDTH, Item, Line, Mark, Panel, html
 
 Json = dict[str, Any]
 
@@ -29,16 +29,13 @@ FIGURES = (
     ("energy_j", "energy per iteration, kJ", 1e-3),
     ("iteration_time_s", "iteration time, s", 1.0),
 )
-SERIES = {"plan": ("#4a55c4", "#98a2ff"), "default": ("#d2691e", "#f0a35e")}
-WIDTH, HEIGHT, ROW = 880, 230, 30  # CSS pixels; a row of the savings chart is one job
+ARMS = (("plan", "ours", "under a plan"), ("default", "perseus", "at default clocks"))
 NAME_LENGTH_MAX = 26
 DAY_S = 86_400.0
 STYLE = """
 .sums{display:flex;flex-wrap:wrap;gap:14px 34px}
 .sums b{display:block;font-size:22px;font-weight:600;letter-spacing:-.01em}
 .sums span{color:var(--muted);font-size:12.5px}
-.key{font-size:12.5px}.key i{display:inline-block;width:16px;height:4px;border-radius:2px;
-margin:0 6px 3px 0}.key i+i{margin-left:16px}
 td{white-space:nowrap}td.text{white-space:normal}
 """
 
@@ -56,7 +53,7 @@ def report_html(report: Json, source: str) -> str:
     if any(job["measured"]["saved_ratio"] for job in report["jobs"]):
         body.append(
             "<section><h2>Energy saved, measured beside predicted</h2>"
-            f"{_chart(savings_figure(report['jobs']), 'Energy saved')}<p class='note'>Dot and bar: "
+            f"{html(savings_panel(report['jobs']), width=WIDTH)}<p class='note'>Dot and bar: "
             "measured, with its 95 % interval. Ring: predicted.</p></section>"
         )
     body.append(_table(report))
@@ -97,7 +94,7 @@ def receipt_html(receipt: Json, source: str) -> str:
 
 
 def _page(title: str, body: Sequence[str]) -> str:
-    return document(title, body, rules=STYLE, series=SERIES)
+    return document(title, body, rules=STYLE)
 
 
 def _period(shown: Json) -> str:
@@ -184,59 +181,38 @@ def _job(job: Json) -> str:
             f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan.</p>"
         )
     if job.get("points"):
-        parts.append(
-            '<p class="key"><i style="background:var(--plan)"></i>under a plan'
-            '<i style="background:var(--default);margin-left:16px"></i>at default clocks</p>'
-        )
-        parts += [_chart(windows_figure(job["points"], *one), one[1]) for one in FIGURES]
+        parts += [html(windows_panel(job["points"], *one), width=WIDTH) for one in FIGURES]
     return "".join([*parts, "</section>"])
 
 
-def _chart(drawn: Any, label: str) -> str:
-    return svg(drawn, label, SERIES)
-
-
-def windows_figure(points: Sequence[Json], key: str, name: str, factor: float) -> Any:
+def windows_panel(points: Sequence[Json], key: str, name: str, factor: float) -> Panel:
     """Every window of a job as a line of its own length, hold-outs on top."""
-    with style():
-        drawn, axes = figure(WIDTH, HEIGHT)
-        axes.xaxis_date("UTC")  # before the data: a change of units drops their limits
-        for arm in ("plan", "default"):
-            some = [point for point in points if point["arm"] == arm]
-            begun = [point["begun_unix_s"] / DAY_S for point in some]
-            ended = [point["ended_unix_s"] / DAY_S for point in some]
-            values = [point[key] * factor for point in some]
-            axes.hlines(values, begun, ended, color=SERIES[arm][0], lw=3.4, capstyle="round",
-                        alpha=0.55 if arm == "plan" else 1.0, gid=f"windows-{arm}")  # fmt: skip
-        axes.grid(axis="x")
-        axes.set_title(name, loc="left")
-        return drawn
+    lines = []
+    for arm, colour, arm_name in ARMS:
+        ends = tuple(
+            (point[end] / DAY_S, point[key] * factor)
+            for point in points
+            if point["arm"] == arm
+            for end in ("begun_unix_s", "ended_unix_s")
+        )
+        if ends:
+            lines.append(Line(arm_name, colour, ends, "level"))
+    return Panel(name, "", "", tuple(lines), dates=True)
 
 
-def savings_figure(jobs: Sequence[Json]) -> Any:
+def savings_panel(jobs: Sequence[Json]) -> Panel:
     """A row per job: the measured interval, and the predicted saving as a ring."""
     shown = [job for job in jobs if job["measured"]["saved_ratio"] is not None]
-    with style():
-        drawn, axes = figure(WIDTH, 54 + ROW * len(shown))
-        for row, job in enumerate(shown):
-            measured, predicted = job["measured"]["saved_ratio"], job["predicted"]["saved_ratio"]
-            plan, default = SERIES["plan"][0], SERIES["default"][0]
-            ends = [measured["low"] * 100, measured["high"] * 100]
-            axes.plot(ends, [row, row], color=plan, lw=4, alpha=0.45, solid_capstyle="round")
-            axes.plot([measured["mid"] * 100], [row], "o", color=plan, ms=9, mew=0)
-            if predicted is not None:
-                axes.plot([predicted * 100], [row], "o", mfc="none", mec=default, ms=13, mew=1.8)
-            axes.text(1.01, row, share(measured), transform=axes.get_yaxis_transform(), va="center")
-        axes.set_yticks(range(len(shown)), [_short(job["job"]) for job in shown])
-        axes.tick_params(axis="y", labelcolor=PAGE["ink"][0])
-        axes.set_ylim(len(shown) - 0.5, -0.5)
-        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} %")
-        axes.spines["bottom"].set_visible(False)
-        axes.tick_params(axis="x", length=0)
-        axes.grid(visible=False, axis="y")
-        axes.grid(axis="x")
-        return drawn
+    items: list[Item] = []
+    for row, job in enumerate(shown):
+        measured, predicted = job["measured"]["saved_ratio"], job["predicted"]["saved_ratio"]
+        low, mid, high = (measured[end] * 100 for end in ("low", "mid", "high"))
+        items.append(Line("", "ours", ((low, float(row)), (high, float(row))), "level"))
+        items.append(Mark("measured", "ours", (mid, float(row)), label=share(measured)))
+        if predicted is not None:
+            items.append(Mark("predicted", "perseus", (predicted * 100, float(row)), "ring"))
+    names = tuple(_short(job["job"]) for job in shown)
+    return Panel("Energy saved", "%", "", tuple(items), names)
 
 
 def _short(name: str) -> str:

@@ -14,12 +14,11 @@ from joulecut_cli.plot import require
 from joulecut_cli.selftest import judge
 from joulecut_cli.selftest.evidence import Evidence
 from joulecut_cli.selftest.observations import latencies_s, quantile
-from joulecut_engine import chart
+from joulecut_engine.panel import WIDTH, Line, Panel, Point, html
 from joulecut_wire.card_facts import CardFacts
 
 Json = dict[str, Any]
 MARKS = {judge.OK: "ok", judge.WRONG: "!!", judge.NOTE: " i", judge.UNANSWERED: " -"}
-PLOT_W, PLOT_H = 880, 260
 STYLE = ".wrong{color:var(--due);font-weight:600}td{vertical-align:top}"
 HEAD = ("ASSUMPTION", "VERDICT", "MEASURED", "ASSUMED", "WHAT FOLLOWS")
 
@@ -97,53 +96,40 @@ def page(cards: Sequence[CardReport], *, simulated: bool) -> str:
             f"<p>{escape(first.uuid)}, driver {escape(first.driver)}, VBIOS {escape(first.vbios)}"
             f"</p>{shown}</section>"
         )
-        body += [f"<section><h2>{title}</h2>{drawn}</section>" for title, drawn in _plots(card)]
+        body += [f"<section>{html(one, width=WIDTH)}</section>" for one in _plots(card)]
     return document("joulecut selftest", body, rules=STYLE)
 
 
-def _plots(card: CardReport) -> Iterator[tuple[str, str]]:
-    seen, ours = card.seen, chart.SERIES["ours"][0]
+def _plots(card: CardReport) -> Iterator[Panel]:
+    seen = card.seen
     known_ms = sorted(1e3 * one for one in latencies_s(seen))
     if known_ms:
-        shares = [(place + 1) / len(known_ms) for place in range(len(known_ms))]
-        yield "Latency of a lock", _plot([(known_ms, shares, ours)], "ms", "share of changes")
+        shares = tuple((ms, (k + 1) / len(known_ms)) for k, ms in enumerate(known_ms))
+        yield Panel("Latency of a lock", "ms", "share of changes", (Line("", "ours", shares),))
     loaded = [
         (one.clock_mhz, one.instant_w if one.instant_w is not None else one.average_w)
         for one in seen.samples
         if one.lock is not None and (one.busy_ratio or 0.0) >= BUSY_RATIO
     ]
-    points = sorted((mhz, watts) for mhz, watts in loaded if mhz and watts)
+    points = sorted((float(mhz), float(watts)) for mhz, watts in loaded if mhz and watts)
     if points:
-        clocks, watts = zip(*points, strict=True)
-        yield "Power against clock, under load", _plot([(clocks, watts, ours)], "MHz", "W", "o")
-    if (lines := _counted(seen)) is not None:
-        yield "Energy counter against integrated power", _plot(lines, "s", "J")
+        dots = Line("", "ours", tuple(points), "dots")
+        yield Panel("Power against clock, under load", "MHz", "W", (dots,))
+    if lines := _counted(seen):
+        yield Panel("Energy counter against integrated power", "s", "J", lines)
 
 
-def _counted(seen: Evidence) -> list[tuple[Sequence[float], Sequence[float], str]] | None:
+def _counted(seen: Evidence) -> tuple[Line, ...]:
     first = next((one for one in seen.samples if one.energy_j is not None), None)
     if first is None:
-        return None
-    integral_j, times_s, counted_j, integrals_j = 0.0, list[float](), list[float](), list[float]()
+        return ()
+    integral_j, counted, integrated = 0.0, list[Point](), list[Point]()
     for a, b in pairwise(seen.samples):
         power_w = a.average_w if a.instant_w is None else a.instant_w
         if power_w is None or b.energy_j is None:
             continue
         integral_j += power_w * (b.at_s - a.at_s)
-        times_s.append(b.at_s - first.at_s)
-        counted_j.append(b.energy_j - (first.energy_j or 0.0))
-        integrals_j.append(integral_j)
-    series = chart.SERIES
-    return [(times_s, counted_j, series["ours"][0]), (times_s, integrals_j, series["gpu"][0])]
-
-
-def _plot(
-    lines: Sequence[tuple[Sequence[float], Sequence[float], str]], x: str, y: str, marker: str = ""
-) -> str:
-    with chart.style():
-        drawn, axes = chart.figure(PLOT_W, PLOT_H)
-        for xs, ys, colour in lines:
-            axes.plot(xs, ys, marker or "-", color=colour, ms=3, lw=1.6)
-        axes.set_xlabel(x, loc="right")
-        axes.set_title(y, loc="left")
-    return chart.svg(drawn, f"{y} over {x}")
+        counted.append((b.at_s - first.at_s, b.energy_j - (first.energy_j or 0.0)))
+        integrated.append((b.at_s - first.at_s, integral_j))
+    both = ("counter", "ours", counted), ("integrated power", "gpu", integrated)
+    return tuple(Line(name, colour, tuple(points)) for name, colour, points in both if points)

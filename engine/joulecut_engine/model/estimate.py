@@ -11,15 +11,15 @@ BREAKDOWN = (
     "forward",
     "backward",
     "recompute",
+    "embedding_loss",
+    "optimizer",
+    "offload",
     "tensor_comm",
     "pipeline_comm",
     "data_comm",
     "expert_comm",
     "context_comm",
     "bubble",
-    "optimizer",
-    "embedding_loss",
-    "offload",
 )
 COMPONENTS = ("compute", "memory", "network", "launch", "waiting")
 ENERGIES = ("compute", "memory", "scale_up", "scale_out", "waiting", "static", "host")

@@ -1,139 +1,17 @@
-"""The charts of a study: a panel states one question to the table, matplotlib draws it."""
+"""The charts of a study: a panel states one question to the table."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Any, Literal
 
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_engine.chart import PAGE, figure, style, svg
+from joulecut_engine.panel import LINES, PARTS, Area, Line, Mark, Panel
 from joulecut_lab.study.evaluate import OURS, Result
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, curves, frontier, saving
 
-WIDTH, HEIGHT = 430, 300  # CSS pixels
-DOTS_MAX = 1500  # of a scatter: more only make the page heavy
-POINTS_MAX = 64  # of a curve whose points are shown: more run together
-DECADES_NAMED = 3  # of a logarithmic axis: with fewer, 2 and 5 of each are named as well
-# Up to eight lines in a chart; the colours are distinct for colour-blind readers (Okabe, Ito).
-_LIGHT = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#a08310", "#56b4e9", "#6c7480", "#7a5c46")
-_DARK = ("#74b8e6", "#f0a35e", "#46c9ae", "#e6a3c6", "#dcc04a", "#9cd3f5", "#98a1ac", "#c4a184")
-SERIES = {f"c{k}": pair for k, pair in enumerate(zip(_LIGHT, _DARK, strict=True))}
-
-Point = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A curve, or dots where `dots` is set; `colour` counts `SERIES` from 0."""
-
-    name: str
-    colour: int
-    points: tuple[Point, ...]
-    dots: bool = False
-    marks: tuple[tuple[Point, Literal["circle", "ring"]], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Area:
-    """A band between two curves over the same x: (x, from, to)."""
-
-    name: str
-    colour: int
-    points: tuple[tuple[float, float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """One chart. `log` draws both axes in logarithms; `zero` keeps 0 on the vertical one.
-
-    `x_ticks`, where given, are the only values named on the horizontal axis.
-    """
-
-    title: str
-    x_label: str
-    y_label: str
-    lines: tuple[Line, ...] = ()
-    areas: tuple[Area, ...] = ()
-    log: bool = False
-    zero: bool = False
-    x_ticks: tuple[int, ...] = ()
-
-
-def panel_html(panel: Panel) -> str:
-    """The chart as a figure element, with its legend below the title."""
-    shown: tuple[Line | Area, ...] = (*panel.lines, *panel.areas)
-    names = (
-        f'<span style="--c:var(--c{one.colour})">{escape(one.name)}</span>'
-        for one in shown
-        if one.name
-    )
-    return (
-        f"<figure><figcaption>{escape(panel.title)}</figcaption>"
-        f'<p class="legend">{"".join(names)}</p>'
-        f"{svg(panel_figure(panel), panel.title, SERIES)}</figure>"
-    )
-
-
-def panel_figure(panel: Panel) -> Any:
-    """The matplotlib figure of a panel."""
-    with style():
-        drawn, axes = figure(WIDTH, HEIGHT)
-        for area in panel.areas:
-            xs, low, high = zip(*area.points, strict=True)
-            axes.fill_between(xs, low, high, color=_LIGHT[area.colour], alpha=0.72, lw=0)
-        for line in panel.lines:
-            _draw_line(axes, line)
-        if panel.log:
-            _log_axes(axes)
-        if panel.zero:
-            axes.set_ylim(bottom=0.0)
-        if panel.x_ticks:
-            axes.set_xticks(panel.x_ticks)
-        axes.set_xlabel(panel.x_label, loc="right")
-        axes.set_title(panel.y_label, loc="left")
-        return drawn
-
-
-def _draw_line(axes: Any, line: Line) -> None:
-    colour = _LIGHT[line.colour]
-    xs, ys = zip(*line.points, strict=True)
-    if line.dots:
-        step = max(1, -(-len(xs) // DOTS_MAX))
-        axes.plot(xs[::step], ys[::step], ".", color=colour, ms=4, mew=0, alpha=0.45)
-        return
-    marker = "." if len(xs) <= POINTS_MAX else ""
-    axes.plot(xs, ys, color=colour, lw=2, marker=marker, ms=6, label=line.name)
-    for (x, y), shape in line.marks:
-        ring = shape == "ring"
-        axes.plot(
-            [x],
-            [y],
-            "o",
-            ms=8,
-            mfc="none" if ring else colour,
-            zorder=3,
-            mec=colour if ring else PAGE["card"][0],
-            mew=2.2 if ring else 1.4,
-        )
-
-
-def _log_axes(axes: Any) -> None:
-    from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
-
-    axes.set(xscale="log", yscale="log")
-    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        few = math.log10(high / low) < DECADES_NAMED
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(EngFormatter(sep=""))
-
-
-PARTS = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
-PARTS_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
+CAUSES = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
+CAUSES_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
 SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
 RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
 
@@ -158,17 +36,17 @@ def u_curves(rows: Sequence[Row]) -> list[Panel]:
     panels = []
     order = list(dict.fromkeys(row.model for row in rows))
     for dtype in dict.fromkeys(row.dtype for row in rows):
-        lines = []
+        lines: list[Line | Mark] = []
         for model, curve in _curves_at_longest(rows, dtype).items():
             best = saving(curve)
             least_j = best.frugal.energy_j
-            marks = tuple(
-                ((row.nominal_mhz, row.energy_j / least_j), shape)
-                for row, shape in ((best.fastest, "circle"), (best.frugal, "ring"))
-            )
+            colour = LINES[order.index(model)]
             points = tuple((row.nominal_mhz, row.energy_j / least_j) for row in curve)
-            name = f"{model} s={curve[0].sequence}"
-            lines.append(Line(name, order.index(model), points, marks=marks))  # type: ignore[arg-type]
+            lines.append(Line(f"{model} s={curve[0].sequence}", colour, points))
+            lines += [
+                Mark("", colour, (row.nominal_mhz, row.energy_j / least_j), shape)
+                for row, shape in ((best.fastest, "circle"), (best.frugal, "ring"))
+            ]
         if lines:
             title = f"Energy over clock, {dtype}"
             panels.append(Panel(title, "clock asked, MHz", "energy / least energy", tuple(lines)))
@@ -188,7 +66,7 @@ def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
         shares = _known_parts(curve) if known else _fitted_parts(layers, curve)
         if not shares:
             return [], "The card's data sheet is not known here, so energy is not split by cause."
-        names = PARTS if known else PARTS_FITTED
+        names = CAUSES if known else CAUSES_FITTED
         areas, floor_j = [], [0.0] * len(curve)
         for place, name in enumerate(names):
             top_j = [
@@ -196,11 +74,11 @@ def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
                 for low, share, row in zip(floor_j, shares, curve, strict=True)
             ]
             points = tuple(zip((row.nominal_mhz for row in curve), floor_j, top_j, strict=True))
-            areas.append(Area(name, place, points))
+            areas.append(Area(name, PARTS[name], points))
             floor_j = top_j
         title = f"{model} s={curve[0].sequence} {dtype}"
         panels.append(
-            Panel(title, "clock asked, MHz", "energy of one pass, J", (), tuple(areas), zero=True)
+            Panel(title, "clock asked, MHz", "energy of one pass, J", tuple(areas), zero=True)
         )
     source = (
         "As the simulated card spends it, without noise."
@@ -237,11 +115,11 @@ def per_operation(rows: Sequence[Row]) -> list[Panel]:
             for best in [saving(curve).frugal]
         )
         if points:
-            lines.append(Line(dtype, place, tuple(points)))
+            lines.append(Line(dtype, LINES[place], tuple(points)))
     if not lines:
         return []
     title = "Energy per operation at the best clock, by layer size"
-    return [Panel(title, "operations of one pass", "pJ per operation", tuple(lines), log=True)]
+    return [Panel(title, "operations of one pass", "pJ per operation", tuple(lines), log="xy")]
 
 
 def best_clocks(rows: Sequence[Row]) -> list[Panel]:
@@ -250,7 +128,7 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
     One at an end of the sweep is marked: the best may lie beyond.
     """
     dtype = usual_dtype(rows)
-    lines = []
+    lines, marks = list[Line](), list[Mark]()
     order = list(dict.fromkeys(row.model for row in rows))
     for model in order:
         found = [
@@ -259,19 +137,20 @@ def best_clocks(rows: Sequence[Row]) -> list[Panel]:
             if setting[1] == model and setting[4] == dtype and len(curve) > 1
         ]
         points = tuple(sorted((sequence, best) for sequence, best, _ in found))
-        marks = tuple(
-            ((sequence, best), "ring")
-            for sequence, best, curve in found
-            if best in {curve[0].nominal_mhz, curve[-1].nominal_mhz}
-        )
         if len(points) > 1:
-            lines.append(Line(model, order.index(model), points, marks=marks))  # type: ignore[arg-type]
+            colour = LINES[order.index(model)]
+            lines.append(Line(model, colour, points))
+            marks += [
+                Mark("", colour, (sequence, best), "ring")
+                for sequence, best, curve in found
+                if best in {curve[0].nominal_mhz, curve[-1].nominal_mhz}
+            ]
     title = f"Clock of least energy over sequence length, {dtype}"
-    ticks = tuple(sorted({int(x) for line in lines for x, _ in line.points}))
+    ticks = tuple(sorted({x for line in lines for x, _ in line.points}))
     if not lines:
         return []
     named = ticks if len(ticks) <= SEQUENCES_NAMED_MAX else ()
-    return [Panel(title, "sequence, tokens", "clock, MHz", tuple(lines), x_ticks=named)]
+    return [Panel(title, "sequence, tokens", "clock, MHz", (*lines, *marks), x_ticks=named)]
 
 
 def fronts(rows: Sequence[Row]) -> list[Panel]:
@@ -285,7 +164,7 @@ def fronts(rows: Sequence[Row]) -> list[Panel]:
         lines.append(
             Line(
                 f"{model} s={fastest.sequence}",
-                order.index(model),
+                LINES[order.index(model)],
                 tuple(
                     ((row.time_s / fastest.time_s - 1.0) * 100.0, row.energy_j / fastest.energy_j)
                     for row in points
@@ -318,7 +197,7 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
                 if np.isfinite(value)  # else it was not judged
             )
             mape = figures.percent(result.scores[name].mape)
-            lines.append(Line(f"{name} ({mape})", place, points, dots=True))
+            lines.append(Line(f"{name} ({mape})", LINES[place], points, "dots"))
         title = f"Residuals, {result.split.name}"
         panels.append(Panel(title, "clock asked, MHz", "predicted over true, %", tuple(lines)))
     return panels

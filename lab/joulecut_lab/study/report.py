@@ -11,8 +11,8 @@ from joulecut_cli import figures
 from joulecut_cli.outfile import replacing
 from joulecut_cli.page import document, table
 from joulecut_cli.plot import require
+from joulecut_engine.panel import LINES, Panel, html
 from joulecut_lab.study import charts
-from joulecut_lab.study.charts import SERIES, Panel, panel_html
 from joulecut_lab.study.evaluate import PlainForest, Result, evaluate
 from joulecut_lab.study.fit import ROWS_MIN
 from joulecut_lab.study.layers import Layers
@@ -22,15 +22,7 @@ from joulecut_wire.errors import BadInput
 
 PAGE = "study.html"
 SEED = 1  # of the random split that the page shows
-_RULES = """
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(330px,1fr));
-gap:14px 18px;margin-top:8px}figure{margin:0}figcaption{font-weight:550;font-size:13px}
-.legend{font-size:12px}.legend span{margin-right:12px;white-space:nowrap}
-.legend span::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;
-background:var(--c);margin-right:5px}
-.badge{display:inline-block;padding:1px 8px;border-radius:9px;border:1px solid var(--line)}
-.bar{display:inline-block;height:9px;border-radius:2px;background:var(--c)}
-"""
+_RULES = ".bar{display:inline-block;height:9px;border-radius:2px;background:var(--c)}"
 
 
 def run(argv: list[str]) -> int:
@@ -77,7 +69,7 @@ def page(rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault((row.card, row.basis), []).append(row)
     parts = [part for group in groups.values() for part in _group(group)]
-    return document("Decoder layers over clocks", parts, rules=_RULES, series=SERIES)
+    return document("Decoder layers over clocks", parts, rules=_RULES)
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -121,7 +113,7 @@ def _group(rows: Sequence[Row]) -> list[str]:
 
 
 def _charts(title: str, text: str, panels: Sequence[Panel]) -> str:
-    drawn = "\n".join(panel_html(panel) for panel in panels)
+    drawn = "\n".join(html(panel) for panel in panels)
     body = f'<div class="charts">{drawn}</div>' if panels else ""
     return f"<section><h2>{escape(title)}</h2><p>{escape(text)}</p>{body}</section>"
 
@@ -182,7 +174,7 @@ def _importances(rows: Sequence[Row]) -> str:
             continue
         lines = "".join(
             f"<tr><td>{escape(name)}</td><td>{share:.1%}</td>"
-            f'<td class=text><span class="bar" style="--c:var(--c{colour});'
+            f'<td class=text><span class="bar" style="--c:var(--{LINES[colour]});'
             f'width:{share * 200:.0f}px"></span></td></tr>'
             for name, share in found[:8]
         )

@@ -343,7 +343,7 @@ def test_timelines_and_pictures_are_written(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     work = [e for e in events if e["ph"] == "X" and e["cat"] in {"forward", "backward"}]
     assert len(work) == 2 * 8 * 8
-    assert "memory by stage" in (tmp_path / "p.html").read_text()
+    assert "memory of a GPU by stage" in (tmp_path / "p.html").read_text()
 
 
 def test_technology_prints_sources(tmp_path: Path) -> None:

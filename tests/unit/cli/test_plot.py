@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from jobs import write_job
 
 from joulecut_cli.main import dispatch
-from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure, svg, view
+from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure, view
+from joulecut_engine.panel import svg
 from joulecut_wire.errors import BadInput, Unavailable
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from study_rows import ROW
 
-from joulecut_lab.study.charts import POINTS_MAX, Line, Panel, best_clocks, panel_figure, u_curves
+from joulecut_engine.panel import POINTS_MAX, Line, Mark, Panel, figure
+from joulecut_lab.study.charts import best_clocks, u_curves
 from joulecut_lab.study.row import Row
 
 CLOCKS = (600, 750, 900, 1050, 1200)
@@ -30,7 +31,7 @@ def test_a_best_clock_at_an_end_of_the_sweep_is_marked(best: int) -> None:
     rows = _curve(128, best) + _curve(512, 900)
     (panel,) = best_clocks(rows)
     assert panel.x_ticks == (128, 512)
-    marks = [point for line in panel.lines for point, _ in line.marks]
+    marks = [item.at for item in panel.items if isinstance(item, Mark)]
     assert marks == ([(128.0, float(best))] if best in {CLOCKS[0], CLOCKS[-1]} else [])
 
 
@@ -43,7 +44,7 @@ def test_many_lengths_are_not_all_named() -> None:
 @given(best=st.sampled_from(CLOCKS))
 def test_every_point_of_a_curve_is_drawn_and_both_clocks_are_marked(best: int) -> None:
     (panel,) = u_curves(_curve(512, best))
-    (axes,) = panel_figure(panel).axes
+    (axes,) = figure([panel]).axes
     curve, *marks = axes.lines
     assert len(curve.get_xdata()) == len(CLOCKS)
     assert curve.get_marker() == "."
@@ -54,5 +55,5 @@ def test_every_point_of_a_curve_is_drawn_and_both_clocks_are_marked(best: int) -
 @settings(max_examples=25)
 def test_points_of_a_dense_curve_are_left_to_the_line(count: int) -> None:
     points = tuple((float(i), float(i % 7)) for i in range(count))
-    (axes,) = panel_figure(Panel("t", "x", "y", (Line("a", 0, points),))).axes
+    (axes,) = figure([Panel("t", "x", "y", (Line("a", "ours", points),))]).axes
     assert axes.lines[0].get_marker() == ("." if count <= POINTS_MAX else "")
