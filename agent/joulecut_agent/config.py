@@ -44,6 +44,7 @@ STATE_DIR = "/var/lib/joulecut"
 GRPC_SOCKET = "grpc.sock"  # in `state_dir`
 CLOCK_MHZ_MAX = 10_000  # above every GPU; catches kHz and Hz
 POWER_W_MAX = 10_000.0  # above every board; catches mW
+KEEP_HOURS_MAX = 720.0  # a month: a budget outlives no controller for longer
 RESTORE_JITTER_S_MAX = 60.0  # no longer than a lease may last
 PATTERN_LENGTH_MAX = 256
 PATTERN_STARS_MAX = 8
@@ -189,6 +190,7 @@ class LeaseKeys:
 @dataclass(frozen=True, slots=True)
 class PowerKeys:
     safe: str | int = key(_power_safe, "recorded")
+    keep_hours: float = key(number(0.0, KEEP_HOURS_MAX), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +375,8 @@ class _Reading:
         bounds = Bounds(ttl_s_max=self.keys.lease.ttl_s_max, **self.keys.bounds or {})
         # What was measured of a card only tightens, whatever driver it was measured with.
         dwell_s = max([bounds.min_dwell_s, *(card.dwell_s for card in self.measured)])
-        bounds = replace(bounds, min_dwell_s=dwell_s)
+        keep_power_s = 3600.0 * self.keys.power.keep_hours
+        bounds = replace(bounds, min_dwell_s=dwell_s, keep_power_s=keep_power_s)
         self._ordered("bounds", bounds.clock_min_mhz, bounds.clock_max_mhz)
         low_w, high_w = bounds.power_min_w, bounds.power_max_w
         if high_w and low_w > high_w:

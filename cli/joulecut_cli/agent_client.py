@@ -78,6 +78,17 @@ class Agent:
             self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
         )
 
+    def kept_limits(self) -> str:
+        """A line about power limits that a clear leaves; empty without any, or an answer."""
+        try:
+            kept_w = [one.power_limit_kept_w for one in self.seen().gpus if one.power_limit_kept_w]
+        except Unavailable:
+            return ""
+        if not kept_w:
+            return ""
+        what = f"{sum(kept_w):g} W of power limits on {len(kept_w)} GPUs outlive their leases"
+        return f"{self.address}: {what}; joulecut-agent restore on the node sets them back"
+
     def _call(self, call: Callable[[Any], Any]) -> Any:
         with self._channel() as channel:
             try:

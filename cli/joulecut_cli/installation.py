@@ -121,6 +121,8 @@ def _node(path: Path) -> Iterator[Step]:
         return
     yield Step("agent", True, f"answers, {len(described.gpus)} GPUs")
     yield _clocks(described, drifts)
+    if kept := agent.kept_limits():
+        yield Step("kept limits", True, kept)
 
 
 def _directories(wanted: Sequence[Path]) -> Step:
@@ -214,12 +216,17 @@ def _keeper(mode: str) -> Step:
         return Step("keeper", True, "none: this node is measured, and no clock is set")
     if mode == "child":
         return Step("keeper", True, "a child of the agent (for trials)")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        try:
-            line.connect(mode)
-        except OSError as error:
-            found = f"no keeper at {mode}: {error.strerror}"
-            return Step("keeper", False, found, "systemctl enable --now joulecut-keeper")
+    from joulecut_agent.keeper.client import KeeperClient, KeeperGone
+
+    client = KeeperClient("")
+    try:
+        client.connect(mode)
+        client.refresh()
+    except KeeperGone as error:
+        mend = "systemctl enable --now joulecut-keeper"
+        return Step("keeper", False, str(error), "" if client.mismatch else mend)
+    finally:
+        client.detach()
     return Step("keeper", True, f"listens at {mode}")
 
 

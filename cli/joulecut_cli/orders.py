@@ -134,6 +134,8 @@ def clear(argv: list[str]) -> int:
         print(f"{result.uuid or agent.address} {done}")
     if not results:
         print(f"{agent.address}: nothing to reset")
+    if kept := agent.kept_limits():
+        print(kept)
     return FINE if all(result.accepted for result in results) else FAILED
 
 

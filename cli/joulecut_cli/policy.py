@@ -203,7 +203,7 @@ def budget_check(policy: "Policy", board: Json | None) -> Json | None:
 
 def _why_fixed(gpu: Json, keeps: set[str]) -> str:
     if gpu["node"] not in keeps:
-        why = "its agent has no keeper, or is of an older version"
+        why = "its agent has no keeper, or none with power.keep_hours"
     else:
         why = gpu["why_not_controllable"] or "the card has no power limit"
     return f"{gpu['node']}/{gpu['index']}: {why}"

@@ -140,10 +140,11 @@ def _directly(agents: dict[str, "Agent"], given: argparse.Namespace) -> int:
         try:
             results = agents[address].clear(job, reason)
         except JoulecutError as error:
-            return {"agent": address, "gpus": [], "refused": [str(error)]}
+            return {"agent": address, "gpus": [], "refused": [str(error)], "kept": ""}
         refused = [f"{one.uuid}: {one.reason}" for one in results if not one.accepted]
         gpus = [one.uuid for one in results if one.accepted and one.uuid]
-        return {"agent": address, "gpus": gpus, "refused": refused}
+        kept = agents[address].kept_limits()
+        return {"agent": address, "gpus": gpus, "refused": refused, "kept": kept}
 
     with ThreadPoolExecutor(AGENTS_AT_ONCE) as pool:
         answers = list(pool.map(cleared, here or list(agents)))
@@ -176,6 +177,7 @@ def _lines(answers: Sequence[Json], job: str) -> list[str]:
         lines += [f"{answer['agent']}: NOT reset: {why}" for why in answer["refused"]] or [
             f"{answer['agent']}: {done}"
         ]
+        lines += [answer["kept"]] if answer["kept"] else []
     if job and not any(answer["gpus"] or answer["refused"] for answer in answers):
         lines.append(
             f"No GPU there is leased to a job named {job}. `--all` resets every leased GPU."

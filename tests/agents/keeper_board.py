@@ -18,7 +18,7 @@ from joulecut_agent.ports.failure import DeviceError
 
 CLOCKS = (210, 600, 900, 1200, 1410)
 UUIDS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
-FREE = Bounds(min_dwell_s=0.0, writes_per_minute=600)
+FREE = Bounds(min_dwell_s=0.0, writes_per_minute=600, keep_power_s=3600.0)
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -20,6 +20,7 @@ from joulecut_sim.card import StateFile, now_s
 
 EXCESS_RATIO = 0.02  # allowed for one second
 WINDOW_S = 1.0
+BUDGETED = {"lease": {"ttl_s_max": TTL_S}, "power": {"keep_hours": 1}}
 
 pytestmark = pytest.mark.long
 
@@ -96,7 +97,7 @@ def test_on_the_driver_no_death_exceeds_the_budget(tmp_path: Path) -> None:
         for n, driver in enumerate(drivers):
             driver.name_gpus(n + 1)
         nodes = [
-            stack.enter_context(agent_on(driver, node=f"n{n}", lease={"ttl_s_max": TTL_S}))
+            stack.enter_context(agent_on(driver, node=f"n{n}", **BUDGETED))
             for n, driver in enumerate(drivers)
         ]
         agents = [node.start().address for node in nodes]
@@ -133,7 +134,7 @@ def test_on_the_driver_no_death_exceeds_the_budget(tmp_path: Path) -> None:
 def test_after_a_driver_reload_the_limits_are_back(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         driver = stack.enter_context(fake_driver(4, load=dict.fromkeys(range(4), 1.0)))
-        node = stack.enter_context(agent_on(driver, lease={"ttl_s_max": TTL_S}))
+        node = stack.enter_context(agent_on(driver, **BUDGETED))
         budget_w = 1000.0  # four cards of 400 W
         controller = controller_over(tmp_path, [node.start().address], budget_w)
         _, url = stack.enter_context(controller)

@@ -277,8 +277,8 @@ JOURNAL = [
     ("self.close()  # the file may end", "pass  # the file may end"),
     ("            *self._set_lines(held),\n", ""),
     (
-        "            *self._limit_lines(limits_mw),\n            *self._kept_lines(self.kept_mw)",
-        "            *self._kept_lines(self.kept_mw)",
+        "            *self._limit_lines(limits_mw),\n            *self._kept_lines(self.kept_mw, ",
+        "            *self._kept_lines(self.kept_mw, ",
     ),
     ("for u in self.last if u not in self.held]", "for u in self.last if False]"),
     ("            *self._set_lines(self.last),\n", ""),

@@ -5,6 +5,7 @@ What could not be read is absent: a missing number is noticed, a stale one would
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 
 from prometheus_client import ProcessCollector
 from prometheus_client.metrics_core import Metric as Family
@@ -112,6 +113,7 @@ class AgentCollector:
         released = bool(self._window.left_s)
         if self._keeper_wanted and not (released and status is None):
             families.add(names.KEEPER_UP, float(status is not None))
+            families.add(names.KEEPER_VERSION_MISMATCH, float(bool(self._keeper.mismatch)))
         families.add(names.AGENT_RELEASED, float(released))
         families.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
@@ -256,6 +258,11 @@ def _add_control(families: Families, status: Status) -> None:
     for uuid, slot in status.slots.items():
         if slot.reason.startswith(STUCK):
             families.add(names.GPU_STUCK, 1, uuid)
+        if slot.kept_power_mw:
+            families.add(names.GPU_POWER_LIMIT, status.power_limit_kept_w(uuid), uuid, "kept")
+            if isfinite(slot.kept_left_s):
+                ends_s = unix_s + slot.kept_left_s - (now_s - status.taken_at_s)
+                families.add(names.CONTROL_KEPT_LIMIT_ENDS, ends_s, uuid)
         lease = status.lease(uuid, now_s)
         if lease is not None:
             if lease.clock_min_mhz:

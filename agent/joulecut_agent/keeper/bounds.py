@@ -26,6 +26,7 @@ class Bounds:
     changed_share_per_minute: float = 1.0  # of the node's GPUs; a careful site sets less
     power_min_w: float = 0.0
     power_max_w: float = 0.0
+    keep_power_s: float = 0.0  # how long a power limit may outlive its lease; 0: no limit may
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,12 @@ def refuse_ttl(bounds: Bounds, ttl_s: float) -> str:
     if 0.0 < ttl_s <= bounds.ttl_s_max:  # NaN is refused too
         return ""
     return f"ttl {ttl_s:g} s; allowed: above 0 and up to {bounds.ttl_s_max:g} s"
+
+
+def refuse_keep(bounds: Bounds, keep_power_limit: bool) -> str:
+    if bounds.keep_power_s or not keep_power_limit:
+        return ""
+    return "keep_power_limit without a power budget of this node: power.keep_hours is not set"
 
 
 def judge(

@@ -46,6 +46,7 @@ class Status:
     slots: dict[str, Slot]
     stopped: str = ""  # why no GPU of this node takes commands now
     released_s: float = 0.0  # time left of a release window
+    keeps_power_limits: bool = False  # whether one may outlive its lease
 
     def lease(self, uuid: str, now_s: float) -> Lease | None:
         """The lease of a GPU, with the time left at `now_s`; None without one."""
@@ -85,6 +86,7 @@ class KeeperClient:
         self._serial = 0
         self._refreshed = 0  # serial number of the last refresh
         self.status: Status | None = None
+        self.mismatch = ""  # why the keeper of another version is not understood
         self.connections = 0  # so far: each may be to another keeper
         self.epoch_seen = 0  # kept without a keeper: a controller that starts now must know it
 
@@ -167,7 +169,9 @@ class KeeperClient:
                 {slot.uuid: slot for slot in reply.slots},
                 reply.stopped,
                 reply.released_s,
+                reply.bounds.keep_power_s > 0.0,
             )
+            self.mismatch = ""
             self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
             return self.status
 
@@ -178,7 +182,9 @@ class KeeperClient:
     def _described(self, gpu: GpuDescription) -> GpuDescription:
         status = self.status
         if status is None:
-            return replaced(gpu, controllable=False, reason=gpu.reason or self._absent)
+            return replaced(
+                gpu, controllable=False, reason=gpu.reason or self.mismatch or self._absent
+            )
         slot = status.slots.get(gpu.uuid)
         absent = f"a keeper holds at most {GPUS_MAX} GPUs"
         reason = gpu.reason or (absent if slot is None else slot.reason)
@@ -218,6 +224,7 @@ class KeeperClient:
             raise KeeperGone(f"the keeper is gone: {error}") from None
         except ProtocolError as error:
             self._drop()
+            self.mismatch = str(error) if isinstance(error, protocol.OtherVersion) else ""
             raise KeeperGone(f"the keeper does not understand: {error}") from None
 
     def _receive(self, line: socket.socket) -> bytes:

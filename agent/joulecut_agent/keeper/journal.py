@@ -6,7 +6,8 @@ size. A record is one line: checksum, kind, boot id, values.
 
     epoch BOOT EPOCH                     the largest epoch seen
     limit BOOT UUID FOUND OURS...        power limits in mW: before our first write, then ours
-    kept BOOT UUID MW                    the power limit that outlives its lease; 0: none
+    kept BOOT UUID MW [UNTIL]            the power limit that outlives its lease, until that
+                                         monotonic time in seconds; 0: none
     program BOOT UUID MHZ...             the clock schedule of the next `set`
     set BOOT UUID MIN MAX EPOCH GENERATION MW KEEP
     restored BOOT UUID [UNTIL]           undone; until that monotonic time, in seconds, a write that
@@ -48,7 +49,7 @@ class Journal:
     `recorded_mw`: the power limits found before the first write of ours, or lower ones that another
     writer has set since.
     `written_mw`: the limits that we may have written since, newest last.
-    `kept_mw`: the limits that outlive their lease.
+    `kept_mw`: the limits that outlive their lease. `kept_until_s`: their ends, where they have one.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Journal:
         self.recorded_mw: dict[str, int] = {}
         self.written_mw: dict[str, tuple[int, ...]] = {}
         self.kept_mw: dict[str, int] = {}
+        self.kept_until_s: dict[str, int] = {}
         self.last: dict[str, Lease] = {}  # the newest lease of each GPU, in force or not
         self.remarks: set[str] = set()  # for the log
         self._schedules: dict[str, tuple[int, ...]] = {}  # read before the `set` they belong to
@@ -118,7 +120,9 @@ class Journal:
             for uuid, lease in news.items()
             if uuid in found_mw and lease.limits.power_mw not in (0, *self.written_mw.get(uuid, ()))
         }
-        kept_mw = self._changed_kept(kept_mw or {})
+        asked_mw = kept_mw or {}
+        held_mw = {uuid: mw for uuid, mw in asked_mw.items() if uuid in self.kept_until_s}
+        kept_mw = {**self._changed_kept(asked_mw), **held_mw}  # under a lease it has no end
         lines = [
             *term,
             *self._limit_lines(limits_mw),
@@ -133,6 +137,8 @@ class Journal:
         self.epoch_seen = max(self.epoch_seen, epoch)
         self.recorded_mw.update({uuid: found for uuid, (found, *_) in limits_mw.items()})
         self._keep(kept_mw)
+        for uuid in held_mw:
+            self.kept_until_s.pop(uuid, None)
         for uuid, lease in news.items():
             self._hold(uuid, lease.limits, lease.schedule_mhz)
         self.last.update(news)
@@ -182,6 +188,16 @@ class Journal:
             lines.append(self._line("restored", uuid, until_s))
         if lines:
             with contextlib.suppress(OSError):
+                self._file.append(lines, self._compacted())
+
+    def keep_until(self, uuid: str, until_s: float) -> None:
+        """The end of the GPU's kept power limit, if it has one. Never raises."""
+        if uuid not in self.kept_mw or until_s == inf:
+            return
+        if self.kept_until_s.get(uuid) != (end_s := ceil(until_s)):
+            self.kept_until_s[uuid] = end_s
+            with contextlib.suppress(OSError):
+                lines = self._kept_lines({uuid: self.kept_mw[uuid]}, self.kept_until_s)
                 self._file.append(lines, self._compacted())
 
     def found_other(self, uuid: str, found_mw: int) -> None:
@@ -254,6 +270,7 @@ class Journal:
     def _keep(self, kept_mw: Mapping[str, int]) -> None:
         self.kept_mw.update(kept_mw)
         self.kept_mw = {uuid: mw for uuid, mw in self.kept_mw.items() if mw}
+        self.kept_until_s = {u: end for u, end in self.kept_until_s.items() if u in self.kept_mw}
 
     # -- lines ---------------------------------------------------------------------------
 
@@ -282,8 +299,12 @@ class Journal:
         lines = [self._line("limit", uuid, *known_mw) for uuid, known_mw in limits_mw.items()]
         return lines * COPIES
 
-    def _kept_lines(self, kept_mw: Mapping[str, int]) -> list[str]:
-        return [self._line("kept", uuid, mw) for uuid, mw in kept_mw.items()] * COPIES
+    def _kept_lines(
+        self, kept_mw: Mapping[str, int], until_s: Mapping[str, int] | None = None
+    ) -> list[str]:
+        ends = {uuid: (end_s,) for uuid, end_s in (until_s or {}).items()}
+        lines = [self._line("kept", uuid, mw, *ends.get(uuid, ())) for uuid, mw in kept_mw.items()]
+        return lines * COPIES
 
     def _clock_lines(self, uuids: Iterable[str]) -> list[str]:
         known = self.clocks_mhz
@@ -299,7 +320,7 @@ class Journal:
         return [
             f"epoch {self._boot_id} {self.epoch_seen}",
             *self._limit_lines(limits_mw),
-            *self._kept_lines(self.kept_mw),
+            *self._kept_lines(self.kept_mw, self.kept_until_s),
             *self._set_lines(held),
             *self._set_lines(self.last),
             *[f"restored {self._boot_id} {u}" for u in self.last if u not in self.held],
@@ -358,13 +379,19 @@ class Journal:
                     self.recorded_mw[subject] = found_mw
                     self.written_mw[subject] = tuple(ours_mw)
             case "kept":
-                self._keep({subject: int(values[0]) if this_boot else 0})
+                self._replay_kept(subject, tuple(map(int, values)), this_boot=this_boot)
             case "program":
                 self._schedules[subject] = tuple(map(int, values))
             case "set":
                 self._replay_set(subject, tuple(map(int, values)), this_boot=this_boot)
             case _:
                 raise ValueError(kind)
+
+    def _replay_kept(self, uuid: str, numbers: tuple[int, ...], *, this_boot: bool) -> None:
+        self._keep({uuid: numbers[0] if this_boot else 0})
+        self.kept_until_s.pop(uuid, None)
+        if uuid in self.kept_mw and len(numbers) > 1:
+            self.kept_until_s[uuid] = numbers[1]
 
     def _replay_set(self, uuid: str, numbers: tuple[int, ...], *, this_boot: bool) -> None:
         if len(numbers) < 4:

@@ -35,6 +35,7 @@ from joulecut_agent.keeper.lease import (
 from joulecut_agent.keeper.protocol import WRITTEN_MAX, Reply, Slot
 from joulecut_agent.keeper.requests import (
     GPUS_MAX,
+    NO_LIMITS,
     Apply,
     Clear,
     ClockLimits,
@@ -60,6 +61,7 @@ LEAVE_WAIT_S = 3.0  # how long a leaving keeper retries; the rest stays in the j
 STOP_FILE_POLL_S = 1.0  # while a lease is in force
 BY_HAND = "locked-by-hand"  # in the state directory: UUIDs of GPUs that a person has locked
 RELEASE_S_MAX = 3600.0  # a driver upgrade takes minutes; a forgotten window must end
+LEFT_OVER_S = 86_400.0  # a kept limit of a configuration that had `power.keep_hours`: no surge
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -80,9 +82,14 @@ class Keeper:
             log("keeper", f"cannot set clocks: {self.trouble}", "error")
         for remark in self._journal.remarks:
             log("keeper", f"journal: {remark}", "warning")
+        self._keep_power_s = settings.bounds.keep_power_s or LEFT_OVER_S
         known = {*self._journal.last, *self._journal.kept_mw}
         gpus = {uuid: self._gpu_of_journal(uuid) for uuid in sorted(known)}
-        self.state = State(self._journal.epoch_seen, gpus, settings.restore_jitter_s)
+        self.state = State(
+            self._journal.epoch_seen, gpus, settings.restore_jitter_s, self._keep_power_s
+        )
+        for uuid in self._journal.kept_mw:  # a keeper that starts again and again moves no end
+            self._journal.keep_until(uuid, gpus[uuid].kept_until_s)
         self._list_all_s = 0.0  # time of the next try to list the GPUs of a damaged journal
         self._end(sorted(self._journal.held), "keeper_start")
         self._reset_all_after_damage()
@@ -95,6 +102,9 @@ class Keeper:
             written_s=now_s,  # by an earlier keeper, no later than now
             left=uuid in self._journal.left,
             kept_power_mw=self._journal.kept_mw.get(uuid, 0),
+            kept_until_s=min(
+                self._journal.kept_until_s.get(uuid, math.inf), now_s + self._keep_power_s
+            ),
             pending_restore=(
                 PendingRestore("keeper_start", 0, now_s, again=True)
                 if uuid in self._journal.late
@@ -112,14 +122,17 @@ class Keeper:
         self._reset_all_after_damage()
         self._end_steps()
         self._read_unleased()
+        if not self._release_left_s():
+            self.state = lease.end_kept(self.state, time.monotonic())
         self._restore_due()
 
     def due_s(self) -> float:
         """Time of the next `tick` if no message arrives before."""
         poll_s = time.monotonic() + STOP_FILE_POLL_S if self._held() else math.inf
         list_s = self._list_all_s if self._journal.damaged else math.inf
-        reading_s = max(unleased.due_s(self.state), self._released_until_s)
-        return min(self.state.due_s(), poll_s, list_s, reading_s)
+        unleased_s = min(unleased.due_s(self.state), lease.kept_due_s(self.state))
+        unleased_s = max(unleased_s, self._released_until_s)
+        return min(self.state.due_s(), poll_s, list_s, unleased_s)
 
     def restore_all(self, cause: str) -> bool:
         """Restores every GPU under a lease, without jitter; whether all restores succeeded."""
@@ -267,6 +280,7 @@ class Keeper:
             uuid: self._uncontrollable(uuid)
             or ttl
             or judged[uuid]
+            or bounds.refuse_keep(site, request.settings[uuid].keep_power_limit)
             or self._refuse_raise(uuid, change)
             for uuid, change in changes.items()
         }
@@ -481,6 +495,8 @@ class Keeper:
                 self._end([write.uuid], "reverted")
         kept_mw = {w.uuid: self.state.gpu(w.uuid).kept_power_mw for w in writes}
         self._journal.restored((), kept_mw=kept_mw)
+        for uuid in kept_mw:
+            self._journal.keep_until(uuid, self.state.gpu(uuid).kept_until_s)
 
     def _forget_unwritten(self, uuids: list[str]) -> None:
         """GPUs that are in the journal and were never written."""
@@ -508,7 +524,9 @@ class Keeper:
     def _restore(self, restore: Restore) -> None:
         uuid, gpu = restore.uuid, self.state.gpu(restore.uuid)
         pending = gpu.pending_restore
-        held = self._journal.held.get(uuid, UNKNOWN_LIMITS)
+        # Its limit alone has ended: the clocks of a GPU that was restored are not ours to reset.
+        unnamed = NO_LIMITS if restore.cause == "limit_ended" else UNKNOWN_LIMITS
+        held = self._journal.held.get(uuid, unnamed)
         again = pending is not None and pending.again
         limited = held.power_mw > 0 or uuid in self._journal.kept_mw
         failure, power = "", ""
@@ -538,6 +556,7 @@ class Keeper:
             self._limits.forget_late(uuid)
         else:  # it is repeated, by the next keeper if this one ends
             self._journal.restored_until_late(uuid, after.late_until_s, after.kept_power_mw)
+        self._journal.keep_until(uuid, after.kept_until_s)
         self._record(uuid, lowers=False)
         if not again:
             self._count(uuid, restore.cause)
@@ -572,6 +591,7 @@ class Keeper:
             held,
             self._restores.get(uuid, {}),
             gpu.kept_power_mw,
+            max(0.0, gpu.kept_until_s - time.monotonic()) if gpu.kept_power_mw else 0.0,
             gpu.written_mhz[-WRITTEN_MAX:],
         )
 

@@ -54,6 +54,7 @@ CAUSES = (  # of a restore
     "lock_shows",  # readings show a lock of ours without a lease
     "clocks_left",  # readings show another writer's clocks: they were left as they are
     "limit_left",  # a power limit that another writer has lowered was left as it is
+    "limit_ended",  # a power limit that outlived its lease has come to its end
 )
 STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
 WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
@@ -155,6 +156,7 @@ class Gpu:
     evidence: Evidence = NO_EVIDENCE  # of the keeper's readings since the lease began or ended
     left: bool = False  # its lease ended because another writer's clocks were seen: they stay
     kept_power_mw: int = 0
+    kept_until_s: float = inf  # its end; none while a lease is in force
     late_until_s: float = -inf  # until then an unanswered write may still take effect
     shown: ShownLock | None = None
 
@@ -188,6 +190,12 @@ class Gpu:
         return pending is None or (pending.again and not pending.failures)
 
     @property
+    def kept_ends_s(self) -> float:
+        """When a kept limit is to be undone: after a restore that is under way."""
+        stays = self.lease or self.pending_restore or not self.kept_power_mw
+        return inf if stays else self.kept_until_s
+
+    @property
     def is_stuck(self) -> bool:
         pending = self.pending_restore
         failed = pending is not None and pending.failures > 0
@@ -199,12 +207,14 @@ class State:
     """All GPUs of the node.
 
     An expired lease is restored within `restore_jitter_s`, at a time that differs by GPU: a
-    controller that dies must not raise the power of a whole cluster at once.
+    controller that dies must not raise the power of a whole cluster at once. A power limit outlives
+    its lease by `keep_power_s` at most.
     """
 
     epoch_seen: int = 0
     gpus: Mapping[str, Gpu] = field(default_factory=dict)
     restore_jitter_s: float = 0.0
+    keep_power_s: float = inf
     epoch_before: int = 0  # the first rise within EPOCH_STEP_S: the epoch before it, and its time
     epoch_rose_s: float = -inf
 
@@ -229,7 +239,7 @@ class State:
             uuid: replace(gpu, last=gpu.last and structs.replace(gpu.last, epoch=0, generation=0))
             for uuid, gpu in self.gpus.items()
         }
-        return State(gpus=gpus, restore_jitter_s=self.restore_jitter_s)
+        return replace(self, epoch_seen=0, gpus=gpus, epoch_before=0, epoch_rose_s=-inf)
 
     def due_s(self) -> float:
         """Time of the next end of a lease or step, or restore; infinite without any."""
@@ -287,6 +297,19 @@ def end_expired(state: State, now_s: float) -> State:
     return end_leases(state, over, "lease_expired", now_s, jitter_s=state.restore_jitter_s)
 
 
+def kept_due_s(state: State) -> float:
+    """Time of the next end of a kept power limit; infinite without any."""
+    return min((gpu.kept_ends_s for gpu in state.gpus.values()), default=inf)
+
+
+def end_kept(state: State, now_s: float) -> State:
+    """Ends the power limits that have outlived their leases for long enough."""
+    over = {u: gpu for u, gpu in state.gpus.items() if now_s >= gpu.kept_ends_s}
+    state = state.updated({uuid: replace(gpu, kept_power_mw=0) for uuid, gpu in over.items()})
+    spread_s = state.restore_jitter_s
+    return end_leases(state, over, "limit_ended", now_s, jitter_s=spread_s)
+
+
 def ended_steps(state: State, now_s: float) -> tuple[Step, ...]:
     """The steps up of GPUs whose lowered step has ended."""
     leases = {uuid: gpu.lease for uuid, gpu in state.gpus.items() if gpu.lease}
@@ -334,7 +357,8 @@ def end_leases(
             lease=None,
             pending_restore=PendingRestore(cause, failures, due_s, power, again, since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
-            left=cause == "clocks_left",
+            kept_until_s=min(gpu.kept_until_s, now_s + state.keep_power_s),
+            left=cause == "clocks_left" or (cause == "limit_ended" and gpu.left),
             late_until_s=max(gpu.late_until_s, late_until_s),
         )
     return state.updated(ended)

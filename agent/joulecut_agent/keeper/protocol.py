@@ -17,24 +17,29 @@ from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.lease import CAUSES, Lease
 from joulecut_agent.keeper.requests import GPUS_MAX, U16, U32, U64, Request, Uuid
 
-VERSION: Final = "joulecut-keeper-7"
+VERSION: Final = "joulecut-keeper-8"
 REASON_BYTES_MAX = 160
 REQUEST_BYTES = 8192  # 16 GPUs with 96 bytes of name, 32 clocks and limits each, and a job's name
 REPLY_BYTES = 24_576  # 16 GPUs with a lease, a job, a reason and counts each
 WRITTEN_MAX = 40  # clocks of a schedule, and some more
 _Cause = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
-_Version = Literal["joulecut-keeper-7"]  # as VERSION; a type takes no name
+_Version = Literal["joulecut-keeper-8"]  # as VERSION; a type takes no name
 
 
 class ProtocolError(ValueError):
     """Bytes that are not a message of this protocol, or a value that does not fit into one."""
 
 
+class OtherVersion(ProtocolError):
+    """The other end has another version of the protocol."""
+
+
 class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One GPU of a reply.
 
     `accepted` and `reason` answer a command, or say whether the GPU can be controlled.
-    `lease.expires_s` is the time left. `kept_power_mw` is a power limit that outlives its lease.
+    `lease.expires_s` is the time left. `kept_power_mw` is a power limit that outlives its lease,
+    for `kept_left_s` from now; infinite under a lease.
     `written_mhz` are the newest clocks that keepers of this boot have set, lease or not.
     """
 
@@ -46,6 +51,7 @@ class Slot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         default_factory=dict
     )  # by cause, since this keeper started
     kept_power_mw: U32 = 0
+    kept_left_s: float = 0.0
     written_mhz: Annotated[tuple[U16, ...], msgspec.Meta(max_length=WRITTEN_MAX)] = ()
 
 
@@ -122,10 +128,12 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], raw: bytes, size: int) -> Any
     try:
         if len(raw) == size:
             return decoder.decode(body)
+        what = f"{len(raw)} bytes are not a message of {size} bytes"
     except (ValueError, OverflowError) as error:
-        raise ProtocolError(_other_version(body) or f"not a message: {error}") from None
-    what = f"{len(raw)} bytes are not a message of {size} bytes"
-    raise ProtocolError(_other_version(body) or what)
+        what = f"not a message: {error}"
+    if other := _other_version(body):
+        raise OtherVersion(other)
+    raise ProtocolError(what)
 
 
 def _other_version(body: bytes) -> str:

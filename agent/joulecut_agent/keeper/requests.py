@@ -64,6 +64,11 @@ class Apply(_Request, frozen=True):
     ttl_s: float
     settings: Annotated[Mapping[Uuid, GpuSetting], Meta(max_length=GPUS_MAX)]
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a name that the replies about 16 leases have no room for."""
+        if (size := len(self.job.encode())) > JOB_BYTES_MAX:
+            raise ValueError(f"the job's name has {size} bytes; allowed: {JOB_BYTES_MAX}")
+
 
 class Step(_Request, frozen=True):
     """Sets the max clock of one GPU to another one of its schedule, under the lease it has.

@@ -61,6 +61,12 @@ def _of_controller(board: Board) -> Iterator[Need]:
     limits = board.power_limits
     if limits and limits.best_effort and limits.state != "recommended":
         yield Need("fault", limits.sentence, runbook="JoulecutPowerBudgetBestEffort")
+    shown = {gpu.place: gpu.snapshot for gpu in board.view.gpus.values() if gpu.snapshot}
+    kept_w = {gpu: w for gpu, one in shown.items() if (w := one.power_limit_kept_w)}
+    if kept_w and limits is None:
+        what = f"power limits of {sum(kept_w.values()):.6g} W on {_gpus(len(kept_w))} outlive their"
+        ends = "until power.keep_hours of the node, or joulecut-agent restore there"
+        yield Need("decision", f"{what} leases without a budget: {listed(list(kept_w))}; {ends}")
 
 
 def _of_nodes(board: Board) -> Iterator[Need]:

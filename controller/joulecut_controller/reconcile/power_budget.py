@@ -460,7 +460,7 @@ def _fixed(gpu: GpuView | None, nodes: Mapping[str, NodeView], seen: _Seen, view
     assert gpu is not None
     node, about, shown = nodes[gpu.address], gpu.description, gpu.snapshot
     if not node.keeps_power_limits:
-        return "its agent is of an older version, which keeps no power limits"
+        return "its keeper keeps no power limits: power.keep_hours of its configuration"
     if not about.power_controllable or not about.power_limit_max_w:
         return f"its power limit cannot be set: {about.reason or 'the card has none'}"
     if shown is not None and shown.power_limit_enforced_w is None:

@@ -102,6 +102,7 @@ def write_agent(folder: Folder, node: str, settings: Settings, metrics: str, grp
             "state_dir": str(folder.root / node),
             "sample_interval_s": SAMPLE_S,
             "lease": {"ttl_s_max": TTL_S},
+            "power": {"keep_hours": 1},  # so that a power budget can be tried
             "keeper": "child",
         },
     )

@@ -1,14 +1,20 @@
 """What the agent believes of its leases between two words of the keeper."""
 
+import contextlib
+import socket
+
+import msgspec
 import pytest
 from held_clock import HeldClock
+from msgspec.structs import replace
 
 from joulecut_agent.keeper import client as module
 from joulecut_agent.keeper.bounds import Bounds
-from joulecut_agent.keeper.client import KeeperClient, Status
+from joulecut_agent.keeper.client import KeeperClient, KeeperGone, Status
 from joulecut_agent.keeper.lease import Lease
-from joulecut_agent.keeper.protocol import Reply, Slot
+from joulecut_agent.keeper.protocol import REPLY_BYTES, Reply, Slot, encode_reply
 from joulecut_agent.keeper.requests import ClockLimits
+from joulecut_wire.messages import GpuDescription
 
 A, B = "GPU-a", "GPU-b"
 AGE_S = 0.7
@@ -68,3 +74,25 @@ def test_an_answer_that_names_no_gpu_of_ours_changes_nothing_here(client: Keeper
     before = client.status
     client.learn(_reply(Slot("", True)))  # it would ask, but nobody is there
     assert client.status is before
+
+
+def test_a_keeper_of_another_version_is_named_until_one_of_this_answers() -> None:
+    """A new agent beside an old keeper: its answer is all that shows it."""
+    client = KeeperClient("no keeper")
+    old = msgspec.msgpack.encode({"version": "joulecut-keeper-7", "reply": {}})
+    raw = (len(old).to_bytes(2, "little") + old).ljust(REPLY_BYTES, b"\0")
+    assert "speaks joulecut-keeper-7" in _refreshed(client, raw)
+    (about,) = client.described([GpuDescription(A, 0, "a40", (600,))])
+    assert (about.controllable, about.reason) == (False, client.mismatch)
+    assert _refreshed(client, encode_reply(replace(_reply(), serial=2))) == ""
+
+
+def _refreshed(client: KeeperClient, answer: bytes) -> str:
+    """What the client says of its keeper's version after this answer."""
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, contextlib.suppress(KeeperGone):
+        theirs.send(answer)
+        client.attach(mine)
+        client.refresh()
+    client.detach()
+    return client.mismatch

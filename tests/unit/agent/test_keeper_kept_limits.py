@@ -1,13 +1,16 @@
 """Power limits that outlive their lease: whatever ends it, the limit stays until it is lifted."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from keeper_board import Board, on_disk, open_keeper
+from held_clock import HeldClock
+from keeper_board import FREE, Board, on_disk, open_keeper
 from keeper_requests import apply_of
 
+from joulecut_agent.keeper import keeper as module
 from joulecut_agent.keeper.keeper import Keeper
-from joulecut_agent.keeper.requests import Clear, Status
+from joulecut_agent.keeper.requests import Clear, Release, Status
 from joulecut_agent.ports.failure import Transient
 
 GPU = "GPU-a"
@@ -45,6 +48,66 @@ def test_it_stays_whatever_ends_the_lease(tmp_path: Path, ended: str, safe: str 
     keeper.handle(2, Clear(lift_power_limit=True))
     assert (board.limits_mw[GPU], _kept_w(keeper)) == (400_000, 0)
     assert _kept_w(open_keeper(tmp_path, board)) == 0
+
+
+def test_a_keeper_without_a_budget_of_its_site_refuses_it(tmp_path: Path) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board, bounds=replace(FREE, keep_power_s=0.0))
+    assert "power.keep_hours is not set" in _cap(keeper, 1, 300)
+    assert (board.limits_mw[GPU], board.calls) == (400_000, [])
+    assert _cap(keeper, 2, 300, keep=False) == ""
+
+
+@pytest.mark.parametrize("restarts", [0, 9])
+def test_it_ends_after_the_sites_hours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: int
+) -> None:
+    """Counted from the end of its lease, also by keepers that start again and again."""
+    monkeypatch.setattr(module, "time", clock := HeldClock())
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert _cap(keeper, 1, 300) == ""
+    for generation in (2, 3):
+        keeper.handle(2, Clear())
+        clock.pass_s(3000.0)
+        assert _cap(keeper, generation, 300) == "", "a new lease of the same limit has no end"
+    clock.pass_s(31.0)
+    keeper.tick()
+    board.locked[GPU] = (0, 1200)  # another writer's, after ours was reset
+    for _ in range(restarts):
+        clock.pass_s(3500.0 / restarts)
+        keeper = open_keeper(tmp_path, board)
+    clock.pass_s(3500.0 * (not restarts) + 90.0)
+    keeper.tick()
+    slot = keeper.handle(2, Status((GPU,))).slots[0]
+    assert (board.limits_mw[GPU], slot.kept_power_mw) == (300_000, 300_000)
+    assert 0.0 < slot.kept_left_s <= 10.0 + 1.0
+    assert keeper.due_s() <= clock.now_s + slot.kept_left_s
+    clock.pass_s(11.0)
+    keeper.tick()
+    assert (board.limits_mw[GPU], _kept_w(keeper)) == (400_000, 0)
+    assert board.locked[GPU] == (0, 1200)
+    assert _kept_w(open_keeper(tmp_path, board)) == 0
+
+
+def test_it_does_not_end_inside_a_release_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "time", clock := HeldClock())
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert _cap(keeper, 1, 300) == ""
+    keeper.handle(2, Clear())
+    clock.pass_s(3000.0)
+    assert keeper.handle(3, Release(3600.0)).slots[0].accepted
+    board.calls.clear()
+    clock.pass_s(3000.0)
+    keeper.tick()
+    assert not board.calls, "nothing touches the driver"
+    assert keeper.due_s() >= clock.now_s + 600.0
+    clock.pass_s(601.0)
+    keeper.tick()
+    assert (board.limits_mw[GPU], _kept_w(keeper)) == (400_000, 0)
 
 
 def test_a_new_command_moves_it_and_one_that_does_not_keep_ends_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The local protocol: what goes in comes out, and no bytes can do more than be refused."""
 
 import math
+from math import inf
 
 import msgspec
 import pytest
@@ -79,13 +80,14 @@ slots = st.builds(
     lease=st.none() | leases,
     restores=st.dictionaries(st.sampled_from(CAUSES), words),
     kept_power_mw=words,
+    kept_left_s=st.just(inf) | seconds,
     written_mhz=st.lists(shorts, max_size=WRITTEN_MAX).map(tuple),
 )
 replies = st.builds(
     Reply,
     serial=st.integers(0, 2**32 - 1),
     epoch_seen=longs,
-    bounds=st.builds(Bounds, seconds, shorts, shorts, seconds, shorts, seconds, seconds, seconds),
+    bounds=st.builds(Bounds, seconds, shorts, shorts, seconds, shorts, *[seconds] * 4),
     slots=st.lists(slots, max_size=GPUS_MAX).map(tuple),
     stopped=st.text(letters, max_size=60),
 )
@@ -116,10 +118,24 @@ def test_a_whole_node_is_one_message() -> None:
     counts = dict.fromkeys(CAUSES, 2**32 - 1)
     written_mhz = (65_535,) * WRITTEN_MAX
     slots = tuple(
-        Slot(uuid, False, "r" * 160, lease, counts, 2**32 - 1, written_mhz) for uuid in uuids
+        Slot(uuid, False, "r" * 160, lease, counts, 2**32 - 1, 1.0, written_mhz) for uuid in uuids
     )
     reply = Reply(2**32 - 1, 2**64 - 1, Bounds(), slots, "s" * 160, 1.0)
     assert decode_reply(wire.encode_reply(reply)) == reply
+
+
+def test_no_name_makes_a_reply_that_does_not_fit() -> None:
+    """Sixteen leases of a job whose letters take four bytes each: who asks for them is answered."""
+    about = {"request": "apply", "epoch": 1, "generation": 1, "ttl_s": 1.0, "settings": {}}
+    for letters, fits in ((63, True), (64, False), (253, False)):
+        packet = {"version": wire.VERSION, "serial": 1, "request": about | {"job": "😀" * letters}}
+        body = msgspec.msgpack.encode(packet)
+        raw = (len(body).to_bytes(2, "little") + body).ljust(wire.REQUEST_BYTES, b"\0")
+        if fits:
+            assert wire.decode_request(raw)
+        else:
+            with pytest.raises(ProtocolError, match=f"{4 * letters} bytes; allowed: 253"):
+                wire.decode_request(raw)
 
 
 def test_the_sizes_are_those_in_the_documentation() -> None:

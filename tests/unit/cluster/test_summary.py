@@ -178,3 +178,13 @@ def test_what_a_plan_removed_is_no_bloat_any_more() -> None:
     assert forecast is not None
     gap_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
     assert bloat_w(enforced) == {"intrinsic": gap_w, "extrinsic": 0.0, "variability": 0.0}
+
+
+def test_limits_that_outlive_their_leases_without_a_budget_need_a_person() -> None:
+    whole = boards.board()
+    (place, gpu), *_ = whole.view.gpus.items()
+    assert gpu.snapshot is not None
+    kept = replace(gpu, snapshot=replace(gpu.snapshot, power_limit_kept_w=200.0))
+    view = replace(whole.view, gpus={**whole.view.gpus, place: kept})
+    found = cluster_of(replace(whole, view=view)).needs
+    assert [one.severity for one in found if "200 W on 1 GPU outlive" in one.text] == ["decision"]
