@@ -7,9 +7,11 @@ changed in what matters is dropped, and the answers to it with it.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Container, Hashable
+from collections.abc import Callable, Container, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import partial
 from typing import Any
 
@@ -48,6 +50,15 @@ JOBS_AT_ONCE = NOISE_KEPT
 # each, and spreads of as many plans. Some ten kilobytes each.
 ANSWERS_KEPT = 24
 
+
+class Urgency(IntEnum):
+    """Of a decision that waits for the workers."""
+
+    LATE = 0  # the plan held misses its deadline
+    UNPLANNED = 1  # default clocks run
+    PLANNED = 2  # the plan held is compared again
+
+
 Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
 
 
@@ -66,35 +77,53 @@ class SolverFunctions:
 
 
 class Turns:
-    """Which jobs ask the workers now: each asks for a turn and has it until its decision is made.
+    """Which jobs ask the workers now. A turn lasts as long as a decision, from one question to the
+    next: each step of a job gives it back unless an answer or the turn itself is waited for then.
 
-    Jobs whose clocks are held come before those that have none yet: their plan may be late.
+    A job whose plan is late comes before one without a plan, and that before one whose plan is
+    compared again; of equals the one that has waited longest.
     """
 
     def __init__(self, next_one: Callable[[str], None], at_once: int = JOBS_AT_ONCE) -> None:
-        """`next_one` is called with a waiting job that has its turn now."""
+        """`next_one` is called with a waiting job that has its turn now, for a step of it."""
         self._next_one, self._at_once = next_one, at_once
         self._having: set[str] = set()
-        self._waiting: OrderedDict[str, None] = OrderedDict()
+        self._waiting: dict[str, Urgency] = {}  # the first has waited longest
+        self._unanswered: set[str] = set()  # jobs whose newest step ended with a question
 
-    def ask(self, job: str, *, first: bool) -> bool:
-        """Whether the job has its turn; else it waits for one, `first` of all or last."""
+    @contextmanager
+    def step(self, job: str) -> Iterator[None]:
+        """One step of the job, however it ends."""
+        self._unanswered.discard(job)
+        try:
+            yield
+        finally:
+            if job not in self._unanswered:
+                self._waiting.pop(job, None)
+                self._having.discard(job)
+            while self._waiting and len(self._having) < self._at_once:
+                waiting = self.line[0]
+                del self._waiting[waiting]
+                self._having.add(waiting)
+                self._next_one(waiting)
+
+    def ask(self, job: str, urgency: Urgency) -> bool:
+        """Whether the job has its turn; else it waits for one."""
         if job not in self._having and len(self._having) < self._at_once:
             self._waiting.pop(job, None)
             self._having.add(job)
-        elif job not in self._having and job not in self._waiting:
-            self._waiting[job] = None
-            self._waiting.move_to_end(job, last=not first)
+        elif job not in self._having:
+            self._waiting[job] = urgency
         return job in self._having
 
-    def end(self, job: str) -> None:
-        """The job needs no turn any more."""
-        self._waiting.pop(job, None)
-        self._having.discard(job)
-        while self._waiting and len(self._having) < self._at_once:
-            waiting, _ = self._waiting.popitem(last=False)
-            self._having.add(waiting)
-            self._next_one(waiting)
+    def unanswered(self, job: str) -> None:
+        """This step of the job ends with a question; an answer or a turn begins the next one."""
+        self._unanswered.add(job)
+
+    @property
+    def line(self) -> list[str]:
+        """The jobs that wait, in their order."""
+        return sorted(self._waiting, key=self._waiting.__getitem__)
 
 
 class WorkerAnswers:
@@ -170,9 +199,9 @@ class _JobPlanning:
     answers: WorkerAnswers
     asked: PlanningInput | None = None
     hindered: bool = False  # the job of `asked`
-    holds: bool = False  # clocks of a plan
+    urgency: Urgency = Urgency.UNPLANNED
     steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
-    since_s: float = field(default=0.0)
+    since_s: float = 0.0
 
 
 class PlanningStep:
@@ -198,10 +227,13 @@ class PlanningStep:
         self._turns = Turns(arrived)
 
     def keep_only(self, jobs: Container[str]) -> None:
-        """Forgets jobs that left the policy."""
+        """Forgets jobs that left the policy. Their last step gives back their turns."""
         for job in [job for job in self._jobs if job not in jobs]:
             del self._jobs[job]
-            self._turns.end(job)
+
+    def step(self, job: str) -> AbstractContextManager[None]:
+        """One step of the job, in which it may be decided for."""
+        return self._turns.step(job)
 
     def decide(
         self,
@@ -215,11 +247,13 @@ class PlanningStep:
         """
         name = inputs.job.policy.name
         planning = self._planning(name)
-        planning.holds = applied is not None
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
+        on_time = _on_time(inputs, applied)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
-        if stands and _on_time(inputs, applied):
+        if stands and on_time and planning.asked is None:
             return Decision("keep", "steady", "plan unchanged", state)
+        planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
+        planning.urgency = planned if on_time else Urgency.LATE
         same = planning.asked is not None and _rests_on(planning.asked) == rests_on
         if planning.asked is not None and same and planning.hindered == hindered:
             inputs = _resumed(planning.asked, inputs)
@@ -228,6 +262,7 @@ class PlanningStep:
             planning.hindered, planning.since_s = hindered, self._now_s()
         decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
+            self._turns.unanswered(name)
             return decision
         # A sibling, and the timing of changes within an iteration, count at once.
         alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
@@ -235,7 +270,6 @@ class PlanningStep:
         if decision.verdict == "change":
             self._metrics.plans.add(self._now_s() - planning.since_s)
         planning.asked = None
-        self._turns.end(name)
         return decision
 
     def completion(
@@ -250,7 +284,7 @@ class PlanningStep:
                 WorkerAnswers(
                     self._workers,
                     self._prepare,
-                    may_ask=lambda: self._turns.ask(name, first=self._jobs[name].holds),
+                    may_ask=lambda: self._turns.ask(name, self._jobs[name].urgency),
                     arrived=partial(self._arrived, name),
                 )
             )

@@ -273,7 +273,9 @@ class Reconciler:
             return math.inf
         else:
             async with self.commands.acting(key):
-                if not await self._step_job(key):
+                with self._services.planning.step(key):
+                    stays = await self._step_job(key)
+                if not stays:
                     return math.inf
         return self._pacing.interval_s
 
