@@ -2,8 +2,8 @@
 
 No driver reports locked clocks: the clock under load is the only evidence. A clock that a keeper
 of this boot has written is never taken for another writer's. One reading proves nothing: a verdict
-is sure after READINGS equal ones in a row, each APART_S after the last. None counts while a write
-settles.
+is sure after READINGS equal ones in a row, each APART_S after the last: one that comes sooner adds
+nothing, but ends the row where it differs. None counts while a write settles.
 
 Pure. Clocks in MHz, times in seconds of the monotonic clock.
 """
@@ -84,7 +84,8 @@ class Evidence:
     def after(self, seen: Verdict, now_s: float, apart_s: float) -> "Evidence":
         """The evidence with one more reading; the next counts after `apart_s`."""
         if now_s < self.next_s:
-            return self
+            differs = self.readings > 0 and seen is not self.verdict
+            return Evidence(next_s=self.next_s) if differs else self
         if seen is not self.verdict:
             return Evidence(seen, 1, now_s + apart_s)
         return replace(self, readings=min(self.readings + 1, READINGS), next_s=now_s + apart_s)

@@ -69,19 +69,24 @@ def test_a_clock_that_was_written_is_never_another_writers(
     assert verdict(reading, known_mhz, TOP_MHZ, leased_mhz) is not Verdict.OTHER
 
 
+@example([(1.0, Verdict.OURS), (0.0, Verdict.FREE), (1.0, Verdict.OURS), (1.0, Verdict.OURS)])
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from(Verdict)), max_size=20))
 def test_equal_readings_in_a_row_prove_and_nothing_else(
     seen: list[tuple[float, Verdict]],
 ) -> None:
-    evidence, now_s, row = NO_EVIDENCE, 0.0, []
+    """Whatever proves is the last of equal readings, of which READINGS are APART_S apart."""
+    evidence, now_s, counted, before = NO_EVIDENCE, 0.0, list[float](), None
     for gap_s, one in seen:
         now_s += gap_s
+        if one is not before:
+            counted = []
         if now_s >= evidence.next_s:
-            row = [*row, now_s] if evidence.verdict is one else [now_s]
-        evidence = evidence.after(one, now_s, APART_S)
+            counted.append(now_s)
+        evidence, before = evidence.after(one, now_s, APART_S), one
         if evidence.proves is not Verdict.UNCLEAR:
-            assert len(row) >= READINGS
-            assert now_s - row[0] >= (READINGS - 1) * APART_S - 1e-6
+            assert evidence.proves is one
+            assert len(counted) >= READINGS
+            assert counted[-1] - counted[0] >= (READINGS - 1) * APART_S - 1e-6
 
 
 def test_no_reading_counts_while_a_write_settles() -> None:
