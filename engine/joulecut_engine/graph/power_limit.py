@@ -13,7 +13,6 @@ from joulecut_engine.graph.clock_option import ClockOption
 # Boards hold their mean 1 to 4 % below the limit, and neighbouring clocks of public sweeps differ
 # by 0.5 % in power and by 0.2 % in time for no reason.
 NEAR_RATIO = 0.01
-OVER_RATIO = 0.05
 FLAT_RATIO = 0.01
 
 Curve = tuple[list[float], list[float]]  # seconds and watts by clock
@@ -33,8 +32,9 @@ def held(
         return times, powers
     rest = len(times) - near
     flat = max(times[near:]) <= (1.0 + FLAT_RATIO) * min(times[near:])
-    if rest > 1 and flat and max(powers[near:]) <= limit_w * (1.0 + OVER_RATIO):
-        time_s, power_w = sum(times[near:]) / rest, sum(powers[near:]) / rest
+    power_w = sum(powers[near:]) / rest
+    if rest > 1 and flat and power_w <= limit_w * (1.0 + NEAR_RATIO):
+        time_s = sum(times[near:]) / rest
         return times[:near] + [time_s] * rest, powers[:near] + [power_w] * rest
     first = next((i for i, w in enumerate(powers) if w > limit_w), None)
     if first is None:

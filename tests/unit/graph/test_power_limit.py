@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from joulecut_cli.jobfile import read
@@ -38,6 +38,7 @@ menus = st.builds(
 )  # fmt: skip
 
 
+@example(_menu(0.5, 40.0, 100.0, 15), 443.0)  # its top rows differ by less than 1 % in time
 @given(menus, st.floats(150.0, 1500.0))
 def test_a_lock_above_the_held_clock_changes_nothing_and_one_below_binds(
     menu: tuple[ClockOption, ...], limit_w: float
@@ -53,7 +54,7 @@ def test_a_lock_above_the_held_clock_changes_nothing_and_one_below_binds(
     assert len(states) <= 1, "one state, whatever the lock"
     if 0 < len(over) < len(menu):
         (time_s, power_w) = states.pop()
-        assert power_w == pytest.approx(limit_w, rel=0.02)
+        assert power_w == pytest.approx(limit_w, rel=1.01 * NEAR_RATIO)
         first_bound = menu[len(over)]
         assert menu[len(over) - 1].time_s * 0.99 <= time_s <= first_bound.time_s * 1.001
 
