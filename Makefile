@@ -2,10 +2,11 @@
 #
 #   make demo    the whole system on a simulated cluster   [DURATION=60] [SUMMARY=FILE] [PORT=P] [CARD=h200]
 #   make check   format, lint, types, import contracts, wire
-#   make test    the tests, minutes                        [ARGS=--hypothesis-seed=N]
+#   make test    the tests, minutes; every run draws the same
 #   make test-smoke  a long test of each kind, as CI runs them beside `make test`
 #   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
-#   make nightly  what takes more than a minute each: more frameworks, longer walks
+#   make nightly  what takes more than a minute each, and every property with fresh draws
+#                   [ARGS=--hypothesis-seed=N]
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
@@ -82,7 +83,7 @@ $(VENV)/producers.done: constraints/all.txt tools/setup | torch
 	@tools/setup producers "$(PYTHON)" "$(VENV)"
 
 nightly: setup-dev debian producers
-	@$(PYTEST) -m nightly $(ARGS)
+	@$(PYTEST) --hypothesis-profile=fresh -m "nightly or (hypothesis and not long)" $(ARGS)
 
 check: $(VENV)/dev.done
 	@$(BIN)/ruff format --check .

@@ -1,8 +1,9 @@
-"""Settings of every test: no deadline on examples, seeds of properties, tests that fork.
+"""Settings of every test: what properties draw, no deadline on examples, tests that fork.
 
-Examples of properties are the same on every run in CI (CI=1), so that CI judges the change and
-not the draw. Elsewhere each run draws a fresh seed and prints it; `--hypothesis-seed=N` repeats
-the run. A seed that fails becomes an `@example` of its test.
+Properties draw the same examples in every run and on every machine, so that a run judges the
+change and not the draw. `make nightly` draws fresh ones (profile `fresh`) and prints their seed;
+`--hypothesis-seed=N` repeats them, also with one file alone. A seed that fails becomes an
+`@example` of its test.
 """
 
 import os
@@ -12,29 +13,38 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 
 # A shell's job in the background ignores Ctrl-C, and so would every command that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-settings.register_profile("patient", deadline=None, print_blob=True)
-settings.register_profile("ci", parent=settings.get_profile("patient"), derandomize=True)
-# For who runs the tests a hundred times over, as tools/mutants does.
-settings.register_profile("quick", parent=settings.get_profile("ci"), max_examples=40)
-chosen = os.environ.get("JOULECUT_HYPOTHESIS", "ci" if os.environ.get("CI") else "patient")
-settings.load_profile(chosen)
+# Hypothesis would draw constants out of the source of every module that is imported, so that draws
+# depended on the tests before. `tests/house/test_draws.py` holds this.
+providers._get_local_constants = lambda: providers._local_constants
+
+# A busy machine draws slowly: that is no fault of a test.
+unhurried = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("fixed", derandomize=True, print_blob=True, **unhurried)
+settings.register_profile("fresh", database=None, print_blob=True, **unhurried)
+# For runs that repeat the tests a hundred times over, as tools/mutants does.
+settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=40)
+settings.load_profile("fixed")
 
 
-@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its option, and before workers start
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options, and before workers start
 def pytest_configure(config: pytest.Config) -> None:
-    if config.option.hypothesis_seed is None and not settings().derandomize:
-        config.option.hypothesis_seed = str(random.randrange(2**32))
+    option = config.option
+    if option.hypothesis_seed is not None:
+        option.hypothesis_profile = "fresh"  # a fixed draw has no seed
+    elif option.hypothesis_profile == "fresh":
+        option.hypothesis_seed = str(random.randrange(2**32))
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     seed = config.option.hypothesis_seed
-    return "properties: the seed of CI" if seed is None else f"properties: --hypothesis-seed={seed}"
+    return f"properties: {'drawn as ever' if seed is None else f'--hypothesis-seed={seed}'}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,22 +1,53 @@
-"""The pages of promises and faults name tests and steps that exist, and forget none."""
+"""The page of promises and faults names tests that CI runs and steps that exist."""
 
 import ast
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROMISE = re.compile(r"^\| (S\d+) \|.*\|$", re.MULTILINE)
-FAULT = re.compile(r"^\| (.*?) \| .* \| .* \| (.*?) \| (`tests/.*`) \|$", re.MULTILINE)
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+FAULT = re.compile(r"^\| (.*?) \| .* \| .* \| (.*?) \| (`tests/.*) \|$", re.MULTILINE)
+NAMED = re.compile(r"`(tests/[\w/]+\.py::\w+)`( \(night\))?")
 PROMISES = 20
 
 
-def _exist(text: str) -> bool:
-    """Whether it names tests, and each exists."""
-    named = NAMED.findall(text)
-    for path, name in named:
-        assert re.search(rf"^ *def {name}\(", (ROOT / path).read_text(), re.MULTILINE), name
-    return bool(named)
+def _collected(words: list[str], files: list[str]) -> set[str]:
+    """The tests that pytest would run in files, without their classes and parameters."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, "--collect-only", "-q", "-n", "0", *files],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: none of these
+    names = (
+        line.partition("[")[0].split("::") for line in done.stdout.splitlines() if "::" in line
+    )
+    return {f"{name[0]}::{name[-1]}" for name in names}
+
+
+def _words_of_ci() -> list[list[str]]:
+    """What the targets that CI tests pass to pytest."""
+    targets = re.findall(r"^tests ([\w-]+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    said = [
+        subprocess.check_output(["make", "--dry-run", target], cwd=ROOT, text=True)
+        for target in targets
+    ]
+    assert said
+    return [shlex.split(text.rpartition("-m pytest")[2]) for text in said]
+
+
+def test_what_the_page_names_runs_in_ci_or_at_night_as_it_says() -> None:
+    """And each promise, and each fault, has a test that CI runs."""
+    page = (ROOT / "docs/safety.md").read_text()
+    rows = [NAMED.findall(line) for line in page.splitlines() if NAMED.search(line)]
+    named = {test: bool(night) for row in rows for test, night in row}
+    files = sorted({test.partition("::")[0] for test in named})
+    ci = set[str]().union(*(_collected(words, files) for words in _words_of_ci()))
+    assert {test for test, night in named.items() if not night} <= ci
+    assert {test for test, night in named.items() if night} <= _collected(["-m", ""], files) - ci
+    assert not [row for row in rows if all(night for _, night in row)]
 
 
 def _steps_of_walks() -> set[str]:
@@ -33,17 +64,17 @@ def _steps_of_walks() -> set[str]:
     }
 
 
-def test_each_promise_names_tests_that_exist() -> None:
+def test_each_promise_names_tests() -> None:
     rows = {row[1]: row[0] for row in PROMISE.finditer((ROOT / "docs/safety.md").read_text())}
     assert list(rows) == [f"S{n}" for n in range(1, PROMISES + 1)]
-    assert all(_exist(row) for row in rows.values())
+    assert all(NAMED.search(row) for row in rows.values())
 
 
 def test_each_fault_names_a_test_and_each_fault_of_a_walk_is_on_the_page() -> None:
     page, _, _ = (ROOT / "docs/safety.md").read_text().partition("## Promises")
     rows = FAULT.findall(page)
     assert len(rows) == page.count("| `tests/"), "a row that this test cannot read"
-    assert all(_exist(tests) for _, _, tests in rows)
+    assert all(NAMED.search(tests) for _, _, tests in rows)
     steps = {name for _, names, _ in rows for name in re.findall(r"`(\w+)`", names)}
     known = _steps_of_walks()
     assert steps <= known

@@ -6,7 +6,6 @@ of faults, because faults of all kinds at once would excuse one another.
 """
 
 import contextlib
-import os
 import random
 import resource
 import signal
@@ -467,7 +466,7 @@ class Steps:
             raw = bytearray(journal.read_bytes())
             place = int(at * len(raw))
             if how == "garbage":
-                journal.write_bytes(os.urandom(200))
+                journal.write_bytes(random.Random(at).randbytes(200))
             elif raw:
                 raw[min(place, len(raw) - 1)] ^= 0x10
                 journal.write_bytes(raw)

@@ -1,7 +1,6 @@
 """Walks of a cluster on a virtual clock, and the judge's own tests: what is planted is found."""
 
 import importlib.util
-import os
 import random
 import subprocess
 import sys
@@ -85,12 +84,10 @@ def test_what_is_planted_is_found(planted: list[dict[str, Any]], said: str) -> N
     assert any(said in text for text in found), found
 
 
-def _walk(steps: int, seed: str = "") -> str:
+def _walk(steps: int, seed: int = 1) -> str:
     """What it printed of itself."""
-    drawn = 1 if os.environ.get("CI") else random.randrange(2**31)
-    seed = seed or os.environ.get("JOULECUT_WALK_SEED", str(drawn))
     script = str(HERE / "cluster_walk.py")
-    command = [sys.executable, script, "--seed", seed, "--steps", str(steps)]
+    command = [sys.executable, script, "--seed", str(seed), "--steps", str(steps)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -99,7 +96,7 @@ def _walk(steps: int, seed: str = "") -> str:
 
 @pytest.mark.long
 def test_a_seed_repeats_its_walk() -> None:
-    assert len({_walk(400, "5").rpartition("digest")[2] for _ in range(2)}) == 1
+    assert len({_walk(400, 5).rpartition("digest")[2] for _ in range(2)}) == 1
 
 
 @pytest.mark.long
@@ -110,4 +107,4 @@ def test_no_lie_and_no_fault_reaches_another_node() -> None:
 
 @pytest.mark.nightly
 def test_no_lie_and_no_fault_reaches_another_node_in_a_night() -> None:
-    _walk(STEPS_NIGHTLY)
+    _walk(STEPS_NIGHTLY, random.randrange(2**31))
