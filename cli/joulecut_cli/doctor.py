@@ -88,7 +88,7 @@ def _in_policy(name: str, board: Json) -> Step:
     names = sorted(job["name"] for job in board["jobs"])
     source = board["policy"]["source"] or "the policy file"
     mend = (
-        f"add to {source}: - {{name: {name}, slo: {{max_slowdown: 1%}}}}; then "
+        f"add to {source}: - {{name: {name}, slo: {{max_slowdown: 0%}}}}; then "
         f"joulecut policy check {source}"
     )
     return Step("policy", False, f"no such job; the policy has {', '.join(names) or 'none'}", mend)

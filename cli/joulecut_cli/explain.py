@@ -33,6 +33,7 @@ from joulecut_cli.status import (
     plan_name,
     planned,
     saving_text,
+    worth_text,
 )
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -242,6 +243,7 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
     yield from plan_lines(job, now_unix_s)
     if job["frontier"]:
         yield labelled("Frontier", frontier_text(job))
+    yield from _money_lines(job)
     yield labelled("Saved", _saved(job["measured"], job["predicted"]["saved_j"]))
     for title, text in (
         ("Default", look_text(job.get("baseline_look"))),
@@ -271,6 +273,14 @@ def _phase_lines(phase: Json | None) -> Iterator[str]:
     spent = ", ".join(f"{ago(s)} of {kind}" for kind, s in phase["seconds_by_kind"].items())
     work = f"; work varies by {percent(sd)}" if (sd := phase.get("work_sd_ratio")) else ""
     yield labelled("Phase", f"{phase['kind']}{operations}; so far {spent}{work}")
+
+
+def _money_lines(job: Json) -> Iterator[str]:
+    """What the plan is worth, and whether the job's limit loses money."""
+    if worth := worth_text(job):
+        yield labelled("Money", worth)
+        if warning := job["money"]["warning"]:
+            yield labelled("", f"! {sentence(warning)}")
 
 
 def _limits(kept_w: list[float]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 NONE = "-"  # not known; never zero
-JOULES_PER_KWH = 3.6e6
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 

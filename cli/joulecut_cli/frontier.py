@@ -8,6 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from joulecut_cli.granularity import ALL, HELP, read_granularities
+from joulecut_cli.money import add_price_flags
 from joulecut_cli.prove import add_prove
 from joulecut_wire.command import Parser
 from joulecut_wire.flags import whole
@@ -40,6 +41,7 @@ def _parse(argv: list[str]) -> Namespace:
         f"{ALL}: beside each other",
     )
     add_prove(parser)
+    add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
     return parser.parse_args(argv)

@@ -13,14 +13,16 @@ from typing import Any
 from joulecut_cli import figures, plot
 from joulecut_cli.granularity import ALL, Asked
 from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.money import given_prices, money_json, prices_text, valued
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_engine.chart import of_frontiers
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.money import Iteration, Prices, Worth
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.solver import cheapest, prepared
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -53,8 +55,14 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
         title = f"{options.job.stem}: energy against iteration time"
         chart = of_frontiers(title, baseline(problem), tuple(drawn.values()))
         plot.frontier(picture, chart, job.title(shown_as))
+    prices = given_prices(options)
+    least = {
+        one.granularity: _least(job, one, drawn[one.granularity], prices)
+        for one in asked
+        if one.granularity in drawn
+    }
     if options.json:
-        shown = _json(drawn, seconds, several=len(asked) > 1)
+        shown = _json(drawn, seconds, least, prices)
         shown |= {"refused": refused} if refused else {}
         print(json.dumps(shown, allow_nan=False, indent=1))
     elif len(asked) > 1:
@@ -63,7 +71,22 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
             print(f"{granularity}: {why}")
     else:
         print("\n".join(_text(job, baseline(problem), drawn[asked[0].granularity], seconds)))
+    if not options.json:
+        for granularity, one in least.items():
+            at = f"energy and time together cost least at {one.point_text}, worth {one}"
+            print(f"{granularity}: {at}" if len(least) > 1 else at)
+        print(prices_text(prices))
     return FINE
+
+
+def _least(job: JobFile, asked: Asked, points: Sequence[Solution], prices: Prices) -> Worth:
+    """The plan where energy and GPU time together cost least."""
+    problem = job.problem()
+    fastest = baseline(problem)
+    drawn = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
+    drawn.append(cheapest(problem, asked.granularity, prices, job.limits(asked)))
+    default = Iteration(fastest.iteration_time_s, fastest.energy_j)
+    return valued(default, drawn, len(problem.graph.order), prices)
 
 
 def _advance(progress: Progress, number: int, of: int, done: int, points: int) -> None:
@@ -111,8 +134,8 @@ def _prepared(
 def _json(
     found: Mapping[Granularity, Sequence[Solution]],
     seconds: float,
-    *,
-    several: bool,
+    least: Mapping[Granularity, Worth],
+    prices: Prices,
 ) -> dict[str, Any]:
     """One granularity as such; of several one object each, by name."""
     each: dict[str, Any] = {
@@ -124,11 +147,12 @@ def _json(
                     "lower_bound_j": point.lower_bound_j,
                 }
                 for point in points
-            ]
+            ],
+            "money": money_json(prices, least_cost=least[granularity]),
         }
         for granularity, points in found.items()
     }
-    if several:
+    if len(each) > 1:
         return {**each, "solve_seconds": seconds}
     ((granularity, drawn),) = each.items()
     return {"granularity": granularity, **drawn, "solve_seconds": seconds}

@@ -8,6 +8,7 @@ from argparse import Namespace, _ActionsContainer
 from pathlib import Path
 
 from joulecut_cli.granularity import HELP, read_granularity
+from joulecut_cli.money import add_price_flags
 from joulecut_cli.prove import SECONDS, add_prove
 from joulecut_wire.command import Parser
 from joulecut_wire.flags import number, percentage
@@ -50,6 +51,7 @@ def _parse(argv: list[str]) -> Namespace:
     parser.add_argument(
         "--effort", choices=EFFORTS, help="for older scripts: usual and thorough mean --prove"
     )
+    add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
     parser.add_argument("--timeline", metavar="FILE", help="write a trace for Perfetto: .json")

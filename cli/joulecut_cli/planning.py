@@ -12,18 +12,26 @@ from dataclasses import replace
 from joulecut_cli import lateness, plot, timeline
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile, read
+from joulecut_cli.money import given_prices, money_json, prices_text, valued
 from joulecut_cli.planshown import as_json, as_text
 from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
 from joulecut_engine.chart import of_frontiers
+from joulecut_engine.money import Iteration, worth
 from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Trials, judge_of
 from joulecut_engine.optimize.jitter_margin import Assured, Solves, assured
-from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Solution
+from joulecut_engine.optimize.problem import (
+    ChangeLimits,
+    Goal,
+    Infeasible,
+    NoCommonClock,
+    Solution,
+)
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import Solver, prepared
+from joulecut_engine.optimize.solver import Solver, cheapest, prepared
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -65,23 +73,40 @@ def run(options: Namespace, word: Asked | None) -> int:
         plot.frontier(picture, chart, job.title(granularity))
     if track is not None:
         timeline.write(track, *timeline.of_plan(problem, plan, job.title(granularity)[0]))
-    print(_written(options, job, goal, plan, kept))
+    print(_written(options, job, goal, plan, kept, limits=limits))
     return FINE
 
 
 def _written(
-    options: Namespace, job: JobFile, goal: Goal, plan: Solution, kept: Assured | None
+    options: Namespace,
+    job: JobFile,
+    goal: Goal,
+    plan: Solution,
+    kept: Assured | None,
+    *,
+    limits: ChangeLimits,
 ) -> str:
-    """The plan, with its margin."""
-    problem = job.problem()
-    fastest = baseline(problem)
+    """The plan, with its margin and its worth."""
+    problem, prices = job.problem(), given_prices(options)
+    fastest, gpus = baseline(problem), len(problem.graph.order)
+    default, own = (Iteration(one.iteration_time_s, one.energy_j) for one in (fastest, plan))
+    point = cheapest(problem, plan.granularity, prices, limits)
+    least = valued(default, [own, point], gpus, prices)
+    found = worth(default, own, gpus, prices)
     if options.json:
         more = {} if kept is None else lateness.as_json(kept)
         shown = more | as_json(problem, goal, fastest, plan)
+        shown["money"] = money_json(prices, plan=found, least_cost=least)
         return json.dumps(shown, allow_nan=False, indent=1)
     margin = [] if kept is None else ["", *lateness.as_text(kept, fastest)]
     asked = options.granularity is not None
-    return "\n".join([*as_text(job, problem, fastest, plan, asked=asked), *margin])
+    money = [
+        "",
+        f"worth {found}",
+        f"energy and time together cost least at {least.point_text}",
+        prices_text(prices),
+    ]
+    return "\n".join([*as_text(job, problem, fastest, plan, asked=asked), *margin, *money])
 
 
 class _Proving:

@@ -13,8 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from joulecut_cli.controller_client import Controller, Json, quoted, understood
+from joulecut_cli.money import add_price_flags, given_prices, prices_text
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
+from joulecut_engine.money import (
+    USUAL_POWER_W,
+    USUAL_SAVED_RATIO,
+    Iteration,
+    Prices,
+    usual_break_even,
+    worth,
+)
 from joulecut_wire import user_file
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
@@ -61,6 +70,7 @@ def _check(argv: list[str]) -> int:
         metavar="DIR",
         help="folder of profiles, as in the controller's file",
     )
+    add_price_flags(parser)
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
@@ -73,12 +83,13 @@ def _check(argv: list[str]) -> int:
     board = controller.board() if controller else None
     budget = budget_check(policy, board)
     barred = hindrances(policy, board)
+    prices = given_prices(options, policy.cost.prices())
     if options.json:
-        print(
-            json.dumps(as_json(policy) | {"power_budget": budget, "hindrances": barred}, indent=2)
-        )
+        shown = as_json(policy) | {"power_budget": budget, "hindrances": barred}
+        shown["money"] = {"prices": asdict(prices), "warnings": limit_warnings(policy, prices)}
+        print(json.dumps(shown, indent=2))
         return FINE
-    lines = [as_text(policy)]
+    lines = [as_text(policy, prices)]
     lines += [f"  ! {name}: not enforceable now: {why}" for name, why in barred.items()]
     lines += [f"  power budget: {budget['text']}"] if budget else []
     print("\n".join(lines))
@@ -228,8 +239,45 @@ def _diff(argv: list[str]) -> int:
     return FINE
 
 
-def as_text(policy: "Policy") -> str:
+def limit_warnings(policy: "Policy", prices: Prices) -> dict[str, str]:
+    """Why limits lose money, by job; none where the site is short of watts."""
+    from joulecut_controller.cluster.worth import limit_of, limit_text
+
+    if policy.power_budget_w is not None:
+        return {}
+    usual, found = usual_break_even(prices), dict[str, str]()
+    for job in (one for one in policy.jobs if one.mode != "off"):
+        limit, most = limit_of(job.slo), best_break_even(job, prices)
+        if limit > (usual if most is None else most):
+            basis = (
+                f"about {100.0 * usual:.2f} % ({100.0 * USUAL_SAVED_RATIO:g} % saved of "
+                f"{USUAL_POWER_W:g} W)"
+                if most is None
+                else f"at most {100.0 * most:.2f} % (by its profile)"
+            )
+            found[job.name] = limit_text(limit, basis)
+    return found
+
+
+def best_break_even(job: "JobPolicy", prices: Prices) -> float | None:
+    """A bound on the break-even slowdown of any plan: every operation at its least effective cost,
+    in an iteration no longer than the work of the busiest stage. None without a profile.
+    """
+    if job.profile is None:
+        return None
+    busy_s, saved_j = dict[int, float](), 0.0
+    for (stage, _), options in job.profile.options.items():
+        fastest = min(options, key=lambda one: (one.time_s, one.energy_j))
+        costs = [one.effective_cost_j(job.blocking_power_w) for one in options]
+        saved_j += max(0.0, fastest.effective_cost_j(job.blocking_power_w) - min(costs))
+        busy_s[stage] = busy_s.get(stage, 0.0) + fastest.time_s
+    default = Iteration(max(busy_s.values()), saved_j)
+    return worth(default, Iteration(default.time_s, 0.0), len(busy_s), prices).break_even_slowdown
+
+
+def as_text(policy: "Policy", prices: Prices) -> str:
     """Every job in a few lines."""
+    warnings = limit_warnings(policy, prices)
     count, found = len(policy.jobs), policy.found_jobs
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
@@ -246,6 +294,10 @@ def as_text(policy: "Policy") -> str:
             lines.append(f"    opt-in  {_opt_in(job)}")
         if job.verify.holdout:
             lines.append(f"    saving  {_holdout(job)}")
+        if warning := warnings.get(job.name):
+            lines.append(f"  ! {job.name}: {warning}")
+    if warnings:
+        lines.append(f"  ! {prices_text(prices, 'cluster.cost')}")
     if found.mode == "recommend" and policy.mode != "off":
         slower = f"{found.max_slowdown * 100:.6g}% slower"
         lines.append(f"  jobs without an entry: recommended at {slower}, no command is sent")

@@ -159,7 +159,7 @@ def _page(name: str, url: str, job: ProbedJob, made: MeasuredProfile, path: Path
     gap = percent(made.path_ratio - 1.0, signed=True)
     yield f"Measured iterations take {gap} against the profile's longest path at default clocks."
     yield f"Wrote {path} and {path.with_suffix('.yaml')}."
-    yield f"Next: joulecut plan {path.with_suffix('.yaml')} --max-slowdown 1%"
+    yield f"Next: joulecut plan {path.with_suffix('.yaml')} --granularity changes"
 
 
 _ORIGINS: tuple[Origin, ...] = ("measured", "fitted", "extrapolated")

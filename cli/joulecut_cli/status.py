@@ -88,6 +88,19 @@ def _asked(holdout: Json) -> Iterator[str]:
         yield f"{share}, windows of {window_s / MINUTE_S:.3g} min" if window_s else share
 
 
+def worth_text(job: Json) -> str:
+    """What the plan is worth, and where energy and time together cost least; empty without one."""
+    money = job.get("money")  # absent before 0.1.0
+    if not money:
+        return ""
+    text = f"worth {money['plan']['text']} ({money['basis']})"
+    if least := money["least_cost"]:
+        text += f"; least cost at {percent(least['slowdown_ratio'], signed=True)} time"
+    prices = money["prices"]
+    usual = ", ".join(f"cluster.cost.{name}" for name in prices["assumed"])
+    return f"{text}; at {prices['text']}" + (f" (assumed; yours: {usual})." if usual else ".")
+
+
 STALE_PASSES = 6  # as /healthz: one pass may be slow or fail, six are a fault
 STALE_S_MIN = 30.0
 
@@ -247,6 +260,8 @@ def _jobs(board: Json) -> list[str]:
             lines.append(f"  {name}: {foreign}")
         for fault in job.get("report_faults", [])[:1]:
             lines.append(f"! {name}: reports: {fault['text']} ({fault['count']} so far).")
+        if worth := worth_text(job):
+            lines.append(f"  {name}: {worth}")
         saving = saving_text(job.get("saving"))
         if saving:
             lines.append(f"  {name}: saving {saving}.")

@@ -104,7 +104,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def found(cluster: Cluster) -> dict[str, Any]:
-    return cluster.audit("--kwh-price", "0.10", "--pue", "1.2")
+    return cluster.audit("--kwh", "0.10", "--pue", "1.2")
 
 
 def _job(found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def test_text_csv_and_html(cluster: Cluster, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "train/gpt3" in done.stdout
     assert "thermal" in done.stdout
-    assert "no price: give one" in done.stdout
+    assert "assumed; yours: --gpu-hour, --kwh, --pue" in done.stdout
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "train/gpt3" in page

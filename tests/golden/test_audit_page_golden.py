@@ -9,7 +9,7 @@ from joulecut_cli.audit import report
 from joulecut_controller.audit.auditor import Auditor, Estimate
 from joulecut_controller.audit.finding import Amount, Audit, PlanSaving
 from joulecut_controller.audit.reading import SHARED, Frame, GpuName, GpuReading
-from joulecut_controller.policy.policy import Cost
+from joulecut_engine.money import Prices
 
 KEPT = Path(__file__).parent / "day0"
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC
@@ -18,7 +18,7 @@ ABOUT = report.About(
     source="http://prometheus:9090 (dcgm-exporter series)",
     ended_unix_s=NOON_UNIX_S,
     step_s=STEP_S,
-    cost=Cost(kwh=0.08, pue=1.2),
+    prices=Prices(gpu_hour=2.0, kwh=0.08, pue=1.2),
 )
 
 

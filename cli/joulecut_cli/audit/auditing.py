@@ -13,11 +13,12 @@ from joulecut_cli import outfile
 from joulecut_cli.audit import job_estimate, report
 from joulecut_cli.audit.job_estimate import Observed, OperatorInput
 from joulecut_cli.audit.series import History
+from joulecut_cli.money import given_prices
 from joulecut_cli.progress import Progress, solving
 from joulecut_controller.audit.auditor import Auditor
 from joulecut_controller.audit.finding import Audit
-from joulecut_controller.policy.policy import Cost
 from joulecut_controller.sources.prometheus import Access, Prometheus
+from joulecut_engine.money import Prices
 from joulecut_wire.command import FINE
 from joulecut_wire.duration import seconds
 from joulecut_wire.errors import BadInput, Unavailable
@@ -29,12 +30,12 @@ FOR_S_MIN = 60.0  # of a Prometheus: two scrapes at least
 def run(given: argparse.Namespace) -> int:
     """Prints an audit. Raises BadInput, Unavailable."""
     facts = job_estimate.read(given.policy, given.store)
-    cost = _cost(given, facts)
+    prices = given_prices(given, facts.cost.prices())
     duration_s = seconds(given.duration, "--for", FOR_S_MAX)
     if given.agents:
-        audit, about = _live(given, facts, cost, duration_s)
+        audit, about = _live(given, facts, prices, duration_s)
     else:
-        audit, about = _past(given, facts, cost, duration_s)
+        audit, about = _past(given, facts, prices, duration_s)
     if given.html is not None:
         outfile.write("--html", given.html, report.as_html(audit, about))
     if given.json:
@@ -46,16 +47,8 @@ def run(given: argparse.Namespace) -> int:
     return FINE
 
 
-def _cost(given: argparse.Namespace, facts: OperatorInput) -> Cost:
-    """Flags override the policy."""
-    cost = facts.cost
-    price = cost.kwh if given.kwh_price is None else given.kwh_price
-    pue = cost.pue if given.pue is None else given.pue
-    return Cost(gpu_hour=cost.gpu_hour, kwh=price, host_power_w=cost.host_power_w, pue=pue)
-
-
 def _past(
-    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
+    given: argparse.Namespace, facts: OperatorInput, prices: Prices, duration_s: float
 ) -> tuple[Audit, report.About]:
     if duration_s < FOR_S_MIN:
         raise BadInput("--for", f'"{given.duration}"', f"at least {FOR_S_MIN:g} s of a Prometheus")
@@ -85,13 +78,13 @@ def _past(
         source=f"{server.url} ({history.exporter.title} series)",
         ended_unix_s=end_s,
         step_s=history.step_s,
-        cost=cost,
+        prices=prices,
     )
     return _judged(auditor, facts, seen), about
 
 
 def _live(
-    given: argparse.Namespace, facts: OperatorInput, cost: Cost, duration_s: float
+    given: argparse.Namespace, facts: OperatorInput, prices: Prices, duration_s: float
 ) -> tuple[Audit, report.About]:
     from joulecut_cli.audit.agents import watch_of  # gRPC: a Prometheus is read without it
 
@@ -102,7 +95,11 @@ def _live(
     seen = Observed(gpus=watch.gpus, rates=watch.rates, allocations=watch.allocations, bloat_j={})
     lost = (f"no answer from {', '.join(watch.silent)}",) if watch.silent else ()
     about = report.About(
-        source=given.agents, ended_unix_s=time.time(), step_s=watch.step_s, cost=cost, notes=lost
+        source=given.agents,
+        ended_unix_s=time.time(),
+        step_s=watch.step_s,
+        prices=prices,
+        notes=lost,
     )
     return _judged(auditor, facts, seen), about
 

@@ -7,13 +7,12 @@ import argparse
 from pathlib import Path
 
 from joulecut_cli import outfile
+from joulecut_cli.money import add_price_flags
 from joulecut_cli.orders import add_certificate_flags
 from joulecut_wire.command import Parser
 from joulecut_wire.errors import BadInput
-from joulecut_wire.flags import number
 
 PROG = "joulecut audit"
-PRICE_MAX, PUE_MAX = 1e6, 10.0
 
 
 def run(argv: list[str]) -> int:
@@ -37,12 +36,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
     )
-    parser.add_argument(
-        "--kwh-price", metavar="PRICE", type=number(0.0, PRICE_MAX), help="price of one kWh"
-    )
-    parser.add_argument(
-        "--pue", metavar="RATIO", type=number(1.0, PUE_MAX), help="power usage effectiveness"
-    )
+    add_price_flags(parser, "--kwh-price")
     parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
     parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
     parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)

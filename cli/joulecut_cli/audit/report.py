@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
-from joulecut_cli.figures import JOULES_PER_KWH, NONE, length, moment, percent, table
+from joulecut_cli.figures import NONE, length, moment, percent, table
+from joulecut_cli.money import prices_text
 from joulecut_controller.audit.finding import Amount, Audit, JobFinding, PlanSaving
-from joulecut_controller.policy.policy import Cost
+from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, signed, worth
 
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
 
@@ -21,19 +22,26 @@ KINDS = ("idle", "intrinsic", "extrinsic", "variability")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Source, time and price of an audit."""
+    """Source, time and prices of an audit."""
 
     source: str
     ended_unix_s: float
     step_s: float
-    cost: Cost
+    prices: Prices
     notes: tuple[str, ...] = ()
 
     def money(self, joules: float | None) -> float | None:
-        """Price of this energy at the wall; None without a price."""
-        if joules is None or self.cost.kwh is None:
+        """Price of this energy at the wall."""
+        return None if joules is None else joules * self.prices.per_joule
+
+    def worth(self, job: JobFinding, one: PlanSaving) -> Worth | None:
+        """Of a predicted plan, beside the time that the job held its GPUs."""
+        if one.joules is None or not job.gpu_s:
             return None
-        return joules / JOULES_PER_KWH * self.cost.kwh * self.cost.pue
+        held_s = job.gpu_s / job.gpus
+        default = Iteration(held_s, job.energy_j)
+        plan = Iteration(held_s * (1.0 + one.slowdown), job.energy_j - one.joules)
+        return worth(default, plan, job.gpus, self.prices)
 
 
 def kwh(joules: float | None) -> str:
@@ -57,7 +65,8 @@ def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
 
 def text(audit: Audit, about: About) -> str:
     """The whole page."""
-    parts = [_head(audit, about), _jobs(audit, about), _why(audit), _savings(audit), _slow(audit)]
+    parts = [_head(audit, about), _jobs(audit, about), _why(audit)]
+    parts += [_savings(audit, about), _slow(audit)]
     return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
 
 
@@ -66,12 +75,9 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
         f"Audit of {about.source}: {length(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
         f"steps of {length(about.step_s)}"
     )
-    price = about.money(audit.energy_j)
-    cost = "no price: give one with --kwh-price"
-    if price is not None and about.cost.kwh is not None:
-        pue = f" and PUE {about.cost.pue:g}" if about.cost.pue != 1.0 else ""
-        cost = f"{price:.2f} at {about.cost.kwh:g} a kWh{pue}"
-    yield f"{audit.gpus} GPUs, {kwh(audit.energy_j)} kWh ({cost})"
+    price = money(about.money(audit.energy_j))
+    yield f"{audit.gpus} GPUs, {kwh(audit.energy_j)} kWh, {price} of energy"
+    yield prices_text(about.prices)
     yield from (f"! {note}" for note in about.notes)
     looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
     if looked_s and audit.gap_s > 0.01 * looked_s:
@@ -90,8 +96,7 @@ def _jobs(audit: Audit, about: About) -> list[str]:
     lines = table(head, rows, frozenset(head[1:]))
     if len(audit.jobs) > JOBS_SHOWN:
         lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
-    if about.cost.kwh is not None:
-        lines += ["", *_wasted(audit, about)]
+    lines += ["", *_wasted(audit, about)]
     lines.append("  IDLE and bloat (energy above the frontier) in kWh; - is unknown, see Basis.")
     return lines
 
@@ -142,16 +147,33 @@ def _why(audit: Audit) -> list[str]:
     return lines if audit.jobs else []
 
 
-def _savings(audit: Audit) -> list[str]:
+def _savings(audit: Audit, about: About) -> list[str]:
     rows = [
-        (job.name, one.granularity, _less(one), kwh(one.joules), one.text)
+        (
+            job.name,
+            one.granularity,
+            _less(one),
+            kwh(one.joules),
+            *_worth_cells(about.worth(job, one)),
+            one.text,
+        )
         for job in audit.jobs[:JOBS_SHOWN]
         for one in job.savings
     ]
     if not rows:
         return []
-    head = ("JOB", "GRANULARITY", "LESS", "KWH", "BASIS")
-    return ["Savings with plans (predicted)", *table(head, rows, frozenset({"LESS", "KWH"}))]
+    head = ("JOB", "GRANULARITY", "LESS", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
+    return [
+        "Savings with plans (predicted)",
+        *table(head, rows, frozenset(head[2:7])),
+        "  BREAK-EVEN: the slowdown at which lost GPU time eats the saving.",
+    ]
+
+
+def _worth_cells(found: Worth | None) -> tuple[str, str, str]:
+    if found is None:
+        return (NONE, NONE, NONE)
+    return (found.break_even_text, signed(found.net_per_gpu_hour), signed(found.net_per_year))
 
 
 def _less(one: PlanSaving) -> str:
@@ -196,8 +218,9 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         "ended_unix_s": round(about.ended_unix_s, 3),
         "step_s": about.step_s,
         "notes": list(about.notes),
-        "price_kwh": about.cost.kwh,
-        "pue": about.cost.pue,
+        "price_kwh": about.prices.kwh,
+        "pue": about.prices.pue,
+        "prices": asdict(about.prices),
         "gpus": audit.gpus,
         "energy_kwh": _kwh(audit.energy_j),
         "cost": about.money(audit.energy_j),
@@ -272,6 +295,7 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
                 "ratio_high": one.high,
                 "kwh": _kwh(one.joules),
                 "text": one.text,
+                "worth": (found := about.worth(job, one)) and found.as_json(),
             }
             for one in job.savings
         ],

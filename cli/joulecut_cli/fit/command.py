@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from joulecut_cli.money import add_price_flags, given_prices
 from joulecut_controller.sources import csv_file
 from joulecut_controller.sources import profile as profiles
 from joulecut_engine.graph.pipeline import Profile
@@ -33,10 +34,11 @@ def run(argv: list[str]) -> int:
     others = [profiles.read(path, whole=False) for path in options.also]
     _check(options.profile, sweep, probes)
     fitted = fit(sweep, others, frozenset(probes), options.card)
+    prices = given_prices(options)
     if options.json:
-        print(json.dumps(as_json(fitted), allow_nan=False, indent=1))
+        print(json.dumps(as_json(fitted, prices), allow_nan=False, indent=1))
     else:
-        print("\n".join(as_text(fitted, options.profile.name)))
+        print("\n".join(as_text(fitted, options.profile.name, prices)))
     return FINE
 
 
@@ -64,6 +66,7 @@ def _parse(argv: list[str]) -> Namespace:
         metavar="NAME",
         help="of PROFILE.csv (default: recognised by clocks and power); none: no data sheet",
     )
+    add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(argv)
     if options.card is None:

@@ -1,6 +1,7 @@
 """A fit as a table for people and as rows for programs, with warnings about the sweep."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -9,14 +10,16 @@ import numpy as np
 from joulecut_cli import figures
 from joulecut_cli.fit.fitted import BUDGETS, Result
 from joulecut_cli.fit.next_probe import choose, next_probe
+from joulecut_cli.money import prices_text
 from joulecut_engine.estimate.admission import NEAREST_RATIO_MAX, follows_the_clock
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind
+from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 
 POWER_MIN_W, POWER_MAX_W = 1.0, 10_000.0  # no GPU idles below or draws more; 1.4 kW is the most
 
 
-def as_json(fitted: Result) -> dict[str, Any]:
+def as_json(fitted: Result, prices: Prices) -> dict[str, Any]:
     """Every clock of the sweep; units are in the names."""
     rows = []
     for (stage, kind), clocks in fitted.clocks.items():
@@ -39,15 +42,24 @@ def as_json(fitted: Result) -> dict[str, Any]:
         "card": fitted.card.name if fitted.card else None,
         "doubts": list(doubts(fitted)),
         "next_probe": probe and {"clock_mhz": probe.clock_mhz, "reason": probe.reason},
+        "money": {
+            "prices": asdict(prices),
+            "rows": [
+                {"stage": stage, "instruction": kind, "clock_mhz": clock} | found.as_json()
+                for (stage, kind) in fitted.clocks
+                for clock, found in [_least_cost(fitted, (stage, kind), prices)]
+            ],
+        },
         "rows": rows,
     }
 
 
-def as_text(fitted: Result, name: str) -> list[str]:
+def as_text(fitted: Result, name: str, prices: Prices) -> list[str]:
     """One line per stage and instruction: what it costs, and the clocks it would be given."""
     head = ["stage", "instruction", "MHz", "time", "band", "power"]
     head += [f"within {budget * 100:.0f} %" for budget in BUDGETS]
-    rows = [_row(fitted, key) for key in fitted.clocks]
+    head += ["least cost", "breaks even"]
+    rows = [_row(fitted, key, prices) for key in fitted.clocks]
     probes = sorted(fitted.probes)
     measured = f"one probed clock, {probes[0]} MHz"
     if len(probes) > 1:
@@ -66,12 +78,13 @@ def as_text(fitted: Result, name: str) -> list[str]:
         "",
         "time and power at the highest clock; band: how much longer one in twenty times may be;",
         "within: clock of least predicted energy at that slowdown, and what it saves;",
+        f"least cost: of energy and time together, {prices_text(prices)};",
         "none below the lowest probed clock. Every clock: --json",
         *advice,
     ]
 
 
-def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
+def _row(fitted: Result, key: tuple[int, Kind], prices: Prices) -> list[str]:
     stage, kind = key
     predicted = fitted.predicted[key]
     own = tuple(clock for clock in predicted.clocks_mhz if clock in fitted.probes)
@@ -81,6 +94,8 @@ def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
     for budget in BUDGETS:
         found = choose(predicted, budget, known_mhz=own)
         cells.append(f"{found.clock_mhz}: {figures.percent(found.saved_ratio)}")
+    clock, least = _least_cost(fitted, key, prices)
+    cells += [f"{clock}: {figures.percent(least.saved_ratio)}", least.break_even_text]
     return [
         str(stage),
         kind,
@@ -90,6 +105,21 @@ def _row(fitted: Result, key: tuple[int, Kind]) -> list[str]:
         figures.watts(float(predicted.power_w[-1])),
         *cells,
     ]
+
+
+def _least_cost(fitted: Result, key: tuple[int, Kind], prices: Prices) -> tuple[int, Worth]:
+    """The clock at which energy and GPU time cost least, beside the highest; of one GPU."""
+    predicted = fitted.predicted[key]
+    lowest = min(clock for clock in predicted.clocks_mhz if clock in fitted.probes)
+    points = {
+        Iteration(float(time_s), float(time_s * power_w)): clock
+        for clock, time_s, power_w in zip(
+            predicted.clocks_mhz, predicted.time_s, predicted.power_w, strict=True
+        )
+        if clock >= lowest
+    }
+    best, highest = least_cost(points, 1, prices), max(points, key=lambda one: points[one])
+    return points[best], worth(highest, best, 1, prices)
 
 
 def doubts(fitted: Result) -> tuple[str, ...]:

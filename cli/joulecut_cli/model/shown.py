@@ -8,10 +8,10 @@ from joulecut_controller.sources.run_file import Cost, RunFile
 from joulecut_engine.model.advice import Advice
 from joulecut_engine.model.estimate import MEMORIES, Estimate
 from joulecut_engine.model.run import Run
+from joulecut_engine.money import JOULES_PER_KWH, Prices
 
 GB = 1e9
-KWH_J = 3.6e6
-DAY_S, HOUR_S = 86_400.0, 3_600.0
+DAY_S = 86_400.0
 SHARE_MIN = 5e-4  # of the total; rounds to 0.1 %
 
 
@@ -90,8 +90,9 @@ def totals(cost: Cost, run: Run, found: Estimate) -> dict[str, float]:
     tokens = run.global_batch * run.sequence
     iterations = cost.iterations or cost.tokens / tokens or 1.0
     seconds = iterations * found.iteration_time_s
-    kwh = iterations * (found.energy_j + found.host_j) * cost.pue / KWH_J
-    money = kwh * cost.kwh_price + run.gpus * seconds / HOUR_S * cost.gpu_hour_price
+    joules = iterations * (found.energy_j + found.host_j)
+    kwh = joules * cost.pue / JOULES_PER_KWH
+    money = Prices(cost.gpu_hour_price, cost.kwh_price, cost.pue).cost(seconds, joules, run.gpus)
     return {"iterations": iterations, "time_s": seconds, "kwh": kwh, "money": money}
 
 

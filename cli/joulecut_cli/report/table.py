@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from joulecut_cli.figures import (
-    JOULES_PER_KWH,
     length,
     moment,
     percent,
@@ -14,6 +13,7 @@ from joulecut_cli.figures import (
     sentence,
     table,
 )
+from joulecut_engine.money import JOULES_PER_KWH
 
 UNKNOWN = "unknown"
 DECIMALS_MAX = 6
@@ -255,6 +255,7 @@ def _facts(job: Json) -> Iterator[str]:
             ),
         ),
         ("Break-even", one_share(job["break_even_slowdown_ratio"], signed=True) + " slowdown"),
+        ("Worth", (job.get("worth") or {"text": UNKNOWN})["text"]),
         ("Measured", _counted(job["windows"], point_wait(measured.get("point_in_s")))),
         ("Spent", f"{energy(spent['in_windows']['energy_j'])} kWh under plans in windows"),
         ("", f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan"),

@@ -35,6 +35,7 @@ class PlanSaving:
     text: str
     low: float | None = None  # band of the ratio, where it is predicted from counters
     high: float | None = None
+    slowdown: float = 0.0  # of the plan, a fraction
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,4 +49,5 @@ def predicted_saving(
         ),
         low=saved.low,
         high=saved.high,
+        slowdown=slower.mean,
     )

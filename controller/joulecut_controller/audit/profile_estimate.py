@@ -12,7 +12,7 @@ from joulecut_controller.audit.finding import Amount, PlanSaving
 from joulecut_controller.plan.solver_cache import Prepared
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
-from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem
+from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.schedule import energy, makespan
 
 Prepare = Callable[[Problem, Granularity], Prepared]
@@ -90,26 +90,33 @@ class ProfileEstimate:
         goal = Goal(max(deadline_s * scale, self.iteration_s) * (1.0 + ROUNDING))
         made = []
         for granularity in GRANULARITIES:
-            ratio = None if self.unexplained else self._saved(goal, granularity)
-            if ratio is None:
+            found = None if self.unexplained else self._answer(goal, granularity)
+            if found is None:
                 why = self.unexplained or "no plan of this granularity keeps the target"
                 made.append(PlanSaving(granularity, None, None, why))
                 continue
             text = f"within {goal.deadline_s:.4g} s an iteration, by {self._source}"
-            made.append(PlanSaving(granularity, ratio, ratio * self._now.work_j, text))
+            ratio = 1.0 - found.energy_j / self._energy_j
+            slower = found.iteration_time_s / self.iteration_s - 1.0
+            joules = ratio * self._now.work_j
+            made.append(PlanSaving(granularity, ratio, joules, text, slowdown=slower))
         return tuple(made)
 
     def _saved(
         self, goal: Goal, granularity: Granularity, before_j: float | None = None
     ) -> float | None:
         """Share of the present energy that a plan saves."""
+        found = self._answer(goal, granularity)
+        before_j = self._energy_j if before_j is None else before_j
+        return None if found is None else 1.0 - found.energy_j / before_j
+
+    def _answer(self, goal: Goal, granularity: Granularity) -> Solution | None:
         try:
             if granularity not in self._prepared:
                 self._prepared[granularity] = self._prepare(self._problem, granularity)
-            answer = self._prepared[granularity].solve(goal)
+            return self._prepared[granularity].solve(goal)
         except (Infeasible, NoCommonClock):
             return None
-        return 1.0 - answer.energy_j / (self._energy_j if before_j is None else before_j)
 
 
 def _at(problem: Problem, clock_mhz: float | None) -> tuple[ClockOption, ...]:

@@ -9,6 +9,7 @@ from typing import Literal
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import Standing
+from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.view import NOT_REPORTED, GpuView
 
 # `fault`: something is wrong. `decision`: a person may go on. `note`: the controller copes.
@@ -46,7 +47,7 @@ def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
         *(
             need
             for job, standing in zip(board.jobs, standings, strict=True)
-            for need in (*_of_job(job, standing), *_of_reports(job, board))
+            for need in (*_of_job(job, standing), *_of_reports(job, board), *_of_money(job, board))
         ),
     ]
     return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
@@ -152,6 +153,13 @@ def _of_reports(job: JobBoard, board: Board) -> Iterator[Need]:
     for fault in job_faults(job.view, board.view)[:1]:
         text = f"its reports cannot be used as they are ({fault.count} so far): {fault.text}"
         yield Need("fault", text, job=job.view.policy.name, node=fault.node)
+
+
+def _of_money(job: JobBoard, board: Board) -> Iterator[Need]:
+    """A limit that loses money at the site's own prices; usual prices are no reason to warn."""
+    found = job_worth(job, board.policy)
+    if found is not None and found.warning and not found.prices.assumed:
+        yield Need("note", found.warning, job=job.view.policy.name)
 
 
 def _over_budget(job: JobBoard, standing: Standing) -> bool:

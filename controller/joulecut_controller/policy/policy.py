@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.money import Prices
 from joulecut_wire.quantity import (
     POWER_W_MAX,
     Fault,
@@ -33,8 +34,9 @@ Ranks = Literal["hook", "list", "completion-index"]
 
 # No job knows its own pace better: a baseline is taken with a standard error of 0.25 %.
 TOLERANCE_RATIO = 0.003
-# Of a job without an entry, which gets no command. At 0 % a rate alone often shows no first step.
-FOUND_SLOWDOWN_RATIO = 0.01
+# Of a job without an entry, which gets no command. At usual prices longer GPU time costs more than
+# the energy saved: break-even is at 0.3 %.
+FOUND_SLOWDOWN_RATIO = 0.0
 CHANGES_MAX = 16  # of a GPU's clock in an iteration: more save 0.1 % where so many fit in it
 CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 HOLDOUT_PERCENT_MAX = 50.0
@@ -305,6 +307,22 @@ class Cost:
         meaning="emission of the grid per kWh; `joulecut report --co2` takes precedence",
     )
 
+    def prices(self, *, hosts: bool = True) -> Prices:
+        """With usual prices, named in `assumed`, where the operator gave none. Without `hosts` for
+        energies that have the hosts' in them.
+        """
+        usual = Prices()
+        given = {"gpu_hour": self.gpu_hour, "kwh": self.kwh}
+        assumed = tuple(name for name, price in given.items() if price is None)
+        nothing = len(assumed) == len(given) and self.pue == 1.0
+        return Prices(
+            gpu_hour=usual.gpu_hour if self.gpu_hour is None else self.gpu_hour,
+            kwh=usual.kwh if self.kwh is None else self.kwh,
+            pue=usual.pue if nothing else self.pue,
+            host_power_w=self.host_power_w if hosts else 0.0,
+            assumed=(*assumed, "pue") if nothing else assumed,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FoundJobsPolicy:
@@ -320,7 +338,7 @@ class FoundJobsPolicy:
     max_slowdown: float = key(
         SLOWDOWN,
         FOUND_SLOWDOWN_RATIO,
-        default="1%",
+        default="0%",
         takes="0% to 100%",
         meaning="the slowdown at which they are recommended",
     )

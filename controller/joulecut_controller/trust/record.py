@@ -25,8 +25,8 @@ from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.receipt import Receipt
 from joulecut_controller.trust.report import JobReport, Report
-from joulecut_controller.trust.wall import JOULES_PER_KWH
 from joulecut_controller.trust.window import MeasuredWindow
+from joulecut_engine.money import JOULES_PER_KWH, Worth
 
 POINTS_MAX = 1_500  # of a job, for a picture: more than it has pixels across
 POINTS_MIN = 40  # of a job, among many
@@ -99,7 +99,8 @@ _JOB = Answer(
         in_windows_j=_INTERVAL.at("saved_in_windows_j"), j=_INTERVAL.at("saved_j"), kwh=_KWH
     ).key.here,
     wall=_WALL,
-    break_even_slowdown_ratio=NUMBER.at("break_even_slowdown"),
+    break_even_slowdown_ratio=NUMBER.at(lambda job: job.worth and job.worth.break_even_slowdown),
+    worth=maybe(Key(OBJECT.schema, Worth.as_json)),
     shapes=listed(_SAVING),
 )
 _SUM = Answer(name=TEXT, jobs=COUNT, jobs_unknown=COUNT.at("unknown"), saved_kwh=_KWH, wall=_WALL)

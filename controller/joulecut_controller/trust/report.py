@@ -13,8 +13,9 @@ from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
 from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
-from joulecut_controller.trust.wall import Wall, at_the_wall, break_even_slowdown
+from joulecut_controller.trust.wall import Wall, at_the_wall
 from joulecut_controller.trust.window import MeasuredWindow
+from joulecut_engine.money import Iteration, Worth, worth
 
 NO_TENANT = "-"
 SWITCH = "verify: {holdout: 5%}"
@@ -47,7 +48,7 @@ class JobReport:
     saved_j: Interval | None
     longer_gpu_s: Interval | None
     wall: Wall | None
-    break_even_slowdown: float | None
+    worth: Worth | None
     windows: tuple[MeasuredWindow, ...]
 
     @property
@@ -153,7 +154,7 @@ def _job(
         saved_j=saved,
         longer_gpu_s=longer_gpu_s,
         wall=at_the_wall(saved, longer_gpu_s, prices) if saved and longer_gpu_s else None,
-        break_even_slowdown=_break_even(newest, prices),
+        worth=_worth(newest, prices),
         windows=usable,
     )
 
@@ -167,12 +168,16 @@ def _unmeasured(job: str, about: Known, until_unix_s: float) -> Saving:
     return Saving(job, "", 0, until_unix_s, until_unix_s, 0, 0, reason=reason)
 
 
-def _break_even(saving: Saving, prices: Cost) -> float | None:
-    measured = saving.default_energy_j, saving.plan_energy_j, saving.default_time_s
-    if saving.saved_ratio is None or any(value is None for value in measured):
+def _worth(saving: Saving, given: Cost) -> Worth | None:
+    """As measured; None where a price is missing or both are zero: nothing is filled in."""
+    default = saving.default_time_s, saving.default_energy_j
+    plan = saving.plan_time_s, saving.plan_energy_j
+    if saving.saved_ratio is None or None in (*default, *plan) or not saving.gpus:
         return None
-    default_j, plan_j, default_s = (value or 0.0 for value in measured)
-    return break_even_slowdown(default_j, plan_j, default_s, saving.gpus, prices)
+    if given.gpu_hour is None or given.kwh is None or not (given.gpu_hour or given.kwh):
+        return None
+    before, under = (Iteration(one[0] or 0.0, one[1] or 0.0) for one in (default, plan))
+    return worth(before, under, saving.gpus, given.prices())
 
 
 def _sum(name: str, jobs: Sequence[JobReport], prices: Cost) -> Sum:

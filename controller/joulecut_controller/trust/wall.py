@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.interval import Interval
-
-JOULES_PER_KWH = 3.6e6  # by definition
-SECONDS_PER_HOUR = 3600.0
+from joulecut_engine.money import JOULES_PER_KWH, SECONDS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +68,3 @@ def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:
         net_money=net,
         co2_kg=None if grams is None else energy.scaled(grams / 1000.0),
     )
-
-
-def break_even_slowdown(
-    default_energy_j: float, plan_energy_j: float, default_time_s: float, gpus: int, given: Cost
-) -> float | None:
-    """The slowdown (a fraction) at which lost GPU time eats all money saved on energy.
-
-    Of one iteration: with s the slowdown, T the time at default clocks and N GPUs, the energy
-    saved is worth PUE * (E_default - E_plan - host_power * N * T * s) * price, the time
-    N * T * s * price of a GPU; both are equal at the s returned. Negative where the plan takes
-    more energy. None where a price is missing, or both are zero.
-    """
-    if given.kwh is None or given.gpu_hour is None:
-        return None
-    per_joule = given.pue * given.kwh / JOULES_PER_KWH
-    per_gpu_s = given.gpu_hour / SECONDS_PER_HOUR + given.host_power_w * per_joule
-    lost = gpus * default_time_s * per_gpu_s
-    return (default_energy_j - plan_energy_j) * per_joule / lost if lost > 0.0 else None

@@ -83,7 +83,10 @@ class Newest(Generic[T]):
 
 def render(board: Board) -> Rendered:
     """Encodes a board in small pieces: other threads run between any two."""
-    jobs = {job.view.policy.name: encode(job_json(job, board.view)) for job in board.jobs}
+    jobs = {
+        job.view.policy.name: encode(job_json(job, board.view, policy=board.policy))
+        for job in board.jobs
+    }
     listed = b"[" + b",".join(jobs.values()) + b"]"
     gpus = b"[" + b",".join(encode(gpu) for gpu in gpus_in_order(board)) + b"]"
     rows = {"gpus": gpus, "jobs": listed}

@@ -29,7 +29,9 @@ from joulecut_controller.answer import (
 )
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import Event
 from joulecut_controller.view import BUDGET_JOB, GpuView, View
 from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
@@ -47,7 +49,7 @@ def board_json(board: Board) -> Json:
     """The whole board, without the operations of plans, which have their own address."""
     return shell_json(board) | {
         "gpus": list(gpus_in_order(board)),
-        "jobs": [job_json(job, board.view) for job in board.jobs],
+        "jobs": [job_json(job, board.view, policy=board.policy) for job in board.jobs],
     }
 
 
@@ -240,7 +242,7 @@ def brief_json(board: Board) -> Json:
         "gpus": [
             gpu_json(gpu, work.get(gpu.uuid)) for gpu in (odd[:ODD_LISTED_MAX] if large else gpus)
         ],
-        "jobs": [_job(job, view, large=large) for job in board.jobs],
+        "jobs": [_job(job, view, board.policy, large=large) for job in board.jobs],
         "brief": large,
         "gpu_counts": _counts(gpus, odd_count=len(odd) if large else 0),
         "node_counts": {"all": len(view.nodes), "lost": len(lost)},
@@ -273,12 +275,13 @@ def _counts(gpus: list[GpuView], odd_count: int) -> Json:
     }
 
 
-def _job(job: JobBoard, view: View, *, large: bool) -> Json:
+def _job(job: JobBoard, view: View, policy: Policy | None, *, large: bool) -> Json:
+    state = state_json(job) | {"money": worth_json(job_worth(job, policy))}
     slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
     if not large:  # a small fleet: the clocks of each GPU are part of it
         whole = job_json(replace(slim, decision=job.decision), view)
-        return whole | {"decision": _plan(whole["decision"])} | state_json(job)
-    brief = job_json(slim, view, gpus=False) | state_json(job)
+        return whole | {"decision": _plan(whole["decision"])} | state
+    brief = job_json(slim, view, gpus=False) | state
     return brief | {"gpu_count": sum(map(len, job.view.placement.stages))}
 
 

@@ -27,8 +27,9 @@ from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.plan.record import MODE, PLAN
-from joulecut_controller.policy.policy import JobPolicy, Mode
+from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
 from joulecut_controller.trust.record import INTERVAL
 from joulecut_controller.view import GpuView, JobState, View, Window
 
@@ -246,6 +247,7 @@ JOB = Answer(
     applied=maybe(PLAN),
     **{key: one.given for key, one in STATE.keys.items()},
     gpus=listed(_CLOCKS).given,
+    money=maybe(OBJECT).given,  # worth of the plan, break-even, least cost
     learning=OBJECT.at(_learning).more,
     probing=maybe(PROBING).more,
     advisable=maybe(ADVISABLE).more,
@@ -254,7 +256,7 @@ JOB = Answer(
 )
 
 
-def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
+def job_json(job: JobBoard, view: View, *, gpus: bool = True, policy: Policy | None = None) -> Json:
     """One job, without the operations of its plan."""
     faults = listed(FAULT).make
     assert faults is not None
@@ -264,6 +266,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True) -> Json:
         evidence=evidence(job.view),
         report_faults=faults(job_faults(job.view, view)),
         gpus=_clocks_json(job, view) if gpus else [],
+        money=worth_json(job_worth(job, policy)),
         **state_json(job),
     )
 

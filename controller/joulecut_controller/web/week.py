@@ -15,7 +15,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.savings import known_jobs, read_report
 from joulecut_controller.trust.record import interval_json
 from joulecut_controller.trust.report import Report
-from joulecut_controller.trust.wall import JOULES_PER_KWH
+from joulecut_engine.money import JOULES_PER_KWH
 from joulecut_wire.errors import Unavailable
 
 WEEK_S = 7 * 86_400.0

@@ -17,8 +17,8 @@ from joulecut_engine.model.architecture import Architecture
 from joulecut_engine.model.run import SCHEDULES, Run
 from joulecut_engine.model.runs import WORDS, Flags, Floats, Runs
 from joulecut_engine.model.system import System
+from joulecut_engine.money import Prices
 
-KWH_J, HOUR_S = 3.6e6, 3600.0
 ROWS_MAX = 20_000  # of one part: some seconds of work, and a bounded memory
 # Parts are cut along these keys, in this order; the others keep equal layouts within one part.
 CUT = ("tensor", "pipeline", "context", "microbatch", "expert", "recompute", "clock_mhz")
@@ -83,13 +83,12 @@ def evaluate(space: Space) -> Found:
     at_all = at_all.at_clock(np.tile(clocks, len(runs)))
     found = formula.evaluate(space.architecture, space.system, at_all)
     energy_j = found.energy_j + found.host_j
-    paid = energy_j * space.pue / KWH_J * space.kwh_price
-    paid = paid + at_all.gpus * found.iteration_time_s / HOUR_S * space.gpu_hour_price
+    prices = Prices(space.gpu_hour_price, space.kwh_price, space.pue)
     figures: Rows = {
         "iteration_time_s": found.iteration_time_s,
         "energy_j": energy_j,
         "memory_bytes": found.memory_bytes,
-        "money": paid,
+        "money": prices.cost(found.iteration_time_s, energy_j, at_all.gpus),
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,
         "held_clock_mhz": found.clock_mhz,

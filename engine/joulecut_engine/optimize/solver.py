@@ -5,13 +5,16 @@ bound, as long as it is asked. The caller watches the clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.money import Iteration, Prices
 from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
 from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
+from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.shared_clock import SharedClock
 
 
@@ -58,6 +61,25 @@ def prepared(
     what is known of its deadlines. Raises NoCommonClock, ValueError."""
     computation = beside.computation if beside else None
     return Frontier(Solver(problem, granularity, limits, computation).search)
+
+
+def cheapest(
+    problem: Problem,
+    granularity: Granularity,
+    prices: Prices,
+    limits: ChangeLimits = TWO_CHANGES,
+) -> Iteration:
+    """Where energy and GPU time together cost least, one GPU for each stage. Time is priced as the
+    power whose energy costs as much. Raises NoCommonClock.
+    """
+    time_w = len(problem.graph.order) * prices.time_power_w
+    if time_w == float("inf"):  # energy is free
+        fastest = baseline(problem)
+        return Iteration(fastest.iteration_time_s, fastest.energy_j)
+    priced = replace(problem, overhead_power_w=problem.overhead_power_w + time_w)
+    frontier = prepared(priced, granularity, limits)
+    found = frontier.at(Goal(frontier.cheapest_s))
+    return Iteration(found.iteration_time_s, found.energy_j - time_w * found.iteration_time_s)
 
 
 class Solver:

@@ -17,6 +17,7 @@ from joulecut_controller.policy.parse import parse as parse_policy
 from joulecut_controller.policy.policy import TOLERANCE_RATIO, Slo
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
+from joulecut_engine.money import Iteration, Prices, worth
 from joulecut_sim.card import now_s
 from joulecut_sim.demo import layout, summary
 from joulecut_sim.demo.cluster import Cluster, Say, check_port
@@ -382,6 +383,13 @@ class Course:
             f"({energy_j / base.energy_j - 1.0:+.2%}) an iteration"
         )
 
+    def _worth(self, window: Window) -> str:
+        """What a phase was worth beside default clocks, at usual prices."""
+        base = self._tally.baseline
+        default = Iteration(base.time_s or 0.0, base.energy_j or 0.0)
+        plan = Iteration(window.time_s or 0.0, window.energy_j or 0.0)
+        return f"worth {worth(default, plan, STAGES, Prices())}"
+
     def conclude(self) -> None:
         """Prints the result, and writes the summary file if one is named."""
         tally = self._tally
@@ -406,19 +414,22 @@ class Course:
         made = summary.summary(tally, possible, possible_zero)
         if self._settings.summary is not None:
             summary.write(self._settings.summary, made)
-        if tally.saved_ratio is not None and slowdown is not None and possible is not None:
-            share = f", {tally.saved_ratio / possible:.0%} of it" if possible > 0.0 else ""
-            self._say(
-                f"measured: {tally.saved_ratio:.1%} less energy at {slowdown:+.2%} iteration time "
-                f"(possible at that pace: {possible:.1%}{share})"
-            )
         saved, slower = tally.saved_in(tally.zero), tally.slowdown_in(tally.zero)
         if saved is not None and slower is not None and possible_zero is not None:
             self._say(
-                f"with no slowdown allowed: {saved:.1%} less energy at {slower:+.2%} iteration "
-                f"time, granularity {tally.granularity_zero} "
-                f"(possible with a clock per operation: {possible_zero:.1%})"
+                f"measured, no slowdown allowed: {saved:.1%} less energy at {slower:+.2%} "
+                f"iteration time, granularity {tally.granularity_zero} "
+                f"(possible with a clock per operation: {possible_zero:.1%}); "
+                f"{self._worth(tally.zero)}"
             )
+        if tally.saved_ratio is not None and slowdown is not None and possible is not None:
+            share = f", {tally.saved_ratio / possible:.0%} of it" if possible > 0.0 else ""
+            self._say(
+                f"measured, {self._settings.slo}: {tally.saved_ratio:.1%} less energy at "
+                f"{slowdown:+.2%} iteration time (possible at that pace: {possible:.1%}{share}); "
+                f"{self._worth(tally.controlled)}"
+            )
+        self._say(f"money at {Prices()}, assumed")
         self._say(
             f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "
             f"recommending; {tally.gpus_restored} of {tally.gpus_total} GPUs at default clocks"

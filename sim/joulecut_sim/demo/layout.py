@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from joulecut_engine.money import GPU_HOUR, KWH, PUE
 from joulecut_sim.demo.settings import CARDS_PER_NODE, JOB, MICROBATCHES, NODES, STAGES, Settings
 from joulecut_sim.profile import rows, write
 
@@ -156,6 +157,7 @@ def policy_text(folder: Folder, settings: Settings, mode: str, slo: str = "") ->
 apiVersion: joulecut/v1
 kind: Policy
 mode: {mode}
+cluster: {{cost: {{gpu_hour: {GPU_HOUR:g}, kwh: {KWH:g}, pue: {PUE:g}}}}}
 jobs:
   - name: {JOB}
     match: {{gpus: [{gpus}]}}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,7 @@ def test_json_has_the_contract_and_adds_up(job: Path, capsys: pytest.CaptureFixt
     assert set(plan) == {
         "iteration_time_s", "energy_j", "lower_bound_j", "bound_granularity", "gap",
         "gap_of_saving", "granularity", "deadline_s", "baseline", "solve_seconds", "operations",
+        "money",
     }  # fmt: skip
     assert plan["granularity"] == plan["bound_granularity"] == "computation"
     assert plan["baseline"]["iteration_time_s"] == FASTEST_S
@@ -195,11 +197,36 @@ def test_a_frontier_ascends(job: Path, capsys: pytest.CaptureFixture[str]) -> No
     status, out, err = said(capsys, "frontier", str(job), "--json", "--points", "9")
     assert (status, err) == (0, "")
     drawn = json.loads(out)
-    assert set(drawn) == {"granularity", "points", "solve_seconds"}
+    assert set(drawn) == {"granularity", "points", "money", "solve_seconds"}
     assert set(drawn["points"][0]) == {"iteration_time_s", "energy_j", "lower_bound_j"}
     times = [point["iteration_time_s"] for point in drawn["points"]]
     assert times == sorted(set(times))
     assert times[0] == FASTEST_S
+
+
+def test_prices_decide_which_point_costs_least(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Dear time: no slowdown. Free time: the plan of least energy. Flags replace the defaults."""
+
+    def money(*flags: str) -> dict[str, Any]:
+        words = ("frontier", str(job), "--json", "--points", "9", *flags)
+        drawn: dict[str, Any] = json.loads(said(capsys, *words)[1])
+        return drawn["money"] | {"points": drawn["points"]}
+
+    usual, dear, free = money(), money("--gpu-hour", "1000"), money("--gpu-hour", "0", "--pue", "2")
+    assert usual["prices"]["assumed"] == ["gpu_hour", "kwh", "pue"]
+    assert dear["least_cost"]["slowdown_ratio"] == pytest.approx(0.0, abs=1e-9)
+    last = free["points"][-1]
+    assert free["least_cost"]["slowdown_ratio"] == pytest.approx(
+        last["iteration_time_s"] / FASTEST_S - 1.0
+    )
+    assert free["prices"]["assumed"] == ["kwh"]
+    plan = json.loads(said(capsys, "plan", str(job), "--max-slowdown", "10%", "--json")[1])
+    worth = plan["money"]["plan"]
+    assert (worth["net_per_gpu_hour"] > 0.0) == (
+        worth["slowdown_ratio"] < worth["break_even_slowdown_ratio"]
+    )
 
 
 def test_every_granularity_beside_each_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

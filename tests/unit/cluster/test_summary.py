@@ -1,6 +1,7 @@
 """The headline, what needs a person, and the next step: all follow from the board's state."""
 
 import math
+import re
 from dataclasses import replace
 
 import boards
@@ -10,7 +11,9 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.orders import Hold
+from joulecut_controller.policy.policy import Cost, Policy
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.view import NOT_REPORTED
 
@@ -85,6 +88,28 @@ def test_a_straggler_that_has_just_recovered_is_no_fault_of_the_job() -> None:
         for iterations in (12, 64)
     }
     assert found == {(True, 12): False, (True, 64): True, (False, 12): True, (False, 64): True}
+
+
+def test_a_limit_that_loses_money_is_noted_at_the_sites_own_prices() -> None:
+    """Not at assumed ones, not for a site that is short of watts, not for a limit of nothing."""
+    priced = Policy(cost=Cost(gpu_hour=2.0, kwh=0.08))
+    short = replace(priced, power_budget_w=1e5)
+    shown = boards.board()
+    [job] = shown.jobs
+
+    def warned(policy: Policy, limit: float) -> list[str]:
+        slo = replace(job.view.policy.slo, max_slowdown=limit, max_iteration_time_s=None)
+        view = replace(job.view, policy=replace(job.view.policy, slo=slo))
+        board = replace(with_job(shown, replace(job, view=view)), policy=policy)
+        return [need.text for need in cluster_of(board).needs if "break-even" in need.text]
+
+    [text] = warned(priced, 0.02)
+    worth = job_worth(job, priced)
+    assert worth is not None
+    assert worth.prices.assumed == ()
+    assert "max_slowdown 2 %" in text
+    assert re.search(r"break-even of 0\.\d\d %", text)
+    assert warned(short, 0.02) == warned(Policy(), 0.02) == warned(priced, 0.0) == []
 
 
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:

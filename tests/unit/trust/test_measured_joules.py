@@ -11,8 +11,9 @@ from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.report import Known, report
 from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
-from joulecut_controller.trust.wall import at_the_wall, break_even_slowdown
+from joulecut_controller.trust.wall import at_the_wall
 from joulecut_controller.trust.window import MeasuredWindow
+from joulecut_engine.money import Iteration, worth
 
 HOUR_S = 3600.0
 
@@ -122,8 +123,6 @@ def test_what_has_no_price_is_unknown_and_never_free() -> None:
     wall = at_the_wall(Interval(1e6, 0.0, 2e6), Interval(60.0, 0.0, 90.0), Cost(kwh=0.1))
     assert wall.energy_money is not None
     assert wall.time_money is wall.net_money is wall.co2_kg is None
-    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Cost(kwh=0.1)) is None
-    assert break_even_slowdown(100.0, 90.0, 1.0, 1, Cost(gpu_hour=0.0, kwh=0.0)) is None
 
 
 @given(
@@ -137,8 +136,9 @@ def test_at_the_break_even_nothing_is_won_or_lost(
 ) -> None:
     given_prices = Cost(gpu_hour=hour, kwh=0.2, host_power_w=host_w, pue=pue)
     default_j, plan_j, default_s, gpus = 5000.0, 5000.0 * (1.0 - saved), 3.0, 4
-    slowdown = break_even_slowdown(default_j, plan_j, default_s, gpus, given_prices)
-    assert slowdown is not None
+    plan = Iteration(default_s, plan_j)
+    prices = given_prices.prices()
+    slowdown = worth(Iteration(default_s, default_j), plan, gpus, prices).break_even_slowdown
     won = default_j - plan_j
     longer = gpus * default_s * slowdown
     wall = at_the_wall(Interval(won, won, won), Interval(longer, longer, longer), given_prices)

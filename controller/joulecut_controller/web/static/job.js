@@ -147,6 +147,13 @@ function statesOf(job) {
   const states = [];
   if (spent.length) states.push(["Phase", `${phase.kind}${phase.operations ? ` (${phase.operations})` : ""}; so far ${spent.join(", ")}`]);
   if (phase?.work_sd_ratio >= WORK_VARIES) states.push(["Work", `varies by ${percent(phase.work_sd_ratio)} between iterations; they are judged at equal work`]);
+  const { money } = job;
+  if (money) {
+    const least = money.least_cost ? `; energy and time cost least at ${percent(money.least_cost.slowdown_ratio, { signed: true })} time` : "";
+    const assumed = money.prices.assumed.length ? " (assumed: the policy’s cluster.cost has none)" : "";
+    states.push(["Worth", `${money.plan.text} (${money.basis})${least}; at ${money.prices.text}${assumed}`]);
+    if (money.warning) states.push(["Limit", money.warning]);
+  }
   for (const { text, action } of (job.vetoes ?? []).slice(1)) {
     states.push(["Also against a plan", `${text} (${action === "release" ? "the plan before is given up" : "the plan before comes back after it"})`]);
   }

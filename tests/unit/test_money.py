@@ -1,0 +1,71 @@
+"""Money: worth and break-even of a plan, and the point of a frontier that costs least."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_engine.money import Iteration, Prices, least_cost, usual_break_even, worth
+
+positive = st.floats(0.01, 1e4)
+prices = st.builds(
+    Prices,
+    gpu_hour=st.floats(0.01, 20.0),
+    kwh=st.floats(0.01, 2.0),
+    pue=st.floats(1.0, 2.0),
+    host_power_w=st.floats(0.0, 500.0),
+)
+iterations = st.builds(Iteration, positive, st.floats(1.0, 1e6))
+
+
+def test_ten_per_cent_of_an_h100_pay_for_a_third_of_a_per_cent_of_its_time() -> None:
+    assert usual_break_even(Prices(gpu_hour=2.0, kwh=0.08, pue=1.2)) == pytest.approx(
+        0.0031, rel=0.01
+    )
+    assert usual_break_even(Prices(gpu_hour=2.0, kwh=0.30, pue=1.2)) == pytest.approx(
+        0.0117, rel=0.01
+    )
+
+
+def test_a_plan_by_hand() -> None:
+    """Two GPUs, 3.6 s and 3.6 kJ; a tenth less energy, one per cent longer."""
+    found = worth(
+        Iteration(3.6, 3600.0),
+        Iteration(3.636, 3240.0),
+        2,
+        Prices(gpu_hour=1.0, kwh=1.0, pue=1.0),
+    )
+    saved, lost = 360.0 / 3.6e6, 2 * 0.036 / 3600.0
+    assert found.net_per_gpu_hour == pytest.approx((saved - lost) / (2 * 3.636 / 3600.0))
+    assert found.net_per_year == pytest.approx(found.net_per_gpu_hour * 2 * 8760.0)
+    assert found.break_even_slowdown == pytest.approx(saved / (2 * 3.6 / 3600.0))
+
+
+@given(default=iterations, saved=st.floats(-0.5, 0.9), gpus=st.integers(1, 64), at=prices)
+def test_at_the_break_even_a_plan_is_worth_nothing(
+    default: Iteration, saved: float, gpus: int, at: Prices
+) -> None:
+    energy_j = default.energy_j * (1.0 - saved)
+    slower = worth(default, Iteration(default.time_s, energy_j), gpus, at).break_even_slowdown
+    if slower <= -0.99:
+        return  # such a plan would have to be done in no time
+    plan = Iteration(default.time_s * (1.0 + slower), energy_j)
+    net = worth(default, plan, gpus, at).net_per_gpu_hour
+    assert net == pytest.approx(0.0, abs=1e-9 * at.cost(*default, gpus) / default.time_s * 3600.0)
+
+
+@given(points=st.lists(iterations, min_size=1, max_size=20), gpus=st.integers(1, 64), at=prices)
+def test_no_point_is_worth_more_than_that_of_least_cost(
+    points: list[Iteration], gpus: int, at: Prices
+) -> None:
+    best = least_cost(points, gpus, at)
+    assert at.cost(*best, gpus) == min(at.cost(*one, gpus) for one in points)
+    dearer = Prices(at.gpu_hour * 10.0, at.kwh, at.pue, at.host_power_w)
+    assert least_cost(points, gpus, dearer).time_s <= best.time_s
+
+
+def test_free_time_pays_for_any_slowdown_and_free_energy_for_none() -> None:
+    default, plan = Iteration(1.0, 100.0), Iteration(1.0, 90.0)
+    free_time, free_energy = Prices(gpu_hour=0.0), Prices(kwh=0.0)
+    assert worth(default, plan, 1, free_time).as_json()["break_even_slowdown_ratio"] is None
+    assert worth(default, plan, 1, free_energy).break_even_slowdown == 0.0
+    assert free_energy.time_power_w == float("inf")
