@@ -18,14 +18,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from joulecut_controller.sources.run_file import Predicted, RunFile, of_mapping, predicted
 from joulecut_engine import plan
 from joulecut_engine.datasheets import SHEETS
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
-from joulecut_engine.model import formula
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.solver import solve
+from joulecut_lab.model import formula
+from joulecut_lab.run_file import Predicted, RunFile, of_mapping, predicted
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "perseus" / "workloads"
 LIMITS = DATA.parent / "zeus_baseline" / "A100" / "zeus_global.csv"

@@ -25,21 +25,21 @@ from model_published import rows as published_rows
 
 from joulecut_engine.graph import build
 from joulecut_engine.graph.pipeline import Schedule
-from joulecut_engine.model import formula
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.calibrate import Calibration, Measurement, calibrate
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.estimate import Estimate
-from joulecut_engine.model.graph_level import simulate
-from joulecut_engine.model.kernels import KERNELS, predicted_tflops
-from joulecut_engine.model.memory import layer_bytes
-from joulecut_engine.model.power import power_of
-from joulecut_engine.model.run import Run, misfit
-from joulecut_engine.model.runs import Floats, Runs
-from joulecut_engine.model.stage_profile import stage_profile
-from joulecut_engine.model.stages import stages_of
-from joulecut_engine.model.system import System
-from joulecut_engine.model.table import estimate_by_table
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.calibrate import Calibration, Measurement, calibrate
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.estimate import Estimate
+from joulecut_lab.model.graph_level import simulate
+from joulecut_lab.model.kernels import KERNELS, predicted_tflops
+from joulecut_lab.model.memory import layer_bytes
+from joulecut_lab.model.power import power_of
+from joulecut_lab.model.run import Run, misfit
+from joulecut_lab.model.runs import Floats, Runs
+from joulecut_lab.model.stage_profile import stage_profile
+from joulecut_lab.model.stages import stages_of
+from joulecut_lab.model.system import System
+from joulecut_lab.model.table import estimate_by_table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SETS = DATA / "modelling"

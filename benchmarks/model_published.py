@@ -9,9 +9,9 @@ repeated; scores in full, or the half that a causal mask leaves), or seconds of 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.system import System
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.system import System
 
 Unit = Literal["tokens/s", "TFLOP/s", "s"]
 H100_TFLOPS = 989.5  # the peak that MFU of the sources refers to

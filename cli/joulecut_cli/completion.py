@@ -7,8 +7,9 @@ no list is kept twice and a shell starts no slower (docs/adr/0012).
 import argparse
 import importlib
 
+from joulecut_cli.commands import all_commands, find
 from joulecut_cli.controller_client import DEFAULT_URL, Controller
-from joulecut_cli.main import COMMANDS, dispatch
+from joulecut_cli.main import dispatch
 from joulecut_wire.command import FINE, Parser, described
 from joulecut_wire.errors import JoulecutError
 
@@ -57,11 +58,12 @@ def run(argv: list[str]) -> int:
 def after(words: list[str]) -> list[str]:
     """What may stand after the words; empty where files may, or nothing known."""
     if not words:
-        return [*COMMANDS]
-    if words[0] not in COMMANDS:
+        return [*all_commands()]
+    command = find(words[0])
+    if command is None:
         return []
     try:
-        module = importlib.import_module(COMMANDS[words[0]].target.partition(":")[0])
+        module = importlib.import_module(command.target.partition(":")[0])
         subcommands = getattr(module, "SUBCOMMANDS", {})
         parser = described(lambda: dispatch([*words[:2], "--help"] if subcommands else words[:1]))
     except (ImportError, JoulecutError):

@@ -6,20 +6,10 @@ known, so that `--help` is fast and a missing extra is one line.
 
 import importlib
 import sys
-from dataclasses import dataclass
 
+from joulecut_cli.commands import all_commands, find, groups
 from joulecut_wire.command import FINE, guarded
 from joulecut_wire.errors import BadInput, not_installed
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """`module:function`, its line in the overview, and the extra that installs its imports."""
-
-    target: str
-    summary: str
-    extra: str = "all"
-
 
 # What only the engine brings: a policy that names a run file needs it for its prediction.
 NUMERIC = ("numba", "numpy", "scipy", "sklearn")
@@ -27,53 +17,6 @@ WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, w
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
 HELP = {"-h", "--help", "help"}
-COMMANDS: dict[str, Command] = {
-    "plan": Command("joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"),
-    "frontier": Command(
-        "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
-    ),
-    "compare": Command(
-        "joulecut_lab.compare.command:run", "savings of other systems' rules for clocks", "engine"
-    ),
-    "fit": Command(
-        "joulecut_cli.fit.command:run", "time and power at every clock from a few probes", "engine"
-    ),
-    "model": Command(
-        "joulecut_cli.model.command:run", "time, memory and energy of a training run", "engine"
-    ),
-    "policy": Command(
-        "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
-    ),
-    "audit": Command("joulecut_cli.audit.command:run", "energy wasted by a cluster today", "check"),
-    "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
-    "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
-    "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
-    "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
-    "selftest": Command(
-        "joulecut_cli.selftest.command:run", "whether what is assumed of a card holds here", "agent"
-    ),
-    "profile": Command(
-        "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
-    ),
-    "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
-    "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
-    "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),
-    "restore": Command(
-        "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
-    ),
-    "adopt": Command("joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"),
-    "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
-    "release": Command(
-        "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
-    ),
-    "run": Command("joulecut_cli.run:run", "a training command that reports its iterations", ""),
-    "deploy": Command("joulecut_cli.deploy:run", "write units, chart, manifests or dashboards"),
-    "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
-    "demo": Command("joulecut_cli.demo:run", "the whole system on a simulated cluster", "sim"),
-    "study": Command(
-        "joulecut_lab.study.command:run", "decoder layers over clocks: sweep, report, fit", "lab"
-    ),
-}
 
 
 def main() -> int:
@@ -83,7 +26,9 @@ def main() -> int:
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises BadInput, Unavailable."""
     if not argv:
-        raise BadInput("joulecut", "no command", f"{', '.join(COMMANDS)}; see joulecut --help")
+        raise BadInput(
+            "joulecut", "no command", f"{', '.join(all_commands())}; see joulecut --help"
+        )
     name, rest = argv[0], argv[1:]
     if rest and name in {*HELP, "--version"}:
         raise BadInput(name, f'"{rest[0]}" behind it', "nothing; joulecut COMMAND --help")
@@ -93,9 +38,9 @@ def dispatch(argv: list[str]) -> int:
     if name == "--version":
         print(_version())
         return FINE
-    if name not in COMMANDS:
-        raise BadInput(f'"{name}"', "no such command", ", ".join(COMMANDS))
-    command = COMMANDS[name]
+    command = find(name)
+    if command is None:
+        raise BadInput(f'"{name}"', "no such command", ", ".join(all_commands()))
     module, _, function = command.target.partition(":")
     try:
         status: int = getattr(importlib.import_module(module), function)(rest)
@@ -113,13 +58,13 @@ def dispatch(argv: list[str]) -> int:
 
 
 def _overview() -> str:
-    width = max(map(len, COMMANDS))
-    lines = [f"  {name:<{width}}  {one.summary}" for name, one in COMMANDS.items()]
-    return (
-        "usage: joulecut COMMAND ...\n\n"
-        + "\n".join(lines)
-        + "\n\njoulecut COMMAND --help shows its flags."
-    )
+    shown = tuple(groups())
+    width = max(len(name) for group in shown for name in group.commands)
+    lines = ["usage: joulecut COMMAND ...", ""]
+    for group in shown:
+        rows = (f"  {name:<{width}}  {one.summary}" for name, one in group.commands.items())
+        lines += [group.title, *rows, ""]
+    return "\n".join([*lines, "joulecut COMMAND --help shows its flags."])
 
 
 def _version() -> str:

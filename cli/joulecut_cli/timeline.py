@@ -14,7 +14,6 @@ from joulecut_engine.graph.pipeline import SENDS
 from joulecut_wire.errors import BadInput
 
 if TYPE_CHECKING:
-    from joulecut_engine.model.graph_level import Timeline
     from joulecut_engine.optimize.problem import Problem, Solution
 
 _COLOURS = {"forward": "thread_state_running", "backward": "thread_state_iowait"}
@@ -103,25 +102,6 @@ def of_plan(problem: "Problem", plan: "Solution", title: str) -> tuple[list[Even
         "basis": "predicted from the profile",
     }
     return events, about
-
-
-def of_run(title: str, timeline: "Timeline") -> tuple[list[Event], Event]:
-    """A predicted iteration: per stage a track of work and one per direction of its sends."""
-    events = [process(0, title)]
-    tracks: dict[tuple[int, str], int] = {}
-    for operation, start_s, time_s in zip(
-        timeline.graph.operations, timeline.start_s, timeline.time_s, strict=True
-    ):
-        kind = operation.kind
-        lane = (operation.stage, kind if kind in SENDS else "")
-        if lane not in tracks:
-            tracks[lane] = len(tracks)
-            name = f"stage {lane[0]} {lane[1]}".strip()
-            events += track(0, tracks[lane], name, 3 * lane[0] + bool(lane[1]))
-        what = (f"{kind} {operation.microbatch}", kind)
-        args = {"microbatch": operation.microbatch, "chunk": operation.chunk}
-        events.append(stretch((0, tracks[lane]), what, start_s, time_s, **args))
-    return events, {"basis": "predicted"}
 
 
 def _clock(stage: int, clock_mhz: int, start_s: float) -> Event:

@@ -9,9 +9,6 @@ For notebooks and programs there are two functions, which take files too:
     model("llama-3-70b", "dgx-h100", tensor=8, gpus=64, global_batch=64).sweep().to_pandas()
 """
 
-# The package `model` is loaded before the function takes its name: imports of its modules go on to
-# find it in sys.modules.
-import joulecut_engine.model  # noqa: F401
 from joulecut_engine.library import model, plan
 
 __all__ = ["model", "plan"]

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from joulecut_engine.readers import reader
+
 if TYPE_CHECKING:
     from joulecut_engine.graph.pipeline import Granularity, Pipeline, Profile
-    from joulecut_engine.modelled import Level, Modelled
     from joulecut_engine.planned import Planned
+    from joulecut_lab.modelled import Level, Modelled
 
 Rows = Iterable[Mapping[str, object]]
 Columns = Mapping[str, Sequence[object]]
@@ -61,6 +63,5 @@ def model(
     clock_mhz and others; `gpus` is what tensor, pipeline, context and data take where it is not
     given. `cost` has kwh_price, gpu_hour_price and pue. Raises ValueError.
     """
-    from joulecut_engine.modelled import modelled
-
-    return modelled(architecture, system, level, cost or {}, run)
+    found: Modelled = reader("modelled")(architecture, system, level, cost or {}, run)
+    return found

@@ -20,8 +20,8 @@ from docs_commands import OURS, ROOT, Command, commands_of, pages
 
 from joulecut_agent.main import main as agent
 from joulecut_cli.main import main as joulecut
-from joulecut_cli.model.command import SUBCOMMANDS as MODEL_COMMANDS
 from joulecut_controller.main import main as controller
+from joulecut_lab.model_command.command import SUBCOMMANDS as MODEL_COMMANDS
 
 BIN = Path(sys.executable).parent
 EVERY = [command for page in pages() for command in commands_of(page)]

@@ -8,13 +8,13 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from joulecut_agent.jobs.otlp_spans import SpanReader
-from joulecut_cli.trace import chakra
 from joulecut_controller.cluster import history
 from joulecut_controller.fleet.gpu_owners import GpuOwners
 from joulecut_controller.policy.parse import parse as parse_policy
 from joulecut_controller.reconcile import power_budget
 from joulecut_controller.sources import profile, run_file
 from joulecut_controller.sources.prometheus import Access, Prometheus
+from joulecut_lab.trace import chakra
 from joulecut_wire import codec, document, reports
 from joulecut_wire.errors import JoulecutError
 from joulecut_wire.http_client import Answer

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from golden_text import same_as_golden
 
-from joulecut_cli.audit import report
-from joulecut_controller.audit.auditor import Auditor, Estimate
-from joulecut_controller.audit.finding import Amount, Audit, PlanSaving
-from joulecut_controller.audit.reading import SHARED, Frame, GpuName, GpuReading
 from joulecut_engine.money import Prices
+from joulecut_lab.audit import report
+from joulecut_lab.audit.auditor import Auditor, Estimate
+from joulecut_lab.audit.finding import Amount, Audit, PlanSaving
+from joulecut_lab.audit.reading import SHARED, Frame, GpuName, GpuReading
 
 KEPT = Path(__file__).parent / "day0"
 NOON_UNIX_S = 1_767_268_800.0  # 2026-01-01 12:00:00 UTC

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_cli.demo import run
+from joulecut_lab.demo.command import run
 from joulecut_wire.errors import BadInput
 
 COMMAND = (str(Path(sys.executable).with_name("joulecut")), "demo", "--no-browser")

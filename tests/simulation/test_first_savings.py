@@ -9,7 +9,7 @@ import pytest
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
 
-from joulecut_controller.audit.known_jobs import NAME, decoded
+from joulecut_controller.learn.known_jobs import NAME, decoded
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.gpt3 import Curve, Instruction
 from joulecut_sim.plant import Noise, Plant

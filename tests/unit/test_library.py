@@ -10,10 +10,8 @@ import pandas
 import pytest
 from jobs import write_job
 
-import joulecut_engine
 from joulecut_cli.main import main as joulecut
 from joulecut_engine import model, plan
-from joulecut_engine.model import formula
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "model"
 SHAPE = {"schedule": "1f1b", "stages": 2, "microbatches": 4}
@@ -148,8 +146,3 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         found.to_pandas()
     with pytest.raises(ModuleNotFoundError, match="pip install matplotlib"):
         found.plot()
-
-
-def test_the_package_of_the_same_name_is_still_imported() -> None:
-    assert callable(joulecut_engine.model)
-    assert formula.__name__ == "joulecut_engine.model.formula"

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import joulecut_controller.web
 from joulecut_engine.graph.pipeline import KINDS_ALL
-from joulecut_engine.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES, MEMORIES
 from joulecut_engine.panel import LINES, PAGE, PARTS, SERIES, Line, Mark, Panel, figure, stacked
+from joulecut_lab.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES, MEMORIES
 
 STYLE_SHEET = Path(joulecut_controller.web.__file__).parent / "static" / "page.css"
 # Names of the style sheet for colours of the palette.

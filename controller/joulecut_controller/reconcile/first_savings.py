@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecut_controller.audit.known_jobs import NAME, decoded, encoded
+from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
 from joulecut_controller.learn.measurement_log import Measurement, ProbedJob
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.ports import Store

@@ -10,18 +10,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
 from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.readers import reader
 from joulecut_wire import document, user_file
 from joulecut_wire.errors import BadInput
-
-if TYPE_CHECKING:
-    from joulecut_controller.sources.run_file import Predicted
 
 DIGEST_LENGTH = 12  # hexadecimal digits
 # A file written again within its clock's step keeps its time; ext4 and NFS tick in up to
@@ -97,7 +95,7 @@ class PolicyFile:
         self._seen, self._named = seen, named  # also of an invalid file, which is reported once
         self._valid = False
         profiles: dict[str, Profile] = {}
-        models: dict[str, Predicted] = {}
+        models: dict[str, tuple[Profile, float, Pipeline]] = {}
 
         def profile(text: str) -> Profile:
             if text not in profiles:
@@ -105,13 +103,10 @@ class PolicyFile:
             return profiles[text]
 
         def model(text: str) -> tuple[Profile, float, Pipeline]:
-            from joulecut_controller.sources import run_file  # noqa: PLC0415 -- numpy, for few
-
             if text not in models:
-                file = run_file.read(self.path.parent / text, lambda p, b: _take(p, b, seen))
-                models[text] = run_file.predicted(file)
-            found = models[text]
-            return found.profile, found.blocking_power_w, found.shape
+                place, take = self.path.parent / text, lambda p, b: _take(p, b, seen)
+                models[text] = reader("predicted_run")(place, take)
+            return models[text]
 
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
         policy = parse(document.parse(raw, str(self.path)), profile, model)

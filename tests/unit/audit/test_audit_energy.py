@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.auditor import Auditor, Meter
-from joulecut_controller.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuReading
+from joulecut_lab.audit.auditor import Auditor, Meter
+from joulecut_lab.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuReading
 
 STEP_S = 60.0
 

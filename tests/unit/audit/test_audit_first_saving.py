@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from joulecut_cli.audit import job_estimate
-from joulecut_cli.audit.job_estimate import Observed
-from joulecut_controller.audit.auditor import Auditor, OwnerTotals
-from joulecut_controller.audit.first_saving import predicted_saving
-from joulecut_controller.audit.known_jobs import NAME, encoded
-from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
+from joulecut_controller.learn.known_jobs import NAME, encoded
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.sensitivity import ClockShares, Counters, KnownJob, Sensitivity
+from joulecut_lab.audit import job_estimate
+from joulecut_lab.audit.auditor import Auditor, OwnerTotals
+from joulecut_lab.audit.first_saving import predicted_saving
+from joulecut_lab.audit.job_estimate import Observed
+from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire.errors import BadInput
 
 MODEL = "NVIDIA A100-SXM4-80GB"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from joulecut_cli.audit.owners import OwnerHistory, of_dcgm, of_ours, stem
-from joulecut_controller.audit.reading import NO_OWNER, SHARED
+from joulecut_lab.audit.owners import OwnerHistory, of_dcgm, of_ours, stem
+from joulecut_lab.audit.reading import NO_OWNER, SHARED
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.profile_estimate import MeasuredJob, ProfileEstimate
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem
 from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.solver import Solver
+from joulecut_lab.audit.profile_estimate import MeasuredJob, ProfileEstimate
 
 WORK_J = 3.6e6
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.audit.auditor import Auditor
-from joulecut_controller.audit.finding import Audit, Cause
-from joulecut_controller.audit.lockstep import compare
-from joulecut_controller.audit.reading import Frame, GpuName, GpuReading
+from joulecut_lab.audit.auditor import Auditor
+from joulecut_lab.audit.finding import Audit, Cause
+from joulecut_lab.audit.lockstep import compare
+from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 
 STEP_S = 60.0
 A100 = GpuName("", "", "A100", 1410.0)

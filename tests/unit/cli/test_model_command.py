@@ -16,9 +16,9 @@ import commands
 import pytest
 
 from joulecut_cli.main import main as joulecut
-from joulecut_engine.model import formula
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.run import Run
+from joulecut_lab.model import formula
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.run import Run
 
 # Inputs and keys as users' files and programs have them: a change breaks those.
 RUN = """\

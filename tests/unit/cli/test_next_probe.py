@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecut_cli.fit.fitted import Result
-from joulecut_cli.fit.next_probe import NextProbe, next_probe
 from joulecut_cli.main import dispatch
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
+from joulecut_lab.fit.fitted import Result
+from joulecut_lab.fit.next_probe import NextProbe, next_probe
 
 CLOCKS = tuple(range(800, 1401, 50))
 # Half as long again at 800 MHz, and a power that makes 1000 MHz the cheapest clock of all.

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_cli.fit.next_probe import choose
 from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognise
 from joulecut_engine.estimate.card_fit import fit_cards
 from joulecut_engine.estimate.estimator import Prediction
@@ -16,6 +15,7 @@ from joulecut_engine.estimate.forest import FEATURES, features
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
+from joulecut_lab.fit.next_probe import choose
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 A100 = next(card for card in CARDS if card.name == "A100-SXM")

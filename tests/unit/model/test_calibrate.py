@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from joulecut_engine.model import formula
-from joulecut_engine.model.calibrate import Measurement, calibrate
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.run import Run
-from joulecut_engine.model.system import FITTED
+from joulecut_lab.model import formula
+from joulecut_lab.model.calibrate import Measurement, calibrate
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.system import FITTED
 
 MODEL = ARCHITECTURES["megatron-22b"]
 KNOWN = SYSTEMS["a100-sxm-80gb"]

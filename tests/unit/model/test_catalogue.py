@@ -4,8 +4,8 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from joulecut_engine.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
-from joulecut_engine.model.system import System
+from joulecut_lab.model.catalogue import ARCHITECTURES, ENTRIES, SYSTEMS, sources_of
+from joulecut_lab.model.system import System
 
 # Billions of parameters: SC21 table 1, Korthikanti table 3, and the models' own reports.
 SIZES = {

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from joulecut_engine.model import formula
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
-from joulecut_engine.model.links import group
-from joulecut_engine.model.power import power_of
-from joulecut_engine.model.run import (
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
+from joulecut_lab.model.links import group
+from joulecut_lab.model.power import power_of
+from joulecut_lab.model.run import (
     DTYPES,
     OFFLOADS,
     RECOMPUTES,
@@ -23,9 +23,9 @@ from joulecut_engine.model.run import (
     Run,
     misfit,
 )
-from joulecut_engine.model.runs import Runs
-from joulecut_engine.model.stage_profile import stage_profile
-from joulecut_engine.model.work import model_flops
+from joulecut_lab.model.runs import Runs
+from joulecut_lab.model.stage_profile import stage_profile
+from joulecut_lab.model.work import model_flops
 
 GPT = ARCHITECTURES["gpt3-175b"]
 DGX = SYSTEMS["a100-sxm-80gb"]

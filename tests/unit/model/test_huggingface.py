@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from joulecut_engine.model.huggingface import FAMILIES, Unreadable, architecture_of
+from joulecut_lab.model.huggingface import FAMILIES, Unreadable, architecture_of
 
 
 def _llama(layers: int, hidden: int, heads: int, kv: int, ffn: int, vocab: int) -> dict[str, Any]:

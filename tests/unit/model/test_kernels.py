@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from joulecut_engine.model.kernels import KERNELS, predicted_tflops
+from joulecut_lab.model.kernels import KERNELS, predicted_tflops
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from joulecut_engine.model import formula
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.graph_level import simulate
-from joulecut_engine.model.run import Run, misfit, part_layers
-from joulecut_engine.model.runs import Runs
-from joulecut_engine.model.stages import layers_of
+from joulecut_lab.model import formula
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.graph_level import simulate
+from joulecut_lab.model.run import Run, misfit, part_layers
+from joulecut_lab.model.runs import Runs
+from joulecut_lab.model.stages import layers_of
 
 LLAMA = ARCHITECTURES["llama-3-405b"]
 QWEN = ARCHITECTURES["qwen3-235b-a22b"]

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from joulecut_engine.model import formula
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.catalogue import SYSTEMS
-from joulecut_engine.model.graph_level import part_layers, simulate
-from joulecut_engine.model.run import Run, misfit
-from joulecut_engine.model.table import estimate_by_table, table_of
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.catalogue import SYSTEMS
+from joulecut_lab.model.graph_level import part_layers, simulate
+from joulecut_lab.model.run import Run, misfit
+from joulecut_lab.model.table import estimate_by_table, table_of
 
 # Hardly a vocabulary: all stages are alike.
 ALIKE = Architecture(64, 4096, 32, 32, 16384, 8, positions=2048)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from joulecut_engine.model import formula
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.marginal import COMPONENTS, Component, marginal, scale
-from joulecut_engine.model.run import Run
+from joulecut_lab.model import formula
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.marginal import COMPONENTS, Component, marginal, scale
+from joulecut_lab.model.run import Run
 
 MODEL, SYSTEM = ARCHITECTURES["llama-2-70b"], SYSTEMS["dgx-h100"]
 RUN = Run(

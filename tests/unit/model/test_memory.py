@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.catalogue import ARCHITECTURES
-from joulecut_engine.model.memory import layer_bytes, memory_of
-from joulecut_engine.model.run import Run
-from joulecut_engine.model.runs import Runs
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.catalogue import ARCHITECTURES
+from joulecut_lab.model.memory import layer_bytes, memory_of
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.runs import Runs
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "modelling"
 GPT = ARCHITECTURES["gpt3-175b"]

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.model import formula, sweep
-from joulecut_engine.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_engine.model.run import Run, misfit
-from joulecut_engine.model.sweep import OBJECTIVES, Space, evaluate, joined, pareto, run_of
+from joulecut_lab.model import formula, sweep
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.run import Run, misfit
+from joulecut_lab.model.sweep import OBJECTIVES, Space, evaluate, joined, pareto, run_of
 
 MODEL, SYSTEM = ARCHITECTURES["gpt3-13b"], SYSTEMS["dgx-a100"]
 BASE = Run(gpus=16, global_batch=32, sequence=2048)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from joulecut_engine.model.catalogue import SYSTEMS
-from joulecut_engine.model.post_dennard import SYSTEM, formats, gains, number_check
-from joulecut_engine.model.technology import (
+from joulecut_lab.model.catalogue import SYSTEMS
+from joulecut_lab.model.post_dennard import SYSTEM, formats, gains, number_check
+from joulecut_lab.model.technology import (
     INSTRUCTIONS,
     OPERATIONS,
     WIDTHS,

@@ -7,7 +7,6 @@ from no profile takes minutes at trial clocks.
 
 import pytest
 
-from joulecut_controller.sources.run_file import predicted, read
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -16,6 +15,7 @@ from joulecut_engine.optimize.formulation import problem
 from joulecut_engine.optimize.problem import Goal, Solution
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver
+from joulecut_lab.run_file import predicted, read
 from joulecut_sim.profile import rows
 from joulecut_sim.skus import find
 

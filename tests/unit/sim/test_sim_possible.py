@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from possible import search, search_in_jitter
 
-from joulecut_cli.demo_possible import possible_saved_ratio
+from joulecut_lab.demo.possible import possible_saved_ratio
 from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import A40, A100_SXM, Sku

@@ -9,11 +9,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.sources import run_file
-from joulecut_engine.model import formula
-from joulecut_engine.model.architecture import Architecture
-from joulecut_engine.model.run import Run
-from joulecut_engine.model.system import System
+from joulecut_lab import run_file
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.system import System
 from joulecut_wire.errors import BadInput
 
 FILE: dict[str, dict[str, Any]] = {

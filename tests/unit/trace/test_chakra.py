@@ -9,8 +9,8 @@ from google.protobuf.proto import serialize_length_prefixed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_cli.trace import chakra
-from joulecut_cli.trace.kernels import Collective, Kernel, Recording
+from joulecut_lab.trace import chakra
+from joulecut_lab.trace.kernels import Collective, Kernel, Recording
 from joulecut_wire.chakra.et_def_pb2 import (
     COMM_COLL_NODE,
     COMP_NODE,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_cli.trace import kineto
-from joulecut_cli.trace.kernels import Kernel, Recording, class_of, matmul_flops
-from joulecut_cli.trace.replay import Played, aligned, occupancy, replay
+from joulecut_lab.trace import kineto
+from joulecut_lab.trace.kernels import Kernel, Recording, class_of, matmul_flops
+from joulecut_lab.trace.replay import Played, aligned, occupancy, replay
 from joulecut_wire.errors import BadInput
 
 US = 1e-6

@@ -8,7 +8,7 @@ from typing import Any
 import commands
 import pytest
 
-from joulecut_cli.trace import chakra
+from joulecut_lab.trace import chakra
 
 OPERATIONS = 40
 GEMM_US, ADD_US, RING_US = 2000.0, 300.0, 500.0

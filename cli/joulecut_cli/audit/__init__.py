@@ -1,1 +1,0 @@
-"""`joulecut audit`: energy waste of a cluster, before anything is installed that changes it."""

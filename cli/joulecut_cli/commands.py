@@ -1,0 +1,101 @@
+"""Subcommands by group: those of the service, and those that others bring by entry point.
+
+A package brings a `Group` under the entry-point group `joulecut.commands`, as the lab does. Its
+table is small: modules of commands are imported once one of them is asked for.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from joulecut_wire.errors import Unavailable
+
+ENTRY_POINTS = "joulecut.commands"
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module:function`, its line in the overview, and the extra that installs its imports."""
+
+    target: str
+    summary: str
+    extra: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A title of the overview, and its commands by name."""
+
+    title: str
+    commands: dict[str, Command]
+
+
+SERVICE = Group(
+    "Service: run a cluster",
+    {
+        "plan": Command(
+            "joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"
+        ),
+        "frontier": Command(
+            "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
+        ),
+        "policy": Command(
+            "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
+        ),
+        "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
+        "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
+        "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
+        "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
+        "selftest": Command(
+            "joulecut_cli.selftest.command:run",
+            "whether what is assumed of a card holds here",
+            "agent",
+        ),
+        "profile": Command(
+            "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
+        ),
+        "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
+        "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
+        "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),
+        "restore": Command(
+            "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
+        ),
+        "adopt": Command(
+            "joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"
+        ),
+        "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
+        "release": Command(
+            "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
+        ),
+        "run": Command(
+            "joulecut_cli.run:run", "a training command that reports its iterations", ""
+        ),
+        "deploy": Command("joulecut_cli.deploy:run", "write units, chart, manifests or dashboards"),
+        "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
+    },
+)
+
+
+def groups() -> Iterator[Group]:
+    """The service's own first. Raises Unavailable for an entry point that does not load."""
+    yield SERVICE
+    for point in sorted(entry_points(group=ENTRY_POINTS)):
+        try:
+            yield point.load()
+        except Exception as error:
+            said = f"entry point {point.name} of {ENTRY_POINTS}: {error}"
+            raise Unavailable(f"{said}; reinstall what brings {point.value}") from error
+
+
+def all_commands() -> dict[str, Command]:
+    """By name, in the order of the overview; the first group that has a name keeps it."""
+    found: dict[str, Command] = {}
+    for group in groups():
+        for name, one in group.commands.items():
+            found.setdefault(name, one)
+    return found
+
+
+def find(name: str) -> Command | None:
+    """Entry points are read only for a name that the service does not have."""
+    return SERVICE.commands.get(name) or all_commands().get(name)

@@ -1,0 +1,311 @@
+"""Accumulates frames of readings into findings; memory grows with GPUs and jobs, not with time.
+
+Pure: frames in, an `Audit` out. Estimates that need a profile are made by `profile_estimate` from
+the facts kept here, and joined at the end. An energy counter falls back to zero when the driver is
+reloaded, and is silent while its exporter is down. Its value after a silence still counts the
+energy used; only the owner of that energy may be lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving, Remainder
+from joulecut_lab.audit.lockstep import MEMBERS_MIN, compare, working
+from joulecut_lab.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuName, GpuReading
+from joulecut_lab.audit.slow_gpus import GpuClocks, slow_gpus
+
+# Two readings so many steps apart: something was missed.
+GAP_STEPS = 1.5
+# No board draws more: a larger difference is not of one counter.
+POWER_W_MAX = 5_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Joules and seconds of one owner. `joules` is None where unknown; `gap` marks time without
+    readings.
+    """
+
+    owner: str
+    seconds: float
+    joules: float | None
+    gap: bool = False
+
+
+@dataclass(slots=True)
+class Meter:
+    """Remembers one GPU's last reading."""
+
+    last: GpuReading | None = None
+    last_s: float = 0.0
+    resets: int = 0
+
+    def step(self, now: GpuReading, at_s: float, span_s: float) -> tuple[Spent, ...]:
+        """Energy and time since the last reading; empty at the first."""
+        before, since_s = self.last, at_s - self.last_s
+        if before is not None and since_s <= 0.0:
+            return ()
+        self.last, self.last_s = now, at_s
+        if before is None:
+            return ()
+        gap = since_s > GAP_STEPS * span_s
+        joules = self._joules(before, now, since_s, gap=gap)
+        if before.owner == now.owner:
+            return (Spent(now.owner, since_s, joules, gap),)
+        if gap:
+            return (Spent(UNSEEN, since_s, joules, gap),)
+        half = None if joules is None else joules / 2.0  # reassigned somewhere in the step
+        return Spent(before.owner, since_s / 2.0, half), Spent(now.owner, since_s / 2.0, half)
+
+    def _joules(
+        self, before: GpuReading, now: GpuReading, since_s: float, *, gap: bool
+    ) -> float | None:
+        integral_j = None if gap or now.power_w is None else now.power_w * since_s
+        if now.energy_j is None or before.energy_j is None:
+            return integral_j
+        used_j = now.energy_j - before.energy_j
+        if used_j < 0.0:
+            self.resets += 1
+            if integral_j is not None:
+                return integral_j
+            used_j = now.energy_j  # since the driver was loaded; energy before it is lost
+        return used_j if used_j <= POWER_W_MAX * since_s else integral_j
+
+
+IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
+CLOCK_STEP_MHZ = 15.0  # of NVIDIA's clock tables
+
+NO_PROFILE = "no profile of this job: give --policy FILE with its pipeline and profile"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bloat and savings of a job, from a profile or a controller."""
+
+    intrinsic: Amount
+    extrinsic: Amount
+    savings: tuple[PlanSaving, ...] = ()
+
+
+NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
+
+
+COUNTERS = (
+    "power_w",
+    "clock_mhz",
+    "power_limit_w",
+    "busy_ratio",
+    "memory_ratio",
+    "sm_ratio",
+    "tensor_ratio",
+    "dram_ratio",
+)
+
+
+@dataclass(slots=True)
+class CounterMeans:
+    """Means over the time at work at clocks that this product does not hold, by field of
+    `GpuReading`.
+    """
+
+    _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, reading: GpuReading, seconds: float) -> None:
+        for name in COUNTERS:
+            value = getattr(reading, name)
+            if value is not None:
+                total, known_s = self._sums.get(name, (0.0, 0.0))
+                self._sums[name] = total + value * seconds, known_s + seconds
+
+    def mean(self, name: str) -> float | None:
+        """None where no reading has it."""
+        total, known_s = self._sums.get(name, (0.0, 0.0))
+        return total / known_s if known_s else None
+
+
+@dataclass(slots=True)
+class OwnerTotals:
+    """Measured totals of one owner."""
+
+    name: str
+    uuids: set[str] = field(default_factory=set)
+    gpu_s: float = 0.0
+    energy_known_s: float = 0.0
+    energy_j: float = 0.0
+    busy_s: float = 0.0
+    idle_j: float = 0.0
+    judged_s: float = 0.0  # GPU seconds with a known utilisation
+    compared_s: float = 0.0
+    slow_s: float = 0.0
+    unlike_s: float = 0.0  # slow steps of GPUs that do not do the same work
+    above_j: float = 0.0
+    clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
+    untold_clocks_s: float = 0.0
+    purpose_s: float = 0.0
+    counters: CounterMeans = field(default_factory=CounterMeans)
+
+    @property
+    def work_j(self) -> float:
+        return self.energy_j - self.idle_j
+
+    @property
+    def clock_mhz(self) -> float | None:
+        """The most frequent clock of its busy GPUs."""
+        return (
+            float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
+        )
+
+    def spend(self, spent: Spent, reading: GpuReading) -> None:
+        self.uuids.add(reading.uuid)
+        self.gpu_s += spent.seconds
+        if spent.joules is not None:
+            self.energy_known_s += spent.seconds
+            self.energy_j += spent.joules
+        if spent.gap or reading.busy_ratio is None:
+            return
+        self.judged_s += spent.seconds
+        if reading.busy_ratio < IDLE_RATIO:
+            self.idle_j += spent.joules or 0.0
+        if not working(reading):
+            return
+        self.busy_s += spent.seconds
+        if not reading.on_purpose:
+            self.counters.add(reading, spent.seconds)
+        if reading.clock_mhz is None:
+            self.untold_clocks_s += spent.seconds
+            return
+        step = round(reading.clock_mhz / CLOCK_STEP_MHZ) * int(CLOCK_STEP_MHZ)
+        self.clocks_s[step] = self.clocks_s.get(step, 0.0) + spent.seconds
+        self.purpose_s += spent.seconds if reading.on_purpose else 0.0
+
+
+class Auditor:
+    """Takes frames in the order of time."""
+
+    def __init__(self) -> None:
+        self._meters: dict[str, Meter] = {}
+        self._paces: dict[str, GpuClocks] = {}
+        self._facts: dict[str, OwnerTotals] = {}
+        self._gap_s = self._untold_s = self._energy_j = 0.0
+        self._first_s: float | None = None
+        self._last_s = 0.0
+        self._step_s = 0.0
+
+    def take(self, frame: Frame) -> None:
+        """One step. A GPU's first reading only starts its count."""
+        if self._first_s is None:
+            self._first_s = frame.at_s
+        self._last_s, self._step_s = frame.at_s, frame.span_s
+        teams: dict[str, list[GpuReading]] = {}
+        for reading in frame.readings:
+            meter = self._meters.setdefault(reading.uuid, Meter())
+            spent = meter.step(reading, frame.at_s, frame.span_s)
+            for part in spent:
+                self._count(part, reading)
+            if spent and not spent[-1].gap:
+                teams.setdefault(reading.owner, []).append(reading)
+                if working(reading) and reading.clock_mhz:
+                    pace = self._paces.setdefault(reading.uuid, GpuClocks())
+                    pace.work(reading, frame.span_s)
+        for owner, readings in teams.items():
+            if owner not in {NO_OWNER, SHARED, UNSEEN}:
+                self._compare(self._facts[owner], readings, frame.span_s)
+
+    def jobs(self) -> tuple[OwnerTotals, ...]:
+        """Measured totals of each job so far, the largest first."""
+        known = (f for name, f in self._facts.items() if name not in {NO_OWNER, SHARED, UNSEEN})
+        return tuple(sorted(known, key=lambda f: (-f.energy_j, f.name)))
+
+    def finish(self, names: Mapping[str, GpuName], estimates: Mapping[str, Estimate]) -> Audit:
+        """The audit, with the estimates of each job."""
+        return Audit(
+            gpus=len(self._meters),
+            seconds=self._last_s - (self._first_s or 0.0) if self._first_s is not None else 0.0,
+            energy_j=self._energy_j,
+            jobs=tuple(_finding(f, estimates.get(f.name, NOTHING_KNOWN)) for f in self.jobs()),
+            rest=self._rest(),
+            slow=slow_gpus(self._paces, names, self._step_s),
+            resets=sum(meter.resets for meter in self._meters.values()),
+            gap_s=self._gap_s,
+            energy_unknown_s=self._untold_s,
+        )
+
+    def _count(self, spent: Spent, reading: GpuReading) -> None:
+        facts = self._facts.setdefault(spent.owner, OwnerTotals(spent.owner))
+        facts.spend(spent, reading)
+        self._energy_j += spent.joules or 0.0
+        self._gap_s += spent.seconds if spent.gap else 0.0
+        self._untold_s += spent.seconds if spent.joules is None else 0.0
+
+    def _compare(self, facts: OwnerTotals, readings: list[GpuReading], span_s: float) -> None:
+        found = compare(readings)
+        if found is None:
+            return
+        facts.compared_s += found.members * span_s
+        for reading, usual_mhz in found.slow:
+            self._paces[reading.uuid].lag(reading, usual_mhz, span_s)
+        if not found.slow:
+            return
+        facts.slow_s += span_s
+        if found.alike:
+            facts.above_j += found.bloat_w * span_s
+        else:
+            facts.unlike_s += span_s
+
+    def _rest(self) -> Remainder:
+        free = self._facts.get(NO_OWNER, OwnerTotals(NO_OWNER))
+        judged = free.judged_s >= 0.5 * free.gpu_s
+        return Remainder(
+            free_j=free.energy_j,
+            free_idle_j=free.idle_j if judged else None,
+            free_gpu_s=free.gpu_s,
+            shared_j=self._facts.get(SHARED, OwnerTotals(SHARED)).energy_j,
+            unseen_j=self._facts.get(UNSEEN, OwnerTotals(UNSEEN)).energy_j,
+        )
+
+
+def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
+    judged = facts.judged_s >= 0.5 * facts.gpu_s
+    idle = Amount.unknown("no series has the utilisation of its GPUs")
+    if judged:
+        idle = Amount(
+            facts.idle_j, "measured", f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step"
+        )
+    return JobFinding(
+        name=facts.name,
+        gpus=len(facts.uuids),
+        gpu_s=facts.gpu_s,
+        energy_known_s=facts.energy_known_s,
+        busy_s=facts.busy_s if judged else None,
+        energy_j=facts.energy_j,
+        idle=idle,
+        intrinsic=estimate.intrinsic,
+        extrinsic=estimate.extrinsic,
+        variability=_variability(facts),
+        savings=estimate.savings,
+    )
+
+
+def _variability(facts: OwnerTotals) -> Amount:
+    if not facts.compared_s:
+        return Amount.unknown(_incomparable(facts))
+    if facts.unlike_s > 0.5 * facts.slow_s:
+        return Amount.unknown(
+            "a GPU was slow, but the others do not do the same work: their waiting time "
+            "cannot be measured from outside"
+        )
+    hours = facts.compared_s / 3600.0
+    if not facts.slow_s:
+        return Amount(0.0, "measured", f"no GPU slower than the others in {hours:.3g} GPU hours")
+    text = f"drawn above the slowest GPU in the same seconds, {hours:.3g} GPU hours compared"
+    return Amount(facts.above_j, "measured", text)
+
+
+def _incomparable(facts: OwnerTotals) -> str:
+    if facts.purpose_s:
+        return "its clocks are set on purpose, so they are not compared"
+    if facts.untold_clocks_s > sum(facts.clocks_s.values()):
+        return "no series has the SM clocks of its GPUs"
+    if not facts.judged_s:
+        return "no series has the utilisation of its GPUs"
+    return f"never {MEMBERS_MIN} or more of its GPUs at work at once"

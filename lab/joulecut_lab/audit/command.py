@@ -1,0 +1,63 @@
+"""`joulecut audit`: its flags.
+
+`auditing` does the work, and is imported after the flags are read.
+"""
+
+import argparse
+from pathlib import Path
+
+from joulecut_cli import outfile
+from joulecut_cli.money import add_price_flags
+from joulecut_cli.orders import add_certificate_flags
+from joulecut_wire.command import Parser
+from joulecut_wire.errors import BadInput
+
+PROG = "joulecut audit"
+
+
+def run(argv: list[str]) -> int:
+    """Prints an audit. Raises BadInput, Unavailable."""
+    given = _parse(argv)
+
+    from joulecut_lab.audit import auditing
+
+    return auditing.run(given)
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        PROG, "Energy waste of a cluster, from measurements that exist already. Changes nothing."
+    )
+    parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
+    parser.add_argument("--agents", metavar="HOST:PORT,...", help="Joulecut agents to watch live")
+    parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
+    parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
+    parser.add_argument(
+        "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
+    )
+    add_price_flags(parser, "--kwh-price")
+    parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
+    parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
+    parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
+    parser.add_argument("--username", metavar="NAME", default="")
+    parser.add_argument("--password-file", metavar="FILE", type=Path)
+    add_certificate_flags(parser)
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument("--csv", action="store_true", help="print one line a job")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="also write an HTML page")
+    given = parser.parse_args(argv)
+    if bool(given.agents) == bool(given.prometheus):
+        what = "both --agents and --prometheus" if given.agents else "no source to audit"
+        raise BadInput(PROG, what, "one of --prometheus URL and --agents HOST:PORT,...")
+    if given.agents and given.until:
+        raise BadInput("--until", "agents have no history", "--prometheus with --until")
+    if bool(given.cert) != bool(given.key):
+        raise BadInput("--cert, --key", "one without the other", "both, or none")
+    if given.bearer_token_file and given.username:
+        what = "two ways to authenticate"
+        raise BadInput("--bearer-token-file, --username", what, "one of them")
+    if given.html is not None:
+        outfile.checked("--html", given.html)
+    return given

@@ -1,0 +1,143 @@
+"""Metric names of the exporters that an audit can read: Joulecut's agents, dcgm-exporter.
+
+The exporter is recognised by the names in the Prometheus; fields that DCGM renamed are known under
+both names.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from joulecut_lab.audit.owners import of_dcgm, of_ours
+from joulecut_lab.audit.reading import GpuName
+from joulecut_wire import metrics
+from joulecut_wire.errors import Unavailable
+
+# nvml.h, nvmlClocksEventReason*: the bits of DCGM's mask, as the reasons of our own series.
+REASON_BITS = (
+    (0x002, "applications_clocks"),
+    (0x004, "sw_power_cap"),
+    (0x008, "hw_slowdown"),
+    (0x020, "sw_thermal"),
+    (0x040, "hw_thermal"),
+    (0x080, "hw_power_brake"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One figure of a GPU: its possible names, required labels, and unit."""
+
+    names: tuple[str, ...]
+    labels: str = ""
+    scale: float = 1.0
+    last: bool = False  # the last sample of a step instead of its mean
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """Metric names and labels of one exporter."""
+
+    title: str
+    uuid: str
+    owner: Callable[[Mapping[str, str], str], str]
+    columns: Mapping[str, Column]
+    owners: tuple[str, ...]  # series whose labels name the owner; the first that exists
+    reasons: tuple[str, ...]
+    mask: bool  # reasons are bits of a number, not labels
+
+
+def _ours(
+    metric: metrics.Metric, labels: str = "", scale: float = 1.0, *, last: bool = False
+) -> Column:
+    return Column((metric.full_name,), labels, scale, last)
+
+
+DCGM = Exporter(
+    title="dcgm-exporter",
+    uuid="UUID",
+    owner=of_dcgm,
+    columns={
+        "energy": Column(("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",), scale=1e-3, last=True),
+        # DCGM 4.6 gave fields new names; the old ones are aliases.
+        "power": Column(("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")),
+        "clock": Column(("DCGM_FI_DEV_SM_CLOCK",)),
+        "busy": Column(("DCGM_FI_DEV_GPU_UTIL",), scale=0.01),
+        "engine": Column(("DCGM_FI_PROF_GR_ENGINE_ACTIVE",)),
+        "tensor": Column(("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO")),
+        "sm": Column(("DCGM_FI_PROF_SM_ACTIVE",)),
+        "dram": Column(("DCGM_FI_PROF_DRAM_ACTIVE",)),
+        "memory": Column(("DCGM_FI_DEV_MEM_COPY_UTIL",), scale=0.01),
+        "limit": Column(
+            (
+                "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
+                "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS",
+                "DCGM_FI_DEV_POWER_MGMT_LIMIT",
+            ),
+            last=True,
+        ),
+    },
+    owners=(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "DCGM_FI_DEV_POWER_USAGE",
+        "DCGM_FI_DEV_BOARD_POWER_WATTS",
+    ),
+    reasons=("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
+    mask=True,
+)
+OURS = Exporter(
+    title="Joulecut's agents",
+    uuid="uuid",
+    owner=of_ours,
+    columns={
+        "energy": _ours(metrics.GPU_ENERGY, last=True),
+        "power": _ours(metrics.GPU_POWER, 'kind="average"'),
+        "clock": _ours(metrics.GPU_CLOCK, 'domain="sm"', 1e-6),
+        "busy": _ours(metrics.GPU_UTILIZATION, 'engine="gpu"'),
+        "memory": _ours(metrics.GPU_UTILIZATION, 'engine="memory"'),
+        "limit": _ours(metrics.GPU_POWER_LIMIT, 'kind="enforced"', last=True),
+        "purpose": _ours(metrics.GPU_CLOCK_LIMIT, 'bound="max"', last=True),
+    },
+    owners=(metrics.GPU_ALLOCATION_INFO.full_name,),
+    reasons=(metrics.GPU_CLOCK_EVENT.full_name,),
+    mask=False,
+)
+EXPORTERS = (OURS, DCGM)
+
+
+def any_of_ours(matcher: str) -> str:
+    """Selector of every series that an exporter may use."""
+    more = f",{matcher}" if matcher else ""
+    return f'{{__name__=~"joulecut_.+|DCGM_FI_.+"{more}}}'
+
+
+def exporter_of(names: frozenset[str], url: str) -> Exporter:
+    """The exporter of these names. Raises Unavailable."""
+    for exporter in EXPORTERS:
+        energy, power = exporter.columns["energy"], exporter.columns["power"]
+        if any(name in names for name in (*energy.names, *power.names)):
+            return exporter
+    if names:
+        seen = ", ".join(sorted(names)[:3])
+        raise Unavailable(
+            f"{url} has GPU series in this time range ({seen}, ...), but neither energy nor power: "
+            "configure dcgm-exporter to export DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION or "
+            "DCGM_FI_DEV_POWER_USAGE"
+        )
+    raise Unavailable(
+        f"{url} has no series of dcgm-exporter or of Joulecut's agents in this time range: "
+        "check that it scrapes one of them, and check --for, --until and --match"
+    )
+
+
+def words_of(text: str) -> set[str]:
+    """The reasons in a mask, as Prometheus writes numbers."""
+    value = float(text)
+    mask = int(value) if math.isfinite(value) else 0
+    return {word for bit, word in REASON_BITS if mask & bit}
+
+
+def dcgm_name(uuid: str, labels: Mapping[str, str]) -> GpuName:
+    """Host, index and model. `Hostname` became `hostname` in 2026."""
+    host = labels.get("Hostname") or labels.get("hostname") or labels.get("instance", "?")
+    return GpuName(uuid, f"{host}/{labels.get('gpu', '?')}", labels.get("modelName", ""))

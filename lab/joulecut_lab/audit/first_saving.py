@@ -1,0 +1,53 @@
+"""What one lower clock would save of an audited job, predicted from its counters. Pure."""
+
+from joulecut_engine.estimate.card import find_card
+from joulecut_engine.estimate.sensitivity import Counters, Sensitivity, first_saving
+from joulecut_lab.audit.auditor import OwnerTotals
+from joulecut_lab.audit.finding import PlanSaving
+
+CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
+
+
+def predicted_saving(
+    facts: OwnerTotals, card: str, top_mhz: float, budget: float, model: Sensitivity
+) -> PlanSaving | None:
+    """Of the energy that was used at work; None where a counter is missing or nothing is saved.
+
+    `card` is the driver's model name, `top_mhz` the highest clock that the driver lists (0:
+    unknown), `budget` the slowdown (a ratio).
+    """
+    known = find_card(card)
+    mean = facts.counters.mean
+    power_w, clock_mhz = mean("power_w"), mean("clock_mhz")
+    limit_w = mean("power_limit_w") or (known.power_limit_w if known else None)
+    highest_mhz = max(top_mhz, known.clock_max_mhz if known else 0.0, clock_mhz or 0.0)
+    if not power_w or not clock_mhz or not limit_w:
+        return None
+    counters = Counters(
+        card=card,
+        clock_ratio=clock_mhz / highest_mhz,
+        power_ratio=power_w / limit_w,
+        gpu_ratio=mean("busy_ratio"),
+        memory_ratio=mean("memory_ratio"),
+        sm_ratio=mean("sm_ratio"),
+        tensor_ratio=mean("tensor_ratio"),
+        dram_ratio=mean("dram_ratio"),
+    )
+    steps = int(highest_mhz / CLOCK_STEP_MHZ)
+    clocks = [int(highest_mhz) - CLOCK_STEP_MHZ * i for i in range(steps - 1, -1, -1)]
+    found = first_saving(model.possible(counters), card, clock_mhz, clocks, budget)
+    if found is None:
+        return None
+    saved, slower = found.saved, found.slowdown
+    return PlanSaving(
+        granularity="gpu",
+        ratio=saved.mean,
+        joules=saved.mean * facts.work_j,
+        text=(
+            f"from counters, before any probe: {found.clock_mhz} MHz, "
+            f"{100 * slower.mean:.1f} % slower ({100 * slower.low:.1f} to {100 * slower.high:.1f})"
+        ),
+        low=saved.low,
+        high=saved.high,
+        slowdown=slower.mean,
+    )

@@ -1,0 +1,310 @@
+"""An audit as text, JSON, CSV and HTML.
+
+The text has known figures in columns, and the reason of each unknown one below them.
+"""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any
+
+from joulecut_cli.figures import NONE, length, moment, percent, table
+from joulecut_cli.money import prices_text
+from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, signed, worth
+from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving
+
+JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
+
+KINDS = ("idle", "intrinsic", "extrinsic", "variability")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Source, time and prices of an audit."""
+
+    source: str
+    ended_unix_s: float
+    step_s: float
+    prices: Prices
+    notes: tuple[str, ...] = ()
+
+    def money(self, joules: float | None) -> float | None:
+        """Price of this energy at the wall."""
+        return None if joules is None else joules * self.prices.per_joule
+
+    def worth(self, job: JobFinding, one: PlanSaving) -> Worth | None:
+        """Of a predicted plan, beside the time that the job held its GPUs."""
+        if one.joules is None or not job.gpu_s:
+            return None
+        held_s = job.gpu_s / job.gpus
+        default = Iteration(held_s, job.energy_j)
+        plan = Iteration(held_s * (1.0 + one.slowdown), job.energy_j - one.joules)
+        return worth(default, plan, job.gpus, self.prices)
+
+
+def kwh(joules: float | None) -> str:
+    if joules is None:
+        return NONE
+    value = joules / JOULES_PER_KWH
+    return f"{value:.2f}" if value >= 1.0 or not value else f"{value:.2g}"
+
+
+def money(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f}"
+
+
+def whole(ratio: float) -> str:
+    return f"{100.0 * ratio:.0f} %"
+
+
+def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
+    return tuple(zip(KINDS, (job.idle, job.intrinsic, job.extrinsic, job.variability), strict=True))
+
+
+def text(audit: Audit, about: About) -> str:
+    """The whole page."""
+    parts = [_head(audit, about), _jobs(audit, about), _why(audit)]
+    parts += [_savings(audit, about), _slow(audit)]
+    return "\n\n".join("\n".join(part) for part in map(list, parts) if part)
+
+
+def _head(audit: Audit, about: About) -> Iterator[str]:
+    yield (
+        f"Audit of {about.source}: {length(audit.seconds)} to {moment(about.ended_unix_s)} UTC, "
+        f"steps of {length(about.step_s)}"
+    )
+    price = money(about.money(audit.energy_j))
+    yield f"{audit.gpus} GPUs, {kwh(audit.energy_j)} kWh, {price} of energy"
+    yield prices_text(about.prices)
+    yield from (f"! {note}" for note in about.notes)
+    looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
+    if looked_s and audit.gap_s > 0.01 * looked_s:
+        gap = length(audit.gap_s)
+        yield f"! {gap} of GPU time have no readings: series or agents were missing."
+    if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
+        yield f"! {length(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
+    if audit.resets:
+        yield f"! {audit.resets} energy counters were reset by a driver reload."
+
+
+def _jobs(audit: Audit, about: About) -> list[str]:
+    head = ("JOB", "GPUS", "BUSY", "KWH", "COST", *map(str.upper, KINDS))
+    rows = [_job_row(job, about) for job in audit.jobs[:JOBS_SHOWN]]
+    rows += _rest_rows(audit, about)
+    lines = table(head, rows, frozenset(head[1:]))
+    if len(audit.jobs) > JOBS_SHOWN:
+        lines.append(f"  and {len(audit.jobs) - JOBS_SHOWN} smaller jobs")
+    lines += ["", *_wasted(audit, about)]
+    lines.append("  IDLE and bloat (energy above the frontier) in kWh; - is unknown, see Basis.")
+    return lines
+
+
+def _job_row(job: JobFinding, about: About) -> tuple[str, ...]:
+    busy = NONE if job.busy_s is None or not job.gpu_s else whole(job.busy_s / job.gpu_s)
+    return (
+        job.name,
+        str(job.gpus),
+        busy,
+        kwh(job.energy_j),
+        money(about.money(job.energy_j)),
+        *(kwh(amount.joules) for _, amount in amounts(job)),
+    )
+
+
+def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
+    rest = audit.rest
+    for name, joules, idle_j in (
+        ("no job", rest.free_j, rest.free_idle_j),
+        ("shared GPUs", rest.shared_j, None),
+        ("reassigned between samples", rest.unseen_j, None),
+    ):
+        if joules:
+            price = money(about.money(joules))
+            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE, NONE, NONE)
+
+
+def _wasted(audit: Audit, about: About) -> Iterator[str]:
+    """The same as cost, all jobs together."""
+    for kind in KINDS:
+        known = [dict(amounts(job))[kind].joules for job in audit.jobs]
+        found = [joules for joules in known if joules is not None]
+        if found:
+            price = money(about.money(sum(found)))
+            yield f"  {kind}: {price} in {len(found)} of {len(known)} jobs"
+
+
+def _why(audit: Audit) -> list[str]:
+    """The basis of every amount, or the missing input; each sentence once."""
+    lines = ["Basis"]
+    for job in audit.jobs[:JOBS_SHOWN]:
+        lines.append(f"  {job.name}")
+        said: dict[str, list[str]] = {}
+        for kind, amount in amounts(job):
+            said.setdefault(f"{amount.basis}: {amount.text}", []).append(kind)
+        lines += [f"    {', '.join(kinds)}: {why}" for why, kinds in said.items()]
+    return lines if audit.jobs else []
+
+
+def _savings(audit: Audit, about: About) -> list[str]:
+    rows = [
+        (
+            job.name,
+            one.granularity,
+            _less(one),
+            kwh(one.joules),
+            *_worth_cells(about.worth(job, one)),
+            one.text,
+        )
+        for job in audit.jobs[:JOBS_SHOWN]
+        for one in job.savings
+    ]
+    if not rows:
+        return []
+    head = ("JOB", "GRANULARITY", "LESS", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
+    return [
+        "Savings with plans (predicted)",
+        *table(head, rows, frozenset(head[2:7])),
+        "  BREAK-EVEN: the slowdown at which lost GPU time eats the saving.",
+    ]
+
+
+def _worth_cells(found: Worth | None) -> tuple[str, str, str]:
+    if found is None:
+        return (NONE, NONE, NONE)
+    return (found.break_even_text, signed(found.net_per_gpu_hour), signed(found.net_per_year))
+
+
+def _less(one: PlanSaving) -> str:
+    """The share of energy, with its band where it has one."""
+    if one.low is None or one.high is None:
+        return percent(one.ratio)
+    return f"{percent(one.ratio)} ({100.0 * one.low:.0f} to {100.0 * one.high:.0f})"
+
+
+def _slow(audit: Audit) -> list[str]:
+    if not audit.slow:
+        return ["No slow GPUs."]
+    head = ("SLOW GPU", "PLACE", "JOB", "CAUSE", "TIME", "MHZ", "OTHERS", "WHY")
+    rows = [
+        (
+            one.uuid,
+            one.place or NONE,
+            one.job or NONE,
+            one.cause,
+            whole(one.share),
+            f"{one.clock_mhz:.0f}",
+            f"{one.usual_clock_mhz:.0f}",
+            one.text,
+        )
+        for one in audit.slow[:SLOW_SHOWN]
+    ]
+    lines = table(head, rows, frozenset({"TIME", "MHZ", "OTHERS"}))
+    if len(audit.slow) > SLOW_SHOWN:
+        lines.append(f"  and {len(audit.slow) - SLOW_SHOWN} more")
+    return lines
+
+
+_STYLE = "body{font:14px monospace;margin:2em}pre{white-space:pre;overflow-x:auto}"
+
+
+def as_json(audit: Audit, about: About) -> dict[str, Any]:
+    """Energies in kWh, times in seconds, shares as fractions; null is unknown."""
+    rest = audit.rest
+    return {
+        "source": about.source,
+        "begun_unix_s": round(about.ended_unix_s - audit.seconds, 3),
+        "ended_unix_s": round(about.ended_unix_s, 3),
+        "step_s": about.step_s,
+        "notes": list(about.notes),
+        "price_kwh": about.prices.kwh,
+        "pue": about.prices.pue,
+        "prices": asdict(about.prices),
+        "gpus": audit.gpus,
+        "energy_kwh": _kwh(audit.energy_j),
+        "cost": about.money(audit.energy_j),
+        "counter_resets": audit.resets,
+        "unseen_gpu_s": audit.gap_s,
+        "untold_gpu_s": audit.energy_unknown_s,
+        "jobs": [_job(job, about) for job in audit.jobs],
+        "no_job": {
+            "gpu_s": rest.free_gpu_s,
+            "energy_kwh": _kwh(rest.free_j),
+            "cost": about.money(rest.free_j),
+            "idle_kwh": _kwh(rest.free_idle_j),
+        },
+        "shared_kwh": _kwh(rest.shared_j),
+        "changed_hands_kwh": _kwh(rest.unseen_j),
+        "slow_gpus": [asdict(one) for one in audit.slow],
+    }
+
+
+def as_csv(audit: Audit, about: About) -> str:
+    """One line per job, and one for GPUs without a job."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    amount_columns = [f"{kind}_{what}" for kind in KINDS for what in ("kwh", "basis")]
+    writer.writerow(["job", "gpus", "gpu_s", "busy_s", "energy_kwh", "cost", *amount_columns])
+    for job in audit.jobs:
+        cells = [cell for _, amount in amounts(job) for cell in _cells(amount)]
+        cost = about.money(job.energy_j)
+        energy_kwh = _kwh(job.energy_j)
+        writer.writerow([job.name, job.gpus, job.gpu_s, job.busy_s, energy_kwh, cost, *cells])
+    rest = audit.rest
+    blank = [""] * (len(amount_columns) - 2)
+    idle = [_kwh(rest.free_idle_j), "measured" if rest.free_idle_j is not None else "unknown"]
+    cost = about.money(rest.free_j)
+    writer.writerow(["", "", rest.free_gpu_s, "", _kwh(rest.free_j), cost, *idle, *blank])
+    return buffer.getvalue()
+
+
+def as_html(audit: Audit, about: About) -> str:
+    """The text as HTML; names are escaped."""
+    title = escape(f"Audit of {about.source}")
+    body = escape(text(audit, about))
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head>\n<body><pre>{body}</pre></body></html>\n"
+    )
+
+
+def _job(job: JobFinding, about: About) -> dict[str, Any]:
+    return {
+        "name": job.name,
+        "gpus": job.gpus,
+        "gpu_s": job.gpu_s,
+        "busy_s": job.busy_s,
+        "energy_known_s": job.energy_known_s,
+        "energy_kwh": _kwh(job.energy_j),
+        "cost": about.money(job.energy_j),
+        **{
+            kind: {
+                "kwh": _kwh(amount.joules),
+                "cost": about.money(amount.joules),
+                "basis": amount.basis,
+                "text": amount.text,
+            }
+            for kind, amount in amounts(job)
+        },
+        "savings": [
+            {
+                "granularity": one.granularity,
+                "ratio": one.ratio,
+                "ratio_low": one.low,
+                "ratio_high": one.high,
+                "kwh": _kwh(one.joules),
+                "text": one.text,
+                "worth": (found := about.worth(job, one)) and found.as_json(),
+            }
+            for one in job.savings
+        ],
+    }
+
+
+def _cells(amount: Amount) -> tuple[object, object]:
+    return _kwh(amount.joules), amount.basis
+
+
+def _kwh(joules: float | None) -> float | None:
+    return None if joules is None else joules / JOULES_PER_KWH

@@ -1,0 +1,154 @@
+"""Time and traffic of a piece of work on one GPU: roofline, kernels, launches, exposed collectives.
+
+A matrix product takes its padded FLOPs at the peak that large products reach, or its bytes at the
+bandwidth of large copies, whichever is longer. Padding counts the tiles that fill the GPU's
+processors in whole waves, which is why small and thin products are slow. Clocks scale the peak,
+a kernel's start and end, and a share of memory-bound time; links and launches stay.
+
+Products of experts follow each other with cold weights and short tails, so that neither hides the
+other: their time is the root of the sum of squares (see `kernels`).
+"""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from joulecut_lab.model.power import memory_slowdown
+from joulecut_lab.model.runs import Floats, Runs
+from joulecut_lab.model.system import System
+from joulecut_lab.model.work import HALF, Products, Work, narrow
+
+# Tiles that libraries choose from: rows, columns, share of the largest tile's rate (CUTLASS).
+TILES = ((256.0, 128.0, 1.0), (128.0, 128.0, 0.95), (128.0, 64.0, 0.8), (64.0, 64.0, 0.6))
+LONG = 8192.0  # inner dimension of the products that `matrix_efficiency` stands for
+SPLIT_K = 1024.0  # numbers of the inner dimension that one part of a split product keeps
+ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
+# Rate of a product with an odd dimension: logits of 50,257 words reach 79 TFLOP/s on an A100 where
+# padded ones reach 290 (vTrain's single-node set).
+MISALIGNED = 0.27
+
+
+@dataclass(slots=True)
+class Cost:
+    """Seconds, by cause, and what they move. Every field adds up over work done one after another.
+
+    `launch` is kernels' starts and ends and the time the GPU waits for its host; `host` is the
+    host's own time, which hides behind the GPU's.
+    """
+
+    compute: Floats
+    memory: Floats
+    launch: Floats
+    tensor: Floats
+    expert: Floats
+    context: Floats
+    host: Floats
+    flops: Floats  # 16-bit equivalents; see `cost_of`
+    bytes: Floats
+    up_bits: Floats
+    out_bits: Floats
+    hidden: Floats  # seconds of collectives behind computation
+
+    @staticmethod
+    def none(count: int) -> "Cost":
+        return Cost(*(np.zeros(count) for _ in fields(Cost)))
+
+    def __add__(self, other: "Cost") -> "Cost":
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(Cost))
+        return Cost(*(a + b for a, b in pairs))
+
+    def __mul__(self, factor: Floats | float) -> "Cost":
+        return Cost(*(getattr(self, f.name) * factor for f in fields(Cost)))
+
+    @property
+    def seconds(self) -> Floats:
+        return self.compute + self.memory + self.launch + self.tensor + self.expert + self.context
+
+    def bound_by_host(self) -> "Cost":
+        """The same where the host needs longer to launch than the GPU to work."""
+        late = np.maximum(0.0, self.host - self.seconds)
+        changed = {f.name: getattr(self, f.name) for f in fields(Cost)}
+        return Cost(**{**changed, "launch": self.launch + late})
+
+
+@dataclass(slots=True)
+class Rates:
+    """Rates of one system at each run's clock; arrays of one entry per run."""
+
+    matrix: Floats  # FLOP/s of large products in the run's number type
+    half: Floats  # of large products of 16 bits
+    attention: Floats
+    bytes: Floats
+    kernel_s: Floats
+    eight: Floats  # energy of a FLOP in the run's type, in those of 16 bits
+
+
+def rates(system: System, runs: Runs) -> Rates:
+    clock = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
+    ratio = clock / system.peak_clock_mhz
+    slower = memory_slowdown(system, clock)
+    peak = np.full(len(runs), system.bf16_tflops)
+    for dtype in ("fp32", "fp8", "fp4"):
+        peak = np.where(runs.word("dtype", dtype), system.tflops(dtype), peak)
+    half = np.where(narrow(runs), system.bf16_tflops, peak) * 1e12 * ratio
+    return Rates(
+        matrix=peak * 1e12 * ratio * system.matrix_efficiency,
+        half=half * system.matrix_efficiency,
+        attention=half * system.attention_efficiency,
+        bytes=system.hbm_gb_s * 1e9 * system.hbm_efficiency / slower,
+        kernel_s=system.kernel_s / ratio,
+        eight=system.bf16_tflops / peak,
+    )
+
+
+def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
+    """Cost of one phase without collectives."""
+    cost = Cost.none(len(runs))
+    read = np.where(narrow(runs), 1.0, HALF)
+    for product in work.products:
+        padded = padded_flops(product, system.processors)
+        rate = rates.matrix if product.eight_bit else rates.half
+        weight = rates.eight if product.eight_bit else np.maximum(rates.eight, 1.0)
+        moved = product.m * product.k + product.k * product.n
+        moved = moved * (read if product.eight_bit else HALF)
+        moved = (moved + product.written * product.m * product.n) * product.count
+        compute = padded / rate
+        if system.tile_ends and product.eight_bit:  # of a linear layer
+            ends = system.tile_ends * HALF / read
+            long = 1.0 + ends / LONG
+            compute = compute * (1.0 + ends / np.maximum(product.k, 1.0)) / long
+        if not product.grouped:  # whose rows are a mean, and padded by their kernels
+            odd = (product.n % ALIGNED > 0) | (product.k % ALIGNED > 0) | (product.m % ALIGNED > 0)
+            compute = compute / np.where(odd, MISALIGNED, 1.0)
+        memory = moved / rates.bytes
+        if product.grouped:
+            both = np.hypot(compute, memory)
+            cost.compute += compute * compute / both
+            cost.memory += memory * memory / both
+        else:
+            cost.compute += np.where(compute >= memory, compute, 0.0)
+            cost.memory += np.where(compute >= memory, 0.0, memory)
+        cost.flops += product.flops * weight
+        cost.bytes += moved
+    ends = 1.0 + system.attention_ends / runs.sequence
+    cost.compute += work.attention_flops * ends / rates.attention
+    cost.flops += work.attention_flops
+    cost.memory += work.bytes / rates.bytes
+    cost.bytes += work.bytes
+    cost.launch += work.kernels * rates.kernel_s
+    cost.host += np.where(runs.cuda_graphs > 0, 0.0, work.kernels * system.launch_s)
+    return cost
+
+
+def padded_flops(product: Products, processors: int) -> Floats:
+    """FLOPs with the idle processors of each product's last wave, at the best tile."""
+    best = np.full_like(product.m, np.inf)
+    split = np.maximum(1.0, np.floor(product.k / SPLIT_K))
+    for rows, columns, rate in TILES:
+        tiles = np.ceil(product.m / rows) * np.ceil(product.n / columns) * product.count
+        waves = np.ceil(tiles / processors)
+        filled = np.minimum(processors, tiles * split)
+        busy = np.where(tiles < processors, tiles * processors / np.maximum(filled, 1.0), 0.0)
+        slots = np.where(tiles < processors, busy, waves * processors)
+        best = np.minimum(best, 2.0 * rows * columns * slots * product.k / rate)
+    return best

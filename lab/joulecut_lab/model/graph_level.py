@@ -1,0 +1,130 @@
+"""One iteration operation by operation, on the graph that the solver plans on.
+
+Operations of a part take their own time; sends travel beside them, one after the other on each
+link and direction. Gradients and optimizer follow a stage's last operation.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from joulecut_engine.graph import Graph, build
+from joulecut_engine.graph.pipeline import SENDS, Kind, Transfers
+from joulecut_engine.graph.shape import part_of
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.estimate import Estimate
+from joulecut_lab.model.formula import assemble, held_stages, pipe_of
+from joulecut_lab.model.run import Run, part_layers
+from joulecut_lab.model.runs import Floats, Runs
+from joulecut_lab.model.stages import Stages
+from joulecut_lab.model.system import System
+from joulecut_lab.model.table import starts
+
+STAGGERED = ("zb-h1", "zb-h2", "zb-v")  # with post-validation of the optimizer
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """When every operation of one pipeline runs, in seconds."""
+
+    graph: Graph
+    start_s: tuple[float, ...]
+    time_s: tuple[float, ...]
+
+    @property
+    def end_s(self) -> float:
+        return max(a + b for a, b in zip(self.start_s, self.time_s, strict=True))
+
+    @property
+    def span_s(self) -> float:
+        """The longest time between a stage's first and last operation."""
+        first, last = [math.inf] * len(self.graph.order), [0.0] * len(self.graph.order)
+        for operation, start_s, time_s in zip(
+            self.graph.operations, self.start_s, self.time_s, strict=True
+        ):
+            if operation.kind not in SENDS:
+                first[operation.stage] = min(first[operation.stage], start_s)
+                last[operation.stage] = max(last[operation.stage], start_s + time_s)
+        return max(end_s - start_s for start_s, end_s in zip(first, last, strict=True))
+
+    def busy_s(self, stage: int) -> float:
+        """Time in which the GPU of a stage works; sends run beside it."""
+        return sum(
+            seconds
+            for operation, seconds in zip(self.graph.operations, self.time_s, strict=True)
+            if operation.stage == stage and operation.kind not in SENDS
+        )
+
+
+def simulate(
+    architecture: Architecture, system: System, run: Run, transfers: Transfers = "overlapped"
+) -> tuple[Estimate, Timeline]:
+    """The run at graph level. Raises ValueError if the shape does not fit its schedule.
+
+    `synchronous` sends make both sides wait, as blocking calls do.
+    """
+    asked, stages, clock_mhz = held_stages(architecture, system, Runs.of([run]))
+    work = pipe_of(stages).slowest.seconds * run.microbatches
+    sends = transfers if run.pipeline > 1 else "free"
+    shape = replace(run.shape(), transfers=sends, data_collective=False, optimizer=False)
+    graph = _with_links(build(shape))
+    part_s = part_times(stages, run)
+    costs = [
+        part_s[part_of(shape, o.stage, o.chunk), o.kind] if o.kind not in SENDS else None
+        for o in graph.operations
+    ]
+    send_s = float(stages.send_s[0])
+    ends = []
+    for each_s in (0.0, send_s):
+        time_s = [each_s if cost is None else cost for cost in costs]
+        timeline = Timeline(graph, tuple(starts(graph, time_s)), tuple(time_s))
+        # Without a common optimizer step the next iteration follows stage by stage.
+        ends.append(timeline.span_s if run.order in STAGGERED else timeline.end_s)
+    bubble = np.maximum(0.0, ends[0] - work)
+    found = assemble(stages, asked, clock_mhz, bubble, np.array([ends[1] - ends[0]]))
+    return replace(found.estimate(0), level="graph"), timeline
+
+
+def part_times(stages: Stages, run: Run) -> dict[tuple[int, Kind], float]:
+    """Seconds of every computing operation of one microbatch, by part and kind."""
+    model = stages.model
+    counts = part_layers(model.layers, run)
+    plain = model.dense_layers if model.experts else model.layers
+    found: dict[tuple[int, Kind], float] = {}
+    known: dict[tuple[int, int, bool, bool], tuple[float, float, float]] = {}
+    for part, count in enumerate(counts):
+        dense = min(count, plain)
+        plain -= dense
+        first, last = part == 0, part == len(counts) - 1
+        key = count, dense, first, last
+        if key not in known:
+            phases = stages.part(_column(count), _column(dense))
+            if first:
+                phases = phases + stages.embedding
+            if last:
+                phases = phases + stages.logits
+            train = 1.0 - stages.runs.forward_only
+            times = (phases.forward_s, phases.input_s * train, phases.weight_s * train)
+            known[key] = (float(times[0][0]), float(times[1][0]), float(times[2][0]))
+        forward, inputs, weight = known[key]
+        found[part, "forward"], found[part, "input"] = forward, inputs
+        found[part, "weight"], found[part, "backward"] = weight, inputs + weight
+    return found
+
+
+def _column(number: float) -> Floats:
+    return np.array([float(number)])
+
+
+def _with_links(graph: Graph) -> Graph:
+    """The graph with sends of one link and direction in the order of the work they follow."""
+    last: dict[tuple[int, Kind], int] = {}
+    chained = []
+    for index, operation in enumerate(graph.operations):
+        if operation.kind in SENDS:
+            key = operation.stage, operation.kind
+            if key in last:
+                chained.append((last[key], index))
+            last[key] = index
+    return replace(graph, edges=tuple(sorted([*graph.edges, *chained]))) if chained else graph

@@ -1,0 +1,125 @@
+"""Many runs as columns, so that the closed form costs one pass of numpy for all of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.run import (
+    DTYPES,
+    OFFLOADS,
+    RECOMPUTES,
+    SCALINGS,
+    SCHEDULES,
+    Run,
+    misfit,
+)
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+WORDS: dict[str, tuple[Any, ...]] = {
+    "schedule": SCHEDULES,
+    "dtype": DTYPES,
+    "recompute": RECOMPUTES,
+    "offload": OFFLOADS,
+    "scaling": SCALINGS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """One array per key of `Run`; words are indices into `WORDS`, flags are 0 or 1."""
+
+    columns: dict[str, Floats]
+
+    @staticmethod
+    def of(runs: Sequence[Run]) -> "Runs":
+        columns = {}
+        for field in fields(Run):
+            values = [getattr(run, field.name) for run in runs]
+            if field.name in WORDS:
+                values = [WORDS[field.name].index(value) for value in values]
+            columns[field.name] = np.array(values, dtype=np.float64)
+        return Runs(columns)
+
+    @staticmethod
+    def grid(**choices: Sequence[Any]) -> "Runs":
+        """Every combination of the given values; other keys keep their defaults.
+
+        `data` 0 (or none) stands for what gpus / (tensor * pipeline * context) leaves.
+        """
+        names = list(choices)
+        runs = []
+        for values in product(*choices.values()):
+            keys = dict(zip(names, values, strict=True))
+            shared = keys.get("tensor", 1) * keys.get("pipeline", 1) * keys.get("context", 1)
+            if not keys.get("data"):
+                keys["data"] = max(1, keys["gpus"] // shared)
+            runs.append(Run(**keys))
+        return Runs.of(runs)
+
+    def __len__(self) -> int:
+        return len(self.columns["gpus"])
+
+    def __getattr__(self, name: str) -> Floats:
+        if name == "columns" or name not in self.columns:  # asked while a copy is being made
+            raise AttributeError(name)
+        return self.columns[name]
+
+    @property
+    def expert_parts(self) -> Floats:
+        """GPUs that share one expert; see `Run`."""
+        usual = np.where(self.expert > 1, 1.0, self.tensor)
+        return np.where(self.expert_tensor > 0, self.expert_tensor, usual)
+
+    @property
+    def shards(self) -> Floats:
+        """GPUs over which ZeRO shards."""
+        whole = self.data * self.context
+        return np.where(self.shard > 0, self.shard, whole)
+
+    @property
+    def expert_copies(self) -> Floats:
+        """GPUs that hold the same experts."""
+        return self.tensor * self.data * self.context / (self.expert * self.expert_parts)
+
+    @property
+    def expert_shards(self) -> Floats:
+        """Of these, those over which ZeRO shards."""
+        near = self.shards * self.tensor / (self.expert * self.expert_parts)
+        return np.clip(near, 1.0, self.expert_copies)
+
+    def word(self, key: str, value: str) -> Flags:
+        """Which runs have this word."""
+        return np.asarray(self.columns[key] == WORDS[key].index(value))
+
+    def run(self, i: int) -> Run:
+        keys: dict[str, Any] = {}
+        for field in fields(Run):
+            value = float(self.columns[field.name][i])
+            if field.name in WORDS:
+                keys[field.name] = WORDS[field.name][int(value)]
+            elif field.type is bool or field.type == "bool":
+                keys[field.name] = bool(value)
+            elif field.type is float or field.type == "float":
+                keys[field.name] = value
+            else:
+                keys[field.name] = int(value)
+        return Run(**keys)
+
+    def take(self, which: Any) -> "Runs":
+        return Runs({name: column[which] for name, column in self.columns.items()})
+
+    def at_clock(self, clock_mhz: Floats | float) -> "Runs":
+        clocks = np.broadcast_to(np.asarray(clock_mhz, dtype=np.float64), (len(self),))
+        return Runs({**self.columns, "clock_mhz": clocks})
+
+    def possible(self, architecture: Architecture) -> Flags:
+        """Which runs have a shape that can be; memory is not looked at."""
+        found = [misfit(self.run(i), architecture) is None for i in range(len(self))]
+        return np.array(found, dtype=np.bool_)

@@ -1,0 +1,182 @@
+"""All layouts of a run within given choices, and those that nothing beats.
+
+A space is cut into parts that are evaluated one by one, anywhere, in any order. Impossible shapes
+and layouts that do not fit in memory leave no row.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from joulecut_engine.graph.shape import V_SHAPED
+from joulecut_engine.money import Prices
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.run import SCHEDULES, Run
+from joulecut_lab.model.runs import WORDS, Flags, Floats, Runs
+from joulecut_lab.model.system import System
+
+ROWS_MAX = 20_000  # of one part: some seconds of work, and a bounded memory
+# Parts are cut along these keys, in this order; the others keep equal layouts within one part.
+CUT = ("tensor", "pipeline", "context", "microbatch", "expert", "recompute", "clock_mhz")
+OBJECTIVES = ("iteration_time_s", "energy_j", "memory_bytes", "money")
+FIGURES = (*OBJECTIVES, "tokens_per_s", "mfu", "held_clock_mhz")
+
+Choices = Mapping[str, Sequence[Any]]
+Rows = dict[str, Floats]  # one array per key of `Run` and per figure
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A run, and the values that some of its keys may take. `data` is what the others leave.
+
+    Money is that of one iteration, energy of hosts included.
+    """
+
+    architecture: Architecture
+    system: System
+    run: Run
+    choices: Choices
+    kwh_price: float = 0.0
+    gpu_hour_price: float = 0.0
+    pue: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """Combinations, possible or not."""
+        return int(np.prod([len(values) for values in self.choices.values()], dtype=np.int64))
+
+    def parts(self) -> Iterator["Space"]:
+        """Smaller spaces that together are this one."""
+        cut, size = [], self.size
+        for key in (*CUT, *self.choices):
+            if size > ROWS_MAX and key in self.choices and key not in cut:
+                cut.append(key)
+                size //= max(1, len(self.choices[key]))
+        for values in product(*(self.choices[key] for key in cut)):
+            only = {key: (value,) for key, value in zip(cut, values, strict=True)}
+            yield replace(self, choices={**self.choices, **only})
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of a part, and how many combinations were not possible or did not fit."""
+
+    rows: Rows
+    impossible: int
+    too_large: int
+
+    def __len__(self) -> int:
+        return len(next(iter(self.rows.values())))
+
+
+def evaluate(space: Space) -> Found:
+    """Every layout of a part that fits."""
+    clocks = np.array(space.choices.get("clock_mhz", (space.run.clock_mhz,)), dtype=np.float64)
+    runs, size = _shapes(space), space.size
+    if not len(runs):
+        return Found(_empty(), size, 0)
+    at_all = Runs({key: np.repeat(column, len(clocks)) for key, column in runs.columns.items()})
+    at_all = at_all.at_clock(np.tile(clocks, len(runs)))
+    found = formula.evaluate(space.architecture, space.system, at_all)
+    energy_j = found.energy_j + found.host_j
+    prices = Prices(space.gpu_hour_price, space.kwh_price, space.pue)
+    figures: Rows = {
+        "iteration_time_s": found.iteration_time_s,
+        "energy_j": energy_j,
+        "memory_bytes": found.memory_bytes,
+        "money": prices.cost(found.iteration_time_s, energy_j, at_all.gpus),
+        "tokens_per_s": found.tokens_per_s,
+        "mfu": found.mfu,
+        "held_clock_mhz": found.clock_mhz,
+    }
+    fits = found.fits
+    columns = {**at_all.columns, **figures}
+    rows = {key: np.asarray(column)[fits] for key, column in columns.items()}
+    return Found(rows, size - len(at_all), int((~fits).sum()))
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows of several parts as one."""
+    return {key: np.concatenate([rows[key] for rows in parts]) for key in _empty()}
+
+
+def run_of(rows: Rows, i: int) -> Run:
+    """The run of one row."""
+    return Runs({field.name: rows[field.name] for field in fields(Run)}).run(i)
+
+
+def pareto(rows: Rows, objectives: Sequence[str] = OBJECTIVES) -> Rows:
+    """The rows that no other row beats or equals in every objective, fastest first.
+
+    Of equal rows the first stays.
+    """
+    costs = np.stack([rows[name] for name in objectives], axis=1)
+    return {name: column[_front(costs)] for name, column in rows.items()}
+
+
+def _front(costs: Floats) -> Any:
+    """Indices of the front. The row of least normalised sum is on it; it removes what it beats."""
+    if not len(costs):
+        return np.zeros(0, dtype=np.int64)
+    scale = np.maximum(costs.min(axis=0), 1e-300)
+    order = np.argsort((costs / scale).sum(axis=1), kind="stable")
+    left, front = order, []
+    while len(left):
+        best = left[0]
+        front.append(best)
+        beaten = (costs[left] >= costs[best]).all(axis=1)
+        left = left[~beaten]
+    found = np.array(front)
+    return found[np.argsort(costs[found, 0], kind="stable")]
+
+
+def _shapes(space: Space) -> Runs:
+    """Possible runs of a part at any clock."""
+    base = {f.name: getattr(space.run, f.name) for f in fields(Run)}
+    choices = {k: v for k, v in space.choices.items() if k != "clock_mhz"}
+    columns: dict[str, Floats] = {}
+    lists = [_coded(key, values) for key, values in choices.items()]
+    grids = np.meshgrid(*lists, indexing="ij") if lists else []
+    count = grids[0].size if grids else 1
+    for key, value in base.items():
+        columns[key] = np.repeat(_coded(key, [value]), count)
+    columns |= {key: grid.ravel() for key, grid in zip(choices, grids, strict=True)}
+    model = space.architecture
+    shared = columns["tensor"] * columns["pipeline"] * columns["context"]
+    if "data" not in choices:
+        columns["data"] = np.floor(columns["gpus"] / shared)
+    whole = (columns["data"] >= 1) & (shared * columns["data"] == columns["gpus"])
+    whole &= np.mod(model.heads, columns["tensor"]) == 0
+    each = np.maximum(columns["data"] * columns["microbatch"], 1.0)
+    whole &= np.mod(columns["global_batch"], each) == 0
+    runs = Runs(columns).take(whole & ~_twice(columns))
+    return runs.take(runs.possible(model)) if len(runs) else runs
+
+
+def _twice(columns: Rows) -> Flags:
+    """Layouts that another one of the grid stands for already: a single stage has no schedule,
+    V-shaped schedules have their own chunks, and one GPU has nothing to share out.
+    """
+    more_chunks = columns["chunks"] > columns["chunks"].min()
+    other_schedule = columns["schedule"] > columns["schedule"].min()
+    folded = np.isin(columns["schedule"], [SCHEDULES.index(word) for word in V_SHAPED])
+    again = (columns["pipeline"] == 1) & (other_schedule | more_chunks)
+    again |= folded & more_chunks
+    parallel, zero = columns["sequence_parallel"], columns["zero"]
+    again |= (columns["tensor"] == 1) & (parallel > parallel.min())
+    single = columns["data"] * columns["context"] == 1
+    return np.asarray(again | (single & (zero > zero.min())))
+
+
+def _coded(key: str, values: Sequence[Any]) -> Floats:
+    words = WORDS.get(key)
+    return np.array([words.index(v) if words else v for v in values], dtype=np.float64)
+
+
+def _empty() -> Rows:
+    names = (*(field.name for field in fields(Run)), *FIGURES)
+    return {name: np.zeros(0) for name in names}

@@ -1,0 +1,185 @@
+"""Figures of estimates, of scalings and of sweeps."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.panel import (
+    PARTS,
+    Item,
+    Limit,
+    Line,
+    Mark,
+    Panel,
+    Point,
+    Spans,
+    figure,
+    shown,
+    stacked,
+)
+from joulecut_lab.model import technology
+from joulecut_lab.model.estimate import MEMORIES, Estimate
+from joulecut_lab.model.graph_level import Timeline
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.sweep import Rows, run_of
+
+GB = 1e9
+FAR = 3.0  # end of the shown range, over the best
+# By objective: its letter in the figure, its best direction, its unit and its axis.
+OBJECTIVES = {
+    "iteration_time_s": ("A", "fastest", 1.0, "iteration time, s"),
+    "energy_j": ("B", "least energy", 1e6, "energy of an iteration with hosts, MJ"),
+    "memory_bytes": ("C", "least memory", GB, "memory of the fullest GPU, GB"),
+    "money": ("D", "cheapest", 1.0, "money of an iteration, currency of the prices"),
+}
+PAIRS = (
+    ("iteration_time_s", "energy_j"), ("iteration_time_s", "money"),
+    ("iteration_time_s", "memory_bytes"), ("memory_bytes", "energy_j"),
+)  # fmt: skip
+STAGES_MAX = 32  # rows of a timeline that can be told apart
+
+
+def estimate_panels(found: Estimate, limit_bytes: float) -> list[Panel]:
+    """Time, energy and memory as bars; `limit_bytes` is the memory of one GPU."""
+    time_s, joules = found.iteration_time_s, sum(found.energy_breakdown_j.values())
+    memory = {
+        f"stage {stage.stage}": {kind: getattr(stage, kind) for kind in MEMORIES}
+        for stage in found.memory[:STAGES_MAX]
+    }
+    held = stacked("memory of a GPU by stage, and the limit", "GB", memory, unit=GB)
+    items: tuple[Item, ...] = (*held.items, Limit("", "due", x=limit_bytes / GB))
+    return [
+        stacked("time of the slowest stage", "s", {f"{time_s:.4g} s": found.breakdown_s}),
+        stacked("time by component", "s", {f"{time_s:.4g} s": found.component_time_s}),
+        stacked("energy of all GPUs and hosts", "kJ",
+                {f"{joules / 1e3:.4g} kJ": found.energy_breakdown_j}, unit=1e3),
+        Panel(held.title, held.x_label, "", items, held.groups, stacked=True,
+              sideways=True),
+    ]  # fmt: skip
+
+
+def estimate_figure(found: Estimate, limit_bytes: float) -> Any:
+    return figure(estimate_panels(found, limit_bytes))
+
+
+def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
+    """Time and energy, relative to today, against a component's clock: rows of (clock, time,
+    energy), each over today's.
+    """
+    lines = tuple(
+        Line(name, colour, tuple((one[0], (one[column] - 1.0) * 100) for one in points))
+        for name, column, colour in (("iteration time", 1, "edge"), ("energy", 2, "ours"))
+    )
+    panel = Panel("", "clock of the component, relative", "change, %", lines)
+    return figure([panel])
+
+
+def package_panel() -> Panel:
+    """Power per package by generation, and its growth carried on."""
+    years = range(2017, technology.OUTLOOK + 1)
+    grown = tuple((float(year), technology.package_w(year)) for year in years)
+    known = (
+        Mark("generations", "ours", (float(one.year), one.limit_w), label=one.system)
+        for one in technology.generations()
+    )
+    items: tuple[Item, ...] = (Line("least squares", "edge", grown, "dashed"), *known)
+    return Panel("power per package", "year", "W", items, x_range=(2016.0, 2031.0))
+
+
+def front_figure(rows: Rows, best: Rows, impossible: int, too_large: int) -> Any:
+    """All layouts as dots in pairs of objectives, the Pareto front `best` among them, and on it
+    the best of each objective by its layout. Counts are of combinations that have no dot.
+    """
+    keys = [f.name for f in fields(Run) if len(np.unique(best[f.name])) > 1]
+    keys = keys or ["tensor", "pipeline", "data"]
+    lines = [
+        f"{name} {title}: {_layout(best, int(best[key].argmin()), keys)}"
+        for key, (name, title, *_) in OBJECTIVES.items()
+    ]
+    front, fit = len(best["money"]), len(rows["money"])
+    lines += [
+        f"{front} layouts on the front of all four objectives, of {fit} that fit.",
+        (
+            f"Not drawn: {too_large} that need more memory than a GPU has, {impossible} that "
+            "cannot be divided so (GPUs, heads, layers or batch)."
+        ),
+        "Predicted at level formula. Money is in the currency of the prices given.",
+    ]
+    panels = [_pair(rows, best, across, up) for across, up in PAIRS]
+    return figure(panels, columns=2, height=370, note="\n".join(lines))
+
+
+def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:
+    (_, _, unit_x, label_x), (_, _, unit_y, label_y) = OBJECTIVES[across], OBJECTIVES[up]
+
+    def points(some: Rows) -> tuple[Point, ...]:
+        pairs = zip(some[across] / unit_x, some[up] / unit_y, strict=True)
+        return tuple((float(x), float(y)) for x, y in pairs)
+
+    order = np.lexsort((best[up], best[across]))
+    low = np.minimum.accumulate(best[up][order]) / unit_y
+    steps = zip(best[across][order] / unit_x, low, strict=True)
+    ranges: list[Point] = []
+    # The worst layouts take a hundred times the best; the picture leaves them out.
+    for name, unit in ((across, unit_x), (up, unit_y)):
+        least, every = float(rows[name].min()), 1.1 * float(rows[name].max())
+        most = max(float(best[name][best[key].argmin()]) for key in OBJECTIVES)
+        ranges.append((0.9 * least / unit, min(every, max(FAR * least, 1.1 * most)) / unit))
+    marks = tuple(
+        Mark("best of an objective", "due",
+             (float(best[across][at]) / unit_x, float(best[up][at]) / unit_y), "ring", name)
+        for at, name in _named(best).items()
+    )  # fmt: skip
+    items: tuple[Item, ...] = (
+        Line("layouts that fit", "base", points(rows), "dots"),
+        Line("front of all four objectives", "edge", points(best), "dots"),
+        Line("front of these two", "ours", tuple((float(x), float(y)) for x, y in steps), "step"),
+        *marks,
+    )
+    return Panel("", label_x, label_y, items, x_range=ranges[0], y_range=ranges[1])
+
+
+def _named(best: Rows) -> dict[int, str]:
+    """By row of the front: the letters of the objectives that it is best in."""
+    named: dict[int, str] = {}
+    for key, (name, *_) in OBJECTIVES.items():
+        at = int(best[key].argmin())
+        named[at] = named.get(at, "") + name
+    return named
+
+
+def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
+    run = run_of(best, i)
+    values = ((key, getattr(run, key)) for key in keys)
+    return ", ".join(f"{key} {f'{v:g}' if isinstance(v, float) else v}" for key, v in values)
+
+
+def timeline_panel(timeline: Timeline, *, numbered: bool = False) -> Panel:
+    """Operations of every stage over time, with their microbatch's number where asked."""
+    operations = timeline.graph.operations
+    spans: dict[str, list[tuple[int, float, float]]] = {}
+    texts: dict[str, list[str]] = {}
+    for operation, start_s, time_s in zip(
+        operations, timeline.start_s, timeline.time_s, strict=True
+    ):
+        if operation.stage < STAGES_MAX:
+            spans.setdefault(operation.kind, []).append((operation.stage, start_s, time_s))
+            texts.setdefault(operation.kind, []).append(str(operation.microbatch))
+    items = tuple(
+        Spans(shown(kind), colour, tuple(spans[kind]), tuple(texts[kind]) if numbered else (),
+              thin=kind in SENDS)
+        for kind, colour in PARTS.items()
+        if kind in spans
+    )  # fmt: skip
+    stages = min(STAGES_MAX, 1 + max(operation.stage for operation in operations))
+    names = tuple(f"stage {stage}" for stage in range(stages))
+    end = math.nextafter(timeline.end_s, math.inf)
+    return Panel("stages over time", "s", "", items, names, x_range=(0.0, end))
+
+
+def timeline_figure(timeline: Timeline) -> Any:
+    return figure([timeline_panel(timeline)])

@@ -1,0 +1,187 @@
+"""`joulecut model`: flags of every subcommand. Each does its work in a module of its own."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from joulecut_wire.command import Parser
+from joulecut_wire.flags import listed, whole
+from joulecut_wire.quantity import Fault
+
+PROG = "joulecut model"
+LEVELS = ("formula", "table", "graph")
+JOBS_MAX = 4096
+POINTS_MAX = 1000
+CLOCKS_MAX = 100  # more than a card's table has
+_CLOCK = whole(1, 10_000)
+
+Flag = tuple[tuple[str, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """`module:function` of this package's siblings, which takes the flags as they were read."""
+
+    target: str
+    summary: str
+    flags: tuple[Flag, ...]
+
+
+def _flag(*names: str, **more: Any) -> Flag:
+    return names, more
+
+
+def _also(word: str) -> tuple[int, Path]:
+    mhz, _, name = word.partition("=")
+    if not name:
+        raise Fault(f'"{word}"', "MHZ=FILE, as in 1065=slow.json")
+    return _CLOCK(mhz), Path(name)
+
+
+_JSON = _flag("--json", action="store_true", help="print one JSON object")
+_PLOT = _flag("--plot", metavar="FILE", help="write a picture: .html or .png")
+_RUN = _flag("run", type=Path, metavar="RUN.yaml")
+
+SUBCOMMANDS: dict[str, Subcommand] = {
+    "sweep": Subcommand(
+        "model_command.sweeping:run",
+        "All layouts of a SWEEP.yaml, and those that nothing beats in time, energy, memory and "
+        "money at once (the Pareto front). A stopped sweep continues when it is started again.",
+        (
+            _flag("sweep", type=Path, metavar="SWEEP.yaml"),
+            _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
+            _PLOT,
+            _flag(
+                "--jobs",
+                type=whole(1, JOBS_MAX),
+                metavar="N",
+                help="processes (default: one per core)",
+            ),
+            _flag("--dask", "--scheduler", metavar="ADDRESS", help="cluster: tcp://HOST:PORT"),
+            _flag("--fresh", action="store_true", help="start over, without an earlier run's rows"),
+            _JSON,
+        ),
+    ),
+    "marginal": Subcommand(
+        "model_command.scaling:marginal",
+        "What 1 % more clock of a component changes in time and energy.",
+        (_RUN, _JSON),
+    ),
+    "scale": Subcommand(
+        "model_command.scaling:scale",
+        "Time and energy while one component runs faster or slower, its voltage with it.",
+        (
+            _RUN,
+            _flag("--component", required=True, choices=("sm", "hbm", "scale_up", "scale_out")),
+            _flag("--range", default="0.5:1.5", metavar="LOW:HIGH", help="of today's clock"),
+            _flag(
+                "--points",
+                type=whole(2, POINTS_MAX),
+                default=11,
+                metavar="N",
+                help="(default 11)",
+            ),
+            _PLOT,
+            _JSON,
+        ),
+    ),
+    "calibrate": Subcommand(
+        "model_command.calibrating:run",
+        "A system whose efficiencies fit measured iterations. Columns: keys of a run file, "
+        "iteration_time_s, and where known energy_j and memory_bytes.",
+        (
+            _flag("data", type=Path, metavar="DATA.csv"),
+            _flag("--system", required=True, metavar="NAME|FILE", help="to start from"),
+            _flag("--out", required=True, metavar="FILE", help="the calibrated system: .yaml"),
+            _JSON,
+        ),
+    ),
+    "trace": Subcommand(
+        "trace.command:run",
+        "Kernel classes of recorded steps: PyTorch profiler JSON or Chakra .et, one file per rank.",
+        (
+            _flag("files", type=Path, nargs="+", metavar="FILE"),
+            _flag("--system", metavar="NAME|FILE", help="the card: adds energy"),
+            _flag("--clock", type=_CLOCK, metavar="MHZ", help="SM clock while recording"),
+            _flag(
+                "--replay",
+                type=listed(_CLOCK, CLOCKS_MAX),
+                default=(),
+                metavar="MHZ,MHZ",
+                help="times at these clocks too",
+            ),
+            _flag(
+                "--also",
+                type=_also,
+                action="append",
+                default=[],
+                metavar="MHZ=FILE",
+                help="the same work at another clock: measures what each class takes from the "
+                "clock",
+            ),
+            _flag("--chakra", metavar="DIR", help="write Chakra traces with energy and clock"),
+            _flag("--astra-sim", metavar="DIR", help="write an ASTRA-sim configuration"),
+            _flag("--perfetto", metavar="FILE", help="write a trace for Perfetto: .json"),
+            _flag("--calibrated", metavar="FILE", help="write the system as measured: .yaml"),
+            _JSON,
+        ),
+    ),
+    "profile": Subcommand(
+        "model_command.profiling:run",
+        "A job file and a stage profile for `joulecut plan`, predicted for every clock.",
+        (
+            _RUN,
+            _flag("--out", required=True, metavar="DIR", help="job.yaml, stage_profile.csv"),
+        ),
+    ),
+    "technology": Subcommand(
+        "model_command.catalogue:technologies",
+        "Energy per operation and per bit, with sources; power by generation.",
+        (
+            _flag(
+                "--system",
+                default="a100-sxm-80gb",
+                metavar="NAME",
+                help="card of the check of its limit (default a100-sxm-80gb)",
+            ),
+            _JSON,
+            _PLOT,
+        ),
+    ),
+    "catalogue": Subcommand(
+        "model_command.catalogue:show",
+        "Systems and models by name, with their sources.",
+        (_flag("name", nargs="?", help="one of them, whole"),),
+    ),
+}
+_ESTIMATE = Subcommand(
+    "model_command.estimating:run",
+    "Time, memory and energy of a training run. Also: joulecut model "
+    f"{' | '.join(SUBCOMMANDS)}; each has --help.",
+    (
+        _RUN,
+        _flag(
+            "--level",
+            choices=LEVELS,
+            default="formula",
+            help="detail of the estimate (default formula)",
+        ),
+        _JSON,
+        _PLOT,
+        _flag("--timeline", metavar="FILE", help="write a trace for Perfetto: .json"),
+    ),
+)
+
+
+def run(argv: list[str]) -> int:
+    """Runs one subcommand; a file in its place is estimated. Raises BadInput, Unavailable."""
+    name = argv[0] if argv and argv[0] in SUBCOMMANDS else ""
+    command = SUBCOMMANDS.get(name, _ESTIMATE)
+    parser = Parser(f"{PROG} {name}".strip(), command.summary)
+    for names, more in command.flags:
+        parser.add_argument(*names, **more)
+    options = parser.parse_args(argv[1:] if name else argv)
+    module, _, function = command.target.partition(":")
+    status: int = getattr(importlib.import_module(f"joulecut_lab.{module}"), function)(options)
+    return status

@@ -1,0 +1,271 @@
+"""`joulecut model sweep SWEEP.yaml`: all layouts, and the Pareto front.
+
+Finished parts are kept beside the sweep file, so that an interrupted sweep goes on. joblib runs the
+parts on the cores of this machine, or on a Dask cluster.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from joulecut_cli import figures, plot, tablefile
+from joulecut_cli.outfile import replacing
+from joulecut_cli.progress import Progress
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.runs import WORDS
+from joulecut_lab.model.sweep import (
+    FIGURES,
+    Found,
+    Rows,
+    Space,
+    evaluate,
+    joined,
+    pareto,
+    run_of,
+)
+from joulecut_lab.model_command import sweepfile
+from joulecut_lab.model_command.shown import gigabytes
+from joulecut_wire.command import FINE, INTERRUPTED
+from joulecut_wire.errors import Unavailable, not_installed
+
+SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
+BATCH = 4  # parts per process between two saves
+JOULES_PER_MJ = 1e6
+
+
+def run(options: Namespace) -> int:
+    """Raises BadInput, Unavailable."""
+    out = None if options.out is None else tablefile.target(options.out)
+    picture = plot.target(options.plot)
+    space, digest = sweepfile.read(options.sweep)
+    store = _Store(sweepfile.folder_of(options.sweep), digest, fresh=options.fresh)
+    began_s = time.perf_counter()
+    try:
+        parts = _evaluated(space, store, options)
+    except KeyboardInterrupt:
+        done = f"joulecut: stopped; {len(store.done)} parts are kept, the same command goes on"
+        print(done, file=sys.stderr)
+        return INTERRUPTED
+    seconds = time.perf_counter() - began_s
+    rows = joined([part.rows for part in parts])
+    best = pareto(rows)
+    if out is not None:
+        _write(out, space, rows)
+    answer = _Answer(space, parts, rows, best, seconds)
+    if picture is not None and len(best["money"]):
+        from joulecut_lab.model_chart import front_figure
+
+        head, *cells = answer.table(SHOWN_MAX)
+        table = (head, [plot.Row("", "", each) for each in cells])
+        drawn = front_figure(rows, best, answer.impossible, answer.too_large)
+        plot.write(picture, answer.title(), [drawn], table, [answer.summary()])
+    if options.json:
+        print(json.dumps(answer.as_json(), allow_nan=False, indent=1))
+    else:
+        print("\n".join(answer.as_text()))
+    store.clear()
+    return FINE
+
+
+class _Store:
+    """Finished parts, one file each, of one and the same sweep."""
+
+    def __init__(self, folder: Path, digest: str, *, fresh: bool) -> None:
+        self._folder = folder
+        told = folder / "digest"
+        if fresh or not told.exists() or told.read_text() != digest:
+            for old in folder.glob("*.npz"):
+                old.unlink()
+            told.write_text(digest)
+        self.done = {int(path.stem) for path in folder.glob("*.npz") if path.stem.isdigit()}
+
+    def save(self, place: int, found: Found) -> None:
+        path = self._folder / f"{place}.npz"
+        with replacing(path) as spare:
+            counts = np.array([found.impossible, found.too_large])
+            np.savez(spare, counts=counts, **found.rows)  # type: ignore[arg-type]
+        self.done.add(place)
+
+    def load(self, place: int) -> Found | None:
+        """None for a file that a full disk cut off."""
+        try:
+            with np.load(self._folder / f"{place}.npz") as data:
+                impossible, too_large = data["counts"]
+                rows = {name: data[name] for name in data.files if name != "counts"}
+        except (OSError, ValueError, KeyError, BadZipFile):
+            return None
+        return Found(rows, int(impossible), int(too_large))
+
+    def clear(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _evaluated(space: Space, store: _Store, options: Namespace) -> list[Found]:
+    """All parts: those of an earlier run, and the others now."""
+    parts = list(space.parts())
+    found: dict[int, Found] = {}
+    for place in sorted(store.done):
+        kept = store.load(place) if place < len(parts) else None
+        if kept is not None:
+            found[place] = kept
+    left = [place for place in range(len(parts)) if place not in found]
+    with _workers(options.dask, options.jobs or -1) as jobs, Progress("layouts") as progress:
+        for some in _batches(left, jobs):
+            for place, one in zip(some, _together([parts[i] for i in some], jobs), strict=True):
+                store.save(place, one)
+                found[place] = one
+            progress.advance(sum(parts[place].size for place in found), space.size)
+    return [found[place] for place in sorted(found)]
+
+
+@contextlib.contextmanager
+def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
+    """How many parts run at once; within, joblib uses the cluster. Raises Unavailable."""
+    import joblib
+
+    if scheduler is None:
+        with joblib.parallel_config(n_jobs=jobs):
+            yield joblib.effective_n_jobs(jobs)
+        return
+    try:
+        from distributed import Client
+    except ModuleNotFoundError:
+        what = "--dask needs distributed, which is not installed"
+        raise not_installed(what, "dask") from None
+    try:
+        client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"--dask {scheduler}: no Dask cluster answers: {error}") from None
+    with client, joblib.parallel_config("dask", client=client):
+        yield max(1, joblib.effective_n_jobs(-1))
+
+
+def _together(parts: Sequence[Space], jobs: int) -> list[Found]:
+    import joblib
+
+    if jobs == 1 or len(parts) == 1:
+        return [evaluate(part) for part in parts]
+    return list(joblib.Parallel()(joblib.delayed(evaluate)(part) for part in parts))
+
+
+def _batches(places: Sequence[int], jobs: int) -> Iterator[Sequence[int]]:
+    size = max(1, BATCH * jobs)
+    for at in range(0, len(places), size):
+        yield places[at : at + size]
+
+
+def _write(path: Path, space: Space, rows: Rows) -> None:
+    """Every layout that fits: the swept keys and the figures. Raises BadInput."""
+    names = (*_keys(space), *FIGURES)
+    tablefile.write(path, {name: _decoded(name, rows[name]) for name in names})
+
+
+def _decoded(name: str, column: Any) -> list[Any]:
+    """Words, whole numbers and flags as a person writes them."""
+    if name in WORDS:
+        return [WORDS[name][int(one)] for one in column]
+    kinds = {field.name: field.type for field in fields(Run)}
+    kind: Any = kinds.get(name, float)
+    if kind is bool:
+        return ["true" if one else "false" for one in column]
+    return [kind(one) for one in column.tolist()]
+
+
+def _keys(space: Space) -> list[str]:
+    """Swept keys in the order of `Run`, and data, which follows from them."""
+    return [f.name for f in fields(Run) if f.name in space.choices or f.name == "data"]
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value).lower()
+
+
+class _Answer:
+    """What the sweep found."""
+
+    def __init__(
+        self, space: Space, parts: Sequence[Found], rows: Rows, best: Rows, seconds: float
+    ) -> None:
+        self._space, self._rows, self._best, self._seconds = space, rows, best, seconds
+        self.impossible = sum(part.impossible for part in parts)
+        self.too_large = sum(part.too_large for part in parts)
+
+    def title(self) -> str:
+        space = self._space
+        return f"{space.architecture.name or 'model'} on {space.run.gpus} x {space.system.name}"
+
+    def summary(self) -> str:
+        fitting = len(self._rows["money"])
+        return (
+            f"{self._space.size} combinations, {fitting + self.too_large} possible, "
+            f"{fitting} fit in memory; {figures.seconds(self._seconds)}; "
+            "predicted at level formula, not measured"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "combinations": self._space.size,
+            "impossible": self.impossible,
+            "too_large": self.too_large,
+            "fitting": len(self._rows["money"]),
+            "seconds": self._seconds,
+            "pareto": [
+                {**self._layout(i), **{name: float(self._best[name][i]) for name in FIGURES}}
+                for i in range(len(self._best["money"]))
+            ],
+        }
+
+    def as_text(self) -> list[str]:
+        front = len(self._best["money"])
+        lines = [self.title(), self.summary()]
+        if not front:
+            return [*lines, "", "No layout fits: more GPUs, recompute: full, or zero: 1 and up."]
+        head, *rows = self.table(SHOWN_MAX)
+        some = f", {len(rows)} of them here" if len(rows) < front else ""
+        lines += ["", f"Pareto front of time, energy, memory and money: {front} layouts{some}"]
+        return [*lines, *figures.table(head, rows, frozenset(head[-5:]))]
+
+    def table(self, count: int) -> list[list[str]]:
+        """A head and some rows of the front: the best in each figure, and others between."""
+        best = self._best
+        head = [*self._varied(), "iteration", "energy", "memory", "money", "MFU"]
+        rows = []
+        for i in self._some(count):
+            layout = self._layout(i)
+            cells = [_shown(layout[key]) for key in self._varied()]
+            rows.append([
+                *cells, figures.seconds(float(best["iteration_time_s"][i])),
+                figures.joules(float(best["energy_j"][i])),
+                gigabytes(float(best["memory_bytes"][i])), f"{best['money'][i]:.4g}",
+                figures.percent(float(best["mfu"][i])),
+            ])  # fmt: skip
+        return [head, *rows]
+
+    def _some(self, count: int) -> list[int]:
+        total = len(self._best["money"])
+        if total <= count:
+            return list(range(total))
+        names = ("iteration_time_s", "energy_j", "memory_bytes", "money")
+        wanted = {int(self._best[name].argmin()) for name in names}
+        # Most of the front pays much time for little memory: the cheap end is of more use.
+        order = sorted(range(total), key=lambda i: float(self._best["money"][i]))
+        wanted |= set(order[: count - len(wanted)])
+        return sorted(wanted)
+
+    def _varied(self) -> list[str]:
+        """Keys that differ within the front."""
+        return [k for k in _keys(self._space) if len(np.unique(self._best[k])) > 1]
+
+    def _layout(self, i: int) -> dict[str, Any]:
+        run = run_of(self._best, i)
+        return {key: getattr(run, key) for key in _keys(self._space)}

@@ -1,0 +1,361 @@
+"""Run files: a model, a system and a run, in YAML.
+
+```yaml
+model: {layers: 96, hidden: 12288, heads: 96, ffn: 49152, vocab: 51200}
+system: {accelerator: a100-sxm-80gb, gpus_per_node: 8}
+run: {gpus: 512, tensor: 8, pipeline: 8, microbatch: 1, global_batch: 512, sequence: 2048}
+cost: {tokens: 300e9, kwh_price: 0.12, gpu_hour_price: 2.0}
+```
+A model may also be a name of the catalogue or {huggingface: config.json}, a system a name or
+{file: calibrated.yaml}; cost may be left out.
+Keys are the fields of the engine's values, so this file and the engine cannot drift apart.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from joulecut_controller.policy.policy import PUE_MAX
+from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_lab.model import formula
+from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.huggingface import Unreadable, architecture_of
+from joulecut_lab.model.power import blocking_power_w
+from joulecut_lab.model.run import DTYPES, Run, misfit
+from joulecut_lab.model.stage_profile import stage_profile
+from joulecut_lab.model.system import System
+from joulecut_wire import user_file
+from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
+from joulecut_wire.errors import BadInput
+from joulecut_wire.quantity import choice, flag, nearest, number, shown, text, whole
+from joulecut_wire.section import Key, Section, key, taken
+from joulecut_wire.section import read as read_section
+
+WHOLE_MAX = 10**9
+NUMBER_MAX = 1e18
+CONFIG_BYTES_MAX = 1 << 20
+STEP_MHZ = 15  # of NVIDIA's clock tables
+LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
+
+# Fields that the engine divides by; so it does by most that have no default.
+DIVISORS = {
+    "processors",
+    "host_gb_s",
+    "matrix_efficiency",
+    "attention_efficiency",
+    "hbm_efficiency",
+    "scale_up_efficiency",
+    "scale_out_efficiency",
+}
+MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
+SHARES = {"memory_clock_share", "tensor_overlap"}
+
+Reader = Callable[[object], Any]
+Take = Callable[[Path, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """How long the run is, and what it is paid with. Prices are in one currency of the user.
+
+    The defaults are assumptions, printed with every answer: energy of an industrial contract, and
+    a rented GPU of the A100 to H100 class.
+    """
+
+    tokens: float = 0.0  # of the whole run; 0: `iterations`
+    iterations: float = 0.0
+    kwh_price: float = 0.12
+    gpu_hour_price: float = 2.0
+    pue: float = 1.0  # energy of the building per energy of the machines
+
+
+def _as_it_is(value: object) -> object:
+    """What is read later, once the section before it is known."""
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class FileKeys:
+    """The whole file; a sweep file has one more."""
+
+    model: object = key(_as_it_is)
+    system: object = key(_as_it_is)
+    run: object = key(_as_it_is)
+    cost: object = key(_as_it_is, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _SystemKeys:
+    system: object = key(_as_it_is)
+    notes: object = key(_as_it_is, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _HuggingFaceKeys:
+    huggingface: str = key(text(4096, "a path"))
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What stands in for a measured profile: options of one GPU, its power while it waits, and the
+    pipeline that they belong to. Clocks above the one that the power limit leaves cost as that one,
+    as a sweep of a card shows it.
+    """
+
+    profile: Profile
+    blocking_power_w: float
+    shape: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """One run as its file describes it."""
+
+    path: Path
+    architecture: Architecture
+    system: System
+    run: Run
+    cost: Cost
+    document: Document
+
+
+def read(path: Path, take: Take | None = None) -> RunFile:
+    """Raises BadInput with file, line and key. `take` reads this file and those that it names."""
+    take = take or user_file.read
+    return of_document(parse(take(path, FILE_BYTES_MAX), str(path)), path, take)
+
+
+def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
+    """The same of what a program gives in place of a file. Raises BadInput with the key."""
+    return of_document(Document(name, given, {}), Path())
+
+
+def of_document(document: Document, path: Path, take: Take = user_file.read) -> RunFile:
+    """As `read`; files are relative to `path`."""
+    keys: FileKeys = read_section(document, FileKeys, document.data)
+    run = read_run(document, ("run",), keys.run)
+    architecture = read_model(document, path, keys.model, run.sequence, take)
+    system = read_system(document, path, keys.system, take)
+    check(document, ("run",), run, architecture)
+    check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
+    return RunFile(path, architecture, system, run, read_cost(document, keys), document)
+
+
+def predicted(file: RunFile) -> Predicted:
+    """Times and energies of the run's operations at every clock, as a profile has them."""
+    system, run = file.system, file.run
+    held = formula.estimate(file.architecture, system, run).clock_mhz
+    top = int(run.clock_mhz or system.clock_max_mhz)
+    lowest = int(LOW_SHARE * system.clock_max_mhz)
+    clocks = tuple(range(top, lowest, -STEP_MHZ)) or (top,)
+    profile = stage_profile(
+        file.architecture, system, run, [min(mhz, round(held)) for mhz in clocks]
+    )
+    options = {
+        key: tuple(replace(one, clock_mhz=mhz) for mhz, one in zip(clocks, each, strict=True))
+        for key, each in profile.options.items()
+    }
+    watts = blocking_power_w(system, held)
+    return Predicted(Profile(options, f"predicted: {file.path}"), watts, run.shape())
+
+
+def predicted_run(path: Path, take: Take) -> tuple[Profile, float, Pipeline]:
+    """Profile, power of a waiting GPU in watts and shape: the reader of a policy's `run`."""
+    found = predicted(read(path, take))
+    return found.profile, found.blocking_power_w, found.shape
+
+
+def check(document: Document, place: KeyPath, run: Run, architecture: Architecture) -> None:
+    """Raises BadInput where the run cannot be."""
+    complaint = misfit(run, architecture)
+    if complaint is not None:
+        what = f"does not fit: {complaint.what}"
+        raise document.bad((*place, complaint.key), what, complaint.allowed)
+
+
+def check_clock(document: Document, place: KeyPath, clock_mhz: float, system: System) -> None:
+    """Raises BadInput for a clock that the system does not have; 0 is its highest."""
+    low, high = system.clock_min_mhz, system.clock_max_mhz
+    if clock_mhz and not low <= clock_mhz <= high:
+        what = f"{clock_mhz:g} MHz is no clock of {system.name}"
+        raise document.bad(place, what, f"0, or {low:g} to {high:g} (system.clock_max_mhz)")
+
+
+def read_cost(document: Document, keys: FileKeys) -> Cost:
+    found: Cost = record(document, ("cost",), keys.cost or {}, Cost, Cost())
+    return found
+
+
+def read_run(document: Document, place: KeyPath, given: object) -> Run:
+    """`data` may be left out: the GPUs that tensor, pipeline and context leave."""
+    found: Run = record(document, place, given, Run)
+    if isinstance(given, dict) and "data" not in given:
+        group = found.tensor * found.pipeline * found.context
+        if group == 0:  # which `check` names
+            return found
+        if found.gpus % group:
+            what = f"{found.gpus} is no multiple of tensor x pipeline x context"
+            raise document.bad((*place, "gpus"), what, f"a multiple of {group}")
+        found = replace(found, data=found.gpus // group)
+    return found
+
+
+def read_model(
+    document: Document, path: Path, given: object, sequence: int, take: Take = user_file.read
+) -> Architecture:
+    """A name, a configuration of Hugging Face, or the shape itself."""
+    place = ("model",)
+    if isinstance(given, str):
+        return ARCHITECTURES[_known(document, place, given, tuple(ARCHITECTURES), "model")]
+    if isinstance(given, dict) and "huggingface" in given:
+        keys: _HuggingFaceKeys = read_section(document, _HuggingFaceKeys, given, place)
+        return huggingface(path.parent / keys.huggingface, take)
+    if not isinstance(given, dict):
+        what = f"{shown(given)} is no model"
+        raise document.bad(place, what, "a name, {huggingface: config.json}, or a shape")
+    usual = usual_shape(given, sequence)
+    found: Architecture = record(document, place, given, Architecture, usual)
+    return found
+
+
+def usual_shape(given: Mapping[str, object], sequence: int) -> dict[str, object]:
+    """Defaults of a shape: gated models are like Llama; others like GPT-3, with biases, learnt
+    positions and one matrix for embedding and logits.
+    """
+    like: dict[str, object] = {"kv_heads": given.get("heads")}
+    hidden = given.get("hidden")
+    if given.get("gated") is True or given.get("experts"):
+        return like
+    if isinstance(hidden, int):
+        like["ffn"] = 4 * hidden
+    return like | {"tied": True, "bias": True, "norm_bias": True, "positions": sequence}
+
+
+def huggingface(path: Path, take: Take = user_file.read) -> Architecture:
+    """Of a config.json. Raises BadInput with file and key."""
+    raw = take(path, CONFIG_BYTES_MAX)
+    try:
+        config = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(str(path), f"not JSON: {error}", "a config.json") from None
+    if not isinstance(config, dict):
+        raise BadInput(str(path), "not an object", "a config.json")
+    try:
+        return architecture_of(config, path.stem if path.stem != "config" else path.parent.name)
+    except Unreadable as fault:
+        raise BadInput(f"{path}: {fault.key}", fault.what, fault.allowed) from None
+
+
+def read_system(
+    document: Document, path: Path, given: object, take: Take = user_file.read
+) -> System:
+    """A name, an accelerator in a node of one's own, or a calibrated file; keys beside replace."""
+    place = ("system",)
+    if isinstance(given, str):
+        return named_system(given, document.where(place))
+    if not isinstance(given, dict) or ("accelerator" in given) == ("file" in given):
+        what = f"{shown(given)} is no system"
+        raise document.bad(place, what, "a name, {accelerator: NAME}, or {file: calibrated.yaml}")
+    rest = {key: one for key, one in given.items() if key not in {"accelerator", "file"}}
+    if "file" in given:
+        name = taken(document, text(4096, "a path"), given["file"], (*place, "file"))
+        base = system_file(path.parent / name, take)
+    else:
+        where = (*place, "accelerator")
+        word = taken(document, text(200, "a name"), given["accelerator"], where)
+        base = named_system(word, document.where(where))
+        if "gpus_per_node" in rest and "host_w" not in rest:
+            count = taken(
+                document, whole(1, WHOLE_MAX), rest["gpus_per_node"], (*place, "gpus_per_node")
+            )
+            base = replace(base, host_w=base.host_w * count / base.gpus_per_node)
+    found: System = record(document, place, rest, System, base)
+    return found
+
+
+def named_system(name: str, where: str) -> System:
+    """A system of the catalogue. Raises BadInput."""
+    if name not in SYSTEMS:
+        words = tuple(SYSTEMS)
+        raise BadInput(where, f'no system "{name}"{nearest(name, words)}', ", ".join(words))
+    return SYSTEMS[name]
+
+
+def system_of(word: str, flag: str) -> System:
+    """Of a flag: a file that ends in .yaml, or a name."""
+    if word.endswith((".yaml", ".yml")):
+        return system_file(Path(word))
+    return named_system(word, flag)
+
+
+def system_file(path: Path, take: Take = user_file.read) -> System:
+    """A system as `joulecut model calibrate` writes it. Raises BadInput."""
+    document = parse(take(path, FILE_BYTES_MAX), str(path))
+    keys: _SystemKeys = read_section(document, _SystemKeys, document.data)
+    found: System = record(document, ("system",), keys.system, System)
+    return found
+
+
+def record(
+    document: Document,
+    place: KeyPath,
+    given: object,
+    kind: type[Any],
+    base: object = None,
+) -> Any:
+    """A dataclass of the engine from a mapping; missing keys come from `base`, an instance or a
+    mapping, or from the class. Raises BadInput.
+    """
+    mapped = base is None or isinstance(base, Mapping)
+    named: Mapping[str, object] = base if isinstance(base, Mapping) else {}
+    keys = {}
+    for one in fields(kind):
+        needed = mapped and one.default is MISSING and one.name not in named
+        keys[one.name] = Key(one.name, reader(one), needed)
+
+    def make(**values: Any) -> Any:
+        if mapped:
+            return kind(**{**named, **values})
+        return replace(base, **values)  # type: ignore[type-var]
+
+    return read_section(document, Section(make, keys), given, place)
+
+
+def reader(field: "Field[Any]") -> Reader:
+    """Reads the values that a field of a dataclass takes."""
+    if field.name == "dtype":
+        return choice(*DTYPES)
+    if get_origin(field.type) is Literal:
+        return choice(*get_args(field.type))
+    if field.name == "pue":
+        return number(1.0, PUE_MAX)
+    if field.name in SHARES:
+        return number(0.0, 1.0)
+    divides = field.default is MISSING or field.name in DIVISORS
+    if divides and field.name not in MAY_BE_ZERO:
+        return _ABOVE_ZERO[field.type]
+    return _FROM_ZERO[field.type]
+
+
+_WHOLE, _TEXT = whole(0, WHOLE_MAX), text(200, "a name")
+_FROM_ZERO: dict[Any, Reader] = {
+    bool: flag,
+    int: _WHOLE,
+    float: number(0.0, NUMBER_MAX),
+    str: _TEXT,
+}
+_ABOVE_ZERO: dict[Any, Reader] = {
+    int: whole(1, WHOLE_MAX),
+    float: number(0.0, NUMBER_MAX, above=True),
+    str: _TEXT,
+}
+
+
+def _known(document: Document, place: KeyPath, name: str, words: tuple[str, ...], what: str) -> str:
+    if name not in words:
+        fault = f'no {what} "{name}"{nearest(name, words)}'
+        raise document.bad(place, fault, ", ".join(words) + ", or a mapping")
+    return name

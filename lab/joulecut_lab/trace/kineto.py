@@ -1,0 +1,222 @@
+"""Traces of the PyTorch profiler (Kineto): Chrome's trace events, as JSON or gzipped.
+
+The order of a stream is rebuilt from (device, stream, ts): launches may be recorded out of order,
+and tools that follow the host's operators lose it. A kernel is joined to its launch by
+`correlation`, and to its operator, for shapes, by `External id`. Waits between streams come from
+`cuda_sync` events where the profiler recorded them, and are inferred from times elsewhere.
+"""
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from joulecut_lab.trace.kernels import Collective, Kernel, Recording, Sync, class_of, shapes
+from joulecut_wire import user_file
+from joulecut_wire.errors import BadInput
+
+BYTES_MAX = 4 << 30  # unpacked; a step of a large model has tens of megabytes
+MICRO = 1e-6
+GPU = ("kernel", "gpu_memcpy", "gpu_memset")
+SYNCS = ("cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize")
+# A kernel that starts this soon after another stream's kernel has waited for it.
+HANDOVER_S = 10e-6
+_STEP = re.compile(r"ProfilerStep#\d+")
+_BYTES = {"float": 4, "float32": 4, "fp32": 4, "double": 8, "half": 2, "float16": 2, "c10::half": 2,
+          "bfloat16": 2, "c10::bfloat16": 2, "int": 4, "long": 8, "long int": 8, "int8": 1,
+          "byte": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
+
+
+def read(path: Path, rank: int | None = None) -> Recording:
+    """One rank. `rank` stands in where the file does not say. Raises BadInput."""
+    data = _load(path)
+    events = data.get("traceEvents") if isinstance(data, dict) else data
+    if not isinstance(events, list):
+        raise BadInput(str(path), "no traceEvents", "a PyTorch profiler trace")
+    return recording(events, _rank(data, rank), str(path))
+
+
+def recording(events: list[Any], rank: int, name: str) -> Recording:
+    """The kernels of trace events. Raises BadInput where there are none."""
+    complete = [e for e in events if isinstance(e, dict) and e.get("ph") == "X"]
+    try:
+        launches, operators, syncs, waits, steps = _host(complete)
+        found = [
+            _kernel(event, launches, operators) for event in complete if event.get("cat") in GPU
+        ]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"an event without its fields: {error}"
+        raise BadInput(name, what, "events with name, ts, dur and args") from None
+    if not found:
+        allowed = "a trace recorded with ProfilerActivity.CUDA"
+        raise BadInput(name, "no GPU kernels", allowed)
+    wrong = next((k for k, _ in found if not _sane(k)), None)
+    if wrong is not None:
+        what = f"kernel {wrong.name:.40} from {wrong.start_s} s for {wrong.duration_s} s"
+        raise BadInput(name, what, "times in microseconds, durations from 0")
+    found.sort(key=lambda pair: (pair[0].start_s, pair[0].device, pair[0].stream))
+    kernels = _with_waits(found, waits)
+    return Recording(name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps)
+
+
+def _sane(kernel: Kernel) -> bool:
+    times = (kernel.start_s, kernel.duration_s, kernel.launch_s or 0.0)
+    return all(map(math.isfinite, times)) and kernel.duration_s >= 0.0
+
+
+def unpacked(path: Path) -> bytes:
+    """A trace's bytes, gzipped or not. Raises BadInput."""
+    try:
+        with user_file.open_regular(path) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            raw = (gzip.GzipFile(fileobj=file) if packed else file).read(BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        what = getattr(error, "strerror", None) or "cannot be unpacked"
+        raise BadInput(str(path), what, "a readable file") from None
+    if len(raw) > BYTES_MAX:
+        raise BadInput(str(path), "too large", f"at most {BYTES_MAX} bytes unpacked")
+    return raw
+
+
+def _load(path: Path) -> Any:
+    try:
+        return json.loads(unpacked(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        raise BadInput(str(path), f"not JSON: {error}", "a PyTorch profiler trace") from None
+
+
+def _rank(data: Any, given: int | None) -> int:
+    told = data.get("distributedInfo") if isinstance(data, dict) else None
+    rank = told.get("rank") if isinstance(told, dict) else None
+    return rank if isinstance(rank, int) and given is None else given or 0
+
+
+_Launches = dict[int, float]
+_Waits = list[tuple[float, int, int, int]]  # host time, waiting stream, stream, correlation
+
+
+def _host(
+    events: Iterable[dict[str, Any]],
+) -> tuple[_Launches, dict[int, dict[str, Any]], list[Sync], _Waits, int]:
+    """What the CPU side says: launches, operators, waits, and the number of profiled steps."""
+    launches: _Launches = {}
+    operators: dict[int, dict[str, Any]] = {}
+    syncs: list[Sync] = []
+    waits: _Waits = []
+    steps: set[str] = set()
+    for event in events:
+        category, args = event.get("cat"), event.get("args") or {}
+        at_s = float(event.get("ts", 0.0)) * MICRO
+        end_s = at_s + float(event.get("dur", 0.0)) * MICRO
+        if category in {"cuda_runtime", "cuda_driver"}:
+            if event.get("name") in SYNCS:
+                syncs.append(Sync(at_s, end_s))
+            elif "correlation" in args:
+                launches[int(args["correlation"])] = end_s
+        elif category == "cpu_op" and "External id" in args:
+            operators[int(args["External id"])] = args
+        elif category == "cuda_sync" and event.get("name") == "Stream Wait Event":
+            waits.append((at_s, int(args.get("stream", -1)), int(args.get("wait_on_stream", -1)),
+                          int(args.get("wait_on_cuda_event_record_corr_id", -1))))  # fmt: skip
+        elif category == "user_annotation" and _STEP.match(str(event.get("name"))):
+            steps.add(str(event["name"]))
+    return launches, operators, syncs, waits, max(1, len(steps))
+
+
+def _kernel(
+    event: dict[str, Any], launches: _Launches, operators: dict[int, dict[str, Any]]
+) -> tuple[Kernel, int]:
+    args = event.get("args") or {}
+    name, correlation = str(event["name"]), int(args.get("correlation", -1))
+    kind = "copy" if event["cat"] != "kernel" else class_of(name)
+    operator = operators.get(int(args.get("External id", -1)), {})
+    start_s, launch_s = float(event["ts"]) * MICRO, launches.get(correlation)
+    kernel = Kernel(
+        name,
+        kind,
+        device=int(args.get("device", event.get("pid", 0))),
+        stream=int(args.get("stream", event.get("tid", 0))),
+        start_s=start_s,
+        duration_s=float(event["dur"]) * MICRO,
+        # A kernel may start before the call that launches it returns.
+        launch_s=None if launch_s is None else min(launch_s, start_s),
+        collective=_collective(args),
+        dims=shapes(operator.get("Input Dims")),
+        dtype=_first(operator.get("Input type")),
+    )
+    return kernel, correlation
+
+
+def _collective(args: dict[str, Any]) -> Collective | None:
+    if "Collective name" not in args:
+        return None
+    elements = max(int(args.get("In msg nelems", 0)), int(args.get("Out msg nelems", 0)))
+    width = _BYTES.get(str(args.get("dtype", "")).lower(), 2)
+    group = str(args.get("Process Group Ranks") or args.get("Process Group Name") or "")
+    return Collective(elements * width, group, int(args.get("Group size", 0)))
+
+
+def _first(given: object) -> str:
+    return str(given[0]) if isinstance(given, list) and given else ""
+
+
+def _with_waits(found: list[tuple[Kernel, int]], waits: _Waits) -> tuple[Kernel, ...]:
+    kernels = [kernel for kernel, _ in found]
+    recorded = _recorded(found, waits) if waits else _inferred(kernels)
+    return tuple(replace(k, waits_for=recorded.get(i, ())) for i, k in enumerate(kernels))
+
+
+def _recorded(found: list[tuple[Kernel, int]], waits: _Waits) -> dict[int, tuple[int, ...]]:
+    """A stream's first kernel launched after a wait waits for the last one launched before the
+    awaited event on the other stream. Correlations count host calls in order.
+    """
+    waiting: dict[int, tuple[int, ...]] = {}
+    by_stream: dict[int, list[int]] = {}
+    for i, (kernel, _) in enumerate(found):
+        by_stream.setdefault(kernel.stream, []).append(i)
+    for at_s, stream, other, record in waits:
+        before = [i for i in by_stream.get(other, []) if 0 <= found[i][1] < record]
+        after = next(
+            (i for i in by_stream.get(stream, []) if (found[i][0].launch_s or 0.0) >= at_s), None
+        )
+        if before and after is not None and before[-1] < after:
+            waiting[after] = (*waiting.get(after, ()), before[-1])
+    return waiting
+
+
+def _inferred(kernels: list[Kernel]) -> dict[int, tuple[int, ...]]:
+    """A kernel that its own stream did not hold back, and that starts within HANDOVER_S of
+    another stream's end, has waited for that one.
+    """
+    waiting: dict[int, tuple[int, ...]] = {}
+    last: dict[tuple[int, int], int] = {}
+    by_end = sorted(range(len(kernels)), key=lambda i: kernels[i].end_s)
+    ended: dict[tuple[int, int], int] = {}
+    at = 0
+    for i, kernel in enumerate(kernels):
+        while at < len(by_end) and kernels[by_end[at]].end_s <= kernel.start_s:
+            done = kernels[by_end[at]]
+            ended[done.device, done.stream] = by_end[at]
+            at += 1
+        own = last.get((kernel.device, kernel.stream))
+        free_s = kernels[own].end_s if own is not None else -1.0
+        others = [
+            k
+            for (device, stream), k in ended.items()
+            if device == kernel.device
+            and stream != kernel.stream
+            and kernels[k].end_s > free_s
+            and kernel.start_s - kernels[k].end_s <= HANDOVER_S
+        ]
+        if others:
+            waiting[i] = (max(others, key=lambda k: kernels[k].end_s),)
+        last[kernel.device, kernel.stream] = i
+    return waiting

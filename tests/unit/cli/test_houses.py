@@ -1,0 +1,71 @@
+"""The service runs without the lab; what the lab brings is found by entry point."""
+
+import subprocess
+import sys
+from importlib.metadata import EntryPoint, EntryPoints
+
+import commands
+import pytest
+
+from joulecut_cli import commands as houses
+from joulecut_cli.main import main as joulecut
+from joulecut_lab.commands import COMMANDS as LAB
+
+WITHOUT_LAB = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "joulecut_lab":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+def without_lab(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_LAB + code], capture_output=True, text=True, check=False
+    )
+
+
+def test_the_daemons_and_every_command_of_the_service_import_nothing_of_the_lab() -> None:
+    done = without_lab(
+        "import importlib, joulecut_agent.main, joulecut_agent.loop, joulecut_agent.restore\n"
+        "import joulecut_controller.main, joulecut_controller.process, joulecut_engine\n"
+        "from joulecut_cli.commands import SERVICE\n"
+        "for one in SERVICE.commands.values():\n"
+        "    module, _, function = one.target.partition(':')\n"
+        "    assert callable(getattr(importlib.import_module(module), function))\n"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_the_lab_its_commands_are_one_line() -> None:
+    done = without_lab(
+        "sys.argv[1:] = ['model', 'x.yaml']\nimport joulecut_cli.main as m\nexit(m.main())"
+    )
+    assert done.returncode == 1
+    assert "entry point lab of joulecut.commands" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_overview_has_a_group_of_each_house() -> None:
+    said = commands.run("--help", main=joulecut).stdout
+    service, _, lab = said.partition(LAB.title)
+    assert houses.SERVICE.title in service
+    assert all(f"\n  {name} " in service for name in houses.SERVICE.commands)
+    assert all(f"\n  {name} " in lab for name in LAB.commands)
+
+
+def test_no_group_takes_a_name_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = EntryPoint("mine", "test_houses:GROUP", houses.ENTRY_POINTS)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: GROUP)
+    monkeypatch.setattr(houses, "entry_points", lambda group: EntryPoints([mine]))
+    found = houses.all_commands()
+    assert found["status"] == houses.SERVICE.commands["status"]
+    assert found["mine"] == GROUP.commands["mine"]
+
+
+GROUP = houses.Group(
+    "Of a plug-in",
+    {"status": houses.Command("x:run", "another"), "mine": houses.Command("x:run", "one more")},
+)
