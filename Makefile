@@ -7,6 +7,7 @@
 #   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
 #   make nightly  what takes more than a minute each, and every property with fresh draws
 #                   [ARGS=--hypothesis-seed=N]
+#   make release  what a release needs: check, test, test-smoke, and lines within their targets
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
@@ -27,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-smoke test-long nightly walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-smoke test-long nightly release walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -94,6 +95,9 @@ check: $(VENV)/dev.done
 	@tools/proto --check
 	@$(BIN)/python tools/dashboards --check
 	@$(BIN)/python tools/lines
+
+release: check test test-smoke
+	@$(BIN)/python tools/lines --release
 
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
