@@ -17,7 +17,8 @@ from typing import Any
 from joulecut_agent import devices
 from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
-from joulecut_agent.jobs.log_line import PRESETS, QUANTITIES, LogSource
+from joulecut_agent.jobs.log_line import LINES_MAX, PRESETS, LogSource
+from joulecut_agent.jobs.log_number import QUANTITIES
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
@@ -155,7 +156,7 @@ _JOB = text(253, "a name")
 _LOG = flat(
     LogSource, strict=True, required=("job", "path", "pattern"),
     job=_JOB, path=_absolute, pattern=_pattern, accumulation=whole(1, 65_536),
-    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX),
+    samples=number(1.0, COUNT_MAX), tokens=number(1.0, COUNT_MAX), lines=whole(1, LINES_MAX),
 )  # fmt: skip
 _TLS = flat(dict, strict=True, required=True, cert=_PATH, key=_PATH, client_ca=_PATH)
 _ROLES: dict[str, Any] = dict.fromkeys(ROLES, partial(_listed, each=_name_pattern))

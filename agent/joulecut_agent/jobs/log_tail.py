@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.log_line import LineReader, LogSource
-from joulecut_agent.jobs.rate_source import LOG, ONE_STAGE, Fault, Inbox, Submission
+from joulecut_agent.jobs.rate_source import LOG, NO_SENDER, ONE_STAGE, Fault, Inbox, Submission
 from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
@@ -28,6 +28,9 @@ READ_BYTES_MAX = 1 << 18  # of one file in one turn; more is left out
 LINE_BYTES_MAX = 4096
 LINE_END = re.compile(rb"[\r\n]+")  # a bar begins with a carriage return
 UNREAD_LINES = 200  # of a log without one that fits: most frameworks log every 10 iterations
+SILENT_S = 300.0  # a job without one iteration read for so long says so, and again after as long
+SILENT_GAPS = 10.0  # usual gaps between two iterations that were read
+LINE_SHOWN = 100
 
 
 @dataclass(slots=True)
@@ -36,6 +39,24 @@ class _File:
     reader: LineReader
     rest: bytes = b""
     unread: int = 0
+
+
+@dataclass(slots=True)
+class _Silence:
+    """What a source has read last, since its job has GPUs here."""
+
+    since_s: float
+    gap_s: float = 0.0
+    newest: str = ""
+    begun: bool = False
+
+    def read(self, now_s: float) -> None:
+        if self.begun:
+            self.gap_s = max(self.gap_s, now_s - self.since_s)
+        self.begun, self.since_s = True, now_s
+
+    def over(self, now_s: float) -> bool:
+        return now_s - self.since_s >= max(SILENT_S, SILENT_GAPS * self.gap_s)
 
 
 class LogTail:
@@ -54,6 +75,7 @@ class LogTail:
         self._inbox = inbox
         self._gpus_of = gpus_of
         self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()  # by device and inode
+        self._silent: dict[LogSource, _Silence] = {}
         self._begun = False
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
@@ -68,11 +90,32 @@ class LogTail:
 
     def turn(self) -> None:
         """Takes the lines that were added since the last turn."""
+        now_s = time.monotonic()
         for source in self._sources:
-            for path in sorted(glob.glob(source.path))[:FILES_MAX]:
+            paths = sorted(glob.glob(source.path))[:FILES_MAX]
+            for path in paths:
                 with contextlib.suppress(OSError):
-                    self._read(source, path)
+                    self._read(source, path, now_s)
+            self._notice(source, bool(paths), now_s)
         self._begun = True
+
+    def _notice(self, source: LogSource, exists: bool, now_s: float) -> None:
+        """Says that a running job's log gives no iteration, and which line it has read last."""
+        if not self._gpus_of(source.job):
+            self._silent.pop(source, None)
+            return
+        silent = self._silent.setdefault(source, _Silence(now_s))
+        if silent.over(now_s):
+            newest = f"newest line {silent.newest[:LINE_SHOWN]!r}" if silent.newest else "no line"
+            what = f"no iteration read for {now_s - silent.since_s:.0f} s: "
+            what += newest if exists else "no such file"
+            silent.since_s, silent.gap_s, silent.begun = now_s, 0.0, False
+            self._say(source, NO_SENDER, what, "lines that fit the pattern")
+
+    def _say(self, source: LogSource, sender: Sender, what: str, allowed: str) -> None:
+        uuid = next(iter(self._gpus_of(source.job)), "")
+        text = f"{source.path}: {what}; allowed: {allowed}"
+        self._inbox.submit(Fault(sender, LOG, text, uuid))
 
     def _run(self) -> None:
         warnings = Warnings()
@@ -80,7 +123,7 @@ class LogTail:
             warnings.attempt(self.turn, "reading logs of jobs failed")
             self._leaving.wait(POLL_S)
 
-    def _read(self, source: LogSource, path: str) -> None:
+    def _read(self, source: LogSource, path: str, now_s: float) -> None:
         """Raises OSError."""
         # A job may put anything at that path: a pipe must not block.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
@@ -103,24 +146,27 @@ class LogTail:
         known.offset += len(added)
         *lines, known.rest = LINE_END.split(known.rest + added)
         known.rest = known.rest[-LINE_BYTES_MAX:]
-        now_s = time.monotonic()
         for line in lines:
             text = line[:LINE_BYTES_MAX].decode(errors="replace")
             self._take(source, known, text, about.st_uid, now_s)
 
     def _take(self, source: LogSource, known: _File, line: str, uid: int, now_s: float) -> None:
-        sender, reader = Sender(0, uid), known.reader
+        sender, reader, silent = Sender(0, uid), known.reader, self._silent.get(source)
+        if silent and line.strip():
+            silent.newest = line.strip()
         try:
             found = reader.read(line, now_s)
             known.unread += not reader.lines
             if known.unread == UNREAD_LINES:
-                raise BadInput(source.path, f"none of {UNREAD_LINES} lines fits", "another pattern")
+                what = f"none of {UNREAD_LINES} lines fits; newest line {line[:LINE_SHOWN]!r}"
+                raise BadInput(source.path, what, "another pattern")
         except BadInput as error:
-            text = f"{source.path}: {error.what}; allowed: {error.allowed}"
-            self._inbox.submit(Fault(sender, LOG, text))
+            self._say(source, sender, error.what, error.allowed)
             return
         if found is None:
             return
+        if silent:
+            silent.read(now_s)
         for uuid in self._gpus_of(source.job):
             report = IterationReport(
                 source.job, uuid, 0, found.number, found.duration_s, source=LOG, shape=ONE_STAGE

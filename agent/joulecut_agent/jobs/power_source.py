@@ -12,9 +12,15 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.power_period import PERIODS_MIN, find_period
-from joulecut_agent.jobs.rate_source import ONE_STAGE, POWER, Fault, Inbox, Submission
+from joulecut_agent.jobs.rate_source import (
+    NO_SENDER,
+    ONE_STAGE,
+    POWER,
+    Fault,
+    Inbox,
+    Submission,
+)
 from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire.messages import IterationReport
 
@@ -28,7 +34,6 @@ QUIET_ITERATIONS = 8.0
 RETRY_S = 600.0  # after a refusal: a job without a period (inference) rarely gets one
 CHECK_S = 3600.0  # between comparisons with another source: forms of logs rarely change
 GAP_S_MAX = 1.0  # missed samples that are filled with the last one
-NO_SENDER = Sender(0, 0)
 ALLOWED = "another source (docs/integrations.md)"
 
 Series = Iterable[tuple[float, float]]  # Unix time, watts

@@ -15,6 +15,7 @@ from joulecut_wire.messages import IterationReport, PipelineShape
 REPORT, MARK, OTLP, LOG, NCCL, POWER = "report", "mark", "otlp", "log", "nccl", "power"
 # Logs and power show no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
+NO_SENDER = Sender(0, 0)  # of what the agent found by itself
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from joulecut_agent.jobs.owner import (
 )
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
 from joulecut_agent.jobs.processes import Processes
-from joulecut_agent.jobs.rate_source import POWER, Fault
+from joulecut_agent.jobs.rate_source import LOG, POWER, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.jobs.warnings import Warnings
@@ -164,6 +164,10 @@ class Registry:
         """Job and GPUs of the sender of a report that could not be used; "" if not known."""
         if fault.source == POWER:  # nothing was sent
             return self.scheduled_job(fault.uuid), (fault.uuid,)
+        if fault.source == LOG and fault.uuid:  # the configuration names the job
+            jobs = {one.job for one in self.given(fault.uuid)}
+            job = jobs.pop() if len(jobs) == 1 else ""
+            return job, self.gpus_of_job(job) if job else (fault.uuid,)
         uuids = self.binding.gpus_of(fault.sender, self._inventory.uuids)
         if fault.foreign and not uuids and (job := self.scheduled_job(fault.uuid)):
             return job, (fault.uuid,)  # most likely a process of it, in another control group

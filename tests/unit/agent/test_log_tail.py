@@ -2,13 +2,14 @@
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 
 from joulecut_agent import config
 from joulecut_agent.jobs.log_line import LogSource
-from joulecut_agent.jobs.log_tail import LogTail
+from joulecut_agent.jobs.log_tail import SILENT_S, LogTail
 from joulecut_agent.jobs.rate_source import Fault, Submission
 from joulecut_wire.errors import BadInput
 
@@ -74,6 +75,37 @@ def test_what_is_no_log_does_not_block(tmp_path: Path) -> None:
     tail, kept = _tail(tmp_path)
     tail.turn()
     assert kept.taken == []
+
+
+def test_a_log_that_gives_nothing_says_so_with_its_newest_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every five minutes; a pattern that fits is silent."""
+    now_s = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    tail, kept = _tail(tmp_path)
+    path = tmp_path / "a.log"
+    path.write_text("")
+
+    def turns(line: str) -> list[str]:
+        kept.taken.clear()
+        for i in range(2 * round(SILENT_S / 60.0)):
+            now_s[0] += 60.0
+            with path.open("a") as file:
+                file.write(line.format(i))
+            tail.turn()
+        return [one.text for one in kept.taken if isinstance(one, Fault)]
+
+    tail.turn()
+    silent = turns("epoch 3 in 4.1\n")
+    assert len(silent) == 2
+    assert "no iteration read for 300 s: newest line 'epoch 3 in 4.1'" in silent[0]
+    assert not turns("step {} took 60.0 s\n")
+    path.unlink()
+    now_s[0] += 10 * SILENT_S
+    tail.turn()
+    assert isinstance(kept.taken[-1], Fault)
+    assert "no such file" in kept.taken[-1].text
 
 
 @pytest.mark.parametrize(
