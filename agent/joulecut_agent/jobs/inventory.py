@@ -48,12 +48,20 @@ class Inventory:
         return None
 
     def ordinal(self, name: str) -> tuple[str, bool] | None:
-        """As `device`, of a mapping file's name: an index, `INDEX.INSTANCE`, or a UUID."""
-        plain, dot, instance = name.partition(".")
-        if dot and instance.isascii() and instance.isdigit():
-            found = self.device(plain)
-            return (found[0], True) if found else None
-        return None if dot else self.device(name)
+        """As `device`, of a mapping file's name: a minor, since Slurm counts device files, an index
+        where minors are not known, a UUID, and for a slice `N.INSTANCE` or `N-INSTANCE`.
+        """
+        match = re.fullmatch(r"(\d{1,5})(?:[.-](\d{1,5}))?", name, re.ASCII)
+        if match is None:
+            return None if "." in name else self.device(name)
+        uuid = self.by_number.get(int(match[1]), "")
+        return (uuid, match[2] is not None) if uuid in self.uuids else None
+
+    @property
+    def by_number(self) -> Mapping[int, str]:
+        """The GPUs as Slurm counts them."""
+        minors_known = self.uuids <= set(self.by_minor.values())
+        return self.by_minor if minors_known else self.by_index
 
     @property
     def uuids(self) -> frozenset[str]:

@@ -82,6 +82,12 @@ def allocation(uuid: str, owners: Owners) -> Allocation | None:
     return Allocation(uuid, one.job, one.namespace, one.pod, one.source, one.labels)
 
 
+def others(owners: Owners, more: Owners) -> Owners:
+    """Those of `more` whose job none of the owners has."""
+    jobs = {one.job for one in owners}
+    return tuple(one for one in more if one.job not in jobs)
+
+
 def shared(owners: Owners) -> str:
     """Reason why a GPU with these owners is not controlled, or ""."""
     if len(owners) > 1:

@@ -35,6 +35,7 @@ from joulecut_agent.jobs.rate_source import LOG, POWER, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.jobs.warnings import Warnings
+from joulecut_agent.log import log
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 from joulecut_wire.slurm import SlurmJob
 
@@ -44,21 +45,22 @@ PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
 
 
 class OwnersFile(AtomicFile):
-    """Owners for prologs and epilogs of a scheduler: `INDEX UUID held|free JOB`, a GPU a line.
+    """Owners for prologs and epilogs of a scheduler: `NUMBER UUID held|free JOB`, a GPU a line, with
+    the number that Slurm has for it.
 
     The first line names the agent's process, to recognise a file left by a dead agent.
     """
 
     def write(
-        self, gpus: tuple[GpuDescription, ...], held: Mapping[str, str],
+        self, numbers: Mapping[int, str], held: Mapping[str, str],
         allocations: Mapping[str, Allocation],
     ) -> None:  # fmt: skip
         """Writes if something has changed. Never raises."""
         lines = [f"agent {os.getpid()}"]
-        for gpu in gpus:
-            job = allocations[gpu.uuid].job if gpu.uuid in allocations else "-"
-            state = "held" if gpu.uuid in held else "free"
-            lines.append(f"{gpu.index} {gpu.uuid} {state} {job}")
+        for number, uuid in sorted(numbers.items()):
+            job = allocations[uuid].job if uuid in allocations else "-"
+            state = "held" if uuid in held else "free"
+            lines.append(f"{number} {uuid} {state} {job}")
         self.replace("\n".join(lines) + "\n")
 
 
@@ -92,6 +94,7 @@ class Registry:
         self._inventory = Inventory({})
         self._pids: dict[str, tuple[int, ...]] = {}
         self._known_pids: dict[int, tuple[tuple[int, int], Owner | None]] = {}
+        self._contradictions: dict[str, str] = {}  # by GPU, between Slurm's files and processes
         self._turns = 0
         self._wake = threading.Event()
         self._leaving = False
@@ -196,6 +199,8 @@ class Registry:
     def not_controlled(self, uuid: str) -> str:
         """Reason why a GPU is not controlled because of its owners, or ""."""
         reason = owner.shared(self.given(uuid))
+        if reason and (said := self._contradictions.get(uuid)):
+            return said
         return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
 
     def _settled(self) -> dict[str, Owners]:
@@ -225,7 +230,7 @@ class Registry:
         self._claims = {
             KUBERNETES: self._kubernetes.claims if self._kubernetes else {},
             # By files of the prolog; without them by the processes on the GPU.
-            SLURM: {**used[SLURM], **slurm},
+            SLURM: self._both(slurm, used[SLURM]),
             PROCESS: used[PROCESS],
         }
         for gpu in self._gpus():
@@ -239,7 +244,21 @@ class Registry:
             if gone or self._shared_now(gpu.uuid, owners):
                 self._changed(gpu.uuid)
         if self._file:
-            self._file.write(self._gpus(), self._held(), self.allocations())
+            self._file.write(self._inventory.by_number, self._held(), self.allocations())
+
+    def _both(self, files: Claims, processes: Claims) -> Claims:
+        """Owners by files; a GPU with a process of another job is owned by both."""
+        claims, found = {**processes, **files}, {}
+        for uuid in files.keys() & processes.keys():
+            others = owner.others(files[uuid], processes[uuid])
+            if others and files[uuid]:
+                jobs, used = ", ".join(one.job for one in files[uuid]), others[0].job
+                claims[uuid] = (*files[uuid], *others)
+                found[uuid] = f"Slurm gave it to job {jobs}, and a process of job {used} is on it"
+        for uuid in found.keys() - self._contradictions.keys():
+            log("agent", f"GPU {uuid}: {found[uuid]}: observed, not controlled", "warning")
+        self._contradictions = found
+        return claims
 
     def _expected(self, uuid: str, before: Owners, owners: Owners) -> bool:
         """A new owner that is the job of the lease: it was set between two turns."""

@@ -35,15 +35,19 @@ class MappingDirectory:
     def __init__(self, folder: Path) -> None:
         self._gpus = _Folder(folder)
         self._records = _Folder(folder.with_name(f"{folder.name}-jobs"))
+        self._folder = folder
+        self._warnings = Warnings()
 
     def poll(self, inventory: Inventory) -> Claims:
         """The owners by GPU; reads only files that have changed."""
         found: dict[str, list[Owner]] = {}
+        unknown: list[str] = []
         files = self._gpus.read()
         records = self._records.read()  # later: a record is there before its mapping files
         for name, text in files.items():
             device = inventory.ordinal(name)
             if device is None:
+                unknown += [name] * name[0].isdigit()
                 continue
             uuid, sliced = device
             owners = found.setdefault(uuid, [])
@@ -53,6 +57,9 @@ class MappingDirectory:
                 Owner(SLURM, job, sliced=sliced, labels=_labels(job, records.get(job, "")))
                 for job in jobs[: OWNERS_MAX - len(owners)]
             ]
+        names = ", ".join(unknown[:4])
+        what = "no GPU of this node has that number; allowed: N, N.INSTANCE, N-INSTANCE, UUID"
+        self._warnings.say(f"Slurm mapping files: {self._folder}: {names}: {what}" if names else "")
         return {uuid: tuple(owners) for uuid, owners in found.items()}
 
 

@@ -23,7 +23,7 @@ case $job in *[!0-9]*) ;; *) rm -f "$dir-jobs/$job" ;; esac
     done
 ) 9<"$dir"
 
-# A line of the agent's file: INDEX UUID held|free JOB, with JOB as the GPU's owner. A GPU of
+# A line of the agent's file: NUMBER UUID held|free JOB, with JOB as the GPU's owner. A GPU of
 # another job may be held; a GPU of this job, or one without an owner, may not.
 waiting() {
     agent=$(sed -n 's/^agent //p' "$board" 2>/dev/null)

@@ -59,8 +59,9 @@ def test_resource_claims_name_gpus_in_these_ways(
 @pytest.mark.parametrize(
     ("name", "device"),
     [
-        ("0", (A, False)),
-        ("1.3", (B, True)),
+        ("0", (B, False)),  # by minor, as Slurm counts
+        ("1.3", (A, True)),
+        ("1-3", (A, True)),
         (B, (B, False)),
         ("1.x", None),
         ("9", None),
@@ -69,6 +70,11 @@ def test_resource_claims_name_gpus_in_these_ways(
 )
 def test_mapping_files_are_named_so(name: str, device: tuple[str, bool] | None) -> None:
     assert HERE.ordinal(name) == device
+
+
+def test_mapping_files_are_read_by_index_where_minors_are_not_known() -> None:
+    assert Inventory({0: A, 1: B}).ordinal("1-3") == (B, True)
+    assert Inventory({0: A, 1: B}, {}, {0: A}).ordinal("1") == (B, False)
 
 
 @given(st.text())

@@ -11,7 +11,7 @@ from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.rate_source import REPORT, Fault
 from joulecut_agent.jobs.registry import TURN_S, AttributionSettings, Registry
 from joulecut_agent.jobs.report_faults import ReportFaults
-from joulecut_wire.messages import GpuDescription
+from joulecut_wire.messages import GpuDescription, GpuSnapshot
 
 UUID = "GPU-a"
 
@@ -71,3 +71,41 @@ def test_refused_reports_of_a_silent_job_are_shown_at_it(tmp_path: Path) -> None
     assert ("4711", (UUID,), "not in its cgroup") in [
         (fault.job, fault.uuids, fault.text) for fault in faults.current()
     ]
+
+
+@pytest.mark.parametrize("minors", [(0, 1), (1, 0), ()])
+def test_slurms_files_that_contradict_the_processes_leave_a_gpu_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], minors: tuple[int, ...]
+) -> None:
+    """Job 4711 computes on NVML's GPU 1, job 4712 on GPU 0; the files are named by minors."""
+    proc, folder, gpus = tmp_path / "proc", tmp_path / "map", ("GPU-a", "GPU-b")
+    folder.mkdir()
+    for name, job in (("0", "4711"), ("1", "4712")):
+        (folder / name).write_text(job)
+    for pid, job in (("10", "4712"), ("11", "4711")):
+        (proc / pid).mkdir(parents=True)
+        (proc / pid / "cgroup").write_text(f"0::/system.slice/slurmstepd.scope/job_{job}/step_0")
+    for uuid, minor in zip(gpus, minors, strict=False):
+        card = proc / "driver" / "nvidia" / "gpus" / f"0000:{minor}"
+        card.mkdir(parents=True)
+        (card / "information").write_text(f"GPU UUID: {uuid}\nDevice Minor: {minor}\n")
+    registry = Registry(
+        AttributionSettings(proc=proc, mapping_dir=folder),
+        gpus=lambda: tuple(
+            GpuDescription(uuid=uuid, index=i, model="A100", clocks_mhz=(1410,))
+            for i, uuid in enumerate(gpus)
+        ),
+        seen=lambda: {u: GpuSnapshot(u, process_ids=(10 + i,)) for i, u in enumerate(gpus)},
+        reports=dict, held=dict, changed=lambda _: None, noted=lambda *_: None,
+    )  # fmt: skip
+    registry.start()
+    registry.stop()
+    said = capfd.readouterr().err
+    if minors == (1, 0):
+        assert [registry.scheduled_job(uuid) for uuid in gpus] == ["4712", "4711"]
+        assert not said
+        return
+    assert [registry.scheduled_job(uuid) for uuid in gpus] == ["", ""]
+    reason = "Slurm gave it to job 4711, and a process of job 4712 is on it"
+    assert registry.not_controlled("GPU-a") == reason
+    assert f"GPU GPU-a: {reason}: observed, not controlled" in said

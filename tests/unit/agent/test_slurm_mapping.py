@@ -22,7 +22,9 @@ def _jobs(claims: Claims) -> dict[str, list[str]]:
     return {uuid: [owner.job for owner in owners] for uuid, owners in claims.items()}
 
 
-def test_one_file_a_gpu_and_one_job_a_line(tmp_path: Path) -> None:
+def test_one_file_a_gpu_and_one_job_a_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = MappingDirectory(tmp_path)
     assert _jobs(folder.poll(HERE)) == {}
     (tmp_path / "0").write_text("4711\n")
@@ -33,6 +35,7 @@ def test_one_file_a_gpu_and_one_job_a_line(tmp_path: Path) -> None:
     assert _jobs(claims) == {"GPU-a": ["4711"], "GPU-b": ["4712", "4713"]}
     assert not claims["GPU-a"][0].sliced
     assert claims["GPU-b"][0].sliced
+    assert f"{tmp_path}: 9: no GPU of this node has that number" in capfd.readouterr().err
     (tmp_path / "0").write_text("4799\n")
     assert _jobs(folder.poll(HERE))["GPU-a"] == ["4799"]
     (tmp_path / "0").write_text("")
