@@ -235,7 +235,7 @@ def _driver(measured: Sequence[card_facts.CardFacts]) -> Iterator[Step]:
     from joulecut_agent.ports.failure import DeviceError
 
     try:
-        cards = identify()
+        cards, unread = identify()
     except DeviceError as error:
         yield Step(
             "driver", False, str(error), "load the NVIDIA driver, until nvidia-smi lists the GPUs"
@@ -245,7 +245,12 @@ def _driver(measured: Sequence[card_facts.CardFacts]) -> Iterator[Step]:
     major = version.partition(".")[0]
     new = not major.isdigit() or int(major) >= DRIVER_MIN
     found = f"{version or 'no GPU'}, {len(cards)} GPUs"
-    yield Step("driver", new and bool(cards), found, f"driver {DRIVER_MIN} or newer")
+    mend = f"driver {DRIVER_MIN} or newer"
+    if unread:
+        first = min(unread)
+        found = f"{len(cards)} of {len(cards) + len(unread)} GPUs open: {unread[first]}"
+        mend = f"restart the container; outside one reset GPU {first}: nvidia-smi --gpu-reset"
+    yield Step("driver", new and bool(cards) and not unread, found, mend)
     pending = [card for card in cards if len(set(card.ecc)) > 1]
     found = f"GPU {pending[0].index} changes its mode at the next reset" if pending else "settled"
     yield Step("ECC", not pending, found, "joulecut release NODE, then nvidia-smi --gpu-reset")

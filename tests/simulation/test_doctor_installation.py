@@ -164,6 +164,22 @@ def test_measured_and_assumed_values_are_told_apart() -> None:
         assert "1 of 2 GPUs on measured values" in steps["measured"]["found"]
 
 
+def test_a_gpu_that_is_counted_and_does_not_open_is_named() -> None:
+    """By doctor and selftest, which goes on with the others; the driver is loaded."""
+    with fake_driver(2) as driver, agent_on(driver) as node:
+        driver.set_error("nvmlDeviceGetHandleByIndex_v2", 999, gpu=1)
+        step = _doctor("--config", node.write_config(), env=driver.environment())["driver"]
+        assert step["found"] == "1 of 2 GPUs open: GPU 1: open: unknown"
+        assert step["mend"].startswith("restart the container")
+        words = [COMMAND, "selftest", "--minutes", "0.02", "--gpu", "all"]
+        done = subprocess.run(
+            words, env=driver.environment(), capture_output=True, text=True, check=False
+        )
+        assert "GPU 1: open: unknown: counted, and not tested" in done.stdout
+        assert "GPU 0" in done.stdout
+        assert done.returncode == 1
+
+
 def test_a_unit_without_its_directory(node: RunningAgent) -> None:
     node.config["state_dir"] = "lost"
     steps = _doctor("--config", node.write_config())

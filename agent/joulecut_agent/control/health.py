@@ -78,4 +78,6 @@ class HealthChecks:
 
     def _remarks(self) -> tuple[str, ...]:
         silent = [uuid or "the driver" for uuid in self._sampler.unresponsive]
-        return (f"driver_unresponsive: {', '.join(silent)}",) if silent else ()
+        lines = [f"driver_unresponsive: {', '.join(silent)}"] if silent else []
+        unread = ", ".join(map(str, self._sampler.unread))
+        return (*lines, *([f"counted, and cannot be opened: GPU {unread}"] if unread else ()))

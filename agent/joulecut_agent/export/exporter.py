@@ -127,6 +127,8 @@ class AgentCollector:
             families.add(names.JOB_RANKS, float(len(ranks.running)), job, "running")
         for uuid in self._sampler.unresponsive:
             families.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
+        for index in self._sampler.unread:
+            families.add(names.GPU_UNREAD, 1, str(index))
         if status is not None:
             _add_control(families, status)
             self._add_slowdown_notices(families)

@@ -45,8 +45,8 @@ PROCESSES_MAX = 1024  # remembered: 64 on each of 16 GPUs
 
 
 class OwnersFile(AtomicFile):
-    """Owners for prologs and epilogs of a scheduler: `NUMBER UUID held|free JOB`, a GPU a line, with
-    the number that Slurm has for it.
+    """Owners for prologs and epilogs of a scheduler: `NUMBER UUID held|free JOB`, a GPU a line,
+    with the number that Slurm has for it.
 
     The first line names the agent's process, to recognise a file left by a dead agent.
     """

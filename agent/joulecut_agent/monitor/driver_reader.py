@@ -57,6 +57,7 @@ class DriverReader:
         self._not_described: frozenset[int] = frozenset()  # left out when this process described
         self._renew_due_s = 0.0
         self.gpus: tuple[GpuDescription, ...] = ()
+        self.unread: dict[int, str] = {}  # GPUs that the driver counts and never opened, and why
 
     def start(self) -> None:
         """Starts the process, which loads meanwhile."""
@@ -177,7 +178,12 @@ class DriverReader:
             self._open(self._child)
         left_out = self._left_out()
         if now_s >= self._describe_due_s or not self._not_described.issubset(left_out):
-            described = wire.decode_described(self._ask("describe", list(left_out)))
+            rows, unread = self._ask("describe", list(left_out))
+            described = wire.decode_described(rows)
+            for index in unread.keys() - self.unread.keys():
+                what = f"GPU {index} is counted and cannot be opened: {unread[index]}"
+                log("agent", f"{what}: it is not read, and not shown", "error")
+            self.unread = unread
             self.gpus = _merged(self.gpus, described, left_out)
             self._describe_due_s, self._not_described = now_s + DESCRIBE_S, frozenset(left_out)
 

@@ -85,7 +85,8 @@ class _ReaderLoop:
         reader, progress = self._reader, self._progress
         progress.step(DRIVER)
         if call == "describe":
-            return wire.encode_described(reader.describe(frozenset(arguments[0]), progress.step))
+            found = reader.describe(frozenset(arguments[0]), progress.step)
+            return wire.encode_described(found), getattr(reader, "unread", {})
         if call == "read":
             self._left_out, self._each_s = frozenset(arguments[0]), arguments[1]
             self._due_s = time.monotonic() + self._each_s

@@ -53,6 +53,9 @@ class Source(Protocol):
     @property
     def unresponsive(self) -> frozenset[int]: ...
 
+    @property
+    def unread(self) -> Mapping[int, str]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Picture:
@@ -206,6 +209,11 @@ class Sampler:
         uuids = [gpu.uuid for gpu in self.gpus if gpu.index in silent]
         return (*([""] if WHOLE_DRIVER in silent else []), *uuids)
 
+    @property
+    def unread(self) -> tuple[int, ...]:
+        """Indices of the GPUs that the driver counts and cannot open."""
+        return tuple(sorted(self._source.unread))
+
     def _run(self) -> None:
         due_s = time.monotonic() + self._period_s()
         while not self._stop.is_set():
@@ -283,7 +291,8 @@ class Sampler:
             read.append(mine)
             unix_s = time.time() - (time.monotonic() - at_s)
             self.hardware.add(readings, at_s, unix_s)
-            self._picture = Picture(snapshot, unix_s, complete=len(gpus) == len(self.gpus))
+            complete = len(gpus) == len(self.gpus) and not self._source.unread
+            self._picture = Picture(snapshot, unix_s, complete=complete)
             self._recent.append(self._picture)
             awaited = self.watcher(snapshot)
         self._account.add([gpu.uuid for gpu in self.gpus], read)

@@ -40,15 +40,23 @@ class Identity:
     throttle_reasons: int  # bits of the reasons that this card can give
 
 
-def identify() -> tuple[Identity, ...]:
-    """Every card, in a session of its own. Raises DeviceError."""
+def identify() -> tuple[tuple[Identity, ...], dict[int, str]]:
+    """Every card, in a session of its own, and why a counted one cannot be opened, by its index.
+    Raises DeviceError.
+    """
     driver.open_driver()
+    found, unread = list[Identity](), dict[int, str]()
     try:
-        return tuple(_identity(index) for index in range(pynvml.nvmlDeviceGetCount()))
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                found.append(_identity(index))
+            except pynvml.NVMLError as error:
+                unread[index] = str(driver.failure(error.value, "open", f"GPU {index}"))
     except pynvml.NVMLError as error:
         raise driver.failure(error.value, "identify") from None
     finally:
         driver.close_driver()
+    return tuple(found), unread
 
 
 class Card:

@@ -44,6 +44,7 @@ class NvmlReader:
         self._slow: dict[int, Slow] = {}
         self._rates: dict[int, Rates] = {}
         self._uuids: dict[int, str] = {}  # last known UUID by index
+        self.unread: dict[int, str] = {}  # counted GPUs that were never opened, and why
         self._described: dict[str, GpuDescription] = {}
         self._bursts: dict[str, Bursts] = {}
         self._glances: Glances | None = None
@@ -205,10 +206,13 @@ class NvmlReader:
         except DeviceError as error:
             failed = error
         else:
+            self.unread.pop(index, None)
             self._described[device.uuid] = described
             return described
         if isinstance(failed, Gone):
             self._drop(index)
+        if index not in self._uuids:
+            self.unread[index] = str(failed)
         known = self._described.get(self._uuids.get(index, ""))
         return known and replace(known, controllable=False, reason=str(failed))
 

@@ -40,14 +40,14 @@ def run(argv: list[str]) -> int:
     given = _parser().parse_args(argv)
     _check(given)
     try:
-        found = identify()
+        found, unread = identify()
     except DeviceError as error:
         raise Unavailable(str(error)) from None
-    chosen = _chosen(given.gpu, found)
+    chosen = _chosen(given.gpu, found, unread)
     agent = agent_at("--agent", given.agent) if given.write else None
     if given.write:  # as Ctrl-C: clocks and load are given back
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-    notes = list[str]()
+    notes = [f"{why}: counted, and not tested" for why in unread.values()]
     tested = _tested(chosen, agent, Load(given.load), given, notes)
     simulated = any(one.driver.endswith(FAKE) for one in found)
     if given.json:
@@ -103,8 +103,11 @@ def _check(given: argparse.Namespace) -> None:
         card_facts.read(given.save)  # another kind of file is refused first
 
 
-def _chosen(named: str, found: Sequence[Identity]) -> list[Identity]:
-    if named == "all":
+def _chosen(named: str, found: Sequence[Identity], unread: dict[int, str]) -> list[Identity]:
+    """Raises Unavailable for a card that cannot be opened."""
+    if why := next((why for index, why in unread.items() if named == str(index)), ""):
+        raise Unavailable(why)
+    if named == "all" and (found or not unread):
         return list(found)
     chosen = [one for one in found if str(one.index) == named]
     if not chosen:

@@ -97,7 +97,7 @@ class Watcher:
     def identify_again(self) -> None:
         """The same card by its bus address, in a later session of the driver."""
         try:
-            found = identify()
+            found, _ = identify()
         except DeviceError as error:
             raise Unavailable(str(error)) from None
         bus = self.evidence.first.bus

@@ -2,8 +2,9 @@
 
 import gc
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 
 import pytest
 
@@ -29,6 +30,7 @@ class Fountain:
 
     gpus = tuple(GpuDescription(u, n, "H", (345, 1980)) for n, u in enumerate(UUIDS))
     unresponsive: frozenset[int] = frozenset()
+    unread: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.tick = 0

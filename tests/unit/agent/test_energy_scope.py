@@ -1,7 +1,9 @@
 """Energy where the counter counts more than the GPU: power is integrated, with books of its own."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -53,6 +55,7 @@ class Cards:
     """A source of two cards: the counter of the first is the module's, 60 W more than the GPU."""
 
     unresponsive = frozenset[int]()
+    unread: Mapping[int, str] = MappingProxyType({})
 
     def __init__(self, model: str) -> None:
         self.gpus = tuple(

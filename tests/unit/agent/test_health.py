@@ -1,7 +1,9 @@
 """A probe tells a process that no longer turns from a driver that no longer answers."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -21,6 +23,7 @@ class Source:
 
     gpus = (GpuDescription("GPU-0", 0, "A100", (210, 1410)),)
     unresponsive: frozenset[int] = frozenset()
+    unread: Mapping[int, str] = MappingProxyType({})
 
     def read(self, each_s: float = 0.0) -> tuple[Reading, ...]:
         return (Reading("GPU-0", GpuSnapshot("GPU-0", 1.0, 1.0), None),)

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from fixture import FakeNvml, build
+from joulecut_agent.counters import Counters
 from joulecut_agent.monitor.driver_reader import DriverReader
+from joulecut_agent.monitor.energy_account import EnergyFile
+from joulecut_agent.monitor.sampler import Sampler
 from joulecut_wire.errors import JoulecutError
 
 NO_TEXT = b"\xff\xfe\xfd"
@@ -71,3 +74,24 @@ def test_a_driver_older_than_the_binding_is_read(
     readings = eye.read()
     assert [reading.error for reading in readings] == [None] * len(fake_nvml.uuids)
     assert all(reading.snapshot for reading in readings)
+
+
+def test_a_gpu_that_is_counted_and_does_not_open_is_said(
+    fake_nvml: FakeNvml, eye: DriverReader, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As after a driver reload in a container. Once; it is read when it opens again."""
+    fake_nvml.set_error("nvmlDeviceGetHandleByIndex_v2", 999, gpu=1)
+    others = [uuid for index, uuid in enumerate(fake_nvml.uuids) if index != 1]
+    sampler = Sampler(eye, 1.0, Counters(), jobs=dict, file=EnergyFile(tmp_path / "energy", "boot"))
+    sampler._tick()
+    sampler._tick()
+    picture = sampler.known()
+    assert picture is not None
+    assert ([gpu.uuid for gpu in picture.snapshot.gpus], picture.complete) == (others, False)
+    assert sampler.unread == (1,)
+    assert capfd.readouterr().err.count("GPU 1 is counted and cannot be opened") == 1
+    fake_nvml.clear_errors()
+    eye.describe()
+    sampler._tick()
+    assert sampler.unread == ()
+    assert (sampler.known() or picture).complete
