@@ -11,13 +11,23 @@ from dataclasses import dataclass, field
 
 from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving, Remainder
 from joulecut_lab.audit.lockstep import MEMBERS_MIN, compare, working
-from joulecut_lab.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuName, GpuReading
+from joulecut_lab.audit.reading import (
+    NO_OWNER,
+    POWER_W_MAX,
+    SHARED,
+    UNSEEN,
+    Frame,
+    GpuName,
+    GpuReading,
+    believed,
+)
 from joulecut_lab.audit.slow_gpus import GpuClocks, slow_gpus
 
 # Two readings so many steps apart: something was missed.
 GAP_STEPS = 1.5
-# No board draws more: a larger difference is not of one counter.
-POWER_W_MAX = 5_000.0
+# Counter and power of one board: averages over a step differ, an hour of them does not.
+AGREE_S, AGREE_RATIO = 3_600.0, 0.1
+CONTRADICTED_SHARE = 0.05  # of a job's time; then nothing of it is called measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,10 @@ class Meter:
     last: GpuReading | None = None
     last_s: float = 0.0
     resets: int = 0
+    compared_s: float = 0.0
+    counted_j: float = 0.0
+    integrated_j: float = 0.0
+    contradiction: str = ""  # of the last whole hour
 
     def step(self, now: GpuReading, at_s: float, span_s: float) -> tuple[Spent, ...]:
         """Energy and time since the last reading; empty at the first."""
@@ -69,7 +83,25 @@ class Meter:
             if integral_j is not None:
                 return integral_j
             used_j = now.energy_j  # since the driver was loaded; energy before it is lost
+        elif integral_j is not None and used_j <= POWER_W_MAX * since_s:
+            self._compare(used_j, integral_j, since_s)
         return used_j if used_j <= POWER_W_MAX * since_s else integral_j
+
+    def _compare(self, counted_j: float, integrated_j: float, since_s: float) -> None:
+        """Counter against power, an hour at a time."""
+        self.compared_s += since_s
+        self.counted_j, self.integrated_j = (
+            self.counted_j + counted_j,
+            self.integrated_j + integrated_j,
+        )
+        if self.compared_s >= AGREE_S:
+            apart = abs(self.counted_j - self.integrated_j)
+            counted_w, power_w = (
+                one / self.compared_s for one in (self.counted_j, self.integrated_j)
+            )
+            said = f"energy counter says {counted_w:.0f} W, power {power_w:.0f} W"
+            self.contradiction = said if apart > AGREE_RATIO * self.integrated_j else ""
+            self.compared_s = self.counted_j = self.integrated_j = 0.0
 
 
 IDLE_RATIO = 0.05  # below this share of a step nothing but housekeeping ran
@@ -142,6 +174,8 @@ class OwnerTotals:
     clocks_s: dict[int, float] = field(default_factory=dict)  # at work, by clock
     untold_clocks_s: float = 0.0
     purpose_s: float = 0.0
+    contradicted_s: float = 0.0
+    contradiction: str = ""  # the last one
     counters: CounterMeans = field(default_factory=CounterMeans)
 
     @property
@@ -154,6 +188,12 @@ class OwnerTotals:
         return (
             float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
         )
+
+    @property
+    def doubt(self) -> str:
+        """Why nothing of it can be called measured, or ""."""
+        much = self.contradicted_s > CONTRADICTED_SHARE * self.gpu_s
+        return f"readings contradict each other: {self.contradiction}" if much else ""
 
     def spend(self, spent: Spent, reading: GpuReading) -> None:
         self.uuids.add(reading.uuid)
@@ -186,6 +226,8 @@ class Auditor:
         self._meters: dict[str, Meter] = {}
         self._paces: dict[str, GpuClocks] = {}
         self._facts: dict[str, OwnerTotals] = {}
+        self._impossible: dict[str, int] = {}  # readings that cannot be, by figure
+        self._contradictions: dict[str, tuple[set[str], float]] = {}  # GPUs and seconds, by line
         self._gap_s = self._untold_s = self._energy_j = 0.0
         self._first_s: float | None = None
         self._last_s = 0.0
@@ -197,11 +239,15 @@ class Auditor:
             self._first_s = frame.at_s
         self._last_s, self._step_s = frame.at_s, frame.span_s
         teams: dict[str, list[GpuReading]] = {}
-        for reading in frame.readings:
+        for shown in frame.readings:
+            reading, impossible = believed(shown)
+            for name in impossible:
+                self._impossible[name] = self._impossible.get(name, 0) + 1
             meter = self._meters.setdefault(reading.uuid, Meter())
             spent = meter.step(reading, frame.at_s, frame.span_s)
             for part in spent:
                 self._count(part, reading)
+                self._doubt(part, reading, shown.contradiction, meter.contradiction)
             if spent and not spent[-1].gap:
                 teams.setdefault(reading.owner, []).append(reading)
                 if working(reading) and reading.clock_mhz:
@@ -228,7 +274,26 @@ class Auditor:
             resets=sum(meter.resets for meter in self._meters.values()),
             gap_s=self._gap_s,
             energy_unknown_s=self._untold_s,
+            impossible=tuple(sorted(self._impossible.items())),
+            contradictions=tuple(
+                f"{line} ({len(uuids)} GPUs, {seconds / 3600.0:.2g} GPU hours)"
+                for line, (uuids, seconds) in sorted(self._contradictions.items())
+            ),
         )
+
+    def _doubt(self, spent: Spent, reading: GpuReading, *lines: str) -> None:
+        """Counts the time of readings that contradict each other."""
+        found = [line for line in lines if line and not spent.gap]
+        for line in found:
+            kind = line if line in lines[:1] else "energy counter and power differ by over 10 %"
+            uuids, seconds = self._contradictions.get(kind, (set(), 0.0))
+            self._contradictions[kind] = ({*uuids, reading.uuid}, seconds + spent.seconds)
+        if found:
+            facts = self._facts[spent.owner]
+            facts.contradicted_s, facts.contradiction = (
+                facts.contradicted_s + spent.seconds,
+                found[-1],
+            )
 
     def _count(self, spent: Spent, reading: GpuReading) -> None:
         facts = self._facts.setdefault(spent.owner, OwnerTotals(spent.owner))
@@ -267,7 +332,9 @@ class Auditor:
 def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
     judged = facts.judged_s >= 0.5 * facts.gpu_s
     idle = Amount.unknown("no series has the utilisation of its GPUs")
-    if judged:
+    if facts.doubt:
+        idle = Amount.unknown(facts.doubt)
+    elif judged:
         idle = Amount(
             facts.idle_j, "measured", f"busy for less than {100.0 * IDLE_RATIO:.0f} % of a step"
         )
@@ -287,6 +354,8 @@ def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
 
 
 def _variability(facts: OwnerTotals) -> Amount:
+    if facts.doubt:
+        return Amount.unknown(facts.doubt)
     if not facts.compared_s:
         return Amount.unknown(_incomparable(facts))
     if facts.unlike_s > 0.5 * facts.slow_s:

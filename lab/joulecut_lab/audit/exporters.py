@@ -130,10 +130,19 @@ def exporter_of(names: frozenset[str], url: str) -> Exporter:
     )
 
 
+# dcgm_structs.h: blanks of 64 bits, and their reasons. Those of 32 bits are no possible value.
+_BLANK_FP64, _BLANK_INT64 = 140737488355328.0, 9223372036854775792.0
+
+
+def blank(value: float) -> bool:
+    """Whether a sample stands for no value."""
+    return 0.0 <= value - _BLANK_FP64 <= 3.0 or value >= _BLANK_INT64
+
+
 def words_of(text: str) -> set[str]:
     """The reasons in a mask, as Prometheus writes numbers."""
     value = float(text)
-    mask = int(value) if math.isfinite(value) else 0
+    mask = int(value) if math.isfinite(value) and not blank(value) else 0
     return {word for bit, word in REASON_BITS if mask & bit}
 
 

@@ -14,6 +14,7 @@ from joulecut_cli.figures import NONE, length, moment, percent, table
 from joulecut_cli.money import prices_text
 from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, signed, worth
 from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving
+from joulecut_lab.audit.reading import POSSIBLE
 
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
 
@@ -85,6 +86,10 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
         yield f"! {gap} of GPU time have no readings: series or agents were missing."
     if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
         yield f"! {length(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
+    for name, count in audit.impossible:
+        low, high = POSSIBLE[name]
+        yield f"! {count} readings of {name} are not from {low:g} to {high:g}, and left out."
+    yield from (f"! Contradiction: {line}." for line in audit.contradictions)
     if audit.resets:
         yield f"! {audit.resets} energy counters were reset by a driver reload."
 
@@ -225,6 +230,8 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         "energy_kwh": _kwh(audit.energy_j),
         "cost": about.money(audit.energy_j),
         "counter_resets": audit.resets,
+        "impossible_readings": dict(audit.impossible),
+        "contradictions": list(audit.contradictions),
         "unseen_gpu_s": audit.gap_s,
         "untold_gpu_s": audit.energy_unknown_s,
         "jobs": [_job(job, about) for job in audit.jobs],

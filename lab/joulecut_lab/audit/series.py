@@ -9,7 +9,15 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from joulecut_controller.sources.prometheus import Prometheus, Series, samples
-from joulecut_lab.audit.exporters import DCGM, OURS, any_of_ours, dcgm_name, exporter_of, words_of
+from joulecut_lab.audit.exporters import (
+    DCGM,
+    OURS,
+    any_of_ours,
+    blank,
+    dcgm_name,
+    exporter_of,
+    words_of,
+)
 from joulecut_lab.audit.owners import OwnerHistory, workload
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire import metrics
@@ -112,7 +120,7 @@ class History:
             for at_s, text in series.values:
                 value = float(text)
                 if math.isfinite(value):
-                    figures[self._index(at_s, at)] = value * scale
+                    figures[self._index(at_s, at)] = math.inf if blank(value) else value * scale
             rows.setdefault(uuid, _Row()).figures[column] = figures
 
     def _see_owners(self, rows: dict[str, _Row], at: int, count: int) -> int:
@@ -180,15 +188,14 @@ class History:
 
 def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> GpuReading:
     figures = {name: column[step] for name, column in row.figures.items()}
-    busy, engine = figures.get("busy"), figures.get("engine")
-    busy = next((one for one in (busy, engine, figures.get("sm")) if one is not None), None)
     return GpuReading(
         uuid=uuid,
         owner=owner,
         energy_j=figures.get("energy"),
         power_w=figures.get("power"),
         clock_mhz=figures.get("clock"),
-        busy_ratio=busy,
+        busy_ratio=figures.get("busy"),
+        engine_ratio=figures.get("engine"),
         memory_ratio=figures.get("memory"),
         sm_ratio=figures.get("sm"),
         tensor_ratio=figures.get("tensor"),

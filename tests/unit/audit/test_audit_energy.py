@@ -5,6 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_lab.audit.auditor import Auditor, Meter
+from joulecut_lab.audit.exporters import blank, words_of
+from joulecut_lab.audit.finding import Audit
 from joulecut_lab.audit.reading import NO_OWNER, SHARED, UNSEEN, Frame, GpuReading
 
 STEP_S = 60.0
@@ -72,3 +74,54 @@ def test_a_gpu_that_changed_hands_unseen_belongs_to_neither() -> None:
     meter.step(GpuReading("g", "a", 1000.0), 0.0, STEP_S)
     [spent] = meter.step(GpuReading("g", "b", 61_000.0), 600.0, STEP_S)
     assert (spent.owner, spent.joules, spent.gap) == (UNSEEN, 60_000.0, True)
+
+
+def _audit(steps: int, **figures: list[float]) -> Audit:
+    """One GPU of job `a`; a figure of one value is constant, others are a step each."""
+    auditor = Auditor()
+    for number in range(steps):
+        now = {name: values[min(number, len(values) - 1)] for name, values in figures.items()}
+        auditor.take(Frame(number * STEP_S, STEP_S, (GpuReading("g", "a", **now),)))  # type: ignore[arg-type]
+    return auditor.finish({}, {})
+
+
+def test_readings_that_cannot_be_are_left_out_and_counted() -> None:
+    spike = [400.0] * 30 + [3.7e12] + [400.0] * 30
+    audit = _audit(61, power_w=spike, busy_ratio=[0.9])
+    assert audit.energy_j == pytest.approx(59 * 400.0 * STEP_S)
+    assert audit.energy_unknown_s == STEP_S
+    assert audit.impossible == (("power_w", 1),)
+    silent = _audit(61, power_w=[float("inf")], busy_ratio=[9.2e16])
+    assert (silent.energy_j, silent.energy_unknown_s) == (0.0, 60 * STEP_S)
+    assert silent.jobs[0].busy_s is None
+    assert dict(silent.impossible) == {"power_w": 61, "busy_ratio": 61}
+
+
+@pytest.mark.parametrize("value", [140737488355328.0, 140737488355329.0, 9223372036854775792.0])
+def test_a_blank_of_dcgm_is_no_value_and_no_reason(value: float) -> None:
+    assert blank(value)
+    assert words_of(f"{value:.0f}") == set()
+    assert not blank(2147483632.0), "a counter of energy may show it"
+
+
+def test_of_several_signs_of_work_the_strongest_counts_and_nothing_is_called_measured() -> None:
+    mig = _audit(61, power_w=[400.0], busy_ratio=[0.0], engine_ratio=[0.97])
+    (job,) = mig.jobs
+    assert job.busy_s == pytest.approx(60 * STEP_S)
+    assert (job.idle.basis, job.variability.basis) == ("unknown", "unknown")
+    assert mig.contradictions == ("busy says at rest, engine at work (1 GPUs, 1 GPU hours)",)
+    waiting = _audit(61, power_w=[400.0], busy_ratio=[1.0], engine_ratio=[0.99], sm_ratio=[0.01])
+    assert not waiting.contradictions, "a kernel that waits for others keeps the engine busy"
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(1.2, True), (0.85, True), (1.05, False)])
+def test_counter_and_power_that_differ_for_an_hour_are_a_contradiction(
+    ratio: float, said: bool
+) -> None:
+    counter = [400.0 * ratio * STEP_S * step for step in range(200)]
+    audit = _audit(200, power_w=[400.0], energy_j=counter, busy_ratio=[0.9])
+    assert bool(audit.contradictions) is said
+    (job,) = audit.jobs
+    assert job.idle.basis == ("unknown" if said else "measured")
+    short = _audit(50, power_w=[400.0], energy_j=counter, busy_ratio=[0.9])
+    assert not short.contradictions
