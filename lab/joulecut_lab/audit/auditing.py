@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import json
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from joulecut_cli import outfile
@@ -80,7 +81,7 @@ def _past(
         step_s=history.step_s,
         prices=prices,
     )
-    return _judged(auditor, facts, seen), about
+    return _judged(auditor, facts, seen, history.doubts()), about
 
 
 def _live(
@@ -104,14 +105,17 @@ def _live(
     return _judged(auditor, facts, seen), about
 
 
-def _judged(auditor: Auditor, facts: OperatorInput, seen: Observed) -> Audit:
+def _judged(
+    auditor: Auditor, facts: OperatorInput, seen: Observed, doubts: Mapping[str, str] | None = None
+) -> Audit:
+    """`doubts` say of jobs why nothing of them is measured."""
     jobs = auditor.jobs()
     with Progress(solving("comparing profiles with measurements")):
         estimates = {
             job.name: job_estimate.estimate(facts, job, seen, largest=job is jobs[0])
             for job in jobs
         }
-    audit = auditor.finish(seen.gpus, estimates)
+    audit = auditor.finish(seen.gpus, estimates, doubts or {})
     if not audit.gpus:
         raise Unavailable(
             "no GPU in this time range: series need the label UUID (dcgm-exporter) or uuid, "

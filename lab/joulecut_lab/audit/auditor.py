@@ -176,6 +176,7 @@ class OwnerTotals:
     purpose_s: float = 0.0
     contradicted_s: float = 0.0
     contradiction: str = ""  # the last one
+    joined: str = ""  # why it may be several jobs
     counters: CounterMeans = field(default_factory=CounterMeans)
 
     @property
@@ -192,6 +193,8 @@ class OwnerTotals:
     @property
     def doubt(self) -> str:
         """Why nothing of it can be called measured, or ""."""
+        if self.joined:
+            return self.joined
         much = self.contradicted_s > CONTRADICTED_SHARE * self.gpu_s
         return f"readings contradict each other: {self.contradiction}" if much else ""
 
@@ -262,8 +265,15 @@ class Auditor:
         known = (f for name, f in self._facts.items() if name not in {NO_OWNER, SHARED, UNSEEN})
         return tuple(sorted(known, key=lambda f: (-f.energy_j, f.name)))
 
-    def finish(self, names: Mapping[str, GpuName], estimates: Mapping[str, Estimate]) -> Audit:
-        """The audit, with the estimates of each job."""
+    def finish(
+        self,
+        names: Mapping[str, GpuName],
+        estimates: Mapping[str, Estimate],
+        doubts: Mapping[str, str] | None = None,
+    ) -> Audit:
+        """The audit, with the estimates of each job, and why nothing of one can be measured."""
+        for facts in self.jobs():
+            facts.joined = (doubts or {}).get(facts.name, "")
         return Audit(
             gpus=len(self._meters),
             seconds=self._last_s - (self._first_s or 0.0) if self._first_s is not None else 0.0,

@@ -8,20 +8,52 @@ older than 0.1.0 has the label `job` instead of `workload`.
 import re
 from collections.abc import Iterable, Mapping
 
+from joulecut_agent.jobs.owner import JOB_LABELS
 from joulecut_lab.audit.reading import NO_OWNER, SHARED
 
-# What makes one pod of a job differ from its siblings: a random ending behind an index (Indexed
-# Job: name-3-x7k2p), an index (StatefulSet, JobSet, Ray), and the roles of Kubeflow's jobs.
-_RANDOM = re.compile(r"(?<=-\d)-[a-z0-9]{5}$|(?<=-\d\d)-[a-z0-9]{5}$|(?<=-\d\d\d)-[a-z0-9]{5}$")
+# How operators name the pods of one job: a role with an index (Kubeflow's jobs, Volcano, Spark),
+# a role with a random ending (MPI's launcher, KubeRay, where a group's name stands before or behind
+# it), and an index before a random ending (Indexed Job, JobSet).
+_ROLES = r"master|worker|workers|launcher|chief|ps|evaluator|server|node|task|trainer|exec|driver"
+_NAMED = (
+    re.compile(
+        r"(?P<job>.+?)(?:-raycluster-[a-z0-9]{5}(?:-[a-z0-9]+)*?|-[a-z0-9]*group)?"
+        r"-(?:head|worker)-[a-z0-9]{5}"
+    ),
+    re.compile(rf"(?P<job>.+?)-(?:{_ROLES})(?:-\d+)*(?:-[a-z0-9]{{5}})?"),
+    re.compile(r"(?P<job>.+?)(?:-\d{1,4})+-[a-z0-9]{5}"),
+)
 _INDEX = re.compile(r"(-\d+)+$")
-_ROLE = re.compile(r"-(master|worker|launcher)$")
 _EXPORTER = re.compile(r"exporter|dcgm|joulecut-agent")
+# A pod's labels as exporters write them: other letters become "_", behind a prefix of their own.
+_JOB_LABELS = tuple(re.sub(r"\W", "_", label) for label in JOB_LABELS)
+_STATEFUL = "statefulset_kubernetes_io_pod_name"
 
 
 def stem(pod: str) -> str:
     """The job in a pod's name: `gpt3-worker-12` belongs to `gpt3`."""
-    name = _INDEX.sub("", _RANDOM.sub("", pod))
-    return _ROLE.sub("", name) or pod
+    for form in _NAMED:
+        if match := form.fullmatch(pod):
+            return match["job"]
+    return _INDEX.sub("", pod) or pod
+
+
+def joined_by_number(labels: Mapping[str, str]) -> str:
+    """The pod of a series whose job is nothing but its name without a trailing number; else ""."""
+    pod = labels.get("exported_pod") or labels.get("pod", "")
+    signs = [key for key in labels if key.endswith((_STATEFUL, *_JOB_LABELS))]
+    named = any(form.fullmatch(pod) for form in _NAMED)
+    return pod if _INDEX.search(pod) and not named and not signs else ""
+
+
+def _labelled(labels: Mapping[str, str]) -> str:
+    """The job that a label of the pod names."""
+    for wanted in _JOB_LABELS:
+        for key, value in labels.items():
+            # A scrape has a job_name of its own, or none: the bare word needs a prefix.
+            if value and key.endswith(wanted) and (key != wanted or wanted != "job_name"):
+                return value
+    return ""
 
 
 def of_dcgm(labels: Mapping[str, str], job_label: str = "") -> str:
@@ -37,7 +69,8 @@ def of_dcgm(labels: Mapping[str, str], job_label: str = "") -> str:
         pod, namespace = labels.get("pod", ""), labels.get("namespace", "")
     if not pod:
         return NO_OWNER
-    return f"{namespace}/{stem(pod)}" if namespace else stem(pod)
+    job = _labelled(labels) or stem(pod)
+    return f"{namespace}/{job}" if namespace else job
 
 
 def workload(labels: Mapping[str, str]) -> str:
@@ -58,7 +91,9 @@ def of_ours(labels: Mapping[str, str], job_label: str = "") -> str:
     namespace = labels.get("exported_namespace") or labels.get("namespace", "")
     if source != "kubernetes":
         return job
-    return f"{namespace}/{stem(job)}" if namespace else stem(job)
+    if job == (labels.get("exported_pod") or labels.get("pod") or job):  # no label named its job
+        job = stem(job)
+    return f"{namespace}/{job}" if namespace else job
 
 
 class OwnerHistory:

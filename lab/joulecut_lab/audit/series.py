@@ -18,7 +18,7 @@ from joulecut_lab.audit.exporters import (
     exporter_of,
     words_of,
 )
-from joulecut_lab.audit.owners import OwnerHistory, workload
+from joulecut_lab.audit.owners import OwnerHistory, joined_by_number, workload
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire import metrics
 
@@ -50,6 +50,7 @@ class History:
         self.exporter = exporter_of(self._names, server.url)
         self._owners = OwnerHistory()
         self.gpus: dict[str, GpuName] = {}
+        self._joined: dict[str, set[str]] = {}  # pods, by the job in their names
         self.owner_labels: set[str] = set()  # of the series that name owners
         self.bloat_j: dict[str, dict[str, float]] = {}  # estimates of a controller, by job and kind
         self.step_s = self._step(end_s - begin_s, end_s)
@@ -66,6 +67,14 @@ class History:
             at += count
             progress(min(at, self.steps), self.steps)
             piece = max(1, min(self.steps + 1, int(SAMPLES_WANTED / max(1.0, most / count))))
+
+    def doubts(self) -> dict[str, str]:
+        """Jobs that may be several: by their pods' names alone."""
+        return {
+            job: f"joined by name: {', '.join(sorted(pods)[:3])} may be jobs of their own"
+            for job, pods in self._joined.items()
+            if len(pods) > 1
+        }
 
     def _step(self, seconds: float, end_s: float) -> float:
         """As short as STEPS_MAX allows, but with some scrapes in each."""
@@ -134,6 +143,8 @@ class History:
                 continue
             self.owner_labels.update(series.metric)
             owner = self.exporter.owner(series.metric, self._job_label)
+            if not self._job_label and (pod := joined_by_number(series.metric)):
+                self._joined.setdefault(owner, set()).add(pod)
             for at_s, _ in series.values:
                 rows[uuid].owners.setdefault(self._index(at_s, at), []).append(owner)
             if self.exporter is DCGM and uuid not in self.gpus:

@@ -125,3 +125,13 @@ def test_counter_and_power_that_differ_for_an_hour_are_a_contradiction(
     assert job.idle.basis == ("unknown" if said else "measured")
     short = _audit(50, power_w=[400.0], energy_j=counter, busy_ratio=[0.9])
     assert not short.contradictions
+
+
+def test_nothing_of_a_job_joined_by_name_is_measured() -> None:
+    auditor = Auditor()
+    for number in range(9):
+        gpus = [GpuReading(f"g{n}", "exp", None, 400.0, 1200.0 + 60 * n, 0.9) for n in range(4)]
+        auditor.take(Frame(number * STEP_S, STEP_S, tuple(gpus)))
+    (job,) = auditor.finish({}, {}, {"exp": "joined by name"}).jobs
+    assert {job.idle.basis, job.variability.basis} == {"unknown"}
+    assert job.variability.text == "joined by name"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecut_lab.audit.owners import OwnerHistory, of_dcgm, of_ours, stem
+from joulecut_lab.audit.owners import OwnerHistory, joined_by_number, of_dcgm, of_ours, stem
 from joulecut_lab.audit.reading import NO_OWNER, SHARED
 
 
@@ -16,6 +16,15 @@ from joulecut_lab.audit.reading import NO_OWNER, SHARED
         ("notebook", "notebook"),
         ("notebook-abcde", "notebook-abcde"),
         ("7", "7"),
+        ("pt-worker-0", "pt"),
+        ("tf-chief-0", "tf"),
+        ("mpi-launcher", "mpi"),
+        ("mpi-launcher-x7k2p", "mpi"),
+        ("vc-task-3", "vc"),
+        ("rj-raycluster-ab1cd-head-x7k2p", "rj"),
+        ("rj-raycluster-ab1cd-gpu-worker-x7k2p", "rj"),
+        ("trainer2-node-0-1-x7k2p", "trainer2"),
+        ("jobset-workers-0-3-x7k2p", "jobset"),
     ],
 )
 def test_pods_of_one_job_have_one_name(pod: str, job: str) -> None:
@@ -29,6 +38,23 @@ def test_the_exporters_own_pod_owns_nothing() -> None:
     assert of_dcgm(both) == "train/gpt3"
     assert of_dcgm({**both, "hpc_job": "4711"}) == "4711"
     assert of_dcgm({**both, "team": "x"}, "team") == "x"
+
+
+def test_a_trailing_number_alone_is_said_to_be_no_proof_of_one_job() -> None:
+    plain = {"exported_namespace": "a", "exported_pod": "exp-1"}
+    assert (of_dcgm(plain), joined_by_number(plain)) == ("a/exp", "exp-1")
+    for more in (
+        {"label_batch_kubernetes_io_job_name": "exp-1"},
+        {"training_kubeflow_org_job_name": "exp-1"},
+    ):
+        assert of_dcgm({**plain, **more}) == "a/exp-1", "the label names the job"
+        assert not joined_by_number({**plain, **more})
+    assert not joined_by_number({**plain, "label_statefulset_kubernetes_io_pod_name": "exp-1"})
+    assert not joined_by_number({"pod": "exp-1-x7k2p"}), "an Indexed Job"
+    assert not joined_by_number({"pod": "exp-worker-1"})
+    ours = {"source": "kubernetes", "namespace": "a", "workload": "exp-1"}
+    assert of_ours({**ours, "pod": "exp-1-abcde"}) == "a/exp-1", "its label named it"
+    assert of_ours({**ours, "pod": "exp-1"}) == "a/exp"
 
 
 def test_an_allocation_without_owner_does_not_take_the_name_of_the_scrape() -> None:
