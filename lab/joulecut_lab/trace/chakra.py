@@ -91,7 +91,14 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
     stamped = any(node.start_time_micros for node in on_gpu)
     waits = {n.id: {k for k in n.data_deps if k in numbers and k != n.id} for n in on_gpu}
     ordered = _topological(on_gpu, waits, name)
+    dropped = 0
     if stamped:
+        begin = min(n.start_time_micros for n in on_gpu if n.start_time_micros)
+        apart = begin > max(n.start_time_micros for n in on_gpu) - begin
+        kept = [n for n in on_gpu if n.start_time_micros or (n.duration_micros and not apart)]
+        dropped, on_gpu = len(on_gpu) - len(kept), kept
+        numbers = {n.id for n in on_gpu}
+        waits = {number: waits[number] & numbers for number in numbers}
         ordered = sorted(on_gpu, key=lambda n: (n.start_time_micros, n.id))
     place = {node.id: i for i, node in enumerate(ordered)}
     lanes = [_stream(node, told[node.id]) for node in ordered]
@@ -100,7 +107,7 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
         _kernel(node, told[node.id], lane, start_s, tuple(sorted(place[n] for n in waits[node.id])))
         for node, lane, start_s in zip(ordered, lanes, starts, strict=True)
     ]
-    return Recording(name, rank, tuple(kernels), timed=timed)
+    return Recording(name, rank, tuple(kernels), timed=timed, dropped=dropped, resolution_s=MICRO)
 
 
 def _topological(kernels: Sequence[Node], waits: Mapping[int, set[int]], name: str) -> list[Node]:

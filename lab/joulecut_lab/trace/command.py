@@ -17,12 +17,14 @@ from joulecut_lab.trace.rates import (
     efficiencies,
     factor,
     measured_shares,
+    unknown,
 )
 from joulecut_lab.trace.replay import Occupancy, aligned, occupancy, replay
 from joulecut_lab.trace.shown import AtClock, Summary
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
+UNKNOWN_MAX = 0.1  # of the kernels' time; above it no energy and no other clock rests on them
 TINY_S = 1e-12  # of a trace without times
 SPAN_S_MAX = 86_400.0  # profiles have seconds to minutes; a day apart are two clocks
 APART = 2.0  # at its own clock the replay is the recording, but for waits that were not recorded
@@ -37,6 +39,9 @@ def run(options: Namespace) -> int:
     recordings = read(options.files)
     if clock is None and system is not None:
         clock = round(system.clock_max_mhz)
+    share, names = unknown(recordings)
+    doubtful = share > UNKNOWN_MAX
+    known = None if doubtful else system
     shares = assumed_shares()
     others = [(mhz, read([path])) for mhz, path in options.also]
     measured: dict[KernelClass, float] = {}
@@ -45,15 +50,18 @@ def run(options: Namespace) -> int:
         totals |= {float(mhz): class_seconds(found) for mhz, found in others}
         measured = measured_shares(totals)
     shares |= measured
-    found = [at_clock(recordings, shares, system, clock, clock)]
+    found = [at_clock(recordings, shares, known, clock, clock)]
     for recording, played in zip(recordings, found[0].played, strict=True):
         _must_be_plausible(recording, played.span_s)
-    found += [at_clock(recordings, shares, system, clock, mhz) for mhz in options.replay]
+    replayed = [] if doubtful else options.replay
+    found += [at_clock(recordings, shares, known, clock, mhz) for mhz in replayed]
     card = None
     if system is not None and clock is not None:
         card = efficiencies(recordings, system, clock)
     output.write(options, recordings, found[-1], system, card)
-    summary = Summary(recordings, found, system, shares, frozenset(measured), card)
+    summary = Summary(
+        recordings, found, known, shares, frozenset(measured), card, names if doubtful else ()
+    )
     if options.json:
         print(json.dumps(summary.as_json(), allow_nan=False, indent=1))
     else:

@@ -1,8 +1,9 @@
 """Kernels of a recorded step, by class.
 
 A class groups kernels that react to a clock alike: matrix products follow the SM clock, pointwise
-kernels the memory, collectives the network. Names are all that a trace says, so the rules below
-read the names of cuBLAS, CUTLASS, cuDNN, NCCL, Triton and PyTorch.
+kernels the memory, collectives the network. The arguments of an event come first: they name a
+collective. Then the rules below read names of cuBLAS, CUTLASS, cuDNN, Tensile, Composable Kernel,
+MIOpen, NCCL and RCCL, Triton and PyTorch; what none knows is what its operator says.
 """
 
 import re
@@ -37,25 +38,59 @@ COMPUTE: tuple[KernelClass, ...] = ("matmul", "attention", "convolution")
 
 # First match wins: an attention kernel also names its GEMM tiles, an optimizer is pointwise.
 _RULES: tuple[tuple[KernelClass, str], ...] = (
-    ("all-reduce", r"nccl.*all_?reduce|cross_device_reduce|ar_fusion"),
-    ("reduce-scatter", r"nccl.*reduce_?scatter"),
-    ("all-gather", r"nccl.*all_?gather"),
-    ("all-to-all", r"nccl.*all_?to_?all|deep_ep.*(dispatch|combine|notify)"),
+    ("all-reduce", r"nccl.*all_?reduce|cross_device_reduce|ar_fusion|(shot|multimem)_all_?reduce"),
+    ("reduce-scatter", r"(nccl|multimem|shot).*reduce_?scatter"),
+    ("all-gather", r"(nccl|multimem).*all_?gather"),
+    ("all-to-all", r"nccl.*all_?to_?all|deep_ep.*(dispatch|combine|notify)|all_to_all_v"),
     ("broadcast", r"nccl.*(broadcast|_reduce_)|nccl(dev)?kernel_reduce\b"),
     ("send-recv", r"nccl.*(send|recv)"),
     ("copy", r"memcpy|memset"),
-    ("attention", r"flash|fmha|attention|mha_|attn_(fwd|bwd)"),
+    ("attention", r"flash|fmha|attention|mha_|attn_(fwd|bwd)|sdpa|batch(prefill|decode)with"),
+    ("attention", r"bwd_kernel_d[kqv]|linear_attn|gated_delta|selective_scan|mamba|ssd_"),
     ("optimizer", r"multi_tensor|adam|lamb_|sgd|foreach"),
     ("softmax-loss", r"softmax|cross_?entropy|nll_loss"),
     ("normalisation", r"layer_?norm|rms_?norm|batch_?norm|group_?norm|ln_(fwd|bwd)|bn_(fw|bw)"),
-    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|scudnn|[dw]grad_alg"),
-    ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk"),
+    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|scudnn|[dw]grad_alg|asmconv"),
+    ("convolution", r"naive_conv|igemm_(fwd|bwd|wrw)|gridwiseconv|devicegroupedconv"),
+    ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk|cijk_|tensile"),
+    ("matmul", r"triton_mm|triton_tem_fused_(mm|addmm|bmm)|scaled_mm"),
     ("embedding", r"embedding|index_?select|gather|scatter|indexing|index_elementwise"),
     ("reduction", r"reduce|triton_(red|per)|norm_kernel"),
     ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rotary|dropout"),
+    ("reduction", r"topk|radix_?sort|cumsum"),
     ("pointwise", r"transpose|permute|copy_kernel|cast|quant|rope|pool"),
 )  # fmt: skip
-_COMPILED = tuple((found, re.compile(pattern)) for found, pattern in _RULES)
+# Operators of PyTorch, for a kernel whose own name says nothing.
+_OPERATOR_RULES: tuple[tuple[KernelClass, str], ...] = (
+    ("attention", r"flash_attention|scaled_dot_product|efficient_attention"),
+    ("convolution", r"aten::.*conv"),
+    ("matmul", r"aten::(mm|bmm|addmm|baddbmm|linear|matmul|_scaled_mm|_grouped_mm)$"),
+    ("embedding", r"aten::embedding"),
+    ("normalisation", r"aten::.*_norm"),
+    ("softmax-loss", r"aten::.*(softmax|nll_loss|cross_entropy)"),
+    ("copy", r"aten::(copy_|_to_copy)$"),
+    ("pointwise", r"aten::(add|mul|sub|div|gelu|silu|relu|neg|exp|pow|cat|where|fill)_?$"),
+    ("reduction", r"aten::(sum|mean|max|min|norm)$"),
+)  # fmt: skip
+# Names of collectives in an event's arguments, without other letters.
+_COLLECTIVE_RULES: tuple[tuple[KernelClass, str], ...] = (
+    ("all-reduce", r"allreduce|barrier"),
+    ("reduce-scatter", r"reducescatter"),
+    ("all-gather", r"allgather"),
+    ("all-to-all", r"alltoall"),
+    ("send-recv", r"send|recv|p2p"),
+    ("broadcast", r"broadcast|reduce|gather|scatter"),
+)
+
+
+def _compiled(
+    rules: tuple[tuple[KernelClass, str], ...],
+) -> tuple[tuple[KernelClass, re.Pattern[str]], ...]:
+    return tuple((found, re.compile(pattern)) for found, pattern in rules)
+
+
+_COMPILED, _OPERATORS = _compiled(_RULES), _compiled(_OPERATOR_RULES)
+_COLLECTIVES = _compiled(_COLLECTIVE_RULES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +146,8 @@ class Recording:
     syncs: tuple[Sync, ...] = ()
     steps: int = 1
     timed: bool = True  # False: durations of a synthetic trace are unknown
+    dropped: int = 0  # kernels without a time stamp
+    resolution_s: float = 0.0  # of its time stamps
 
     @property
     def span_s(self) -> float:
@@ -118,10 +155,15 @@ class Recording:
         return max(k.end_s for k in self.kernels) - min(k.start_s for k in self.kernels)
 
 
-def class_of(name: str) -> KernelClass:
-    """By the first rule that matches; `other` where none does."""
-    lower = name.lower()
-    return next((kind for kind, rule in _COMPILED if rule.search(lower)), "other")
+def class_of(name: str, collective: str = "", operator: str = "") -> KernelClass:
+    """By the collective that the event's arguments name, by the first rule that matches the
+    kernel's name, or by its operator; `other` where none does.
+    """
+    words, lower = re.sub(r"[^a-z0-9]", "", collective.lower()), name.lower()
+    for given, rules in ((words, _COLLECTIVES), (lower, _COMPILED), (operator, _OPERATORS)):
+        if given and (found := next((kind for kind, rule in rules if rule.search(given)), None)):
+            return found
+    return "other"
 
 
 def shapes(given: object) -> tuple[tuple[int, ...], ...]:

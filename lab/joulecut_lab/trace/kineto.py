@@ -59,9 +59,41 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
     if wrong is not None:
         what = f"kernel {wrong.name:.40} from {wrong.start_s} s for {wrong.duration_s} s"
         raise BadInput(name, what, "times in microseconds, durations from 0")
+    stamped, dropped = _stamped(found)
+    found = [found[i] for i in stamped]
+    syncs = [one for one in syncs if one.at_s or not dropped]
     found.sort(key=lambda pair: (pair[0].start_s, pair[0].device, pair[0].stream))
     kernels = _with_waits(found, waits)
-    return Recording(name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps)
+    return Recording(
+        name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps,
+        dropped=dropped, resolution_s=_resolution_s(complete),
+    )  # fmt: skip
+
+
+def _stamped(found: list[tuple[Kernel, int]]) -> tuple[list[int], int]:
+    """Places of the kernels that have a time, and the number of the others: a stamp of zero in a
+    trace that begins elsewhere.
+    """
+    starts_s = [kernel.start_s for kernel, _ in found if kernel.start_s]
+    if not starts_s:
+        return list(range(len(found))), 0
+    apart = min(starts_s) > max(starts_s) - min(starts_s)
+    kept = [
+        i for i, (kernel, _) in enumerate(found)
+        if kernel.start_s or (kernel.duration_s and not apart)
+    ]  # fmt: skip
+    return kept, len(found) - len(kept)
+
+
+def _resolution_s(events: list[dict[str, Any]]) -> float:
+    """Step of the time stamps: of their written digits, or of a double as large as they are."""
+    stamps = [value for e in events if e.get("cat") in GPU for value in (e["ts"], e["dur"])]
+    digits = max(
+        (len(str(one).partition(".")[2].rstrip("0")) if isinstance(one, float) else 0)
+        for one in stamps
+    )
+    largest = max(abs(float(one)) for one in stamps)
+    return max(10.0**-digits, math.ulp(largest)) * MICRO
 
 
 def _sane(kernel: Kernel) -> bool:
@@ -122,7 +154,7 @@ def _host(
             elif "correlation" in args:
                 launches[int(args["correlation"])] = end_s
         elif category == "cpu_op" and "External id" in args:
-            operators[int(args["External id"])] = args
+            operators[int(args["External id"])] = {**args, "name": str(event.get("name", ""))}
         elif category == "cuda_sync" and event.get("name") == "Stream Wait Event":
             waits.append((at_s, int(args.get("stream", -1)), int(args.get("wait_on_stream", -1)),
                           int(args.get("wait_on_cuda_event_record_corr_id", -1))))  # fmt: skip
@@ -136,8 +168,9 @@ def _kernel(
 ) -> tuple[Kernel, int]:
     args = event.get("args") or {}
     name, correlation = str(event["name"]), int(args.get("correlation", -1))
-    kind = "copy" if event["cat"] != "kernel" else class_of(name)
     operator = operators.get(int(args.get("External id", -1)), {})
+    said = str(args.get("Collective name", ""))
+    kind = "copy" if event["cat"] != "kernel" else class_of(name, said, operator.get("name", ""))
     start_s, launch_s = float(event["ts"]) * MICRO, launches.get(correlation)
     kernel = Kernel(
         name,

@@ -27,6 +27,7 @@ COMPUTE_SHARE = 0.1
 # Pointwise kernels wait for memory; below about two thirds of the clock they issue too few
 # requests to keep it busy.
 MEMORY_SHARE = 0.8
+GAP_S_MIN = 1e-7  # stamps of a GPU step by 32 ns or more, and no kernel starts so soon
 OVERHEAD_S_MAX = 20e-6  # a longer gap has another cause than a kernel's start and end
 LARGE_FLOPS = 1e10  # products that fill a GPU; smaller ones say nothing of its peak
 FEW = 3  # kernels of a class that a median needs
@@ -68,6 +69,22 @@ def measured_shares(
         first_x, first_y = points[0]
         found[kind] = min(1.0, max(0.0, 1.0 - slope * first_x / first_y))
     return found
+
+
+def unknown(recordings: Sequence[Recording]) -> tuple[float, tuple[tuple[str, float], ...]]:
+    """Share of the kernels' time that no rule knows, and its names with their shares, largest
+    first.
+    """
+    total_s, names = 0.0, dict[str, float]()
+    for recording in recordings:
+        for kernel in recording.kernels:
+            total_s += kernel.duration_s
+            if kernel.kind == "other":
+                names[kernel.name] = names.get(kernel.name, 0.0) + kernel.duration_s
+    if not total_s:
+        return 0.0, ()
+    ordered = sorted(names.items(), key=lambda pair: (-pair[1], pair[0]))
+    return sum(names.values()) / total_s, tuple((name, s / total_s) for name, s in ordered)
 
 
 def factor(share: float, recorded_mhz: float, clock_mhz: float) -> float:
@@ -114,7 +131,8 @@ def efficiencies(recordings: Sequence[Recording], system: System, clock_mhz: flo
             values[key] = min(EFFICIENCY_MAX, median(shares))
             counts[key] = len(shares)
     gaps = [gap for recording in recordings for gap in _gaps_s(recording)]
-    if len(gaps) >= FEW:
+    finest_s = max([GAP_S_MIN, *(2.0 * recording.resolution_s for recording in recordings)])
+    if len(gaps) >= FEW and median(gaps) >= finest_s:  # less is rounding
         values["kernel_s"], counts["kernel_s"] = median(gaps), len(gaps)
     return Measured(values, counts)
 

@@ -10,6 +10,8 @@ from joulecut_lab.trace.kernels import CLASSES, KernelClass, Recording
 from joulecut_lab.trace.rates import Measured
 from joulecut_lab.trace.replay import Occupancy, Played
 
+UNKNOWN_SHOWN, NAME_SHOWN = 12, 100
+
 
 @dataclass(frozen=True, slots=True)
 class AtClock:
@@ -36,6 +38,7 @@ class Summary:
     shares: Mapping[KernelClass, float]
     measured: frozenset[KernelClass]
     card: Measured | None
+    unknown: tuple[tuple[str, float], ...] = ()  # names and shares, where they are too much
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -43,6 +46,8 @@ class Summary:
             "kernels": self._kernels,
             "steps": self.recordings[0].steps,
             "timed": all(r.timed for r in self.recordings),
+            "without_time_stamp": self._dropped,
+            "unknown": [{"name": name, "share": share} for name, share in self.unknown],
             "clocks": [
                 {
                     "clock_mhz": one.clock_mhz,
@@ -69,7 +74,19 @@ class Summary:
         lines = [f"{counts}; figures are per step and rank"]
         if not all(r.timed for r in self.recordings):
             lines.append("This trace has no times: it describes work and its order alone.")
+        if self._dropped:
+            lines.append(f"{self._dropped} kernels with a time stamp of zero are left out.")
         lines += ["", *self._classes(), "", *self._clocks()]
+        if self.unknown:
+            share = sum(share for _, share in self.unknown)
+            lines.append(
+                f"{figures.percent(share)} of the time is of kernels without a class: no energy "
+                "and no other clock is predicted"
+            )
+            lines += [
+                f"  {figures.percent(share)} {name[:NAME_SHOWN]}"
+                for name, share in self.unknown[:UNKNOWN_SHOWN]
+            ]
         if self.system is not None:
             name = self.system.name
             lines.append(f"energy: predicted from power by class on {name}, not measured")
@@ -83,6 +100,10 @@ class Summary:
             )
             lines.append(f"measured by the trace: {values}")
         return lines
+
+    @property
+    def _dropped(self) -> int:
+        return sum(r.dropped for r in self.recordings)
 
     @property
     def _kernels(self) -> int:

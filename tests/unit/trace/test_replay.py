@@ -141,11 +141,39 @@ def test_a_recorded_wait_counts_and_not_the_guess() -> None:
         ("triton_red_fused__to_copy_mean_mul_pow_rsqrt_2", "reduction"),
         ("triton_poi_fused_mul_silu_3", "pointwise"),
         ("Memcpy HtoD (Pinned -> Device)", "copy"),
+        ("Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x256x64_MI16x16x1", "matmul"),
+        ("_ZN5aiter24fmha_fwd_hd128_bf16_causalE", "attention"),
+        ("ck_tile::kentry<256, 2, ck_tile::FmhaBwdDQDKDVKernel<ck_tile::gemm>>", "attention"),
+        ("bwd_kernel_dk_dv.kd", "attention"),
+        ("cudnn_generated_fort_native_sdpa_sm90_knob_7_64x128x128_4x1x1", "attention"),
+        ("void deep_gemm::sm90_fp8_gemm_1d1d_impl<7168u, 4096u>", "matmul"),
+        ("void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<mx_float8>>", "matmul"),
+        ("void transformer_engine::quantize_mxfp8_kernel<false>", "pointwise"),
+        ("miopenSp3AsmConv_v30_3_1_gfx9_fp16_dot2_edc", "convolution"),
+        ("void two_shot_all_reduce_kernel<c10::BFloat16, 8>", "all-reduce"),
         ("my_kernel", "other"),
     ],
 )
 def test_classes_of_known_kernels(name: str, kind: str) -> None:
     assert class_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("collective", "kind"),
+    [
+        ("allreduce", "all-reduce"), ("_allgather_base", "all-gather"),
+        ("reduce_scatter_tensor_coalesced", "reduce-scatter"), ("all_to_allv", "all-to-all"),
+        ("alltoall_base", "all-to-all"), ("broadcast", "broadcast"), ("send", "send-recv"),
+        ("coalesced", "other"),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_collective_come_before_its_name(collective: str, kind: str) -> None:
+    assert class_of("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage)", collective) == kind
+
+
+def test_an_operator_counts_where_the_name_says_nothing() -> None:
+    assert class_of("custom_42", operator="aten::_scaled_mm") == "matmul"
+    assert class_of("void at::native::vectorized_elementwise", operator="aten::mm") == "pointwise"
 
 
 def test_flops_of_products() -> None:

@@ -128,9 +128,9 @@ def test_the_files_of_other_tools(traces: list[str], tmp_path: Path) -> None:
     assert said.returncode == 0, said.stderr
 
 
-@pytest.mark.parametrize(("cut", "said"), [(0.0, "apart"), (1.7e15, "0.1")])
+@pytest.mark.parametrize(("cut", "said"), [(1.0, "apart"), (1.7e15, "0.1")])
 def test_times_of_two_clocks_are_refused(tmp_path: Path, cut: float, said: str) -> None:
-    """A kernel stamped 0 beside others of 2023; and the same events, all of 2023."""
+    """A kernel stamped 1 beside others of 2023; and the same events, all of 2023."""
     events = [_kernel("gemm", 7, cut, 100.0), _kernel("gemm", 20, 1.7e15 + 60, 40.0)]
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
@@ -180,3 +180,78 @@ def test_bad_flags_are_one_line(traces: list[str], words: tuple[str, ...]) -> No
     assert said.returncode == 2
     assert words[0] in said.stderr
     assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("lost_us", [0.0, 5.0])
+def test_zero_time_stamps_are_left_out_and_counted(tmp_path: Path, lost_us: float) -> None:
+    events = [_kernel("gemm", 7, 5e9 + 100.0 * i, 90.0) for i in range(100)]
+    events += [_kernel("gemm", 7, 0.0, lost_us) for _ in range(100)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = json.loads(commands.run("model", "trace", str(path), "--json").stdout)
+    assert (found["without_time_stamp"], found["kernels"]) == (100, 100)
+    assert found["clocks"][0]["iteration_time_s"] == pytest.approx(9.99e-3)
+    assert (
+        "100 kernels with a time stamp of zero" in commands.run("model", "trace", str(path)).stdout
+    )
+    events = [_kernel("gemm", 7, 100.0 * i, 90.0) for i in range(100)]
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = json.loads(commands.run("model", "trace", str(path), "--json").stdout)
+    assert found["without_time_stamp"] == 0, "a trace may begin at zero"
+
+
+def _followed(gap_us: float, count: int = 60) -> list[dict[str, Any]]:
+    """Kernels launched early that follow each other after a gap."""
+    events, at_us = [], 1000.0
+    for i in range(count):
+        kernel = _kernel("gemm", 7, round(at_us, 3), 50.0)
+        kernel["args"]["correlation"] = i
+        launch = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0 + i,
+                  "dur": 0.5, "args": {"correlation": i}}  # fmt: skip
+        events += [kernel, launch]
+        at_us += 50.0 + gap_us
+    return events
+
+
+@pytest.mark.parametrize(("gap_us", "measured"), [(0.001, False), (0.05, False), (1.5, True)])
+def test_no_constant_is_made_of_rounding(tmp_path: Path, gap_us: float, measured: bool) -> None:
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": _followed(gap_us)}))
+    words = ("model", "trace", str(path), "--system", "h100-sxm", "--json")
+    found = json.loads(commands.run(*words).stdout)["system_measured"]
+    assert ("kernel_s" in found) is measured
+    if measured:
+        assert found["kernel_s"] == pytest.approx(1.5e-6)
+
+
+def test_unknown_kernels_are_named_and_no_advice_rests_on_them(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.json"
+    events = [_kernel("gemm", 7, 100.0, 80.0), _kernel("mystery_v7", 7, 200.0, 20.0)]
+    words = ("model", "trace", str(path), "--system", "h100-sxm", "--replay", "1200")
+    path.write_text(json.dumps({"traceEvents": events}))
+    text = commands.run(*words).stdout
+    assert "20.0 % mystery_v7" in text
+    found = json.loads(commands.run(*words, "--json").stdout)
+    assert [one["clock_mhz"] for one in found["clocks"]] == [1980]
+    assert found["clocks"][0]["energy_j"] is None
+    assert found["unknown"] == [{"name": "mystery_v7", "share": pytest.approx(0.2)}]
+    events[1]["dur"] = 5.0
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = json.loads(commands.run(*words, "--json").stdout)
+    assert len(found["clocks"]) == 2
+    assert not found["unknown"]
+
+
+def test_an_operator_and_a_collective_of_the_arguments_name_a_kernel(tmp_path: Path) -> None:
+    events = [
+        _kernel("ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", 20, 100.0, 30.0),
+        _kernel("custom_42", 7, 100.0, 50.0),
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1.0, "dur": 2.0,
+         "args": {"External id": 5}},
+    ]  # fmt: skip
+    events[0]["args"]["Collective name"] = "_allgather_base"
+    events[1]["args"]["External id"] = 5
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = json.loads(commands.run("model", "trace", str(path), "--json").stdout)
+    assert set(found["clocks"][0]["class_s"]) == {"all-gather", "matmul"}
