@@ -5,7 +5,9 @@ of another team. A wrong match would slow a job that nobody entered, so ambiguou
 alone. Pure.
 """
 
+import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from joulecut_controller.policy.policy import JobPolicy, SlurmJobMatch
 from joulecut_wire import slurm
@@ -58,6 +60,19 @@ def certain(allocation: Allocation) -> bool:
     return allocation.source == SLURM or instance_of(allocation).job != allocation.pod
 
 
+@lru_cache(maxsize=4096)
+def _pattern(written: str) -> re.Pattern[str]:
+    parts = {"*": ".*", "?": "."}
+    return re.compile("".join(parts.get(one, re.escape(one)) for one in written), re.DOTALL)
+
+
+def fits(written: str, word: str) -> bool:
+    """Whether a word is the one of a policy, or of its pattern: `*` fits any letters, `?` one."""
+    if "*" not in written and "?" not in written:
+        return written == word
+    return bool(word) and _pattern(written).fullmatch(word) is not None
+
+
 def matches(job: JobPolicy, allocation: Allocation) -> bool:
     """Whether an entry's `match.kubernetes` or `match.slurm` matches this GPU."""
     if shared(allocation):
@@ -65,9 +80,12 @@ def matches(job: JobPolicy, allocation: Allocation) -> bool:
     if job.pods is not None:
         return (
             allocation.source == KUBERNETES
-            and allocation.namespace == job.pods.namespace
+            and fits(job.pods.namespace, allocation.namespace)
             and job.pods.job in ("", instance_of(allocation).job)
-            and all(allocation.labels.get(key) == value for key, value in job.pods.labels)
+            and all(
+                key in allocation.labels and fits(value, allocation.labels[key])
+                for key, value in job.pods.labels
+            )
         )
     return job.slurm is not None and matches_slurm(job.slurm, allocation)
 
@@ -82,7 +100,9 @@ def matches_slurm(wanted: SlurmJobMatch, allocation: Allocation) -> bool:
         (wanted.account, running.account),
         (wanted.partition, running.partition),
     )
-    return allocation.source == SLURM and all(word in ("", known) for word, known in pairs)
+    return allocation.source == SLURM and all(
+        not word or fits(word, known) for word, known in pairs
+    )
 
 
 def foreign(job: JobPolicy, running: Instance | None, allocation: Allocation | None) -> str:

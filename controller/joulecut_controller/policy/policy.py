@@ -159,21 +159,23 @@ class GpuRef:
 
 @dataclass(frozen=True, slots=True)
 class PodMatch:
-    """Pods of one namespace that carry all these labels, and belong to `job` where it is given."""
+    """Pods of a namespace that carry all these labels, and belong to `job` where it is given.
+    Namespace and labels may be patterns: `*` fits any letters, `?` one.
+    """
 
     namespace: str = key(
         name(
-            r"[a-z0-9]([a-z0-9-]*[a-z0-9])?",
+            r"[a-z0-9*?]([a-z0-9*?-]*[a-z0-9*?])?",
             63,  # Kubernetes allows no longer one
-            "the name of a namespace: up to 63 of a-z, 0-9 and -",
+            "the name of a namespace: up to 63 of a-z, 0-9 and -, or a pattern with * and ?",
         )
     )
     labels: tuple[tuple[str, str], ...] = key(
         Named(
             name(
-                r"([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?",
+                r"([A-Za-z0-9*?]([A-Za-z0-9*?._-]*[A-Za-z0-9*?])?)?",
                 63,  # as Kubernetes has it
-                "the value of a label: up to 63 letters, digits and . _ -",
+                "the value of a label: up to 63 letters, digits and . _ -, or a pattern with * ?",
             )
         ),
         (),
@@ -195,7 +197,7 @@ def _slurm_id(value: object) -> str:
 @dataclass(frozen=True, slots=True)
 class SlurmJobMatch:
     """The Slurm job of this id, or those of this name, user, account and partition, as far as
-    they are given.
+    they are given; words but the id may be patterns with `*` and `?`.
     """
 
     job_name: str = key(text(253, "a name"), "")

@@ -25,6 +25,10 @@ PRESETS = {
 _QUOTED = re.compile(r"""("|')(?:\\.|(?!\1).)*\1|`[^`]*`""")
 _RANGE = re.compile(r"\[([^\]]*)\]")
 _SHIFTED = re.compile(r"@|\boffset\b")
+# What gives seconds where nothing is divided by it: quantiles, and names of times.
+_SECONDS = re.compile(
+    r"\bhistogram_(?:quantile|avg)\s*\(|\b\w*(?:seconds|_ms|milliseconds|duration)(?:_sum)?\b"
+)
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -48,6 +52,9 @@ def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
     plain = _QUOTED.sub("", promql)
     if _SHIFTED.search(plain):
         raise Fault("offset and @ show another time than now", RANGES)
+    if seconds := _SECONDS.search(plain.partition("/")[0]):
+        what = f"{seconds[0].strip('(')} gives a time, and a rate is iterations per second"
+        raise Fault(what, "a count over its time, like rate(x_seconds_count[1m])")
     ranges = _RANGE.findall(plain)
     if not ranges:
         what = "no range shows how far back the expression looks"

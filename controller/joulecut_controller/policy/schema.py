@@ -65,14 +65,15 @@ class Match:
         PodMatch,
         None,
         takes="`{namespace: train, labels: {app: gpt3}}`",
-        meaning="GPUs of the pods in this namespace that carry all these labels",
+        meaning="GPUs of the pods in this namespace that carry all these labels; both may be "
+        "patterns with `*` and `?`",
     )
     slurm: SlurmJobMatch | None = key(
         SlurmJobMatch,
         None,
         takes='`{job_id: "4711"}`, or some of '
         "`{job_name: gpt3, user: alice, account: bio, partition: gpu}`",
-        meaning="GPUs of this Slurm job",
+        meaning="GPUs of this Slurm job; words but the id may be patterns with `*` and `?`",
     )
     gpus: tuple[tuple[GpuRef, ...], ...] | None = key(
         Listed(references), None, takes="list of GPUs", meaning="these GPUs, each in one job only"
@@ -148,7 +149,8 @@ class SloKeys:
             return Slo(None, time_s, "min_rate", self.statistic)
         if self.max_iteration_time is not None:
             return Slo(None, self.max_iteration_time, "max_iteration_time", self.statistic)
-        return Slo(self.max_slowdown, statistic=self.statistic, tolerance=self.tolerance)
+        # Without a target the mode is off, and nothing is planned.
+        return Slo(self.max_slowdown or 0.0, statistic=self.statistic, tolerance=self.tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +285,10 @@ class JobKeys:
         takes="one of the next three",
         meaning="the job's GPUs; see below. Default: all GPUs that report this job",
     )
-    slo: SloKeys = key(SloKeys, meaning="exactly one of the next three")
+    slo: SloKeys = key(
+        SloKeys, SloKeys(), default="required, but with `mode: off`",
+        meaning="exactly one of the next three",
+    )  # fmt: skip
     clocks: ClockPolicy = key(ClockPolicy, ClockPolicy())
     pipeline: PipelineKeys | None = key(PipelineKeys, None)
     ranks: RankKeys = key(RankKeys, RankKeys())

@@ -31,7 +31,8 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
                 "one entry per name",
             )
         named.setdefault(job.name, path)
-        yield from _target(job, path)
+        off = "off" in {job.mode, job.mode or keys.mode}
+        yield from _target(job, path, off=off)
         yield from _match(job, path)
         yield from _listed_once(keys, number, owners)
         yield from _ranks(job, path)
@@ -47,9 +48,10 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
             )
 
 
-def _target(job: JobKeys, path: KeyPath) -> Iterator[Place]:
+def _target(job: JobKeys, path: KeyPath, *, off: bool) -> Iterator[Place]:
+    """A job that is off needs none."""
     given = [key for key in TARGETS if getattr(job.slo, key) is not None]
-    if not given:
+    if not given and not off:
         yield Place((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
     for extra in given[1:]:
         yield Place(

@@ -66,6 +66,25 @@ def policy(*jobs: JobPolicy) -> Policy:
     return Policy(jobs=jobs)
 
 
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [
+        ({"slurm": SlurmJobMatch(job_name="llama-*")}, True),
+        ({"slurm": SlurmJobMatch(job_name="llama-?b")}, True),
+        ({"slurm": SlurmJobMatch(job_name="lama-*")}, False),
+        ({"slurm": SlurmJobMatch(user="*")}, False),  # its user is not known
+        ({"slurm": SlurmJobMatch(job_name="llama-[78]b")}, False),  # no set of letters
+        ({"pods": PodMatch("tr*", (("app", "gpt?"),))}, True),
+        ({"pods": PodMatch("train", (("app", "*-x"),))}, False),
+        ({"pods": PodMatch("train", (("team", "*"),))}, False),
+    ],
+)
+def test_words_of_a_match_may_be_patterns(how: dict[str, object], found: bool) -> None:
+    owner = slurm("7", "llama-7b") if "slurm" in how else pod("run")
+    match = match_jobs(policy(entry(**how)), given(gpus(1), G0=owner)).of("job")
+    assert bool(match.uuids) is found
+
+
 # -- which job an entry stands for ---------------------------------------------------------
 
 

@@ -345,3 +345,12 @@ def test_a_long_list_of_gpus_costs_a_time_in_proportion() -> None:
     begun_s = time.process_time()
     assert len(read(text).jobs[0].gpus) == 128_000
     assert time.process_time() - begun_s < 10.0  # 0.5 s; each GPU against each other took minutes
+
+
+@pytest.mark.parametrize("where", ["file", "job"])
+def test_a_job_that_is_off_needs_no_target(where: str) -> None:
+    file, job = ("mode: off\n", "") if where == "file" else ("", "    mode: off\n")
+    text = f"apiVersion: joulecut/v1\nkind: Policy\n{file}jobs:\n  - name: a\n{job}"
+    assert [one.mode for one in read(text).jobs] == ["off"]
+    with pytest.raises(BadInput, match="no target"):
+        read(text.replace("off", "recommend"))

@@ -39,6 +39,34 @@ def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
         rate_query(promql, {})
 
 
+@pytest.mark.parametrize(
+    "promql",
+    [
+        "histogram_quantile(0.5, sum by (le) (rate(step_seconds_bucket[1m])))",
+        "histogram_avg(rate(step_seconds[1m]))",
+        "avg_over_time(step_time_seconds[1m])",
+        "avg_over_time(step_duration_ms[1m])",
+        "rate(step_seconds_sum[1m]) / rate(step_seconds_count[1m])",
+    ],
+)
+def test_a_time_is_no_rate(promql: str) -> None:
+    with pytest.raises(Fault, match="gives a time"):
+        rate_query(promql, {})
+
+
+@pytest.mark.parametrize(
+    "promql",
+    [
+        "rate(step_seconds_count[1m])",
+        "rate(step_seconds_count[1m]) / rate(step_seconds_sum[1m])",
+        "1 / avg_over_time(step_time_seconds[1m])",
+        "rate(process_cpu_seconds_total[1m])",
+    ],
+)
+def test_a_count_over_a_time_is_a_rate(promql: str) -> None:
+    assert rate_query(promql, {}).range_s == 60.0
+
+
 @given(st.sampled_from(sorted(PRESETS)), st.text(st.characters(codec="ascii"), max_size=20))
 def test_presets_take_labels(preset: str, text: str) -> None:
     made = rate_query(preset, {"model_name": text})
