@@ -7,6 +7,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# Labels of a pod that name its job: a user's object before the objects made from it.
+JOB_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name",
+    "ray.io/originated-from-cr-name",
+    "ray.io/cluster",
+    "volcano.sh/job-name",
+    "training.kubeflow.org/job-name",
+    "kueue.x-k8s.io/pod-group-name",
+    "scheduling.k8s.io/group-name",
+    "batch.kubernetes.io/job-name",
+    "job-name",  # what batch Jobs carried before Kubernetes 1.27
+)
+
 
 @dataclass(frozen=True, slots=True)
 class GpuDescription:

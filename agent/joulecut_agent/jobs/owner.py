@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from joulecut_wire import slurm
-from joulecut_wire.messages import Allocation
+from joulecut_wire.messages import JOB_LABELS, Allocation
 
 KUBERNETES, SLURM, REPORT, PROCESS = "kubernetes", slurm.SOURCE, "report", "process"
 SOURCES = (KUBERNETES, SLURM, REPORT, PROCESS)  # the default order: schedulers first
@@ -16,19 +16,6 @@ BOUND = (KUBERNETES, SLURM)  # sources that know allocations, not only use
 SHARED = "shared"
 OWNERS_LABEL = "joulecut/owners"  # number of owners of a shared GPU
 JOB_CHARS_MAX = 253  # as in a job's own report
-
-# Labels of a pod that name its job: a user's object before the objects made from it.
-JOB_LABELS = (
-    "jobset.sigs.k8s.io/jobset-name",
-    "ray.io/originated-from-cr-name",
-    "ray.io/cluster",
-    "volcano.sh/job-name",
-    "training.kubeflow.org/job-name",
-    "kueue.x-k8s.io/pod-group-name",
-    "scheduling.k8s.io/group-name",
-    "batch.kubernetes.io/job-name",
-    "job-name",  # what batch Jobs carried before Kubernetes 1.27
-)
 
 
 @dataclass(frozen=True, slots=True)

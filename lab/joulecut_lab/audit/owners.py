@@ -8,8 +8,8 @@ older than 0.1.0 has the label `job` instead of `workload`.
 import re
 from collections.abc import Iterable, Mapping
 
-from joulecut_agent.jobs.owner import JOB_LABELS
 from joulecut_lab.audit.reading import NO_OWNER, SHARED
+from joulecut_wire.messages import JOB_LABELS
 
 # How operators name the pods of one job: a role with an index (Kubeflow's jobs, Volcano, Spark),
 # a role with a random ending (MPI's launcher, KubeRay, where a group's name stands before or behind
