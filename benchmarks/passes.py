@@ -14,6 +14,7 @@ import asyncio
 import cProfile
 import math
 import pstats
+import random
 import statistics
 import sys
 import tempfile
@@ -54,7 +55,7 @@ from joulecut_wire.messages import (  # noqa: E402
 )
 
 SKU = find("a100-sxm", "card")
-GPUS, STAGES, MICROBATCHES = 8, 8, 24
+GPUS = 8
 INTERVAL_S = 5.0
 HELD_WITHIN = 60  # passes until every job's clocks are held
 SETTLED = 8  # passes after that
@@ -62,15 +63,32 @@ SHOWN = 30  # functions of a profile
 
 
 class Job:
-    """One job on whole nodes; stage s has the GPUs s of its nodes."""
+    """One job on whole nodes; stage s has the GPUs s of its nodes. Its newest iteration ended at
+    `ends_s`, where later the job has not begun."""
 
-    def __init__(self, name: str, nodes: list[str], scale: float) -> None:
-        self.name = name
-        self.stages = [[f"GPU-{node}-{s}" for node in nodes] for s in range(STAGES)]
+    def __init__(
+        self,
+        name: str,
+        nodes: list[str],
+        scale: float,
+        *,
+        stages: int,
+        microbatches: int,
+        begins_s: float = 0.0,
+        jitter_ratio: float = 0.0,
+    ) -> None:
+        self.name, self.scale, self.microbatches = name, scale, microbatches
+        self.stages = [[f"GPU-{node}-{s}" for node in nodes] for s in range(stages)]
         noise = Noise(operation=0.0, gpu_time=0.0, gpu_power=0.0)
-        self._plant = Plant([SKU] * STAGES, MICROBATCHES, time_scale=scale, noise=noise)
+        self._plant = Plant([SKU] * stages, microbatches, time_scale=scale, noise=noise)
         self._made: dict[tuple[int, ...], Iteration] = {}
-        self.number, self.ends_s = 0, 0.0
+        self._jitter_ratio = jitter_ratio
+        self.number, self.ends_s = 0, begins_s
+
+    def ratio(self) -> float:
+        """What its next iteration takes over one that is not disturbed."""
+        drawn = random.Random(f"{self.name} {self.number}")
+        return 1.0 + self._jitter_ratio * drawn.gauss()
 
     def run(self, clocks: tuple[int, ...]) -> Iteration:
         if clocks not in self._made:
@@ -79,14 +97,34 @@ class Job:
 
 
 class Cluster:
-    """Implements `ports.Fleet`."""
+    """Implements `ports.Fleet`. The last of the jobs takes `spread` longer than the first;
+    iterations vary by `jitter_ratio` (one standard deviation)."""
 
-    def __init__(self, jobs: int, nodes_per_job: int, iteration_s: float) -> None:
-        unit = Job("unit", ["n"], 1.0).run((SKU.clock_max_mhz,) * STAGES).duration_s
-        self.scale, self.now_s = iteration_s / unit, 1000.0
+    def __init__(
+        self,
+        jobs: int,
+        nodes_per_job: int,
+        iteration_s: float,
+        *,
+        stages: int = GPUS,
+        microbatches: int = 24,
+        spread: float = 0.0,
+        jitter_ratio: float = 0.0,
+    ) -> None:
+        unit = Job("unit", ["n"], 1.0, stages=stages, microbatches=microbatches)
+        unit_s = unit.run((SKU.clock_max_mhz,) * stages).duration_s
+        scale, self.now_s = iteration_s / unit_s, 1000.0
         self.nodes = [f"n{i:04d}" for i in range(jobs * nodes_per_job)]
         self.jobs = [
-            Job(f"job{j:03d}", self.nodes[j * nodes_per_job : (j + 1) * nodes_per_job], self.scale)
+            Job(
+                f"job{j:03d}",
+                self.nodes[j * nodes_per_job : (j + 1) * nodes_per_job],
+                scale * (1.0 + spread * j / jobs),
+                stages=stages,
+                microbatches=microbatches,
+                begins_s=self.now_s,
+                jitter_ratio=jitter_ratio,
+            )
             for j in range(jobs)
         ]
         self.descriptions = {
@@ -106,13 +144,9 @@ class Cluster:
         self._state = FleetState((), ())
         self._at: dict[str, tuple[NodeView, list[GpuView]]] = {}  # by address
 
-    def policy(self, *, profiles: bool) -> Policy:
-        options: dict[tuple[int, Kind], list[ClockOption]] = {}
-        for stage, kind, clock, time_s, energy_j in rows(
-            SKU, STAGES, scale=self.scale, noise=0.0, seed=1
-        ):
-            options.setdefault((stage, kind), []).append(ClockOption(clock, time_s, energy_j))
-        profile = Profile({key: tuple(made) for key, made in options.items()}, "simulated")
+    def policy(self, *, profiles: bool, noise: float = 0.0) -> Policy:
+        """`noise` of the profiles: see `profile.rows`."""
+        made = {job.scale: _profile(len(job.stages), job.scale, noise) for job in self.jobs}
         width = len(self.nodes) // len(self.jobs)
         return Policy(
             mode="recommend",
@@ -127,8 +161,10 @@ class Cluster:
                         for uuid in stage
                     ),
                     clocks=ClockPolicy(granularity="gpu", min_mhz=900),
-                    pipeline=Pipeline("1f1b", STAGES, MICROBATCHES, data_parallel=width),
-                    profile=profile if profiles else None,
+                    pipeline=Pipeline(
+                        "1f1b", len(job.stages), job.microbatches, data_parallel=width
+                    ),
+                    profile=made[job.scale] if profiles else None,
                     blocking_power_w=SKU.blocking_power_w,
                 )
                 for job in self.jobs
@@ -147,21 +183,23 @@ class Cluster:
             for stage, run in zip(job.stages, done.stages, strict=True):
                 for uuid in stage:
                     self.energy_j[uuid] += run.energy_j * seconds / done.duration_s
-            job.ends_s = max(job.ends_s, self.now_s - seconds)
-            while job.ends_s + done.duration_s <= self.now_s:
-                job.ends_s += done.duration_s
+            while job.ends_s + done.duration_s * (ratio := job.ratio()) <= self.now_s:
+                job.ends_s += done.duration_s * ratio
                 job.number += 1
-                self._report(job, done)
+                self._report(job, done, ratio)
         self._look()
 
-    def _report(self, job: Job, done: Iteration) -> None:
+    def _report(self, job: Job, done: Iteration, ratio: float) -> None:
         for s, (stage, run) in enumerate(zip(job.stages, done.stages, strict=True)):
             operations = tuple(
-                OperationReport(kind, MICROBATCHES, busy_s) for kind, busy_s in run.busy_s.items()
+                OperationReport(kind, job.microbatches, ratio * busy_s)
+                for kind, busy_s in run.busy_s.items()
             )
             self._reports += [
                 ArrivedReport(
-                    IterationReport(job.name, uuid, s, job.number, done.duration_s, operations),
+                    IterationReport(
+                        job.name, uuid, s, job.number, ratio * done.duration_s, operations
+                    ),
                     job.ends_s,
                 )
                 for uuid in stage
@@ -231,6 +269,13 @@ class Cluster:
         for uuid in uuids:
             self.leases.pop(uuid, None)
         return tuple(Result(uuid, accepted=True) for uuid in uuids)
+
+
+def _profile(stages: int, scale: float, noise: float) -> Profile:
+    options: dict[tuple[int, Kind], list[ClockOption]] = {}
+    for stage, kind, clock, time_s, energy_j in rows(SKU, stages, scale=scale, noise=noise, seed=1):
+        options.setdefault((stage, kind), []).append(ClockOption(clock, time_s, energy_j))
+    return Profile({key: tuple(made) for key, made in options.items()}, "simulated")
 
 
 async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[float]:

@@ -35,6 +35,23 @@ class Learnt:
 
 
 @dataclass(frozen=True, slots=True)
+class SolverWait:
+    """A decision that waits for the solver, at its `place` of the `line`; 0: it is being solved."""
+
+    waited_s: float
+    place: int
+    line: int
+
+    @property
+    def sentence(self) -> str:
+        """One clause."""
+        if not self.place:
+            return f"the solver is at work on the next plan for {self.waited_s:.0f} s"
+        waits = f"place {self.place} of {self.line} in the line for the solver"
+        return f"the next plan has {waits}, waiting for {self.waited_s:.0f} s"
+
+
+@dataclass(frozen=True, slots=True)
 class JobBoard:
     """One job as shown. `decision` is the newest plan, `applied` the one whose clocks are
     held under leases now (None at default).
@@ -61,6 +78,7 @@ class JobBoard:
     timing: IterationTiming | None = None  # the worst of its GPUs
     delay: Delay | None = None  # the part of the job that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
+    solver_wait: SolverWait | None = None
 
     @property
     def slowdown_ratio(self) -> float | None:

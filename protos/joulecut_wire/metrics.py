@@ -120,6 +120,7 @@ JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("workload",), "1 while a job 
 JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("workload", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over that in the default windows beside it, minus 1; over the baseline until they are compared.")
 JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("workload",), "Slack before the deadline, as a share of it: of the mean iteration time, or of its P95 with slo.statistic: p95. Negative when missed.")
+JOB_SOLVER_WAIT = _gauge("job_solver_wait_seconds", ("workload",), "How long a job has waited for the solver's answer to its next plan; 0 while it waits for none.")
 PLAN_GENERATION = _gauge("plan_generation", ("workload",), "Number of the job's current plan.")
 PLAN_GAP = _gauge("plan_gap_ratio", ("workload",), "Energy of the plan over its lower bound, minus 1.")
 PLAN_CLOCK = _gauge("plan_clock_hertz", ("workload", "uuid"), "Clock of a GPU in the plan; recommended or applied, see controller_mode.")

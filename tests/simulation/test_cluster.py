@@ -10,18 +10,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import cluster
 
-AGENTS, JOBS = 60, 4
 LIMIT_S = 240.0  # for a machine that does much else
 
-pytestmark = pytest.mark.long
 
-
-def test_jobs_that_arrive_together_are_all_held(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("agents", "jobs", "arriving"),
+    [
+        pytest.param(60, 4, 2, marks=pytest.mark.long),
+        pytest.param(60, 60, 0, marks=pytest.mark.nightly),
+        pytest.param(100, 100, 20, marks=pytest.mark.nightly),
+    ],
+)
+def test_jobs_that_arrive_together_are_all_held(
+    tmp_path: Path, agents: int, jobs: int, arriving: int
+) -> None:
     found = cluster.run(
         Namespace(
-            agents=AGENTS,
-            jobs=JOBS,
-            arriving=2,
+            agents=agents,
+            jobs=jobs,
+            arriving=arriving,
             mode="enforce",
             no_profiles=False,
             iteration_s=0.5,
@@ -35,5 +42,5 @@ def test_jobs_that_arrive_together_are_all_held(tmp_path: Path) -> None:
         tmp_path,
     )
     assert found.unheld == 0
-    assert found.streams == AGENTS
+    assert found.streams == agents
     assert found.expired == 0

@@ -112,6 +112,7 @@ GAUGES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.JOB_SLO_MARGIN, _margin),
     (m.PLAN_GENERATION, lambda job: job.decision.generation if job.decision else None),
     (m.PLAN_GAP, _gap),
+    (m.JOB_SOLVER_WAIT, lambda job: job.solver_wait.waited_s if job.solver_wait else 0.0),
     (m.PLAN_CLOCK, _clocks),
     (m.PREDICT_ERROR, _errors),
     (m.SHADOW_ERROR, _shadow_errors),

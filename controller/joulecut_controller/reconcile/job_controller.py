@@ -44,6 +44,8 @@ PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
 # checked in full (25 ms). A hundred jobs have their turn every minute. A job that is late or has
 # changed is planned at once.
 EXAMINED_PER_INTERVAL = 8
+# A hundred jobs are planned in half a minute; what takes ten times as long is stuck or starved.
+SOLVER_WAIT_LONG_S = 300.0
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
 # Topics of decisions that wait for reports or readings of a job, which a new leader has not had
 # yet. Leases of an earlier term are not renewed meanwhile.
@@ -412,11 +414,15 @@ class JobController:
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
         refused, learnt_online = view.policy.opt_in_refused, self.policy.profile is None
+        wait = services.planning.wait(self.name)
+        long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
         shown = JobBoard(
             view=view,
             mode=self.policy.mode,
-            sentence=rollout.sentence + (f"; opt-in refused: {refused}" if refused else ""),
+            sentence=rollout.sentence
+            + (f"; {wait.sentence}" if wait and long_wait else "")
+            + (f"; opt-in refused: {refused}" if refused else ""),
             decision=rollout.decision,
             applied=self.applied,
             frontier=() if evaluates else self._frontier(picture.observation.job),
@@ -433,6 +439,7 @@ class JobController:
             default_time=windows.time(self.name),
             account=windows.account(self.name),
             vetoes=_vetoes(picture.inputs),
+            solver_wait=wait,
             learnt=learned or Learnt(services.first_savings.sentence(self.name)),
         )
         return replace(shown, advisable=advice_to_enforce(shown))

@@ -15,6 +15,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
+from joulecut_controller.board import SolverWait
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.measurement_log import MeasurementLog
@@ -202,6 +203,7 @@ class _JobPlanning:
     urgency: Urgency = Urgency.UNPLANNED
     steady: tuple[object, ...] | None = None  # what the plan rested on that was kept last
     since_s: float = 0.0
+    waits_since_s: float | None = None  # for workers, whatever the question was at first
 
 
 class PlanningStep:
@@ -251,6 +253,7 @@ class PlanningStep:
         on_time = _on_time(inputs, applied)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
         if stands and on_time and planning.asked is None:
+            planning.waits_since_s = None
             return Decision("keep", "steady", "plan unchanged", state)
         planned = Urgency.PLANNED if applied else Urgency.UNPLANNED
         planning.urgency = planned if on_time else Urgency.LATE
@@ -263,7 +266,10 @@ class PlanningStep:
         decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
             self._turns.unanswered(name)
+            if planning.waits_since_s is None:
+                planning.waits_since_s = self._now_s()
             return decision
+        planning.waits_since_s = None
         # A sibling, and the timing of changes within an iteration, count at once.
         alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
         planning.steady = rests_on if decision.topic == "steady" and alone else None
@@ -271,6 +277,15 @@ class PlanningStep:
             self._metrics.plans.add(self._now_s() - planning.since_s)
         planning.asked = None
         return decision
+
+    def wait(self, job: str) -> SolverWait | None:
+        """What the job's decision waits for; None while it waits for no worker."""
+        planning = self._jobs.get(job)
+        if planning is None or planning.waits_since_s is None:
+            return None
+        line = self._turns.line
+        place = line.index(job) + 1 if job in line else 0
+        return SolverWait(self._now_s() - planning.waits_since_s, place, len(line))
 
     def completion(
         self, made: Forecast, comparison: Comparison, before: Evaluation

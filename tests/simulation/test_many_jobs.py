@@ -1,0 +1,121 @@
+"""More jobs than turns at the workers, whose answers take time: every job gets its plan, and jobs
+that come later get theirs.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
+
+import pytest
+from at_once import AtOnce, studied
+from passes import Cluster
+from worlds import HeldSource, as_made
+
+from joulecut_controller.board import Board
+from joulecut_controller.reconcile.pacing import Pacing
+from joulecut_controller.reconcile.planning_step import JOBS_AT_ONCE, SolverFunctions
+from joulecut_controller.reconcile.reconciler import Reconciler
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.solver import Solver
+
+JOBS, LATER = 60, 20
+TICK_S, ANSWERS_A_TICK = 2.5, 5  # of two busy workers
+TICKS = 70  # a baseline of two minutes, and some answers for each
+PATIENCE_TICKS = 180  # a baseline, and more than five minutes
+T = TypeVar("T")
+
+
+class BusyWorkers(Executor):
+    """Answers what was asked of it in its order, when it is let."""
+
+    def __init__(self) -> None:
+        self._asked: deque[Callable[[], None]] = deque()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        answer: Future[T] = Future()
+
+        def work() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    answer.set_exception(error)
+
+        self._asked.append(work)
+        return answer
+
+    def work(self, count: int) -> None:
+        for _ in range(min(count, len(self._asked))):
+            self._asked.popleft()()
+
+
+class Many:
+    """A cluster of small jobs, its controller, and workers that may be kept from answering."""
+
+    def __init__(self, store: DatabaseStore, jobs: int) -> None:
+        sizes = {"stages": 2, "microbatches": 4}
+        self.cluster = Cluster(jobs, 1, 1.0, **sizes, spread=0.3, jitter_ratio=0.01)
+        self.workers = BusyWorkers()
+        policy = self.cluster.policy(profiles=True, noise=1.0)
+        self.reconciler = Reconciler(
+            fleet=self.cluster,
+            store=store,
+            source=HeldSource(policy),
+            policy=policy,
+            learner=OnlineEstimator({}),
+            solver=SolverFunctions(Solver, check, lambda *_: (), as_made),
+            planners=self.workers,
+            background=AtOnce(),
+            epoch=store.next_epoch(0),
+            pacing=Pacing(5.0, watch_s=1.0),
+            now_s=lambda: self.cluster.now_s,
+            unix_s=lambda: 1.8e9 + self.cluster.now_s,
+        )
+
+    async def run(self, ticks: int, answers: int = ANSWERS_A_TICK) -> Board:
+        asyncio.get_running_loop().set_default_executor(AtOnce())
+        for _ in range(ticks):
+            self.cluster.advance(TICK_S)
+            self.workers.work(answers)
+            await self.reconciler.beat()
+            board = await self.reconciler.run_pass()
+            await studied()
+        return board
+
+
+def held(board: Board) -> int:
+    return sum(job.applied is not None for job in board.jobs)
+
+
+@pytest.mark.long
+@pytest.mark.smoke
+def test_every_job_is_planned_however_many_there_are(store: DatabaseStore) -> None:
+    many = Many(store, JOBS + LATER)
+    for job in many.cluster.jobs[JOBS:]:
+        job.ends_s = many.cluster.now_s + TICKS * TICK_S
+
+    async def both() -> tuple[int, int]:
+        return held(await many.run(TICKS)), held(await many.run(TICKS))
+
+    assert asyncio.run(both()) == (JOBS, JOBS + LATER)
+
+
+def test_a_job_that_waits_says_for_how_long_and_where_in_the_line(store: DatabaseStore) -> None:
+    many, jobs = Many(store, 2 * JOBS_AT_ONCE), 2 * JOBS_AT_ONCE
+
+    async def stuck() -> tuple[Board, Board]:
+        return await many.run(PATIENCE_TICKS, answers=0), await many.run(TICKS)
+
+    waiting, after = asyncio.run(stuck())
+    waits = [job.solver_wait for job in waiting.jobs]
+    line = [wait.place for wait in waits if wait is not None and wait.waited_s > 300.0]
+    assert sorted(line) == [0] * JOBS_AT_ONCE + [*range(1, JOBS_AT_ONCE + 1)]
+    assert f"place 1 of {JOBS_AT_ONCE} in the line for the solver" in " ".join(
+        job.sentence for job in waiting.jobs
+    )
+    assert held(after) == jobs
+    assert {job.solver_wait for job in after.jobs} == {None}
