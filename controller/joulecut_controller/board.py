@@ -4,6 +4,7 @@ The page, the JSON API, `joulecut status` and the metrics read this value and no
 they agree. Code that shows it cannot plan.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,8 +22,12 @@ from joulecut_controller.ports import Event, FleetState
 from joulecut_controller.power.budget import Shares
 from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
+from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
 from joulecut_wire.messages import IterationTiming
+
+# A slowdown is shown once its standard error is a point at most.
+SLOWDOWN_SD_MAX, NORMAL_95 = 0.01, 1.96
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +86,24 @@ class JobBoard:
     solver_wait: SolverWait | None = None
 
     @property
+    def slowdown(self) -> Interval | None:
+        """Of a plan's clocks in force against default clocks at equal work, with its 95 %
+        interval; None until it is known to a point.
+        """
+        known = self.view.measured.reference
+        if self.applied is None or known is None or known.slowdown.sd > SLOWDOWN_SD_MAX:
+            return None
+        mid, half = known.slowdown.mean, NORMAL_95 * known.slowdown.sd
+        return Interval(mid, mid - half, mid + half).mapped(math.expm1)
+
+    @property
     def slowdown_ratio(self) -> float | None:
-        """Measured, of the clocks in force: against the default windows beside them, and until they
-        are compared against the baseline. None until there is one.
+        """Measured, of the clocks in force: that of the reference, and before there is one against
+        the baseline. None until there is one.
         """
         baseline, current = self.view.measured.baseline, self.view.measured.current
-        if self.account.slowdown is not None and self.applied is not None:
-            return self.account.slowdown.mid
+        if self.slowdown is not None:
+            return self.slowdown.mid
         if baseline is None or current is None or baseline.time_mean_s <= 0.0:
             return None
         return current.time_mean_s / baseline.time_mean_s - 1.0

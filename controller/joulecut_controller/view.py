@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.reference.reference import Answer
 from joulecut_wire.messages import (
     Allocation,
     GpuDescription,
@@ -47,7 +48,6 @@ class NodeView:
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
     marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
-    other_term: int = 0  # the newest it has followed, where no controller of our store began it
     quarantine: str = ""  # why nothing of it is believed
     conflict: str = ""  # GPUs that it shows and another agent owns
     claimed: tuple[str, ...] = ()  # their UUIDs
@@ -224,22 +224,19 @@ class GpuShift:
 class BaselineDrift:
     """How the pace of a job has moved. Ratios are of iteration times, 1 where nothing moved.
 
-    `measured_s` is when default clocks were measured last (monotonic; infinite where that is not
-    followed). `moving`: they gave another iteration time than before. `shift_ratio` is the pace at
-    the same clocks since then, `pace_ratio` the same since the job took this shape. `moved_ratio`
-    is the baseline over the first one of this shape, `moved_work` the same of the operations of
-    all GPUs. `gpu_shift` is a GPU whose operations take another time than at the last measurement.
-    `outrun`: iterations under lower clocks are faster than at default clocks then.
+    `measured_s` is when default clocks were measured last (monotonic). `shift_ratio` is the pace at
+    the same clocks since then, `pace_ratio`
+    the same since the job took this shape. `moved_ratio` is the baseline over the first one of this
+    shape, `moved_work` the same of the operations of all GPUs. `gpu_shift` is a GPU whose
+    operations take another time than at the last measurement.
     """
 
     measured_s: float = math.inf
-    moving: bool = False
     shift_ratio: float = 1.0
     pace_ratio: float = 1.0
     moved_ratio: float = 1.0
     moved_work: float = 1.0
     gpu_shift: GpuShift | None = None
-    outrun: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +328,7 @@ class Measured:
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
     newest_at_default: tuple[PipelineTrace, ...] = ()
     drift: BaselineDrift = field(default_factory=BaselineDrift)
+    reference: Answer | None = None  # of the present phase, and the clocks in force
     phase: Phase = field(default_factory=Phase)
     phases_s: tuple[tuple[str, float], ...] = ()  # seconds of iterations by kind of phase
 

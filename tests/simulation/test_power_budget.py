@@ -7,7 +7,7 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.orders import Order
-from joulecut_controller.policy.policy import Mode, Policy, Slo
+from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.store.database import DatabaseStore
 
@@ -258,27 +258,14 @@ def test_a_refused_raise_is_tried_again(store: DatabaseStore) -> None:
     assert sum(world.limits_w().values()) <= (wider.power_budget_w or 0.0)
 
 
-@pytest.mark.parametrize("budget", ["none", "recommended", "none, jobs enforced", "enforced"])
-def test_limits_of_a_controller_with_another_store_are_its_own(
-    store: DatabaseStore, budget: str
-) -> None:
-    """Only who enforces a budget takes them over; nobody else touches them."""
+def test_limits_of_a_controller_with_another_store_are_given_back(store: DatabaseStore) -> None:
     world, policy = budgeted()
     for agent in world.agents.values():
         agent.limits_w = dict.fromkeys(agent.uuids, 200.0)
         agent.kept = dict(agent.limits_w)
-    mode: Mode = "enforce" if "enforced" in budget else "recommend"
-    asked = replace(policy.jobs[0], mode=mode)
-    policy = replace(policy, jobs=(asked,) if mode == "enforce" else ())
-    budget_w = None if "none" in budget else policy.power_budget_w
-    controller = Controller(world, store, replace(policy, power_budget_w=budget_w))
+    controller = Controller(world, store, replace(policy, power_budget_w=None))
     controller.run(round(RAMP_S) + 5)
-    touched = [call for call in world.sent("apply") if any(w for _, w in call.limits_w)]
-    assert bool(touched) == (budget == "enforced")
-    if budget != "enforced":
-        assert set(world.limits_w().values()) == {200.0}
-    if mode == "recommend":
-        assert not world.calls
+    assert set(world.limits_w().values()) == {world.sku.power_limit_w}
 
 
 def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseStore) -> None:
@@ -298,7 +285,7 @@ def test_an_agent_that_keeps_no_limits_makes_it_best_effort(store: DatabaseStore
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
     assert shown is not None
-    assert "keeps no power limits" in shown.best_effort
+    assert "older version" in shown.best_effort
     assert not world.agents["n2:1"].limits_w
     assert sum(world.limits_w().values()) <= 2000.0, "the others make room for it"
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
 from joulecut_controller.observe.work import work_over
+from joulecut_controller.reference.reference import JUMP_MIN
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
 
@@ -22,7 +23,6 @@ BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 
 BASELINE_NOISY_ITERATIONS = 60
 BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
 DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
-OUTRUN_STDERRS = 4.0  # asked at every pass, and lengths that come together say too little of doubt
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
 MOVED_RATIO_MAX = 0.25
 
@@ -90,11 +90,10 @@ class Baseline:
         if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
             self.first = self.first or self.window
             pace_ratio = self.drift.pace_ratio
-            if (self.drift.gpu_shift is not None or self.drift.outrun) and before is not None:
+            if self.drift.gpu_shift is not None and before is not None:
                 pace_ratio *= self.window.time_mean_s / before.time_mean_s
             self.drift = BaselineDrift(
                 measured_s=now_s,
-                moving=moved,
                 pace_ratio=pace_ratio,
                 moved_ratio=self._moved_ratio(),
                 moved_work=self._moved_work(),
@@ -109,20 +108,10 @@ class Baseline:
         if gpu_shift is not None:
             self.drift = replace(drift, gpu_shift=gpu_shift)
             return
-        self.drift = replace(
-            drift, shift_ratio=drift.shift_ratio * ratio, pace_ratio=drift.pace_ratio * ratio
-        )
-
-    def see_lowered(self, seen: Window | None) -> None:
-        """Iterations under lower clocks. Where they are faster than at default clocks, the job has
-        moved since these were measured, by a ratio that the next measurement shows.
-        """
-        known = self.window
-        if seen is None or known is None or seen.iterations < BLEND_ITERATIONS_MIN:
-            return
-        doubt_s = OUTRUN_STDERRS * math.hypot(stderr_s(seen), stderr_s(known))
-        if seen.time_mean_s + doubt_s < known.time_mean_s:
-            self.drift = replace(self.drift, outrun=True)
+        shift_ratio = drift.shift_ratio * ratio
+        if abs(math.log(shift_ratio)) < JUMP_MIN:  # it is back
+            shift_ratio = 1.0
+        self.drift = replace(drift, shift_ratio=shift_ratio, pace_ratio=drift.pace_ratio * ratio)
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""

@@ -29,7 +29,10 @@ from joulecut_controller.observe.operation_traces import (
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
+from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.ports import ArrivedReport
+from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed, Usual
+from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
 from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
     GpuShift,
@@ -66,6 +69,37 @@ class Fresh:
 
 
 @dataclass(slots=True)
+class _Referred:
+    """The reference of one phase, and what makes chunks for it."""
+
+    reference: Reference = field(default_factory=Reference)
+    work: InferredWork = field(default_factory=InferredWork)
+    usual: Usual = field(default_factory=Usual)
+    since_s: float = math.nan  # when the window of `usual` began
+    moved: float = 0.0  # jumps of the reference that were reported
+
+    def take(self, setting: Setting, since_s: float, confirmed: Iterable[Iteration]) -> None:
+        """Iterations that ran under a setting since its window began."""
+        if self.since_s != since_s:
+            self.since_s, self.usual = since_s, Usual()
+        for one in confirmed:
+            factor = self.work.factor(one.operations)
+            timed = Timed(math.log(one.duration_s), math.log(factor) if factor else None)
+            counted = self.usual.take(timed)
+            if counted:
+                self.reference.take(Chunk(one.arrived_s, setting, counted))
+
+    def jump(self) -> float:
+        """Log of the job's pace over that of the last call, where it jumped; else 0."""
+        before, self.moved = self.moved, self.reference.moved
+        return self.moved - before
+
+    def answer(self, setting: Setting) -> Answer | None:
+        """None until the first iterations were measured."""
+        return self.reference.answer(setting) if self.reference.ready else None
+
+
+@dataclass(slots=True)
 class _Track:
     """State of one job on one placement."""
 
@@ -74,6 +108,7 @@ class _Track:
     window: MeasurementWindow
     phase: Phase
     baselines: dict[str, Baseline] = field(default_factory=dict)  # by phase
+    references: dict[str, _Referred] = field(default_factory=dict)  # by phase
     locks: dict[str, int] = field(default_factory=dict)
     schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
@@ -101,6 +136,17 @@ class _Track:
     def baseline(self) -> Baseline:
         """Of the present phase."""
         return self.baselines[self.phase.key]
+
+    @property
+    def referred(self) -> _Referred:
+        """Of the present phase."""
+        return self.references[self.phase.key]
+
+    @property
+    def setting(self) -> Setting:
+        """The clocks in force, with their schedule."""
+        locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
+        return (locks, self.schedule) if locks else DEFAULT
 
 
 class IterationStats:
@@ -130,10 +176,12 @@ class IterationStats:
         locks: Mapping[str, int],
         now_s: float,
         shown_s: float,
+        *,
         schedule: tuple[object, ...] = (),
+        slowdown: Figure | None = None,
     ) -> None:
         """Our own command changed clocks, or their `schedule` within an iteration: a new window
-        begins.
+        begins. `slowdown` is what is predicted of them.
 
         Snapshots taken before `shown_s` may still show the clocks before.
         """
@@ -145,6 +193,8 @@ class IterationStats:
         if (new, schedule) != (track.locks, track.schedule):
             track.locks, track.schedule = new, schedule
             track.window = MeasurementWindow(now_s, track.stage_of)
+        if slowdown is not None:
+            track.referred.reference.predict(track.setting, slowdown.mean, slowdown.sd)
 
     def fold(
         self,
@@ -178,17 +228,18 @@ class IterationStats:
             self._enter(track, phases.now, recall, now_s)
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
+        if not (track.straggling or track.external_locks.moving or track.external_locks.text(gpus)):
+            track.referred.take(track.setting, track.window.since_s, confirmed)
         fresh = [one for one in confirmed if track.window.take(one)]
         if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh = []
         self._see_gpus(track, gpus, now_s)
         shifted = track.window.gpu_shift if track.baseline.window is not None else None
-        if (track.window.shift_ratio != 1.0 or shifted) and not track.straggling:
-            track.baseline.shift(track.window.shift_ratio, shifted)
+        jump = track.referred.jump()
+        if (jump or shifted) and not track.straggling:
+            track.baseline.shift(math.exp(jump), shifted)
             track.window = MeasurementWindow(now_s, track.stage_of)
             fresh = []  # some of them ran before it
-        elif any(track.locks.values()) and not track.straggling:
-            track.baseline.see_lowered(track.window.summary(RECENT))
         if seen_s > track.seen_s:
             track.window.passes += 1
             track.seen_s = seen_s
@@ -229,6 +280,7 @@ class IterationStats:
             newest=self._newest(track, pipelines),
             newest_at_default=track.newest_at_default,
             drift=track.baseline.drift,
+            reference=track.referred.answer(track.setting),
             phase=track.phase,
             phases_s=phases.spent_s,
         )
@@ -248,9 +300,16 @@ class IterationStats:
             # Without operations a phase of other lengths may be the same work on more or less data.
             first = before.first if before and not phase.shape else None
             while len(track.baselines) >= PHASES_MAX:
+                del track.references[next(iter(track.baselines))]
                 del track.baselines[next(iter(track.baselines))]
             recalled = recall(shape_in(track.shape, phase))
             track.baselines[phase.key] = Baseline(recalled, now_s, first)
+            track.references[phase.key] = referred = _Referred()
+            if recalled is not None and math.isfinite(recalled.age_s):
+                referred.reference.recall(
+                    math.log(recalled.window.time_mean_s),
+                    math.hypot(recalled.window.stderr_ratio, walked_sd(recalled.age_s)),
+                )
 
     def _newest(self, track: _Track, pipelines: Groups) -> tuple[PipelineTrace, ...]:
         """The pipelines of the newest iteration, as far as its operations were reported."""

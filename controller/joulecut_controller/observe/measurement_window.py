@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
-from joulecut_controller.observe.pace_shift import NEWEST, PaceShift, inflation
-from joulecut_controller.observe.variance import OperationVariance, ratios
+from joulecut_controller.observe.variance import OperationVariance, inflation, ratios
 from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
 from joulecut_wire.messages import GpuSnapshot
@@ -200,9 +199,6 @@ class MeasurementWindow:
         self._first_works: list[float] = []
         self._outliers_s: list[tuple[float, float]] = []  # durations, and the work in them
         self._first: list[Iteration] = []  # outliers among them show only after some more
-        self.shift_ratio = 1.0  # newest pace over the first under these clocks
-        self._pace = PaceShift()  # at equal work
-        self._length = PaceShift(NEWEST[-1:])  # of the work itself
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
         self._reported = TrainingTime(since_s)
@@ -234,9 +230,6 @@ class MeasurementWindow:
             self._reported.leave_out(one)
             if len(self._outliers_s) < OUTLIERS_IN_ROW:
                 return False
-            if self._durations_s:
-                before_s = statistics.fmean(self._durations_s)
-                self.shift_ratio = statistics.fmean(s for s, _ in self._outliers_s) / before_s
             self._durations_s = deque((s for s, _ in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
             self._works = deque((w for _, w in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
@@ -245,10 +238,6 @@ class MeasurementWindow:
         self._outliers_s.clear()
         self._durations_s.append(one.duration_s)
         self._works.append(work)
-        if self.shift_ratio == 1.0:
-            self.shift_ratio = self._pace.take(adjusted_s, correlated=factor is None)
-        if self.shift_ratio == 1.0 and factor is not None:
-            self.shift_ratio = self._length.take(one.duration_s, correlated=True)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.reach(one)

@@ -19,6 +19,7 @@ from joulecut_controller.observe.reported_shape import missing, pipeline_of
 from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
+from joulecut_controller.reference.reference import Figure
 from joulecut_controller.view import GpuView, JobState, Placement, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
@@ -72,11 +73,13 @@ class Observer:
         locks: Mapping[str, int],
         now_s: float,
         shown_s: float,
+        *,
         schedule: tuple[object, ...] = (),
+        slowdown: Figure | None = None,
     ) -> None:
         """Our own command changed a job's clocks; agents show it from `shown_s` on. `schedule` is
-        what changes within an iteration."""
-        self._stats.changed(job, locks, now_s, shown_s, schedule)
+        what changes within an iteration, `slowdown` what is predicted of the clocks."""
+        self._stats.changed(job, locks, now_s, shown_s, schedule=schedule, slowdown=slowdown)
 
     def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
         """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries

@@ -89,7 +89,6 @@ def decide(
     """One job, one pass. Where the solver has not answered yet, the decision is "solving": it keeps
     the clocks, and the same inputs lead on once the answer is there.
     """
-    state = replace(state, look_wanted=False)
     if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
         state = replace(state, changed_s=float("-inf"), suspended=None)
@@ -316,12 +315,12 @@ def _compare(
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
-    unanchored = lowers and not inputs.anchored(state.changed_s)
-    if lowers and (waits_s > 0 or unanchored):
+    doubt = inputs.doubt if lowers else ""
+    if doubt or (lowers and waits_s > 0):
         if fits:
             wait = f"clocks are not lowered for {waits_s:.0f} s yet"
-            if unanchored:
-                wait, state = "default clocks are measured first", replace(state, look_wanted=True)
+            if doubt:
+                wait = f"default clocks are measured first: {doubt}"
             words = f"{gain:.1%} more could be saved; {wait}"
             return Decision("keep", "dwell", words, state, late=late)
         if state.rung.timed or not carried:  # the higher of two schedules changes too often

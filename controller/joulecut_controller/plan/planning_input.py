@@ -3,6 +3,7 @@
 Values only, so that a decision can be replayed.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -15,7 +16,6 @@ from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode
-from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -44,19 +44,22 @@ class PlanningInput:
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
-    def anchored(self, lowered_s: float) -> bool:
-        """Whether default clocks were measured recently enough to lower clocks, which were lowered
-        last at `lowered_s`.
+    @property
+    def budget(self) -> float:
+        """Log slowdown that the policy allows, of the mean."""
+        known, slo = self.job.measured.reference, self.job.policy.slo
+        base_s = math.exp(known.default.mean) if known else 1.0
+        return math.log(max(1.0, slo.mean_deadline_s(base_s, 0.0) / base_s))
 
-        They were if measured since then, and while the job does not move, for as long as short
-        windows keep their share. A straggler and a power budget set deadlines of their own.
+    @property
+    def doubt(self) -> str:
+        """Why default clocks should be measured, and no clock lowered before; empty where they are
+        known well enough. A straggler and a power budget set deadlines of their own.
         """
-        measured, drift = self.job.measured, self.job.measured.drift
-        if not measured.baseline or measured.peer_iteration_time_s or self.allotted_s is not None:
-            return True
-        held_s = short_window.length_s(measured.baseline.time_mean_s) / short_window.SHARE_MAX
-        age_s = self.view.now_s - drift.measured_s
-        return drift.measured_s > lowered_s or (not drift.moving and age_s <= held_s)
+        known = self.job.measured.reference
+        if known is None or self.job.measured.straggling or self.allotted_s is not None:
+            return ""
+        return known.doubt(self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,4 +93,3 @@ class PlannerState:
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)
     measured: MeasuredGraph | None = None
-    look_wanted: bool = False  # clocks would be lowered, were the baseline newer

@@ -4,6 +4,7 @@ The leases stand before their result is written: where the store fails then, the
 the controller still knows what it holds.
 """
 
+import math
 from collections.abc import Mapping
 
 from joulecut_controller.observe.observer import JobObservation
@@ -11,6 +12,7 @@ from joulecut_controller.plan.actions import counted
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
+from joulecut_controller.reference.reference import EFFECT_SD, Figure
 from joulecut_controller.view import BUDGET_JOB, JobState, View
 
 # Agents sample once a second; until a sample follows a command, the lease shown may be the one
@@ -133,7 +135,18 @@ class AppliedPlan:
         changes = ((one.uuid, one.steps or one.marks) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
         shown_s = now_s + LEASE_SHOWN_S
-        self._context.observer.changed(self._job, locks, now_s, shown_s, schedule)
+        predicted = _predicted(holding.plan) if holding else None
+        self._context.observer.changed(
+            self._job, locks, now_s, shown_s, schedule=schedule, slowdown=predicted
+        )
+
+
+def _predicted(plan: Plan) -> Figure | None:
+    """The slowdown of a plan at equal work."""
+    made = plan.forecast
+    if made is None:
+        return None
+    return Figure(math.log(made.iteration_time_s / made.baseline_time_s), EFFECT_SD)
 
 
 def as_asked(holding: Holding, job: JobState) -> bool:

@@ -53,7 +53,7 @@ class BaselineRecord:
     def _measured_unix_s(self, drift: BaselineDrift) -> float | None:
         """None where the job has changed since, so that a new leader looks soon."""
         age_s = self._context.now_s() - drift.measured_s
-        moved = drift.shift_ratio != 1.0 or drift.gpu_shift is not None or drift.outrun
+        moved = drift.shift_ratio != 1.0 or drift.gpu_shift is not None
         if moved or not math.isfinite(age_s):
             return None
         return self._context.unix_s() - age_s

@@ -325,7 +325,6 @@ class JobController:
             unix_s=self._context.unix_s(),
             applied=applied,
             learning=self._learning,
-            wanted=self.state.look_wanted,
             suspected=services.breakers.suspected(self.name),
         )
         words = services.default_windows.step(seen)

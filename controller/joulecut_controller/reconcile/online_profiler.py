@@ -101,9 +101,7 @@ class OnlineProfiler:
         if self._log.measurements and measured.at_default:
             wanted = min(wanted, short_window.ITERATIONS)
         baseline_first = not self._log.measurements and not measured.at_default
-        shifted = (
-            measured.drift.shift_ratio != 1.0 or measured.drift.outrun
-        )  # default clocks are measured next
+        shifted = measured.drift.shift_ratio != 1.0  # default clocks are measured next
         if len(self._durations_s) < wanted or baseline_first or shifted:
             return ""
         measurement = self._measurement(job, measured, kinds, view)
@@ -199,7 +197,6 @@ class OnlineProfiler:
         """The decision of a pass. Raises ValueError if the pipeline cannot be laid out, Unanswered
         while the advice is being computed.
         """
-        state = replace(state, look_wanted=False)
         if state.mode != inputs.mode:
             state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
         if state.clocks is not None:  # of a plan for training, by a profile
@@ -211,8 +208,6 @@ class OnlineProfiler:
         ]  # learning needs no solver
         if inputs.job.policy.slo.statistic != "mean":
             against.append(Veto("profile", "a p95 target needs a profile: no change"))
-        if slower := _slower(inputs):
-            against.append(Veto("default-window", slower))
         if (veto := first(against)) is not None:
             known = self.advice is not None and self._log.measurements
             if releases(against):
@@ -275,9 +270,8 @@ class OnlineProfiler:
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
             return Decision("keep", "probing", words, state)
-        if lowers and not inputs.anchored(state.changed_s):
-            words = f"{reason}; default clocks are measured first"
-            state = replace(state, look_wanted=True)
+        if lowers and inputs.doubt:
+            words = f"{reason}; default clocks are measured first: {inputs.doubt}"
             return Decision("keep", "probing", words, state)
         state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
@@ -372,13 +366,3 @@ def _hiccup_ratio(times_s: Sequence[float]) -> float:
     counted_s = [time_s for time_s in times_s if time_s <= longest_s]
     usual_s = statistics.fmean(without_hiccups(counted_s))
     return max(0.0, 1.0 - usual_s / statistics.fmean(counted_s))
-
-
-def _slower(inputs: PlanningInput) -> str:
-    """Why default clocks are measured even where looks have had their share; empty if they need
-    not be.
-    """
-    shift_ratio = inputs.job.measured.drift.shift_ratio
-    if shift_ratio <= 1.0 or not any(inputs.running.values()):
-        return ""
-    return f"iterations at the same clocks take {shift_ratio - 1.0:.1%} longer: default clocks"

@@ -59,7 +59,7 @@ def teach(
     until default clocks show which.
     """
     pipeline, profile, drift = job.policy.pipeline, job.policy.profile, job.measured.drift
-    moves = drift.shift_ratio != 1.0 or drift.outrun
+    moves = drift.shift_ratio != 1.0
     if profile is None or pipeline is None or job.placement.complaint or moves:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)

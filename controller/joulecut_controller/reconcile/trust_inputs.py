@@ -38,7 +38,6 @@ def job_seen(
     unix_s: float,
     applied: Plan | None,
     learning: str,
-    wanted: bool,
     suspected: str,
 ) -> JobSeen:
     """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
@@ -70,7 +69,7 @@ def job_seen(
         enforced=inputs.mode == "enforce" and not inputs.vetoes,
         hindrance=_hindrance(inputs, measured, learning),
         steered=bool(measured.external_lock) or inputs.allotted_s is not None,
-        wanted=wanted,
+        doubt=inputs.doubt,
         suspected=suspected,
     )
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from joulecut_controller.policy.policy import JobPolicy, Verify
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.measured_windows import (
     REASONS,
     SETTLING_S,
@@ -29,7 +28,7 @@ from joulecut_controller.trust.measured_windows import (
 from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
 from joulecut_controller.trust.seen import JobSeen
-from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, every_s, length_s
+from joulecut_controller.trust.short_window import ITERATIONS, SHARE_MAX, length_s
 from joulecut_controller.trust.switchback import (
     LATE_RATIO_MAX,
     NEIGHBOURS,
@@ -40,7 +39,7 @@ from joulecut_controller.trust.switchback import (
 from joulecut_controller.trust.window import Arm
 from joulecut_controller.view import BaselineDrift, GpuView
 
-Asker = Literal["holdout", "shift", "breaker", "plan", "age"]
+Asker = Literal["holdout", "shift", "breaker", "doubt"]
 ASKERS: tuple[Asker, ...] = get_args(Asker)
 AT_ONCE: frozenset[Asker] = frozenset(("shift", "breaker"))  # these wait for no turn
 
@@ -104,8 +103,7 @@ class DefaultTime:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What default windows show of a job: joules saved since this controller began, and the
-    slowdown of the clocks in force against adjacent default windows.
+    """What default windows show of a job: joules saved since this controller began.
 
     `predicted_j` is promised for all time under plans. `measured_j` are those of windows beside
     default windows, `promised_j` what plans promised of the same windows, and `known_ratio` their
@@ -116,7 +114,6 @@ class Account:
     measured_j: float | None = None
     promised_j: float | None = None
     known_ratio: float | None = None
-    slowdown: Interval | None = None
 
 
 @dataclass(slots=True)
@@ -140,7 +137,6 @@ class _Job:
     enforced: bool = False
     gpus: int = 0
     text: str = ""
-    slowdown: Interval | None = None  # of the newest plan's clocks
     paired: tuple[float, float, float] | None = None  # `saved.measured`
     opened: TimedWindow | None = None  # that both are of
 
@@ -246,12 +242,10 @@ class DefaultWindows:
         opened = job.windows.peek(job.seen_s)
         if opened is None or opened is not job.opened:
             job.opened, job.paired = opened, job.saved.measured(opened)
-            if opened is not None and opened.mark.arm == "plan":
-                job.slowdown = job.saved.slowdown(opened)
         shown = job.paired if self._asked.get(name, 0.0) > 0.0 else None
         measured_j, promised_j, known_ratio = shown or (None, None, None)
         predicted_j = job.saved.predicted_j
-        return Account(predicted_j, measured_j, promised_j, known_ratio, job.slowdown)
+        return Account(predicted_j, measured_j, promised_j, known_ratio)
 
     # -- turns -----------------------------------------------------------------------------
 
@@ -380,7 +374,7 @@ class DefaultWindows:
         expected_s = self._expected_s(seen)
         shift = seen.drift.gpu_shift
         # Our clocks slow the others, or the job, by more than was planned.
-        slows = seen.drift.outrun or (shift is not None and shift.ratio < 1.0)
+        slows = shift is not None and shift.ratio < 1.0
         ahead_s = OVERDRAWN * expected_s if slows else 0.0
         if (job.credit_s or 0.0) + ahead_s < expected_s:
             return
@@ -403,13 +397,9 @@ class DefaultWindows:
             return "shift", shifted
         if seen.suspected:
             return "breaker", seen.suspected
-        if seen.wanted:
-            return "plan", "clocks could be lowered, but the baseline is old"
-        age_s = seen.now_s - job.measured_s
-        if age_s < every_s(seen.job) or seen.now_s - job.since_s < FIRST_S:
+        if not seen.doubt or seen.now_s - job.since_s < FIRST_S:
             return None, ""
-        old = f"{age_s / 60.0:.0f} min old" if math.isfinite(age_s) else "of an earlier controller"
-        return "age", f"the baseline is {old}"
+        return "doubt", seen.doubt
 
     def _has_turn(self, job: _Job, now_s: float) -> bool:
         """Whether a window may begin beside those of other jobs: never of all jobs at once."""
@@ -481,8 +471,6 @@ def _shifted(drift: BaselineDrift, gpus: Mapping[str, GpuView]) -> str:
     if drift.gpu_shift is not None:
         places = [gpus[uuid].place if uuid in gpus else uuid for uuid in drift.gpu_shift.uuids]
         return drift.gpu_shift.text(places)
-    if drift.outrun:
-        return "iterations are faster than at default clocks before"
     if drift.shift_ratio != 1.0:
         return f"iterations at the same clocks changed by {drift.shift_ratio - 1.0:+.1%}"
     return ""

@@ -1,4 +1,4 @@
-"""Joules saved since this controller began, and the slowdown against adjacent default windows.
+"""Joules saved since this controller began.
 
 A window under a plan is credited with the difference between what its counted work takes at default
 clocks and what it took, both from the energy counters; what it takes at default clocks is the level
@@ -11,7 +11,6 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.level import Level, Point
 from joulecut_controller.trust.measured_windows import TimedWindow
 from joulecut_controller.trust.seen import PlanInForce
@@ -25,8 +24,6 @@ DEFAULTS_KEPT = 512
 # Standard deviation of the newest level, a ratio, beyond which joules are not called measured: at
 # a saving of a tenth they would be off by a tenth. Jobs whose work varies take some windows for it.
 LEVEL_SD_MAX = 0.01
-REACH_S = 3600.0  # a window under a plan so far from a default window is no neighbour of it
-NORMAL_95 = 1.96
 
 
 class SavedEnergy:
@@ -85,30 +82,6 @@ class SavedEnergy:
             known_s += means.ended_s - means.begun_s
         return saved_j, predicted_j, known_s
 
-    def slowdown(self, now: TimedWindow) -> Interval | None:
-        """Slowdown of the clocks of `now`, a window under a plan, against the default windows
-        beside it, as a ratio with its 95 % interval; None without such a pair.
-
-        Each default window is compared with the nearest windows of these clocks before and after
-        it, so that the job's own drift cancels; the newest pair counts most.
-        """
-        alike = [o for o in (*self._plans, now) if o.key == now.key and o.clocks == now.clocks]
-        pairs = []
-        for held in (one for one in self._defaults if one.key == now.key):
-            near = [o for o in alike if abs(o.middle_s - held.middle_s) < REACH_S]
-            before = [o for o in near if o.middle_s < held.middle_s][-1:]
-            after = [o for o in near if o.middle_s > held.middle_s][:1]
-            sides = [time_point(one) for one in (*before, *after)]
-            if sides:
-                level, default = Level(sides).at(held.middle_s), time_point(held)
-                variance = level.variance + default.variance
-                pairs.append(Point(held.middle_s, level.value - default.value, variance))
-        if not pairs:
-            return None
-        found = Level(pairs).newest
-        half = NORMAL_95 * math.sqrt(found.variance)
-        return Interval(found.value, found.value - half, found.value + half).mapped(math.expm1)
-
 
 def energy_point(window: TimedWindow) -> Point:
     """Energy per counted work, with its doubt."""
@@ -118,12 +91,6 @@ def energy_point(window: TimedWindow) -> Point:
     cold = 0.0 if window.mark.warm else COLD_SD
     value = math.log(means.energy_j / means.work)
     return Point(window.middle_s, value, _time_variance(window) + step**2 + cold**2)
-
-
-def time_point(window: TimedWindow) -> Point:
-    """Seconds per counted work, with their doubt."""
-    means = window.means
-    return Point(window.middle_s, math.log(means.time_mean_s / means.work), _time_variance(window))
 
 
 def _time_variance(window: TimedWindow) -> float:

@@ -61,5 +61,5 @@ class JobSeen:
     enforced: bool = True  # and no operator's pause or breaker's hold
     hindrance: str = ""  # why no hold-out can run now
     steered: bool = False  # a power budget or another writer's lock sets the iteration time
-    wanted: bool = False  # a plan waits for a new measurement of default clocks
+    doubt: str = ""  # why default clocks should be measured
     suspected: str = ""  # the breaker's evidence after a first window that was too slow

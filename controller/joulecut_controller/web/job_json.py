@@ -190,7 +190,7 @@ MEASURED = Answer(
     saved_known_ratio=NUMBER.at("account.known_ratio"),
     saved_ratio=NUMBER.at(_saved_ratio),
     slowdown_ratio=NUMBER,
-    slowdown=maybe(INTERVAL).at("account.slowdown"),  # against adjacent default windows
+    slowdown=maybe(INTERVAL),  # against default clocks at equal work
 )
 PREDICTED = Answer(
     saved_j=NUMBER.at("account.predicted_j"),  # of all time under plans

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.baseline import Baseline, Recalled, blended
+from joulecut_controller.observe.baseline import blended
 from joulecut_controller.observe.measurement_window import Iteration, MeasurementWindow, stderr_s
 from joulecut_controller.view import Window
 from joulecut_wire.messages import GpuSnapshot, Lease
@@ -150,22 +150,6 @@ def test_energy_that_is_not_known_yet_stays_what_it_was() -> None:
     seen = Window(20, 1.02, 0.05, None, None)
     made = blended(window(200, 1.0), seen, 64)
     assert made.energy_j == 1000.0
-
-
-@given(st.floats(0.5, 1.5), st.integers(8, 64), st.floats(0.5, 1.5))
-def test_lower_clocks_that_are_faster_show_a_job_that_moved(
-    ratio: float, iterations: int, after: float
-) -> None:
-    known = Baseline(Recalled(window(64, 1.0), window(64, 1.0), 0.0), 0.0)
-    known.see_lowered(window(7, ratio))
-    assert not known.drift.outrun, "too few iterations"
-    known.see_lowered(window(iterations, ratio))
-    assert known.drift.outrun == (ratio < 1.0 - 4.0 * 0.05 * (1 / iterations + 1 / 64) ** 0.5)
-    assert known.drift.pace_ratio == 1.0, "by how much is not known yet"
-    moved = known.drift.outrun
-    known.measure(window(64, after), since_s=1.0, now_s=1.0)
-    assert not known.drift.outrun
-    assert known.drift.pace_ratio == pytest.approx(after if moved else 1.0)
 
 
 def test_the_error_of_a_mean_grows_with_neighbours_that_resemble_each_other() -> None:

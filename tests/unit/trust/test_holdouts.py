@@ -127,7 +127,6 @@ class Bench:
             unix_s=self.unix_s,
             applied=applied,
             learning="",
-            wanted=False,
             suspected="",
         )
         word = self.windows.step(seen)

@@ -1,4 +1,4 @@
-"""Saved joules and slowdown against default windows: the truth, whatever moves, or nothing."""
+"""Saved joules against default windows: the truth, whatever moves, or nothing."""
 
 import math
 import random
@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.level import Level, Point
 from joulecut_controller.trust.measured_windows import Mark, TimedWindow
 from joulecut_controller.trust.measurement import WindowMeans
@@ -39,14 +38,6 @@ def window(
         at_s, at_s + span_s, ran, 0, time_s, noise * time_s, work, ran * work, energy_j, None
     )
     return TimedWindow(mark, means, LOCKS if arm == "plan" else {})
-
-
-def slowdown(*windows: TimedWindow) -> Interval | None:
-    """Of the clocks of the last one."""
-    made = SavedEnergy()
-    for one in windows[:-1]:
-        made.see(one)
-    return made.slowdown(windows[-1])
 
 
 def saved(*windows: TimedWindow, controlled_s: float = 0.0) -> tuple[float, float, float] | None:
@@ -158,42 +149,6 @@ def test_windows_are_bounded_and_their_joules_stay() -> None:
     assert found is not None
     assert found[0] == pytest.approx(1000 * each, rel=1e-3)
     assert len(made._plans) + len(made._defaults) < 700
-
-
-def test_the_slowdown_is_that_against_the_default_window_beside_the_plan() -> None:
-    """The machine became 4 % slower between two default windows."""
-    before = [window(0.0, "default"), window(300.0, time_s=1.02)]
-    later = [window(s, time_s=1.02 * 1.04) for s in (2000.0, 2600.0)]
-    held = window(2300.0, "default", time_s=1.04)
-    found = slowdown(*before, later[0], held, later[1])
-    assert found is not None
-    assert found.mid == pytest.approx(0.02, abs=0.002)
-    assert found.low <= 0.02 <= found.high
-
-
-def test_slowdowns_of_other_clocks_or_phases_are_no_neighbours() -> None:
-    held = window(300.0, "default", phase="a")
-    assert slowdown(held, window(600.0, phase="b")) is None
-    other = TimedWindow(window(0.0).mark, window(0.0).means, {"GPU-0": 900})
-    now = window(40_000.0)
-    assert slowdown(other, window(300.0, "default"), now) is None
-
-
-@pytest.mark.parametrize("noise", [0.002, 0.03])
-def test_intervals_of_the_slowdown_hold_the_truth(noise: float) -> None:
-    chance, held = random.Random(11), 0
-    for _ in range(200):
-        windows = []
-        for number in range(9):
-            arm: Arm = "default" if number % 3 == 1 else "plan"
-            mean_s = 1.0 if arm == "default" else 1.03
-            count = 40 if arm == "default" else 300
-            time_s = chance.gauss(mean_s, noise / count**0.5)
-            windows.append(window(400.0 * number, arm, time_s=time_s, noise=noise, count=count))
-        found = slowdown(*windows)
-        assert found is not None
-        held += found.low <= 0.03 <= found.high
-    assert held >= 180
 
 
 def test_a_window_without_energy_gives_no_reference() -> None:

@@ -1,0 +1,1 @@
+"""What default clocks would take now: chunks of iterations, and one filter over them."""

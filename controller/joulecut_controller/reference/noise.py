@@ -1,0 +1,89 @@
+"""Noise of iterations under one setting, its correlation, and the weight that work has earned.
+
+All of it comes from differences of iterations one and two apart, so that neither level nor effect
+of the clocks has a part in it. Pure and bounded.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+FADE = 1.0 - 1.0 / 256.0  # of older differences: some 256 iterations count
+READY = 16.0  # differences before one can be too large, and before the noise is the job's own
+NOISE_SD = 0.01  # of an iteration, as long as nothing is known
+NOISE_SD_MIN = 2e-4  # clocks of computers are no better
+SDS_MAX = 6.0  # a larger difference is a jump or a hiccup, and counts as so much
+CORRELATION_MAX = 0.9  # of neighbours; beyond it so few iterations tell nothing
+WORK_SD_MIN = 0.002  # of work from one iteration to the next: less is the noise of timers
+WEIGHT_MAX = 1.0  # time beside the operations does not follow them
+
+
+@dataclass(slots=True)
+class _Squares:
+    """Halved sums of squares of differences: of times, of works, and of both."""
+
+    count: float = 0.0
+    time: float = 0.0
+    work: float = 0.0
+    both: float = 0.0
+
+    def add(self, time: float, work: float) -> None:
+        if self.count >= READY:
+            most = SDS_MAX * math.sqrt(2.0 * self.time / self.count)
+            time = min(max(time, -most), most)
+        self.count = FADE * self.count + 1.0
+        self.time = FADE * self.time + time * time / 2.0
+        self.work = FADE * self.work + work * work / 2.0
+        self.both = FADE * self.both + time * work / 2.0
+
+    def left(self, weight: float) -> float:
+        """Variance of what the weight of work leaves of the time."""
+        rest = max(0.0, self.time - 2.0 * weight * self.both + weight * weight * self.work)
+        return (rest + READY * NOISE_SD**2) / (self.count + READY)
+
+    def of_work(self) -> float:
+        return (self.work + READY * NOISE_SD**2) / (self.count + READY)
+
+
+@dataclass(slots=True)
+class Noise:
+    """Figures are variances of logarithms."""
+
+    _newest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))
+    _one: _Squares = field(default_factory=_Squares)
+    _two: _Squares = field(default_factory=_Squares)
+
+    def begin(self) -> None:
+        """The next iteration is no neighbour of the last one."""
+        self._newest.clear()
+
+    def take(self, log_s: float, work_log: float) -> None:
+        for apart, squares in ((1, self._one), (2, self._two)):
+            if len(self._newest) >= apart:
+                before_s, before = self._newest[-apart]
+                squares.add(log_s - before_s, work_log - before)
+        self._newest.append((log_s, work_log))
+
+    @property
+    def weight(self) -> float:
+        """By how much time follows work: a regression, 0 where work does not vary."""
+        one = self._one
+        rest = WORK_SD_MIN**2 * (one.count + READY)
+        return min(WEIGHT_MAX, max(0.0, one.both / (one.work + rest)))
+
+    @property
+    def of_time(self) -> float:
+        """Of the mean of many iterations, times their number."""
+        return self._of_mean(self._one.left(self.weight), self._two.left(self.weight))
+
+    @property
+    def of_work(self) -> float:
+        """The same of their work."""
+        return self._of_mean(self._one.of_work(), self._two.of_work())
+
+    def _of_mean(self, one: float, two: float) -> float:
+        """Of a process of first order with correlation r, neighbours differ by (1 - r) of its
+        variance and the next but one by 1 - r^2; a mean has (1 + r) / (1 - r) times the variance.
+        """
+        r = min(CORRELATION_MAX, max(0.0, two / one - 1.0)) if self._two.count > 2 * READY else 0.0
+        return max(NOISE_SD_MIN**2, one * (1.0 + r) / (1.0 - r) ** 2)

@@ -1,0 +1,388 @@
+"""The reference of one phase of a job: the time that default clocks would take now.
+
+    y = b + s(c) + g w + e          log time of an iteration under the setting c
+    x = m + beta(c) + v             log inferred work as its operations show it; w = x - beta(c)
+
+`b` is the log time at default clocks, a random walk whose speed is estimated. `s(c)` is the effect
+of a setting on iterations and `beta(c)` that on operations; both hardly move, and begin at the
+planner's prediction, with a scale that all predictions share. `g` is the weight that work has
+earned, `m` the usual work, `e` correlated neighbours. It is linear and Gaussian, so a Kalman filter
+of a few numbers answers (Durbin and Koopman, "Time Series Analysis by State Space Methods", 2012,
+chapter 4). One test finds jumps (Page, "Continuous Inspection Schemes", Biometrika 1954): it opens
+the variance of `b`, and takes the level before back where that returns.
+
+Pure: the same chunks give the same answers. Times are monotonic seconds, figures logarithms.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed
+from joulecut_controller.reference.noise import Noise
+
+Floats = NDArray[np.float64]
+
+# Room in a budget that is as good as none, and what counts for no less of a larger budget: default
+# clocks would be measured all the time.
+ROOM_MIN, ROOM_SHARE = 0.0045, 0.15
+ROOM_PART = 3.0  # of the room: what the standard error may be
+WALK_PER_S = 0.005**2 / 3600.0  # of b, at least: half a percent an hour, a room that warms up
+EFFECT_SHARE = 0.25  # of that walk, of each effect: heat lowers default clocks and no others
+WORK_WALK_PER_S = 0.02**2 / 3600.0  # of m: sequences grow
+WALK_FADE = 0.7  # of what earlier runs at default clocks say of the walk: three of them count
+LATE_SDS = 2.0  # one false alarm in forty independent ones, and it only raises clocks
+SETTINGS_KEPT = 8  # effects; the one not seen for longest is forgotten
+SCALE_SD = 0.5  # of all predicted slowdowns together: a profile's slope may be of another batch
+EFFECT_SD = 0.005  # of one predicted slowdown beside that
+EFFECT_UNKNOWN_SD = 0.1  # of one that nothing predicts
+OPERATIONS_SD = 0.05  # of the effect on operations beside that on iterations
+UNKNOWN_SD = 3.0  # of b and m before the first iteration
+READY = 8  # iterations before the filter begins: their noise comes first
+# Half a standard deviation is no jump. A sum of eight beyond that is no accident: once in some
+# 10,000 independent iterations (Siegmund, "Sequential Analysis", 1985, section 2.4).
+CUSUM_DRIFT, CUSUM_ALARM = 0.5, 8.0
+JUMP_MIN = 0.01  # a fifth of a usual budget
+CLOCKS_SHARE = 0.5  # of a jump under lowered clocks: so much of it may be the clocks' doing
+BACK_ITERATIONS = 4  # in a row that fit the level before a jump
+BACK_S_MAX = 3600.0  # a level left for longer says little of now
+LASTED_ITERATIONS = 12  # a jump that lasted as long may return
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A logarithm with its standard error."""
+
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the reference says now of the phase and of the setting in force. `default` is the log
+    time in seconds at default clocks, `slowdown` that of the setting over it at equal work,
+    `scale` the part of predicted slowdowns that comes true. `moved` is the sum of all jumps.
+    """
+
+    default: Figure
+    slowdown: Figure
+    scale: Figure = Figure(1.0, SCALE_SD)
+    level_sd: float = 0.0  # of `default` at the work of its measurements
+    moved: float = 0.0
+
+    def doubt(self, budget: float) -> str:
+        """Why default clocks should be measured now; empty where they are known well enough.
+        `budget` is the log slowdown that the policy allows.
+        """
+        room = max(budget - self.slowdown.mean, ROOM_MIN, ROOM_SHARE * budget)
+        if self.level_sd <= room / ROOM_PART:
+            return ""
+        return f"they are known to ±{self.level_sd:.2%}, and {room:.2%} are left of the budget"
+
+    def is_late(self, budget: float) -> bool:
+        """Whether the setting in force is slower than the budget allows, and not by chance."""
+        return self.slowdown.mean - LATE_SDS * self.slowdown.sd > budget
+
+
+def walked_sd(lasted_s: float) -> float:
+    """How far the level of an unknown job may have walked in so long, at least."""
+    return math.sqrt(WALK_PER_S * lasted_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Means and covariance; b is column 0, m 1, the scale 2, then two columns a setting."""
+
+    x: Floats
+    p: Floats
+    columns: Mapping[Setting, int]
+    at_s: float
+
+    def row(self, setting: Setting, weight: float) -> Floats | None:
+        """Of y - g x under a setting; None where it is not known."""
+        row = np.zeros(len(self.x))
+        row[0] = 1.0
+        if setting != DEFAULT:
+            column = self.columns.get(setting)
+            if column is None:
+                return None
+            row[column], row[column + 1] = 1.0, -weight
+        return row
+
+    def work_row(self, setting: Setting) -> Floats:
+        row = np.zeros(len(self.x))
+        row[1] = 1.0
+        if setting != DEFAULT:
+            row[self.columns[setting] + 1] = 1.0
+        return row
+
+    def figure(self, row: Floats) -> Figure:
+        return Figure(float(row @ self.x), math.sqrt(max(0.0, float(row @ self.p @ row))))
+
+    def aged(self, walk: float, at_s: float) -> "_State":
+        """The same at a later time."""
+        gap_s = max(0.0, at_s - self.at_s)
+        more = np.zeros(len(self.x))
+        more[0], more[1] = walk * gap_s, WORK_WALK_PER_S * gap_s
+        more[list(self.columns.values())] = EFFECT_SHARE * walk * gap_s
+        return _State(self.x, self.p + np.diag(more), self.columns, max(at_s, self.at_s))
+
+    def seen(self, row: Floats, value: float, variance: float) -> "_State":
+        """With one more measurement."""
+        gain_of = self.p @ row
+        gain = gain_of / (float(row @ gain_of) + variance)
+        x = self.x + gain * (value - float(row @ self.x))
+        return _State(x, self.p - np.outer(gain, gain_of), self.columns, self.at_s)
+
+    def opened(self, jump: float, setting: Setting) -> "_State":
+        """With a level that has jumped by about so much."""
+        more = np.zeros(len(self.x))
+        more[0] = jump**2
+        if setting != DEFAULT:
+            more[self.columns[setting]] = (CLOCKS_SHARE * jump) ** 2
+        return _State(self.x, self.p + np.diag(more), self.columns, self.at_s)
+
+    def with_setting(self, setting: Setting, log: float, sd: float) -> "_State":
+        """With a setting of a predicted slowdown. The one not seen for longest goes for it."""
+        if len(self.columns) >= SETTINGS_KEPT:
+            return self._without(next(iter(self.columns))).with_setting(setting, log, sd)
+        n = len(self.x)
+        p = np.zeros((n + 2, n + 2))
+        p[:n, :n] = self.p
+        p[n, :n] = p[:n, n] = log * self.p[2]
+        p[n, n] = log**2 * self.p[2, 2] + sd**2
+        p[n + 1, n + 1] = OPERATIONS_SD**2
+        x = np.append(self.x, [log * self.x[2], log])
+        return _State(x, p, {**self.columns, setting: n}, self.at_s)
+
+    def _without(self, setting: Setting) -> "_State":
+        at = self.columns[setting]
+        keep = [i for i in range(len(self.x)) if i not in (at, at + 1)]
+        left = {s: c - 2 if c > at else c for s, c in self.columns.items() if s != setting}
+        return _State(self.x[keep], self.p[np.ix_(keep, keep)], left, self.at_s)
+
+    def newest(self, setting: Setting) -> "_State":
+        """With a setting last in order, so that others are forgotten before it."""
+        if setting == DEFAULT or next(reversed(self.columns)) == setting:
+            return self
+        others = {s: c for s, c in self.columns.items() if s != setting}
+        return _State(self.x, self.p, {**others, setting: self.columns[setting]}, self.at_s)
+
+
+class Reference:
+    """The filter. `take` chunks in the order of their times."""
+
+    def __init__(self) -> None:
+        p = np.diag([UNKNOWN_SD**2, UNKNOWN_SD**2, SCALE_SD**2])
+        self._state = _State(np.array([0.0, 0.0, 1.0]), p, {}, -math.inf)
+        self._noise = Noise()
+        self._setting: Setting = DEFAULT
+        self._waiting: list[Chunk] | None = []  # until their noise is known
+        self._walk = WALK_PER_S
+        self._walked = (0.0, 0.0)  # squares of what default clocks showed, and seconds they took
+        self._left: _State | None = None  # when default clocks ended
+        self._shown: list[float] = []  # of the present run at default clocks
+        self._cusum = _Cusum()
+        self._calm: _State | None = None  # while no jump is in sight
+        self._before: _State | None = None  # the newest jump
+        self._back: deque[float] = deque(maxlen=BACK_ITERATIONS)
+        self._since_jump = 0  # iterations
+        self.moved = 0.0  # the sum of all jumps
+
+    @property
+    def ready(self) -> bool:
+        return self._waiting is None
+
+    def recall(self, log_s: float, sd: float) -> None:
+        """Default clocks as an earlier controller measured them, with their doubt by now."""
+        row = np.zeros(len(self._state.x))
+        row[0] = 1.0
+        self._state = self._state.seen(row, log_s, sd**2)
+
+    def predict(self, setting: Setting, slowdown_log: float, sd: float = EFFECT_SD) -> None:
+        """The planner's prediction for a setting that will run."""
+        if setting != DEFAULT and setting not in self._state.columns:
+            self._state = self._state.with_setting(setting, slowdown_log, sd)
+
+    def answer(self, setting: Setting) -> Answer:
+        scale = Figure(float(self._state.x[2]), math.sqrt(float(self._state.p[2, 2])))
+        level_sd = math.sqrt(float(self._state.p[0, 0]))
+        return Answer(self.default_now(), self.slowdown(setting), scale, level_sd, self.moved)
+
+    def default_now(self) -> Figure:
+        """Log seconds of an iteration at default clocks, at the usual work of now."""
+        row = np.zeros(len(self._state.x))
+        row[0], row[1] = 1.0, self._noise.weight
+        return self._state.figure(row)
+
+    def slowdown(self, setting: Setting) -> Figure:
+        """Log time of these clocks over that of default clocks, at equal work."""
+        if setting == DEFAULT:
+            return Figure(0.0, 0.0)
+        column = self._state.columns.get(setting)
+        if column is None:
+            return Figure(0.0, EFFECT_UNKNOWN_SD)
+        row = np.zeros(len(self._state.x))
+        row[column] = 1.0
+        return self._state.figure(row)
+
+    # -- chunks ----------------------------------------------------------------------------
+
+    def take(self, chunk: Chunk) -> None:
+        if self._waiting is None:
+            self._take(chunk)
+            return
+        self._waiting.append(chunk)
+        if sum(len(one.iterations) for one in self._waiting) < READY:
+            return
+        waiting, self._waiting = self._waiting, None
+        noise = self._noise = Noise()
+        for one in waiting:
+            for each in one.iterations:
+                noise.take(each.log_s, each.work_log or 0.0)
+        for one in waiting:
+            self._take(one)
+
+    def _take(self, chunk: Chunk) -> None:
+        self.predict(chunk.setting, 0.0, EFFECT_UNKNOWN_SD)
+        if chunk.setting != self._setting:
+            self._change(chunk.setting)
+        if math.isinf(self._state.at_s):
+            self._state = _State(self._state.x, self._state.p, self._state.columns, chunk.at_s)
+        self._state = self._state.aged(self._walk, chunk.at_s).newest(chunk.setting)
+        counted: list[Timed] = []
+        for one in chunk.iterations:
+            self._noise.take(one.log_s, one.work_log or 0.0)
+            counted.append(one)
+            if self._is_back(one) or self._has_jumped(one):
+                counted.clear()
+        if counted:
+            self._update(counted)
+
+    def _weight(self, one: Timed) -> float:
+        return self._noise.weight if one.work_log is not None else 0.0
+
+    def _level(self, one: Timed) -> float:
+        """y - g x"""
+        return one.log_s - self._weight(one) * (one.work_log or 0.0)
+
+    def _update(self, counted: list[Timed]) -> None:
+        """The state with the mean of some iterations."""
+        first, count = counted[0], len(counted)
+        level = math.fsum(map(self._level, counted)) / count
+        row = self._state.row(self._setting, self._weight(first))
+        assert row is not None
+        self._state = self._state.seen(row, level, self._noise.of_time / count)
+        if self._setting == DEFAULT:
+            self._shown.extend(map(self._level, counted))
+        works = [one.work_log for one in counted if one.work_log is not None]
+        if works:
+            row = self._state.work_row(self._setting)
+            work = math.fsum(works) / len(works)
+            self._state = self._state.seen(row, work, self._noise.of_work / len(works))
+
+    def _change(self, setting: Setting) -> None:
+        """Other clocks than before."""
+        if self._setting == DEFAULT:
+            self._learn_walk()
+            self._left = self._state
+        self._setting = setting
+        self._shown.clear()
+        self._noise.begin()
+        self._cusum = _Cusum()
+
+    def _learn_walk(self) -> None:
+        """How fast the level walks, from what a run at default clocks showed beyond its doubt."""
+        left, shown = self._left, self._shown
+        if left is None or not shown:
+            return
+        moved = math.fsum(shown) / len(shown) - float(left.x[0])
+        known = float(left.p[0, 0]) + self._noise.of_time / len(shown)
+        squares, lasted_s = self._walked
+        self._walked = (
+            WALK_FADE * squares + moved**2 - known,
+            WALK_FADE * lasted_s + self._state.at_s - left.at_s,
+        )
+        self._walk = max(WALK_PER_S, self._walked[0] / max(1.0, self._walked[1]))
+
+    # -- jumps -----------------------------------------------------------------------------
+
+    def _has_jumped(self, one: Timed) -> bool:
+        """Opens the level where iterations have left it."""
+        row = self._state.row(self._setting, self._weight(one))
+        assert row is not None
+        expected, noise = self._state.figure(row), self._noise.of_time
+        if expected.sd**2 > noise:  # the level is being measured
+            return False
+        if self._cusum.calm:
+            self._calm = self._state
+        sd = math.hypot(expected.sd, math.sqrt(noise))
+        jump = self._cusum.take(self._level(one) - expected.mean, sd)
+        if jump is None:
+            return False
+        if self._before is None or self._since_jump >= LASTED_ITERATIONS:
+            self._before = self._calm
+        calm = self._calm if self._calm and self._calm.columns == self._state.columns else None
+        self._begin((calm or self._state).opened(jump, self._setting))
+        self._left = None
+        self.moved += jump
+        return True
+
+    def _is_back(self, one: Timed) -> bool:
+        """Takes the level before the newest jump back where some iterations in a row fit it."""
+        self._since_jump += 1
+        before, now = self._before, self._state
+        if before is not None and now.at_s - before.at_s > BACK_S_MAX:
+            before = self._before = None
+        row = before.row(self._setting, self._weight(one)) if before is not None else None
+        if before is None or row is None:
+            return False
+        before = before.aged(self._walk, now.at_s)
+        expected = before.figure(row)
+        self._back.append(self._level(one) - expected.mean)
+        doubt = math.hypot(expected.sd, math.sqrt(self._noise.of_time / BACK_ITERATIONS))
+        off = abs(math.fsum(self._back)) / BACK_ITERATIONS
+        if len(self._back) < BACK_ITERATIONS or off > min(2.0 * doubt, JUMP_MIN):
+            return False
+        for setting, column in now.columns.items():
+            if setting not in before.columns:
+                before = before.with_setting(setting, float(now.x[column]), EFFECT_SD)
+        self._before = now if self._since_jump > LASTED_ITERATIONS else None
+        self.moved += float(before.x[0] - now.x[0])
+        self._begin(before)
+        return True
+
+    def _begin(self, state: _State) -> None:
+        """Another level."""
+        self._state, self._calm = state, None
+        self._cusum, self._since_jump = _Cusum(), 0
+        self._back.clear()
+
+
+class _Cusum:
+    """Cumulative sums of what iterations are beyond a level, upwards and downwards."""
+
+    def __init__(self) -> None:
+        self._sums = [0.0, 0.0]
+        self._runs: tuple[list[float], list[float]] = ([], [])
+
+    @property
+    def calm(self) -> bool:
+        return self._sums == [0.0, 0.0]
+
+    def take(self, beyond: float, sd: float) -> float | None:
+        """The jump, where there is one: the mean of the iterations since it began."""
+        drift = max(CUSUM_DRIFT, JUMP_MIN / 2.0 / sd)
+        for side, sign in enumerate((1.0, -1.0)):
+            self._sums[side] = max(0.0, self._sums[side] + sign * beyond / sd - drift)
+            if self._sums[side] == 0.0:
+                self._runs[side].clear()
+            else:
+                self._runs[side].append(beyond)
+            if self._sums[side] > CUSUM_ALARM:
+                return math.fsum(self._runs[side]) / len(self._runs[side])
+        return None

@@ -1,0 +1,249 @@
+"""The reference of a phase: what default clocks take now, however the job moves meanwhile."""
+
+import math
+import random
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.reference import reference as module
+from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed, Usual
+from joulecut_controller.reference.noise import Noise
+from joulecut_controller.reference.reference import Answer, Figure, Reference
+
+LOWERED, OTHER = ("GPU-0", 1200), ("GPU-0", 1100)
+SLOWDOWN = {DEFAULT: 0.0, LOWERED: 0.04, OTHER: 0.06}
+
+
+class Job:
+    """One iteration a second under clocks that the test sets."""
+
+    def __init__(self, seed: int = 1, noise: float = 0.01, spread: float = 0.0) -> None:
+        self.reference, self.chance = Reference(), random.Random(f"reference {seed}")
+        self.noise, self.spread, self.now_s, self.level = noise, spread, 0.0, 0.0
+        self.setting: Setting = DEFAULT
+
+    def run(
+        self, iterations: int, setting: Setting, drift: Callable[[float], float] = lambda _: 0.0
+    ) -> "Job":
+        """`drift` is the level over time; `spread` that of an iteration's work."""
+        self.setting = setting
+        for _ in range(iterations):
+            self.now_s += 1.0
+            work = self.chance.gauss(0.0, self.spread)
+            log_s = self.level + drift(self.now_s) + SLOWDOWN[setting] + work
+            timed = Timed(
+                log_s + self.chance.gauss(0.0, self.noise),
+                work + 1.3 * SLOWDOWN[setting] if self.spread else None,
+            )
+            self.reference.take(Chunk(self.now_s, setting, (timed,)))
+        return self
+
+    @property
+    def answer(self) -> Answer:
+        return self.reference.answer(self.setting)
+
+
+def predicted(job: Job, slowdown: float = 0.04) -> Job:
+    job.reference.predict(LOWERED, slowdown)
+    return job
+
+
+def test_a_steady_job_is_known_to_the_noise_of_its_iterations() -> None:
+    job = predicted(Job().run(40, DEFAULT)).run(60, LOWERED)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=0.004)
+    assert job.answer.slowdown.sd == pytest.approx(0.01 * math.sqrt(1 / 40 + 1 / 60), rel=0.5)
+    assert job.answer.default.mean == pytest.approx(0.0, abs=0.005)
+    assert not job.answer.doubt(0.06)
+    assert job.answer.doubt(0.02), "nothing is left of this budget"
+
+
+@pytest.mark.parametrize("slowdown", [0.02, 0.04, 0.08])
+def test_a_wrong_prediction_is_corrected_and_corrects_the_next_ones(slowdown: float) -> None:
+    job = predicted(Job().run(40, DEFAULT), slowdown).run(60, LOWERED)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=0.005)
+    assert job.answer.scale.mean == pytest.approx(0.04 / slowdown, rel=0.2)
+
+
+def test_the_answers_of_many_jobs_are_as_wrong_as_they_say() -> None:
+    """Beside default windows of a dozen iterations every five minutes, and a level that wanders."""
+    wrong = []
+    for seed in range(40):
+        job = predicted(Job(seed).run(30, DEFAULT))
+        phase = seed * 0.7
+
+        def wander(now_s: float, phase: float = phase) -> float:
+            return 0.01 * math.sin(now_s / 600.0 + phase)
+
+        for _ in range(4):
+            job.run(288, LOWERED, wander).run(12, DEFAULT, wander)
+        slowdown = job.run(30, LOWERED, wander).answer.slowdown
+        wrong.append((slowdown.mean - 0.04) / slowdown.sd)
+    assert np.mean(np.abs(wrong) < 2.0) >= 0.9
+
+
+@pytest.mark.parametrize("jump", [-0.12, -0.05, 0.05, 0.12])
+def test_a_jump_opens_the_level_within_a_dozen_iterations_and_leaves_the_effect(
+    jump: float,
+) -> None:
+    job = predicted(Job().run(40, DEFAULT)).run(100, LOWERED)
+    job.level = jump
+    job.run(12, LOWERED)
+    assert job.answer.moved == pytest.approx(jump, abs=0.02)
+    assert job.answer.doubt(0.05)
+    job.run(12, DEFAULT)
+    assert not job.run(1, LOWERED).answer.doubt(0.06)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=0.01)
+    assert job.answer.default.mean == pytest.approx(jump, abs=0.01)
+
+
+def test_a_level_that_returns_is_known_without_another_measurement() -> None:
+    """A stall that ends, and one of a few iterations."""
+    job = predicted(Job().run(40, DEFAULT)).run(100, LOWERED)
+    known = job.answer
+    for lasts in (8, 60):
+        job.level = 0.12
+        job.run(lasts, LOWERED)
+        job.level = 0.0
+        job.run(16, LOWERED)
+        assert job.answer.slowdown.mean == pytest.approx(known.slowdown.mean, abs=0.003)
+        assert not job.answer.doubt(0.06)
+
+
+def test_a_steady_job_hardly_ever_jumps() -> None:
+    jumps = sum(
+        predicted(Job(seed).run(40, DEFAULT)).run(2000, LOWERED).answer.moved != 0.0
+        for seed in range(10)
+    )
+    assert jumps <= 2  # of 20,000 iterations: the alarm is set for one in 10,000
+
+
+def test_default_clocks_that_heat_lowers_are_no_change_of_lowered_ones() -> None:
+    """Only the level at default clocks moves; the time of lowered clocks stays."""
+    job = predicted(Job().run(40, DEFAULT))
+    for step in range(1, 7):
+        job.run(288, LOWERED)
+        job.run(12, DEFAULT, lambda _, step=step: 0.004 * step)  # type: ignore[misc]
+    job.run(1, LOWERED)
+    assert job.answer.slowdown.mean == pytest.approx(0.04 - 0.024, abs=0.007)
+    assert job.answer.level_sd < 0.005, "how fast it moves is known"
+    assert job.run(900, LOWERED).answer.doubt(0.03), "and so it is soon in doubt"
+
+
+def test_work_that_varies_is_taken_out_as_far_as_operations_show_it() -> None:
+    job = predicted(Job(spread=0.12).run(60, DEFAULT)).run(400, LOWERED)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=3.0 * job.answer.slowdown.sd)
+    assert job.answer.slowdown.sd < 0.12 / math.sqrt(60)
+    assert predicted(Job().run(60, DEFAULT)).run(9, LOWERED).answer.slowdown.sd < 0.005
+
+
+def test_neighbours_that_resemble_each_other_tell_less() -> None:
+    dice, alike, apart, wave = random.Random(3), Noise(), Noise(), 0.0
+    for _ in range(2000):
+        wave = 0.6 * wave + dice.gauss(0.0, 0.8 * 0.01)
+        alike.take(wave, 0.0)
+        apart.take(dice.gauss(0.0, 0.01), 0.0)
+    assert alike.of_time == pytest.approx(4.0 * 0.01**2, rel=0.5)  # (1 + 0.6) / (1 - 0.6)
+    assert apart.of_time == pytest.approx(0.01**2, rel=0.3)
+
+
+@given(
+    runs=st.lists(
+        st.tuples(st.sampled_from([DEFAULT, LOWERED, OTHER]), st.integers(1, 9)), max_size=9
+    ),
+    seed=st.integers(0, 99),
+)
+def test_the_filter_is_the_exact_answer_of_all_iterations_together(
+    runs: list[tuple[Setting, int]], seed: int
+) -> None:
+    """Against one large system of equations, where the level stands still and noise is known."""
+    chance = random.Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WALK_PER_S", 0.0)
+        patch.setattr(module, "CUSUM_ALARM", math.inf)
+        patch.setattr(Noise, "of_time", 0.01**2)
+        patch.setattr(Reference, "_learn_walk", lambda _: None)
+        reference = Reference()
+        reference._walk = 0.0
+        iterations = [(DEFAULT, chance.gauss(0.0, 0.01)) for _ in range(module.READY)]
+        iterations += [
+            (setting, SLOWDOWN[setting] + chance.gauss(0.0, 0.01))
+            for setting, count in runs
+            for _ in range(count)
+        ]
+        for number, (setting, log_s) in enumerate(iterations):
+            if setting != DEFAULT:
+                reference.predict(setting, 0.05)
+            reference.take(Chunk(float(number), setting, (Timed(log_s),)))
+        exact = _exact(iterations)
+        for setting in {setting for setting, _ in iterations}:
+            found = reference.slowdown(setting)
+            assert found.mean == pytest.approx(exact[setting].mean, abs=1e-6)
+            assert found.sd == pytest.approx(exact[setting].sd, abs=1e-6)
+
+
+def _exact(iterations: Iterable[tuple[Setting, float]]) -> dict[Setting, Figure]:
+    """Least squares with the priors as rows: b, scale, and an effect for each setting."""
+    iterations = list(iterations)
+    settings = [s for s in dict.fromkeys(s for s, _ in iterations) if s != DEFAULT]
+    size = 2 + len(settings)
+    rows, values, weights = [], [], []
+
+    def add(row: dict[int, float], value: float, sd: float) -> None:
+        rows.append([row.get(i, 0.0) for i in range(size)])
+        values.append(value)
+        weights.append(1.0 / sd)
+
+    add({0: 1.0}, 0.0, module.UNKNOWN_SD)
+    add({1: 1.0}, 1.0, module.SCALE_SD)
+    for place, _ in enumerate(settings):
+        add({2 + place: 1.0, 1: -0.05}, 0.0, module.EFFECT_SD)
+    for setting, log_s in iterations:
+        effect = {} if setting == DEFAULT else {2 + settings.index(setting): 1.0}
+        add({0: 1.0} | effect, log_s, 0.01)
+    a = np.array(rows) * np.array(weights)[:, None]
+    covariance = np.linalg.inv(a.T @ a)
+    x = covariance @ a.T @ (np.array(values) * np.array(weights))
+    found: dict[Setting, Figure] = {DEFAULT: Figure(0.0, 0.0)}
+    for place, setting in enumerate(settings):
+        at = 2 + place
+        found[setting] = Figure(float(x[at]), math.sqrt(float(covariance[at, at])))
+    return found
+
+
+def test_the_same_chunks_give_the_same_answers_and_memory_is_bounded() -> None:
+    def lived() -> Job:
+        job = Job(seed=7).run(40, DEFAULT)
+        for number in range(200):
+            SLOWDOWN[number] = 0.001 * (number % 50)
+            job.reference.predict(number, SLOWDOWN[number])
+            job.run(12, number).run(2, DEFAULT)
+        return job.run(12, LOWERED)
+
+    one, other = lived(), lived()
+    assert one.answer == other.answer
+    assert len(one.reference._state.x) <= 3 + 2 * module.SETTINGS_KEPT
+
+
+def test_what_a_controller_before_measured_counts_with_its_doubt() -> None:
+    job = Job()
+    job.reference.recall(0.0, 0.001)
+    predicted(job).run(40, LOWERED)
+    assert job.answer.slowdown.mean == pytest.approx(0.04, abs=0.005)
+    assert job.answer.level_sd == pytest.approx(0.001, rel=0.2)
+
+
+def counted(*logs: float) -> list[float]:
+    usual = Usual()
+    return [one.log_s for log_s in logs for one in usual.take(Timed(log_s))]
+
+
+def test_checkpoints_and_hiccups_are_left_out_and_a_new_pace_is_not() -> None:
+    usual = [0.01 * (-1) ** n for n in range(20)]
+    assert counted(*usual) == usual[1:], "the first one settles"
+    assert counted(*usual, 3.0, *usual) == usual[1:] + usual
+    assert counted(*usual, 3.0, 3.0, *usual) == usual[1:] + usual
+    assert counted(*usual, *[0.7] * 8) == usual[1:] + [0.7] * 8
