@@ -30,55 +30,86 @@ class Group:
     commands: dict[str, Command]
 
 
-SERVICE = Group(
-    "Service: run a cluster",
-    {
-        "plan": Command(
-            "joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"
-        ),
-        "frontier": Command(
-            "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
-        ),
-        "policy": Command(
-            "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
-        ),
-        "report": Command("joulecut_cli.report.command:run", "measured savings; receipts of jobs"),
-        "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
-        "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
-        "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
-        "selftest": Command(
-            "joulecut_cli.selftest.command:run",
-            "whether what is assumed of a card holds here",
-            "agent",
-        ),
-        "profile": Command(
-            "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
-        ),
-        "recommend": Command("joulecut_cli.recommend:run", "clock changes of a job's newest plan"),
-        "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
-        "resume": Command("joulecut_cli.orders:resume", "end a pause, or a node's release window"),
-        "restore": Command(
-            "joulecut_cli.restore:run", "reset GPUs to default clocks and keep them there", "agent"
-        ),
-        "adopt": Command(
-            "joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"
-        ),
-        "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
-        "release": Command(
-            "joulecut_cli.orders:release", "close all device handles of a node for a while", "agent"
-        ),
-        "run": Command(
-            "joulecut_cli.run:run", "a training command that reports its iterations", ""
-        ),
-        "deploy": Command("joulecut_cli.deploy:run", "write units, chart, manifests or dashboards"),
-        "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
-    },
+SERVICE = (
+    Group(
+        "Cluster",
+        {
+            "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
+            "report": Command(
+                "joulecut_cli.report.command:run", "measured savings; receipts of jobs"
+            ),
+            "policy": Command(
+                "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
+            ),
+            "adopt": Command(
+                "joulecut_cli.orders:adopt", "GPUs that two nodes show belong to this one"
+            ),
+            "deploy": Command(
+                "joulecut_cli.deploy:run", "write units, chart, manifests or dashboards"
+            ),
+        },
+    ),
+    Group(
+        "Jobs",
+        {
+            "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
+            "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
+            "recommend": Command(
+                "joulecut_cli.recommend:run", "clock changes of a job's newest plan"
+            ),
+            "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
+            "resume": Command(
+                "joulecut_cli.orders:resume", "end a pause, or a node's release window"
+            ),
+            "profile": Command(
+                "joulecut_cli.profile:run", "stage profile of a running job, as measured", "engine"
+            ),
+            "run": Command(
+                "joulecut_cli.run:run", "a training command that reports its iterations", ""
+            ),
+        },
+    ),
+    Group(
+        "Node",
+        {
+            "restore": Command(
+                "joulecut_cli.restore:run",
+                "reset GPUs to default clocks and keep them there",
+                "agent",
+            ),
+            "clear": Command(
+                "joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"
+            ),
+            "release": Command(
+                "joulecut_cli.orders:release",
+                "close all device handles of a node for a while",
+                "agent",
+            ),
+            "selftest": Command(
+                "joulecut_cli.selftest.command:run",
+                "whether what is assumed of a card holds here",
+                "agent",
+            ),
+        },
+    ),
+    Group(
+        "Laptop: neither cluster nor GPU",
+        {
+            "plan": Command(
+                "joulecut_cli.plan:run", "clocks of least energy within a deadline", "engine"
+            ),
+            "frontier": Command(
+                "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
+            ),
+            "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
+        },
+    ),
 )
 
 
 def groups() -> Iterator[Group]:
     """The service's own first. Raises Unavailable for an entry point that does not load."""
-    yield SERVICE
+    yield from SERVICE
     for point in sorted(entry_points(group=ENTRY_POINTS)):
         try:
             yield point.load()
@@ -98,4 +129,5 @@ def all_commands() -> dict[str, Command]:
 
 def find(name: str) -> Command | None:
     """Entry points are read only for a name that the service does not have."""
-    return SERVICE.commands.get(name) or all_commands().get(name)
+    own = (group.commands[name] for group in SERVICE if name in group.commands)
+    return next(own, None) or all_commands().get(name)

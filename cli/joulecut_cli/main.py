@@ -10,6 +10,7 @@ import sys
 from joulecut_cli.commands import all_commands, find, groups
 from joulecut_wire.command import FINE, guarded
 from joulecut_wire.errors import BadInput, not_installed
+from joulecut_wire.quantity import nearest
 
 # What only the engine brings: a policy that names a run file needs it for its prediction.
 NUMERIC = ("numba", "numpy", "scipy", "sklearn")
@@ -17,6 +18,7 @@ WITH_ENGINE = ("all", "lab", "sim")  # extras that bring more than the engine, w
 GRPC = ("google", "grpc")  # an audit of agents needs them, one of a Prometheus does not
 
 HELP = {"-h", "--help", "help"}
+VERSION = {"-V", "--version"}
 
 
 def main() -> int:
@@ -25,22 +27,22 @@ def main() -> int:
 
 def dispatch(argv: list[str]) -> int:
     """Runs one subcommand. Raises BadInput, Unavailable."""
-    if not argv:
-        raise BadInput(
-            "joulecut", "no command", f"{', '.join(all_commands())}; see joulecut --help"
-        )
-    name, rest = argv[0], argv[1:]
-    if rest and name in {*HELP, "--version"}:
+    name, rest = (argv[0], argv[1:]) if argv else ("help", [])
+    if name == "help" and len(rest) == 1:  # as COMMAND --help
+        name, rest = rest[0], ["--help"]
+    if rest and name in HELP | VERSION:
         raise BadInput(name, f'"{rest[0]}" behind it', "nothing; joulecut COMMAND --help")
     if name in HELP:
         print(_overview())
         return FINE
-    if name == "--version":
+    if name in VERSION:
         print(_version())
         return FINE
     command = find(name)
     if command is None:
-        raise BadInput(f'"{name}"', "no such command", ", ".join(all_commands()))
+        known = tuple(all_commands())
+        what = f"no such command{nearest(name, known)}"
+        raise BadInput(f'"{name}"', what, ", ".join(known))
     module, _, function = command.target.partition(":")
     try:
         status: int = getattr(importlib.import_module(module), function)(rest)
@@ -64,7 +66,7 @@ def _overview() -> str:
     for group in shown:
         rows = (f"  {name:<{width}}  {one.summary}" for name, one in group.commands.items())
         lines += [group.title, *rows, ""]
-    return "\n".join([*lines, "joulecut COMMAND --help shows its flags."])
+    return "\n".join([*lines, "joulecut help COMMAND shows its flags."])
 
 
 def _version() -> str:

@@ -55,6 +55,7 @@ MATTERS = 1e-4  # of an iteration, when a number changes by a tenth
 ROWS_MAX = 240  # more rows cost time and change nothing
 STEPS_MAX = 30
 PRECISION = 1e-5  # of a step's gain: far below the noise
+SLOPE_STEP = 1e-4  # of a logarithm: over a kink of the power limit rounding would decide the slope
 RAISED = 1.03  # a card seen this far above its limit has a higher one
 RAISED_TO = 1.5  # the new limit is unknown: it holds nothing that was measured
 ROUNDS = 2
@@ -223,6 +224,7 @@ def _fit(
         f_scale=OUTLIER,
         max_nfev=STEPS_MAX,
         x_scale=sd,
+        diff_step=SLOPE_STEP,
         ftol=PRECISION,
         xtol=PRECISION,
     )

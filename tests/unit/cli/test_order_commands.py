@@ -127,6 +127,9 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("restore", "--all", "--config", "/nowhere.yaml"), "/nowhere.yaml"),
         (("restore", "--all", "--agents", ",,"), '--agents: ",," names none'),
         (("--version", "plan"), '"plan" behind it; allowed: nothing'),
+        (("help", "plan", "job.yaml"), '"plan" behind it; allowed: nothing'),
+        (("explian", "x"), "no such command (did you mean explain?)"),
+        (("help", "stauts"), "no such command (did you mean status?)"),
         (("recommend",), "see joulecut recommend --help"),
         (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
         (("policy", "diff"), "see joulecut policy diff --help"),
@@ -140,6 +143,16 @@ def test_bad_words_are_one_line(words: tuple[str, ...], sentence: str) -> None:
     done = joulecut(*words)
     assert done.returncode == 2
     assert sentence in one_line(done)
+
+
+def test_help_and_version_have_the_usual_words() -> None:
+    alone = joulecut()
+    assert alone.returncode == 0
+    assert alone.stdout == joulecut("--help").stdout == joulecut("help").stdout
+    titles = [line.partition(":")[0] for line in alone.stdout.splitlines() if line[:1].isupper()]
+    assert titles == ["Cluster", "Jobs", "Node", "Laptop", "Lab"]
+    assert joulecut("-V").stdout == joulecut("--version").stdout
+    assert joulecut("help", "status").stdout == joulecut("status", "--help").stdout
 
 
 def test_what_the_controller_refuses_is_one_line(served: Serving, clerk: Clerk) -> None:
