@@ -16,6 +16,7 @@ from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput
+from joulecut_wire.messages import POWER_PROFILE
 
 SOURCES_PAGE = "docs/integrations.md"
 
@@ -77,6 +78,7 @@ def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
     yield _reports(job, board)
     yield _placed(job)
     yield _controllable(job, board)
+    yield from _profiled(job, board)
     yield _measured(job)
     yield _learnt(job, board)
     yield _saving(job)
@@ -126,6 +128,22 @@ def _reports(job: Json, board: Json) -> Step:
     if source == "power":
         found += " (an estimate; all GPUs share one clock)"
     return Step("reports", True, found)
+
+
+def _profiled(job: Json, board: Json) -> Iterator[Step]:
+    """A vendor's power profile, which is a state of the card; nothing without one."""
+    ours = {row["uuid"] for row in job["gpus"]}
+    under = [
+        reason.removeprefix(POWER_PROFILE)
+        for gpu in board["gpus"]
+        if gpu["uuid"] in ours
+        for reason in gpu["event_reasons"]
+        if reason.startswith(POWER_PROFILE)
+    ]
+    if under:
+        names = ", ".join(sorted(set(under)))
+        found = f"{names} on {len(under)} of {len(ours)} GPUs: clocks are planned on top of it"
+        yield Step("profile", True, found)
 
 
 def _placed(job: Json) -> Step:

@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # Labels of a pod that name its job: a user's object before the objects made from it.
 JOB_LABELS = (
@@ -105,6 +105,22 @@ class GpuSnapshot:
     process_ids: tuple[int, ...] = ()  # of compute processes; stays on the node
     mig_uuids: tuple[str, ...] = ()  # of its MIG instances; stays on the node
     power_profiles: tuple[str, ...] = ()  # workload power profiles in force; stays on the node
+
+
+# Before the name of a workload power profile in force, among the event reasons on the wire.
+POWER_PROFILE = "power_profile:"
+
+
+def with_profiles(gpu: GpuSnapshot) -> GpuSnapshot:
+    """The GPU as controllers see it: a workload power profile is one of its event reasons."""
+    names = tuple(POWER_PROFILE + name for name in gpu.power_profiles)
+    return replace(gpu, event_reasons=(*gpu.event_reasons, *names)) if names else gpu
+
+
+def profile_of(gpu: GpuSnapshot) -> str:
+    """The vendor's power profile that a GPU's agent named; empty without one."""
+    named = (one for one in gpu.event_reasons if one.startswith(POWER_PROFILE))
+    return ", ".join(one.removeprefix(POWER_PROFILE) for one in named)
 
 
 @dataclass(frozen=True, slots=True)

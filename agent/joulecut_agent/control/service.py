@@ -45,6 +45,7 @@ from joulecut_wire.messages import (
     ReportFault,
     Result,
     WatchTick,
+    with_profiles,
 )
 from joulecut_wire.metrics import CONTROL_COMMANDS
 from joulecut_wire.v1 import agent_pb2 as pb
@@ -282,7 +283,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 0, math.inf, (), reports, dropped, held, stopped, timings, self._faults()
             )
         age_s = time.monotonic() - picture.snapshot.taken_at_s
-        gpus = self._drift_watch.seen(picture.snapshot.gpus)
+        gpus = tuple(map(with_profiles, self._drift_watch.seen(picture.snapshot.gpus)))
         sequence = picture.snapshot.sequence
         return WatchTick(
             sequence, age_s, gpus, reports, dropped, held, stopped, timings, self._faults()

@@ -11,6 +11,7 @@ from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.view import NOT_REPORTED, GpuView
+from joulecut_wire.messages import profile_of
 
 # `fault`: something is wrong. `decision`: a person may go on. `note`: the controller copes.
 Severity = Literal["fault", "decision", "note"]
@@ -91,9 +92,11 @@ def _of_nodes(board: Board) -> Iterator[Need]:
 
 def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
     drifting: list[GpuView] = []
-    fixed: Counter[str] = Counter()
+    fixed, profiled = Counter[str](), Counter[str]()
     for gpu in gpus:
         shown = gpu.snapshot
+        if shown is not None and (profile := profile_of(shown)):
+            profiled[profile] += 1
         if shown is not None and (shown.drift not in MENDED or shown.backoff_s > 0.0):
             drifting.append(gpu)
         if not gpu.description.controllable:
@@ -102,6 +105,9 @@ def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
         names = listed([gpu.place for gpu in drifting])
         text = f"clocks of {_gpus(len(drifting))} are set by another writer or do not hold: {names}"
         yield Need("fault", text, node=drifting[0].node, runbook="JoulecutClockDrift")
+    for profile, count in profiled.most_common(LISTED_MAX):
+        under = f"{_gpus(count)} under the vendor's power profile {profile}"
+        yield Need("note", f"{under}: clocks are planned on top of it")
     for reason, count in fixed.most_common(LISTED_MAX):
         yield Need("note", f"{_gpus(count)} not controllable: {reason}")
 

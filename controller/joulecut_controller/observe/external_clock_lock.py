@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from joulecut_controller.view import GpuView
-from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.messages import GpuSnapshot, profile_of
 
 READINGS = 3  # in a row: a changing clock spans two
 SLACK_RATIO = 0.05  # boost loses some steps to temperature without a reason; as in the agent
@@ -149,7 +149,7 @@ def _explained(shown: GpuSnapshot) -> bool:
     """
     drawn_w, limit_w = shown.power_average_w, shown.power_limit_enforced_w
     capped = drawn_w is not None and limit_w is not None and drawn_w >= CAPPED_RATIO * limit_w
-    other = shown.slow_reason not in {"", SITE_LOCK}
+    other = shown.slow_reason not in {"", SITE_LOCK} or profile_of(shown) != ""
     return capped or other or not EXPLAINING.isdisjoint(shown.event_reasons)
 
 

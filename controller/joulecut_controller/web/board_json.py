@@ -36,7 +36,7 @@ from joulecut_controller.ports import Event
 from joulecut_controller.view import BUDGET_JOB, GpuView, View
 from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
 from joulecut_controller.web.summary_json import SUMMARY
-from joulecut_wire.messages import GpuSnapshot
+from joulecut_wire.messages import POWER_PROFILE, GpuSnapshot
 
 EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
 
@@ -258,7 +258,8 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
     lease = seen.lease
     if lease and lease.job != BUDGET_JOB and (work is None or lease.job != work[0]):
         return True
-    return not QUIET_REASONS.issuperset(seen.event_reasons)
+    loud = (one for one in seen.event_reasons if not one.startswith(POWER_PROFILE))
+    return not QUIET_REASONS.issuperset(loud)
 
 
 def _counts(gpus: list[GpuView], odd_count: int) -> Json:

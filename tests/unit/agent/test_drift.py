@@ -10,7 +10,8 @@ from joulecut_agent.control import drift
 from joulecut_agent.control.drift import TICKS, Backoff, Memory, Order, order_of
 from joulecut_agent.control.slowdown_notice import notice_of
 from joulecut_agent.keeper.evidence import SETTLE_S
-from joulecut_wire.messages import GpuSnapshot, Lease
+from joulecut_wire import codec
+from joulecut_wire.messages import GpuSnapshot, Lease, WatchTick, profile_of, with_profiles
 
 TOP_MHZ = 1980
 LATER_S = 10.0  # past the time in which an order settles
@@ -280,6 +281,15 @@ def test_an_order_is_what_a_lease_holds() -> None:
     order = drift.order_of(lease, TOP_MHZ, since_s=3.0, fresh=False)
     assert order == Order(TOP_MHZ, 1200, 500.0, 3.0)
     assert drift.order_of(None, TOP_MHZ, since_s=3.0, fresh=True) == Order(TOP_MHZ, fresh=True)
+
+
+def test_a_power_profile_reaches_the_controller_among_the_event_reasons() -> None:
+    gpu = replace(BUSY, event_reasons=("sw_power_cap",), power_profiles=("max_q", "lora"))
+    tick = WatchTick(1, 0.0, (with_profiles(gpu),), (), 0, (), "", (), ())
+    [told] = codec.decode_tick(codec.encode_tick(tick)).gpus
+    assert profile_of(told) == "max_q, lora"
+    assert told.event_reasons[0] == "sw_power_cap"
+    assert profile_of(BUSY) == ""
 
 
 def test_a_power_profile_is_not_an_external_writer() -> None:

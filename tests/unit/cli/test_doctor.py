@@ -10,11 +10,12 @@ from job_states import changed
 from serving import Serving
 
 from joulecut_controller.board import Board
+from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.view import NodeView
 from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.document import parse as document
-from joulecut_wire.messages import Allocation, ReportFault
+from joulecut_wire.messages import POWER_PROFILE, Allocation, ReportFault
 
 NEVER_S = float("inf")
 
@@ -32,6 +33,25 @@ def _with_faults(board: Board, *faults: ReportFault) -> Board:
     nodes = (replace(board.view.nodes[0], faults=faults), *board.view.nodes[1:])
     shown = replace(board.view, nodes=nodes, jobs=(view,))
     return replace(board, view=shown, jobs=(replace(job, view=view, timing=None),))
+
+
+def _profiled(board: Board) -> Board:
+    """All GPUs under a profile of the vendor."""
+    told = (f"{POWER_PROFILE}max_q",)
+    gpus = {
+        uuid: replace(gpu, snapshot=gpu.snapshot and replace(gpu.snapshot, event_reasons=told))
+        for uuid, gpu in board.view.gpus.items()
+    }
+    return replace(board, view=replace(board.view, gpus=gpus))
+
+
+def test_a_vendors_power_profile_is_named_and_nothing_is_missing() -> None:
+    board = _profiled(boards.board())
+    status, found = _doctor(board, "gpt3-175b")
+    assert (status, found["missing"]) == (0, None)
+    assert "max_q on 8 of 8 GPUs" in json.dumps(found)
+    [need] = [one for one in cluster_of(board).needs if "power profile" in one.text]
+    assert (need.severity, "max_q" in need.text) == ("note", True)
 
 
 def test_an_enforced_job_lacks_nothing() -> None:

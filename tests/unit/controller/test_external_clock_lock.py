@@ -16,6 +16,7 @@ from joulecut_controller.observe.iteration_stats import IterationStats, Measured
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import (
+    POWER_PROFILE,
     GpuDescription,
     GpuSnapshot,
     IterationReport,
@@ -107,6 +108,20 @@ def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     assert after.external_lock == ""
     assert after.baseline is not None
     assert after.baseline.time_mean_s == pytest.approx(0.1)
+
+
+def test_a_vendors_power_profile_is_a_state_of_the_card_and_no_lock() -> None:
+    """Its lower clock is the default that clocks are planned on, whenever it came."""
+    job = Job()
+    job.foreign_mhz, job.words = LOCKED_MHZ, {"event_reasons": (f"{POWER_PROFILE}max_q",)}
+    from_the_start = job.looks(30)
+    assert from_the_start.external_lock == ""
+    assert from_the_start.baseline is not None
+    assert from_the_start.baseline.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ)
+    later = Job()
+    later.looks(20)
+    later.foreign_mhz, later.words = LOCKED_MHZ, job.words
+    assert later.looks(30).external_lock == ""
 
 
 def test_a_lock_that_stood_before_us_gives_no_baseline_and_says_why() -> None:
