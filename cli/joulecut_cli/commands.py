@@ -77,9 +77,7 @@ SERVICE = (
                 "reset GPUs to default clocks and keep them there",
                 "agent",
             ),
-            "clear": Command(
-                "joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"
-            ),
+            "clear": Command("joulecut_cli.orders:clear", "reset the GPUs of a node once", "agent"),
             "release": Command(
                 "joulecut_cli.orders:release",
                 "close all device handles of a node for a while",
@@ -101,7 +99,9 @@ SERVICE = (
             "frontier": Command(
                 "joulecut_cli.frontier:run", "energy against iteration time of a job", "engine"
             ),
-            "completion": Command("joulecut_cli.completion:run", "completion for bash, zsh or fish"),
+            "completion": Command(
+                "joulecut_cli.completion:run", "completion for bash, zsh or fish"
+            ),
         },
     ),
 )

@@ -152,6 +152,7 @@ def _upload(argv: list[str]) -> int:
     parser = Parser(f"{PROG} upload", "Sends a profile to the controller's store.")
     parser.add_argument("file", type=Path, metavar="PROFILE.csv")
     parser.add_argument("--name", metavar="NAME.csv", help="default: the file's own name")
+    parser.add_argument("--replace", action="store_true", help="also one that a job uses")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     raw = user_file.read(given.file, UPLOAD_BYTES_MAX, "a readable CSV file")
@@ -160,7 +161,10 @@ def _upload(argv: list[str]) -> int:
     except UnicodeDecodeError:
         raise BadInput(str(given.file), "is not text", "a readable CSV file") from None
     path = f"profiles/{quoted(given.name or given.file.name)}"
-    return _done(Controller(given.controller).order(path, content=content), as_json=given.json)
+    return _done(
+        Controller(given.controller).order(path, content=content, replace=given.replace),
+        as_json=given.json,
+    )
 
 
 def _remove(argv: list[str]) -> int:

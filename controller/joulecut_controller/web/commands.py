@@ -8,6 +8,7 @@ a page cannot send: a JSON body and the header `x-joulecut-command`, from our ow
 import asyncio
 import base64
 import binascii
+import os
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -19,6 +20,7 @@ from joulecut_controller.orders import Commander, Done, Op, Order
 from joulecut_controller.web.responses import JSON_TYPE, error_response, json_response
 from joulecut_wire import strict_json
 from joulecut_wire.address import is_loopback
+from joulecut_wire.loopback_socket import client_of
 from joulecut_wire.web_config import WebConfig
 
 # A pass may be applying plans to every node, and wait for the deadline of a silent agent.
@@ -26,6 +28,7 @@ ORDER_WAIT_S = 20.0
 BODY_BYTES_MAX = 16_384
 REASON_LENGTH_MAX = 500
 NAME_LENGTH_MAX = 100
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 MARK = "x-joulecut-command"  # a header that no form and no script of another site can send
 STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
 STANDBY = "this controller is a standby: send the command to the leader"
@@ -103,15 +106,27 @@ class Commands:
         return json_response(DONE.json(done, op=op, by=by))
 
 
-def sender(request: Request, web: WebConfig | None) -> str:
-    """The authenticated sender of a command. Raises HTTPException without one."""
+def sender(request: Request, web: WebConfig | None, *, applies: bool = False) -> str:
+    """The authenticated sender of a command. One that `applies` changes what plans rest on: without
+    authentication it is root's or the controller's own user's. Raises HTTPException.
+    """
     _check_origin(request)
     if web is not None and web.authenticates:
         return _user(request.headers.get("authorization", "")) or "a client certificate"
-    if request.client is not None and is_loopback(request.client.host):
+    asked = "set users or client certificates in web_config"
+    if any(name in request.headers for name in FORWARDED):
+        raise HTTPException(403, f"a proxy's callers are not authenticated: {asked}")
+    if request.client is None or not is_loopback(request.client.host):
+        text = "the sender is not authenticated: use the loopback interface"
+        raise HTTPException(403, f"{text}, or {asked}")
+    if not applies:
         return "loopback"
-    text = "the sender is not authenticated: use the loopback interface, or set users or"
-    raise HTTPException(403, f"{text} client certificates in web_config")
+    uid, _ = client_of(*request.client, request.scope["server"][1])
+    if uid not in (0, os.geteuid()):
+        raise HTTPException(
+            403, f"only root and the user of the controller may do this without a login: {asked}"
+        )
+    return f"loopback, uid {uid}"
 
 
 def is_command(path: str) -> bool:

@@ -183,7 +183,7 @@ _RESTORED = _words(
 ) | {"oneOf": [{"required": [key]} for key in ("job", "node", "all")]}
 
 _PROFILE_NAME = _NAME | {"description": "NAME.csv"}
-_UPLOADED = _words(content={"type": "string"}) | {"required": ["content"]}
+_UPLOADED = _words(content={"type": "string"}, replace={"const": True}) | {"required": ["content"]}
 _PROFILES = listed(
     obj(
         name=TEXT.schema,

@@ -56,14 +56,20 @@ class Profiles:
 
     async def keep(self, request: Request) -> Response:
         raw, by = request.state.body["content"].encode("utf-8", "replace"), request.state.by
+        if "replace" not in request.state.body:
+            self._check_unused(request.path_params["name"], ": --replace changes their plans")
         return await self._command(request, lambda name, at: self._library.keep(name, raw, by, at))
 
     async def remove(self, request: Request) -> Response:
         name, by = request.path_params["name"], request.state.by
+        self._check_unused(name)
+        return await self._command(request, lambda name, at: self._library.remove(name, by, at))
+
+    def _check_unused(self, name: str, way: str = "") -> None:
+        """Raises HTTPException."""
         users = [job.view.policy.name for job in self._now().jobs if _uses(job.view.policy, name)]
         if users:
-            raise HTTPException(409, f"profile {name} is in use by {', '.join(users[:5])}")
-        return await self._command(request, lambda name, at: self._library.remove(name, by, at))
+            raise HTTPException(409, f"profile {name} is in use by {', '.join(users[:5])}{way}")
 
     async def _command(self, request: Request, carry_out: Callable[[str, float], str]) -> Response:
         """`carry_out` gets the profile's name and the time. Raises HTTPException."""

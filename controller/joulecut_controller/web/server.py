@@ -63,6 +63,7 @@ class Server:
             lifespan="off",
             ws="none",
             log_config=None,  # logging belongs to the controller
+            proxy_headers=False,  # the peer is who is connected, whatever it says of others
             access_log=False,  # a line per scrape would bury the decisions
             server_header=False,
             limit_concurrency=CONNECTIONS_MAX,

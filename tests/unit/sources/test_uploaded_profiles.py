@@ -1,6 +1,9 @@
 """Profiles beside the policy, in a folder, and uploaded: found, followed, bounded."""
 
+import os
+import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import boards
@@ -10,6 +13,7 @@ from serving import Serving
 from joulecut_cli.policy import run
 from joulecut_controller.sources import uploaded_profiles
 from joulecut_controller.sources.policy_file import PolicyFile
+from joulecut_controller.sources.profile import parse
 from joulecut_controller.sources.uploaded_profiles import UPLOAD_BYTES_MAX, UploadedProfiles
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_wire.errors import BadInput
@@ -169,3 +173,45 @@ def test_the_commands_of_the_documentation(
             run(["remove", "a.csv", *url])
         assert served.post("/api/v1/profiles/a.csv", b"{}", origin="http://x").status == 403
     assert store.profiles() == ()
+
+
+OTHER_UID = 65534
+AS_OTHER = """
+import sys, urllib.request
+mark = {"content-type": "application/json", "x-joulecut-command": "1"}
+try:
+    urllib.request.urlopen(urllib.request.Request(sys.argv[1], sys.argv[2].encode(), mark))
+except urllib.error.HTTPError as refused:
+    print(refused.code, refused.read().decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_user_of_the_machine_uploads_and_removes_nothing(store: DatabaseStore) -> None:
+    UploadedProfiles(store).keep("a.csv", profile(0.1).encode(), "alice", 1.0)
+    with Serving(boards.board(), profiles=UploadedProfiles(store)) as served:
+        for path, body in (("a.csv", '{"content": "x"}'), ("a.csv/remove", "{}")):
+            url = f"{served.url}/api/v1/profiles/{path}"
+            asked = ["/usr/bin/python3", "-c", AS_OTHER, url, body]
+            said = subprocess.check_output(
+                asked, text=True, cwd="/", user=OTHER_UID, group=OTHER_UID
+            )
+            assert said.startswith("403"), said
+    assert [one.digest for one in store.profiles()]
+
+
+def test_a_profile_in_use_is_replaced_only_where_that_is_asked(
+    tmp_path: Path, store: DatabaseStore
+) -> None:
+    board = boards.board()
+    job = board.jobs[0]
+    used = replace(job.view.policy, profile=parse(profile(0.1).encode(), "uploaded a.csv"))
+    shown = replace(job, view=replace(job.view, policy=used))
+    (tmp_path / "a.csv").write_text(profile(0.2))
+    with Serving(replace(board, jobs=(shown,)), profiles=UploadedProfiles(store)) as served:
+        asked = ["upload", str(tmp_path / "a.csv"), "--controller", served.url]
+        with pytest.raises(BadInput, match=f"in use by {job.view.policy.name}.*--replace"):
+            run(asked)
+        assert store.profiles() == ()
+        assert run([*asked, "--replace"]) == 0
+    assert len(store.profiles()) == 1

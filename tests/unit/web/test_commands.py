@@ -157,6 +157,16 @@ def test_another_site_cannot_command(
     assert clerk.orders == []
 
 
+@pytest.mark.parametrize("header", ["x_forwarded_for", "forwarded", "via", "x_real_ip"])
+def test_the_callers_of_a_proxy_are_no_people_of_this_machine(
+    served: Serving, clerk: Clerk, header: str
+) -> None:
+    for path in PATHS:
+        body = ALL if "jobs" not in path else b"{}"
+        assert served.post(path, body, **{header: "127.0.0.1"}).status == 403
+    assert clerk.orders == []
+
+
 def test_the_page_itself_may_command(served: Serving, clerk: Clerk) -> None:
     answer = served.post(PATHS[0], origin=served.url, sec_fetch_site="same-origin")
     assert answer.status == 200
