@@ -36,7 +36,8 @@ class Board:
     before_limits: Callable[[str], None] = lambda uuid: None
     limits_mw: dict[str, int] = field(default_factory=lambda: dict.fromkeys(UUIDS, 400_000))
     closed: int = 0
-    shown_mhz: dict[str, int] = field(default_factory=dict)  # others are busy at what is locked
+    shown_mhz: dict[str, int] = field(default_factory=dict)  # others are at what is locked
+    busy: bool = True
 
     def permission(self) -> str:
         return self.denied
@@ -71,7 +72,7 @@ class Board:
     def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
         self.before_read(uuid)
         shown_mhz = self.shown_mhz.get(uuid)
-        return shown_mhz or self.locked.get(uuid, (0, CLOCKS[-1]))[1], 1.0, ()
+        return shown_mhz or self.locked.get(uuid, (0, CLOCKS[-1]))[1], float(self.busy), ()
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         self.before_write(uuid)

@@ -165,8 +165,8 @@ KEEPER = [
     ("else self._by_hand().intersection(held)", "else set()"),
     ("theirs = changed and not self._limits.is_written(uuid, now_mw)", "theirs = False"),
     ("changed = now_mw > 0 and not is_same_limit", "changed = now_mw > 0 or is_same_limit"),
-    ("Verdict.UNCLEAR if uuid in self._by_hand() else self._verdict", "self._verdict"),
-    ("self._journal.restored((), free=[uuid])", "pass"),
+    ("Verdict.UNCLEAR if uuid in self._by_hand() else seen", "seen"),
+    ("self._journal.restored((), free={uuid: free_of})", "pass"),
     ("left=[uuid] * gpu.left", "left=[]"),
     ("if held and not held.limits.max_mhz:", "if False:"),
     ("        self._read_unleased()\n", ""),
@@ -470,9 +470,10 @@ EVIDENCE = [
 ]
 
 UNLEASED = [
-    ("if gpu.is_watched and now_s >= gpu.evidence.next_s)", "if now_s >= gpu.evidence.next_s)"),
+    ("if now_s >= gpu.reading_s)", "if now_s >= gpu.evidence.next_s)"),
+    ("written_mhz=unshown_mhz, left", "written_mhz=(), left"),
     ("and now_s >= gpu.written_s + LATE_S:", ":"),
-    ("written_mhz=(), left=False, shown=None", "written_mhz=(), left=False"),
+    ("left=False, shown=None", "left=False"),
     ("if proven is not Verdict.OURS or", "if"),
     ("or now_s < shown.next_s or", "or"),
     ("or shown.resets >= RETAKES_END:", ":"),

@@ -62,6 +62,20 @@ def verdict(
     return Verdict.OTHER if shows else Verdict.UNCLEAR
 
 
+def unshown(reading: Reading, written_mhz: Collection[int], default_mhz: int) -> tuple[int, ...]:
+    """Those of the clocks written that this reading does not show in force.
+
+    Beside the default clock no reading could: such a clock slows nothing.
+    """
+    highest_mhz = lowest_default_mhz(default_mhz)
+    loaded = reading.busy_ratio >= BUSY_RATIO and not reading.reasons
+    return tuple(
+        mhz
+        for mhz in written_mhz
+        if mhz < highest_mhz and not (loaded and abs(reading.clock_mhz - mhz) <= CLOCK_SLACK_MHZ)
+    )
+
+
 def is_written(clock_mhz: int, written_mhz: Collection[int], default_mhz: int) -> bool:
     """Whether a clock below the default is one of those written."""
     lowered_mhz = (mhz for mhz in written_mhz if mhz < lowest_default_mhz(default_mhz))

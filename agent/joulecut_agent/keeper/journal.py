@@ -144,13 +144,14 @@ class Journal:
         self.last.update(news)
 
     def restored(
-        self, uuids: Iterable[str], forget: Iterable[str] = (), free: Iterable[str] = (),
+        self, uuids: Iterable[str], forget: Iterable[str] = (),
+        free: Mapping[str, tuple[int, ...]] | None = None,
         kept_mw: Mapping[str, int] | None = None, left: Iterable[str] = (),
     ) -> None:  # fmt: skip
         """These GPUs are undone; `forget` have their recorded power limit back.
 
-        The clocks of `free` are not ours any more; those of `left` are another writer's, and may
-        become ours again. `kept_mw` as for `intend`.
+        Of `free` these clocks alone may still be ours; those of `left` are another writer's, and
+        may become ours again. `kept_mw` as for `intend`.
 
         Never raises: a missing record only costs one more restore.
         """
@@ -162,8 +163,9 @@ class Journal:
             self.written_mw.pop(uuid, None)
         changed_mw = self._changed_kept(kept_mw or {})
         self._keep(changed_mw)
-        for uuid in free:
-            self._know_clocks(uuid, (0,))
+        free = free or {}
+        for uuid, clocks_mhz in free.items():
+            self._know_clocks(uuid, (0, *clocks_mhz))
         self.left.update(left)
         lines = [
             *[f"restored {self._boot_id} {uuid}" for uuid in known],

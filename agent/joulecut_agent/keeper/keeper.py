@@ -100,6 +100,7 @@ class Keeper:
             last=self._journal.last.get(uuid),
             written_mhz=self._journal.clocks_mhz.get(uuid, ()),
             written_s=now_s,  # by an earlier keeper, no later than now
+            unshown_mhz=self._journal.clocks_mhz.get(uuid, ()),
             left=uuid in self._journal.left,
             kept_power_mw=self._journal.kept_mw.get(uuid, 0),
             kept_until_s=min(
@@ -178,27 +179,33 @@ class Keeper:
                 self._end([step.uuid], "step_ended")
 
     def _read_unleased(self) -> None:
-        """Reads GPUs without a lease; a lock of ours that shows is reset."""
+        """Reads the GPUs that may not be as we left them; without a lease, a lock of ours that
+        shows is reset.
+        """
         now_s = time.monotonic()
         for uuid in () if self._release_left_s() else unleased.due(self.state, now_s):
-            seen = Verdict.UNCLEAR if uuid in self._by_hand() else self._verdict(uuid)
-            self.state = unleased.read(self.state, uuid, seen, time.monotonic())
-            if not self.state.gpu(uuid).may_be_ours:
-                self._journal.restored((), free=[uuid])
+            before = self.state.gpu(uuid)
+            seen, unshown_mhz = self._seen(uuid)
+            seen = Verdict.UNCLEAR if uuid in self._by_hand() else seen
+            self.state = unleased.read(self.state, uuid, seen, unshown_mhz, time.monotonic())
+            free_of = self.state.gpu(uuid).written_mhz
+            if free_of != before.written_mhz:
+                self._journal.restored((), free={uuid: free_of})
 
-    def _verdict(self, uuid: str) -> Verdict:
-        """Whose clocks one reading of a GPU shows."""
+    def _seen(self, uuid: str) -> tuple[Verdict, tuple[int, ...]]:
+        """Whose clocks one reading of a GPU shows; the clocks of ours that none has shown."""
         gpu, site = self.state.gpu(uuid), self._settings.site_default
         held = gpu.lease
-        if held and not held.limits.max_mhz:
-            return Verdict.UNCLEAR  # the lease says nothing about clocks
-        leased_mhz = (min(held.clocks_mhz), held.limits.max_mhz) if held else (0, 0)
+        leased_mhz = (min(held.clocks_mhz, default=0), held.limits.max_mhz) if held else (0, 0)
         default_mhz = site[1] if site else max(self._limits.supported_mhz(uuid), default=0)
         try:
             reading = Reading(*self._writer.reading(uuid))
         except DeviceError:
-            return Verdict.UNCLEAR
-        return evidence.verdict(reading, gpu.written_mhz, default_mhz, leased_mhz)
+            return Verdict.UNCLEAR, gpu.unshown_mhz
+        unshown_mhz = evidence.unshown(reading, gpu.unshown_mhz, default_mhz)
+        if held and not held.limits.max_mhz:
+            return Verdict.UNCLEAR, unshown_mhz  # the lease says nothing about clocks
+        return evidence.verdict(reading, gpu.written_mhz, default_mhz, leased_mhz), unshown_mhz
 
     def _restore_due(self) -> None:
         now_s = time.monotonic()
@@ -309,7 +316,7 @@ class Keeper:
         changed = now_mw > 0 and not is_same_limit(now_mw, held.limits.power_mw)
         theirs = changed and not self._limits.is_written(uuid, now_mw)
         outcome = lease.yield_(
-            self.state, request, self._verdict(uuid), time.monotonic(),
+            self.state, request, self._seen(uuid)[0], time.monotonic(),
             limit_changed=changed, limit_is_theirs=theirs,
         )  # fmt: skip
         self.state = outcome.state
@@ -489,6 +496,7 @@ class Keeper:
                 self.state.gpu(write.uuid),
                 written_mhz=self._journal.clocks_mhz.get(write.uuid, ()),
                 written_s=time.monotonic(),
+                unshown_mhz=self._journal.clocks_mhz.get(write.uuid, ()),
             )
             self.state = self.state.updated({write.uuid: gpu})
             if not self._is_set_back(write):
@@ -504,7 +512,7 @@ class Keeper:
         free = [u for u, gpu in gpus.items() if not gpu.lease and not gpu.pending_restore]
         unlimited = [uuid for uuid in free if not gpus[uuid].kept_power_mw]
         forget = unlimited if self._settings.power_safe == "recorded" else ()
-        unset = [uuid for uuid in free if not gpus[uuid].may_be_ours]
+        unset: dict[str, tuple[int, ...]] = {u: () for u in free if not gpus[u].may_be_ours}
         left = [uuid for uuid in free if gpus[uuid].left]
         self._journal.restored(free, forget, unset, left=left)
 

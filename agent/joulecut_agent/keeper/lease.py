@@ -20,6 +20,7 @@ from msgspec import structs
 from joulecut_agent.keeper.evidence import (
     APART_S,
     NO_EVIDENCE,
+    SETTLE_S,
     Evidence,
     Verdict,
     none_until_settled,
@@ -153,6 +154,9 @@ class Gpu:
     # Max clocks that keepers of this boot wrote, newest last; () once readings showed it free.
     written_mhz: tuple[int, ...] = ()
     written_s: float = -inf  # time of the newest of these writes
+    # Of these, those that no reading has shown since: a driver may yet carry them out.
+    unshown_mhz: tuple[int, ...] = ()
+    look_s: float = -inf  # the next reading under a lease, for them
     evidence: Evidence = NO_EVIDENCE  # of the keeper's readings since the lease began or ended
     left: bool = False  # its lease ended because another writer's clocks were seen: they stay
     kept_power_mw: int = 0
@@ -182,6 +186,14 @@ class Gpu:
         pending = self.pending_restore
         resets = pending is not None and not (pending.again and self.left)
         return self.may_be_ours and not self.lease and not resets
+
+    @property
+    def reading_s(self) -> float:
+        """Time of the keeper's next reading; infinite without a reason to read."""
+        if self.is_watched:
+            return self.evidence.next_s
+        wanted = self.lease is not None and set(self.lease.clocks_mhz) & set(self.unshown_mhz)
+        return self.look_s if wanted else inf
 
     @property
     def is_restored(self) -> bool:
@@ -351,13 +363,16 @@ def end_leases(
             power = PowerAfter.FOUND if lifted or is_asked else PowerAfter.SAFE
         due_s = now_s + jitter_s * crc32(uuid.encode()) / 2**32
         failures, since_s = (pending.failures, pending.failing_since_s) if pending else (0, inf)
-        again = pending is not None and pending.again and pending.power is power
+        # After a command that failed, what it wrote is undone, and not only what came late.
+        repeated = pending is not None and pending.again and pending.power is power
+        again = repeated and cause != "reverted"
         ended[uuid] = replace(
             gpu,
             lease=None,
             pending_restore=PendingRestore(cause, failures, due_s, power, again, since_s),
             kept_power_mw=0 if lift_power_limit else gpu.kept_power_mw,
             kept_until_s=min(gpu.kept_until_s, now_s + state.keep_power_s),
+            unshown_mhz=_with_step(gpu),
             left=cause == "clocks_left" or (cause == "limit_ended" and gpu.left),
             late_until_s=max(gpu.late_until_s, late_until_s),
         )
@@ -565,15 +580,25 @@ def _with_lease(gpu: Gpu, lease: Lease, now_s: float) -> Gpu:
         kept_power_mw = lease.limits.power_mw if lease.keep_power_limit else 0
     asked_mhz = lease.clocks_mhz
     before_mhz = (mhz for mhz in gpu.written_mhz if mhz not in asked_mhz)
+    unshown_mhz = (mhz for mhz in _with_step(gpu) if mhz not in asked_mhz)
     return Gpu(
         lease,
         last=lease,
         written_mhz=(*before_mhz, *asked_mhz),  # no longer than the GPU's clock list
         written_s=now_s if asked_mhz else gpu.written_s,
+        unshown_mhz=(*unshown_mhz, *asked_mhz),
+        look_s=now_s + SETTLE_S,
         evidence=none_until_settled(now_s),
         kept_power_mw=kept_power_mw,
         late_until_s=gpu.late_until_s,
     )
+
+
+def _with_step(gpu: Gpu) -> tuple[int, ...]:
+    """The clocks that no reading has shown; of a schedule the last step is one of them."""
+    step_mhz = gpu.lease.step_mhz if gpu.lease else 0
+    last_mhz = (step_mhz,) if step_mhz and step_mhz not in gpu.unshown_mhz else ()
+    return (*gpu.unshown_mhz, *last_mhz)
 
 
 def _refuse_hold(hold_s: float) -> str:

@@ -1,9 +1,11 @@
-"""GPUs without a lease whose clocks may still be ours: what their readings lead to.
+"""GPUs whose clocks may still be ours: what the keeper's readings of them lead to.
 
 A driver may carry out a lock long after its call, or answer "success" to a reset and do nothing.
-So the keeper reads each such GPU, and resets a lock of ours that shows, ever more seldom. One that
-shows after RETAKES_END resets may be a person's: it stays, and the GPU is stuck. A GPU that reaches
-its default is free, once no write can come late: a lock that shows after that is another writer's.
+So the keeper reads each GPU without a lease, and resets a lock of ours that shows, ever more
+seldom. One that shows after RETAKES_END resets may be a person's: it stays, and the GPU is stuck.
+A GPU that reaches its default is free of the clocks that were seen in force before, once no write
+can come late: one of them that shows after that is another writer's. A clock that no reading has
+ever shown, under its lease or after it, may still come: it is ours for the rest of the boot.
 
 Pure. Times in seconds of the monotonic clock.
 """
@@ -21,24 +23,30 @@ RETAKE_S, RETAKE_S_MAX = 5.0, 300.0  # doubling between such resets
 
 def due(state: State, now_s: float) -> tuple[str, ...]:
     """The GPUs to read now."""
-    gpus = state.gpus.items()
-    return tuple(u for u, gpu in gpus if gpu.is_watched and now_s >= gpu.evidence.next_s)
+    return tuple(uuid for uuid, gpu in state.gpus.items() if now_s >= gpu.reading_s)
 
 
 def due_s(state: State) -> float:
     """Time of the next reading; infinite without any."""
-    gpus = state.gpus.values()
-    return min((gpu.evidence.next_s for gpu in gpus if gpu.is_watched), default=inf)
+    return min((gpu.reading_s for gpu in state.gpus.values()), default=inf)
 
 
-def read(state: State, uuid: str, seen: Verdict, now_s: float) -> State:
-    """The state after one reading of a GPU that is due."""
-    gpu = state.gpu(uuid)
+def read(
+    state: State, uuid: str, seen: Verdict, unshown_mhz: tuple[int, ...], now_s: float
+) -> State:
+    """The state after one reading of a GPU that is due.
+
+    `unshown_mhz`: the clocks of the GPU's that no reading has shown, this one included.
+    """
+    gpu = replace(state.gpu(uuid), unshown_mhz=unshown_mhz, look_s=now_s + READ_S)
+    if gpu.lease:
+        return state.updated({uuid: gpu})
     gpu = replace(gpu, evidence=gpu.evidence.after(seen, now_s, READ_S))
     state = state.updated({uuid: gpu})
     proven = gpu.evidence.proves
     if proven is Verdict.FREE and now_s >= gpu.written_s + LATE_S:
-        return state.updated({uuid: replace(gpu, written_mhz=(), left=False, shown=None)})
+        free = replace(gpu, written_mhz=unshown_mhz, left=False, shown=None)
+        return state.updated({uuid: free})
     shown = gpu.shown or ShownLock(0, -inf)
     if proven is not Verdict.OURS or now_s < shown.next_s or shown.resets >= RETAKES_END:
         return state

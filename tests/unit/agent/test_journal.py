@@ -342,7 +342,7 @@ def test_the_clocks_of_this_boot_are_kept_until_their_gpu_was_seen_free(tmp_path
         again = Journal(path, BOOT)
         assert (again.held, again.clocks_mhz, again.left) == ({}, known, {B})
         again.intend(again.epoch_seen + 1, {})
-    again.restored((), free=[A])
+    again.restored((), free={A: ()})
     assert not Journal(path, BOOT).clocks_mhz[A]
     assert not any(Journal(path, "b002-0").clocks_mhz.values()), "another boot's locks are gone"
     _intend(again, 9, {B: (0, 600, 0)})

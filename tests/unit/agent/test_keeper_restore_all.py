@@ -219,12 +219,75 @@ def test_a_command_that_fails_after_another_writer_was_seen_is_reset(
     assert board.calls == ["lock GPU-a 0-600", "reset GPU-a"]
 
 
+def test_a_limit_of_a_command_that_fails_while_a_restore_is_repeated_is_undone(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    """Found by a random walk: the repetition undid only limits that come late."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    board.fail = lambda call, _: Unanswered("timeout", "slow") if call == "lock" else None
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}  # it is reset again for a minute
+    failures = {"lock GPU-b": 1, "limit GPU-a": 2}  # the second: the way back
+
+    def fail(call: str, uuid: str) -> Transient | None:
+        name = f"{call} {uuid}"
+        failures[name] = failures.get(name, 0) - 1
+        return Transient("unknown", "busy") if failures[name] == 0 else None
+
+    board.fail = fail
+    both = {"GPU-a": (0, 600), "GPU-b": (0, 600)}
+    command = apply_of(1, "blue", 2, 30.0, both, {"GPU-a": 300_000})
+    assert verdicts(keeper.handle(2, command)) == {False}
+    clock.pass_s(5.0)
+    keeper.tick()
+    assert (board.limits_mw["GPU-a"], board.locked) == (400_000, {})
+
+
+@pytest.mark.parametrize("late_s", [65.0, 75.0, 7200.0])
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("idle", [False, True])
+def test_a_lock_that_never_showed_is_reset_however_late_it_comes(
+    tmp_path: Path, clock: HeldClock, late_s: float, restarts: bool, idle: bool
+) -> None:
+    """Of the clocks of two leases one showed: the other one alone may still come."""
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    for generation, mhz in enumerate((1200, 900), start=1):
+        assert verdicts(apply(keeper, {"GPU-a": (0, mhz)}, generation)) == {True}
+        board.locked["GPU-a"] = (0, 1200)  # the driver says "done" of the second, and has not
+        clock.pass_s(SETTLE_S)
+        keeper.tick()
+    keeper.handle(2, Clear())
+    board.calls.clear()
+    if restarts:
+        clock.pass_s(61.0)
+        keeper = open_keeper(tmp_path, board)
+    for _ in range(round(late_s / 5.0)):  # it is idle, or reaches its default clock
+        board.busy = not idle
+        clock.pass_s(5.0)
+        keeper.tick()
+    assert not board.calls
+    board.busy, board.locked["GPU-a"] = True, (0, 900)
+    for _ in range(READINGS + 1):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert (board.calls, board.locked) == (["reset GPU-a"], {})
+    if not (restarts or idle):
+        board.locked["GPU-a"] = (0, 1200)
+        for _ in range(60):
+            clock.pass_s(1.0)
+            keeper.tick()
+        assert board.locked == {"GPU-a": (0, 1200)}, "another writer's: ours came and went"
+
+
 def test_a_gpu_that_was_read_free_is_nobodys_concern_after_a_restart(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     board = Board()
     keeper = open_keeper(tmp_path, board)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    clock.pass_s(SETTLE_S)
+    keeper.tick()  # it shows
     keeper.handle(2, Clear())
     for restarts in range(2):
         assert keeper.state.gpu("GPU-a").may_be_ours == (not restarts)
