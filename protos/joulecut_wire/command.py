@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TextIO
 
 from joulecut_wire import log_line
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
-from joulecut_wire.quantity import Fault
+from joulecut_wire.quantity import Fault, nearest
 
 FINE = 0
 FAILED = 1
@@ -29,7 +29,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        raise BadInput(self.prog, message, f"see {self.prog} --help")
+        unknown = message.removeprefix("unrecognized arguments: ").split("=")[0].split(" ")[0]
+        flags = tuple(flag for flag in self._option_string_actions if flag.startswith("--"))
+        close = nearest(unknown, flags) if unknown.startswith("--") else ""
+        raise BadInput(self.prog, f"{message}{close}", f"see {self.prog} --help")
 
     def parse_known_args(self, *args: Any, **more: Any) -> Any:
         if _describing:
@@ -39,7 +42,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             allowed = ", ".join(map(str, action.choices))
-            raise argparse.ArgumentError(action, f"{value!r:.100} is not one of {allowed}")
+            close = nearest(value, tuple(map(str, action.choices)))
+            raise argparse.ArgumentError(action, f"{value!r:.100} is not one of {allowed}{close}")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         """A word that a reader of `flags` refuses; argparse itself says of which type it is not."""

@@ -224,7 +224,7 @@ def _fit(
         f_scale=OUTLIER,
         max_nfev=STEPS_MAX,
         x_scale=sd,
-        diff_step=SLOPE_STEP,
+        diff_step=[SLOPE_STEP] * len(names),
         ftol=PRECISION,
         xtol=PRECISION,
     )

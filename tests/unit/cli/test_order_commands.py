@@ -129,6 +129,8 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("--version", "plan"), '"plan" behind it; allowed: nothing'),
         (("help", "plan", "job.yaml"), '"plan" behind it; allowed: nothing'),
         (("explian", "x"), "no such command (did you mean explain?)"),
+        (("status", "--controler=http://a"), "--controler=http://a (did you mean --controller?)"),
+        (("completion", "basch"), "(did you mean bash?)"),
         (("help", "stauts"), "no such command (did you mean status?)"),
         (("recommend",), "see joulecut recommend --help"),
         (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
