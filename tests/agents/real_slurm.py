@@ -38,10 +38,11 @@ class RealSlurm:
         self.env = {**os.environ, "SLURM_CONF": str(self.home / "slurm.conf")}
         self.gpus = gpus
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        asked = {"JOULECUT_ASK_S": "5", **words}
         for kind in ("prolog", "epilog"):
             (self.home / kind).mkdir()
             script = ROOT / "deploy" / "slurm" / f"{kind}.d" / "50-joulecut.sh"
-            given = "".join(f"export {name}='{word}'\n" for name, word in words.items())
+            given = "".join(f"export {name}='{word}'\n" for name, word in asked.items())
             ours = self.home / kind / "50-joulecut.sh"
             ours.write_text(f"#!/bin/sh\n{given}exec {script} 2>>{self.home}/{kind}.log\n")
             ours.chmod(0o755)

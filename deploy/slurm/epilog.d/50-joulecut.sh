@@ -11,7 +11,13 @@ job=${SLURM_JOB_ID:-}
 [ -n "$gpus" ] && [ -n "$job" ] && [ -d "$dir" ] || exit 0
 gpus=$(echo "$gpus" | tr ',' ' ')
 
+# Root writes into directories of its own alone: no link, no other owner, no other writer.
+own() { [ -n "$(find "$1" -maxdepth 0 -type d -user "$(id -u)" ! -perm /022 2>/dev/null)" ]; }
 umask 022
+if ! own "$dir" || { [ -e "$dir-jobs" ] && ! own "$dir-jobs"; }; then
+    echo "joulecut: $dir or $dir-jobs is not a directory of this user alone: nothing is removed" >&2
+    exit 0
+fi
 case $job in *[!0-9]*) ;; *) rm -f "$dir-jobs/$job" ;; esac
 (
     flock -w 5 9 || echo "joulecut: $dir stays locked; writing without" >&2
@@ -26,11 +32,12 @@ case $job in *[!0-9]*) ;; *) rm -f "$dir-jobs/$job" ;; esac
 # A line of the agent's file: NUMBER UUID held|free JOB, with JOB as the GPU's owner. A GPU of
 # another job may be held; a GPU of this job, or one without an owner, may not.
 waiting() {
-    agent=$(sed -n 's/^agent //p' "$board" 2>/dev/null)
+    [ -f "$board" ] || return 1 # of the agent's user, who may plant a pipe or a link to a device
+    agent=$(timeout 1 sed -n 's/^agent //p' "$board" 2>/dev/null)
     [ -n "$agent" ] && [ -d "/proc/$agent" ] || return 1 # no agent: leases run out by themselves
     for gpu in $gpus; do
         index=${gpu%%.*}
-        grep -Eq "^($index [^ ]+|[0-9]+ $index) (held (-|$job)|free $job)\$" "$board" && return 0
+        timeout 1 grep -Eq "^($index [^ ]+|[0-9]+ $index) (held (-|$job)|free $job)\$" "$board" && return 0
     done
     return 1
 }

@@ -9,8 +9,9 @@ job=${SLURM_JOB_ID:-}
 [ -n "$gpus" ] && [ -n "$job" ] || exit 0
 
 # Name and array id, which no prolog is given, and the account, which some are not: the one answer
-# of slurmctld within JOULECUT_ASK_S (0: it is not asked). Without an answer they are unknown.
-ask_s=${JOULECUT_ASK_S:-5} array='' account='' name=''
+# of slurmctld within JOULECUT_ASK_S seconds. 0: it is not asked, by as many nodes as a job has, and
+# no job waits for it. Without an answer they are unknown.
+ask_s=${JOULECUT_ASK_S:-0} array='' account='' name=''
 if [ "$ask_s" != 0 ]; then
     # The name comes last: it may hold anything. An array's first task has the id of all its tasks.
     said=$(timeout -k 1 "$ask_s" squeue --noheader --jobs="$job" --format='%A|%F_%K|%a|%j' 2>/dev/null \
@@ -23,8 +24,14 @@ SAID
 fi
 
 # Readable by all, writable by root only: the agent ignores any other directory.
+# Root writes into directories of its own alone: no link, no other owner, no other writer.
+own() { [ -n "$(find "$1" -maxdepth 0 -type d -user "$(id -u)" ! -perm /022 2>/dev/null)" ]; }
 umask 022
-mkdir -p "$dir" "$dir-jobs" || exit 0
+mkdir -p "$dir" "$dir-jobs" 2>/dev/null
+if ! own "$dir" || ! own "$dir-jobs"; then
+    echo "joulecut: $dir or $dir-jobs is not a directory of this user alone: nothing is written" >&2
+    exit 0
+fi
 field() { [ -z "$2" ] || printf '%s %s\n' "$1" "$(printf '%s' "$2" | tr '\n\r' '  ')"; }
 case $job in *[!0-9]*) ;; *) # before the mapping files: the agent finds it with them
     {

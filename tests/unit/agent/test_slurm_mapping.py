@@ -118,7 +118,7 @@ def _scripted(folder: Path, script: str, squeue: str | None = "", **words: str) 
     env = {
         "PATH": f"{command.parent}:{os.environ['PATH']}", "JOULECUT_SLURM_DIR": f"{folder}/slurm",
         "SLURM_JOB_ID": "4711", "SLURM_JOB_GPUS": "0", "JOULECUT_STATE_DIR": str(folder),
-        "SLURM_JOB_USER": "alice", "SLURM_JOB_PARTITION": "gpu", **words,
+        "SLURM_JOB_USER": "alice", "SLURM_JOB_PARTITION": "gpu", "JOULECUT_ASK_S": "5", **words,
     }  # fmt: skip
     path = SCRIPTS / f"{script}.d" / "50-joulecut.sh"
     return subprocess.run([path], env=env, check=True, capture_output=True, text=True).stderr
@@ -175,6 +175,50 @@ def test_a_prolog_waits_no_longer_for_slurmctld_than_it_may(tmp_path: Path) -> N
     assert "does not name job 4711" in said
     ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
     assert of_labels(owner.labels) == SlurmJob("4711", user="alice", partition="gpu")
+
+
+def test_no_node_asks_slurmctld_unless_its_site_says_so(tmp_path: Path) -> None:
+    """Its script would answer: thousands of nodes that start a job at once would wait for it."""
+    said = _scripted(tmp_path, "prolog", "4711|4711_N/A|phys|gpt", JOULECUT_ASK_S="")
+    ((owner,),) = MappingDirectory(tmp_path / "slurm").poll(HERE).values()
+    assert (said, of_labels(owner.labels).name) == ("", "")
+
+
+@pytest.mark.parametrize("planted", ["slurm", "slurm-jobs"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "writable", "foreign"])
+def test_root_writes_nowhere_that_the_agents_user_chose(
+    tmp_path: Path, planted: str, kind: str
+) -> None:
+    """The directory above is writable for the agent, who can plant what is missing there."""
+    victim, place = tmp_path / "victim", tmp_path / planted
+    victim.mkdir()
+    (victim / "4711").write_text("keep")
+    (victim / "0").write_text("keep")
+    if kind == "link":
+        place.symlink_to(victim)
+    elif kind == "dangling":
+        place.symlink_to(tmp_path / "new")
+    elif kind == "file":
+        place.write_text("")
+    else:
+        place.mkdir()
+        place.chmod(0o777 if kind == "writable" else 0o755)
+        if kind == "foreign":
+            if os.getuid() != 0:
+                pytest.skip("needs root, to give a directory to another user")
+            os.chown(place, 65534, 65534)
+    assert "is not a directory of this user alone" in _scripted(tmp_path, "prolog")
+    _scripted(tmp_path, "epilog")
+    assert {one.name: one.read_text() for one in victim.iterdir()} == {"4711": "keep", "0": "keep"}
+    assert not (tmp_path / "new").exists()
+    assert not place.is_dir() or place == victim or kind == "link" or not [*place.iterdir()]
+
+
+def test_an_epilog_waits_for_no_pipe_in_the_place_of_the_agents_file(tmp_path: Path) -> None:
+    _scripted(tmp_path, "prolog")
+    os.mkfifo(tmp_path / "owners")
+    _scripted(tmp_path, "epilog")
+    assert [*(tmp_path / "slurm").iterdir()] == []
 
 
 @given(st.text())
