@@ -197,7 +197,6 @@ class PowerKeys:
 @dataclass(frozen=True, slots=True)
 class ReportKeys:
     bind: str = key(choice("owner", "any"), "owner")
-    power: str = key(choice("sample", "none"), "sample")
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,7 +420,6 @@ class _Reading:
             proc=self._folder / keys.proc,
             cgroups=self._folder / keys.cgroups,
             bind=self.keys.reports.bind,
-            power=self.keys.reports.power == "sample",
         )
         if not keys.in_kubernetes:
             return found

@@ -5,7 +5,6 @@ The only module that knows every part. A part that needs one made later gets a c
 
 import contextlib
 import time
-from collections.abc import Collection
 from pathlib import Path
 
 from joulecut_agent import devices
@@ -27,9 +26,8 @@ from joulecut_agent.counters import Counters
 from joulecut_agent.export.exporter import AgentCollector
 from joulecut_agent.export.http_server import Exporter
 from joulecut_agent.jobs.log_tail import LogTail
-from joulecut_agent.jobs.power_source import PowerSource
 from joulecut_agent.jobs.rank_count import RankCount
-from joulecut_agent.jobs.rate_source import POWER, RateSource
+from joulecut_agent.jobs.rate_source import RateSource
 from joulecut_agent.jobs.registry import Registry
 from joulecut_agent.jobs.report_faults import ReportFaults
 from joulecut_agent.jobs.report_queue import ReportQueue
@@ -82,15 +80,12 @@ class Parts:
             keeper, self._counters, self.starts, self._latency.latencies
         )
         self.schedules.stepping = self._stepping
-        self.power: PowerSource | None = None
         self.registry = self._make_registry()
         undo.callback(self.registry.stop)
         self.faults = ReportFaults(self.registry.fault_owner)
         self.ranks = RankCount(self._uuids, self.registry.scheduled_job, self.registry.users_of)
         self.report_socket = self._make_report_socket()
         undo.callback(self.report_socket.close)
-        if settings.attribution.power:
-            self.power = self._make_power_source()
         self.rate_sources = self._make_rate_sources(undo)
         self._make_sampler(reader, boot_id)
         self.drift_watch = DriftWatch(
@@ -127,11 +122,7 @@ class Parts:
         that holds its lease, whatever name its report carries.
         """
         uuid, job, now_s = report.uuid, report.job, time.monotonic()
-        if report.source == POWER:  # a mean: when an iteration began is not known
-            return
         self.ranks.heard(report, now_s)
-        if self.power:
-            self.power.heard(uuid, report.duration_s, now_s)
         if self.registry.scheduled_job(uuid):
             job = self._owner_change.held().get(uuid, job)
         began_s = now_s - report.age_s
@@ -188,31 +179,9 @@ class Parts:
             found.append(LogTail(logs, inbox, self.registry.gpus_of_job))
         if receiver := self._make_otlp_receiver():
             found.append(receiver)
-        if self.power:
-            found.append(self.power)
         for source in found:
             undo.callback(source.close)
         return tuple(found)
-
-    def _make_power_source(self) -> PowerSource:
-        """Power samples in place of reports. The samples are made after it."""
-
-        def clocks(uuids: Collection[str]) -> tuple[object, ...]:
-            status, now_s = self._keeper.status, time.monotonic()
-            leases = [status.lease(uuid, now_s) if status else None for uuid in uuids]
-            return tuple(
-                [one and (one.generation, one.clock_min_mhz, one.clock_max_mhz) for one in leases]
-            )
-
-        return PowerSource(
-            self.report_socket,
-            jobs=self.registry.scheduled_jobs,
-            clocks=clocks,
-            subscribe=lambda uuids: self._samples.subscribe(uuids),  # noqa: PLW0108 -- not made yet
-            unsubscribe=lambda stream: self._samples.unsubscribe(stream),  # noqa: PLW0108
-            refused=self.faults.note,
-            compared=self.ranks.repeats,
-        )
 
     def _make_otlp_receiver(self) -> RateSource | None:
         otlp, registry = self._settings.otlp, self.registry

@@ -125,8 +125,6 @@ def _reports(job: Json, board: Json) -> Step:
         return Step("reports", False, found, allowed or what)
     source = job.get("rate_source") or "report"
     found = f"the newest {seconds(job['report_age_s'])} ago, source {source}"
-    if source == "power":
-        found += " (an estimate; all GPUs share one clock)"
     return Step("reports", True, found)
 
 
@@ -244,8 +242,6 @@ def _entry(job: Json, board: Json) -> str:
         namespace = owner.partition(".")[0]
         match = f"kubernetes: {{namespace: {namespace}, labels: {{KEY: VALUE}}}}"
     slo = f"max_slowdown: {percent(job['slo']['max_slowdown_ratio']).replace(' ', '')}"
-    if job.get("rate_source") == "power":
-        slo += ", rate: power-signature"
     line = f"- {{name: NAME, match: {{{match}}}, slo: {{{slo}}}, mode: enforce}}"
     return f"add to {board['policy']['source'] or 'the policy file'}: {line}"
 

@@ -298,6 +298,8 @@ def as_text(policy: "Policy", prices: Prices) -> str:
             lines.append(f"    opt-in  {_opt_in(job)}")
         if job.verify.holdout:
             lines.append(f"    saving  {_holdout(job)}")
+        if job.warning:
+            lines.append(f"  ! {job.name}: {job.warning}")
         if warning := warnings.get(job.name):
             lines.append(f"  ! {job.name}: {warning}")
     if warnings:

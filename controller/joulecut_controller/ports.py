@@ -11,6 +11,9 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.view import GpuView, NodeView, Window
 from joulecut_wire.messages import Command, IterationReport, ReportFault, Result
 
+# Estimates of agents before 0.2, which took the period of a GPU's power for an iteration.
+RETIRED_SOURCE = "power"
+
 
 @dataclass(frozen=True, slots=True)
 class ArrivedReport:

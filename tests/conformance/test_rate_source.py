@@ -9,7 +9,6 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +18,7 @@ from running_agent import eventually
 
 from joulecut import Reporter
 from joulecut_agent.counters import Counters
-from joulecut_agent.jobs import otlp_receiver, power_source, report_socket
+from joulecut_agent.jobs import otlp_receiver, report_socket
 from joulecut_agent.jobs.binding import Binding, Sender
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.inventory import Inventory
@@ -28,7 +27,6 @@ from joulecut_agent.jobs.log_tail import LogTail
 from joulecut_agent.jobs.loopback_peer import LoopbackPeers
 from joulecut_agent.jobs.otlp_receiver import OtlpReceiver
 from joulecut_agent.jobs.owner import SLURM, Owner, Owners
-from joulecut_agent.jobs.power_source import PowerSource
 from joulecut_agent.jobs.processes import Processes
 from joulecut_agent.jobs.rate_source import Fault
 from joulecut_agent.jobs.report_queue import ReportQueue
@@ -75,18 +73,7 @@ class Node:
         source = LogSource("demo", str(home / "*.log"), pattern)
         self.logs = LogTail([source], self.socket, lambda _: ["GPU-a"])
         self.logs.turn()  # nothing is there yet
-        self.sampled: list[Samples] = []
-        self.power = PowerSource(
-            self.socket, jobs=lambda: {"demo": ("GPU-a",)}, clocks=len, subscribe=lambda _: self,
-            unsubscribe=lambda _: None, refused=self.faults.append, compared=lambda *_: None,
-        )  # fmt: skip
         self.reports: list[IterationReport] = []
-
-    def take(self) -> list["Samples"]:
-        """The new power samples, as a stream."""
-        merged = Samples("GPU-a", [point for one in self.sampled for point in one.power_w])
-        self.sampled = []
-        return [merged]
 
     def turn(self) -> list[IterationReport]:
         for _ in range(100):
@@ -104,14 +91,12 @@ class Node:
 class Rig(Protocol):
     """One source: sends iterations of 0.5 s for a GPU, and input that it cannot read.
 
-    `stage` is what it says of its stage; `addressed` whether its sender names the GPU; `sent`
-    whether there is a sender at all.
+    `stage` is what it says of its stage; `addressed` whether its sender names the GPU.
     """
 
     name: str
     stage: int
     addressed: bool
-    sent: bool
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None: ...
 
@@ -121,7 +106,7 @@ class Rig(Protocol):
 
 
 class Datagrams:
-    name, stage, addressed, sent = "report", 2, True, True
+    name, stage, addressed = "report", 2, True
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
         reporter = Reporter("demo", uuid, 2, str(node.socket._path))
@@ -141,7 +126,7 @@ class Datagrams:
 
 
 class Spans:
-    name, stage, addressed, sent = "otlp", 2, True, True
+    name, stage, addressed = "otlp", 2, True
 
     def __init__(self, transport: str, names: str) -> None:
         self._transport, self._names = transport, names
@@ -181,7 +166,7 @@ class Spans:
 class LogLines:
     """Of a Megatron run. The agent's configuration names the job, not the sender."""
 
-    name, stage, addressed, sent = "log", 0, False, True
+    name, stage, addressed = "log", 0, False
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
         with node.log.open("a") as file:
@@ -201,45 +186,12 @@ class LogLines:
         self.send(node, range(1, 1200))
 
 
-@dataclass
-class Samples:
-    """Of one GPU, for a stream."""
-
-    uuid: str
-    power_w: list[tuple[float, float]] = field(default_factory=list)
-
-
-class Power:
-    """Nothing is sent: iterations of 2 s draw less power in their last tenth."""
-
-    name, stage, addressed, sent = "power", 0, False, False
-    duration_s = 2.0
-
-    def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
-        now_s, step_s = time.monotonic() - power_source.WINDOW_S, power_source.STEP_S
-        node.power.turn(now_s - power_source.QUIET_S - step_s)
-        node.power.turn(now_s)
-        for i in range(round(power_source.WINDOW_S / step_s) + 2):
-            at_s = now_s + i * step_s
-            ends = at_s % self.duration_s > 0.9 * self.duration_s
-            node.sampled.append(Samples("GPU-a", [(at_s, 100.0 if ends else 300.0)]))
-        node.power.turn(time.monotonic())
-
-    def garbage(self, node: Node) -> None:
-        raise NotImplementedError
-
-    def flood(self, node: Node) -> None:
-        raise NotImplementedError
-
-
 RIGS = {
     "datagrams": Datagrams(),
     "otlp-grpc": Spans("grpc", "megatron"),
     "otlp-http": Spans("http", "nv"),
     "log": LogLines(),
-    "power": Power(),
 }
-SENT = {name: rig for name, rig in RIGS.items() if rig.sent}
 
 
 @pytest.fixture
@@ -258,9 +210,8 @@ def test_iterations_arrive_in_order_with_their_durations(node: Node, rig: Rig) -
     eventually("ten reports", lambda: len(node.turn()) >= 10)
     begin = node.reports[0].iteration
     assert [one.iteration for one in node.reports] == list(range(begin, begin + len(node.reports)))
-    assert (begin, len(node.reports)) == (7, 10) or not rig.sent
-    duration_s = getattr(rig, "duration_s", 0.5)
-    assert all(one.duration_s == pytest.approx(duration_s, rel=0.01) for one in node.reports)
+    assert (begin, len(node.reports)) == (7, 10)
+    assert all(one.duration_s == pytest.approx(0.5, rel=0.01) for one in node.reports)
     assert {(r.job, r.uuid, r.stage) for r in node.reports} == {("demo", "GPU-a", rig.stage)}
     assert {report.source or "report" for report in node.reports} == {rig.name}
     assert node.counted("accepted") == len(node.reports)
@@ -280,7 +231,7 @@ def test_another_owners_gpu_is_refused_with_a_line(node: Node, rig: Rig) -> None
     assert all(fault.foreign for fault in node.faults), "job 4711 reports nothing itself"
 
 
-@pytest.mark.parametrize("rig", SENT.values(), ids=SENT)
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
 def test_what_it_cannot_read_costs_itself_alone(
     node: Node, rig: Rig, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,7 +243,7 @@ def test_what_it_cannot_read_costs_itself_alone(
     assert len([line for line in capfd.readouterr().err.splitlines() if "dropped" in line]) == 1
 
 
-@pytest.mark.parametrize("rig", SENT.values(), ids=SENT)
+@pytest.mark.parametrize("rig", RIGS.values(), ids=RIGS)
 def test_overload_is_shed_and_counted_and_ends(node: Node, rig: Rig) -> None:
     rig.flood(node)
     assert node.counted("shed") > 0

@@ -2,8 +2,7 @@
 
 A rank is a GPU that a process computes on. Where some ranks of a job report and others do not, one
 variable is missing most likely; where two sources report for one GPU, they must say the same time,
-and it must fit the pace at which they come. Where they come in step with the power of the GPUs, the
-period of the power is the time of an iteration. These are faults that the job's owner sees.
+and it must fit the pace at which they come. These are faults that the job's owner sees.
 """
 
 import threading
@@ -12,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from joulecut_agent.jobs.rate_source import OTLP, POWER, REPORT
+from joulecut_agent.jobs.rate_source import OTLP, REPORT
 from joulecut_wire.messages import IterationReport, ReportFault
 
 HEARD_S, HEARD_ITERATIONS = 60.0, 8.0  # a rank is heard so long after its last report
@@ -23,7 +22,6 @@ WEIGHT = 0.25  # of the newest time in the mean
 # A duration this many times the pace is in other units. The pace is judged over some seconds and
 # reports: those that wait while the agent is busy arrive together.
 UNITS_RATIO, PACE_S_MIN, PACE_REPORTS = 50.0, 10.0, 64
-IN_STEP, OFF_RATIO = 0.1, 1.5  # of pace and power period, which are means; no clock explains more
 REMEDY = {
     OTLP: "all: MEGATRON_OTEL_EXPORT_STRATEGY=all_ranks (docs/integrations.md)",
     REPORT: "all: joulecut run -- COMMAND on each node, or a Reporter in each rank",
@@ -40,7 +38,6 @@ class _Heard:
     mean_s: float
     reports: int = 0
     world: int = 0  # ranks of the job as it says itself; 0: it does not
-    period_s: float = 0.0  # of the GPU's power; 0: none was found
     ends: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=PACE_REPORTS))
 
     def pace_s(self) -> float:
@@ -50,17 +47,12 @@ class _Heard:
         (first_s, first), (last_s, last) = ends[0], ends[-1]
         return (last_s - first_s) / (last - first) if last_s - first_s >= PACE_S_MIN else 0.0
 
-    def odd(self, source: str) -> str:
+    def odd(self) -> str:
         """How its times contradict its pace, "" where they do not."""
-        said_s, pace_s, period_s = self.mean_s, self.pace_s(), self.period_s
+        said_s, pace_s = self.mean_s, self.pace_s()
         if pace_s and said_s > UNITS_RATIO * pace_s:
             what = f"duration_s is {said_s:g}, but an iteration is reported every {pace_s:.3g} s"
             return f"{what}; allowed: seconds, not milliseconds"
-        in_step = abs(pace_s - period_s) <= IN_STEP * period_s
-        if period_s and in_step and max(said_s / period_s, period_s / said_s) > OFF_RATIO:
-            what = f"{source} says {said_s:.4g} s an iteration"
-            comes = f"one comes every {pace_s:.4g} s, as the power of its GPUs repeats itself"
-            return f"{what}, but {comes}; allowed: the time of a whole iteration"
         return ""
 
 
@@ -101,13 +93,6 @@ class RankCount:
             one.ends.append((now_s - report.age_s, report.iteration))
             if shape:
                 one.world = shape.stages * shape.tensor_parallel * shape.data_parallel
-
-    def repeats(self, uuid: str, period_s: float) -> None:
-        """The power of a GPU, which others report for, has this period."""
-        with self._lock:
-            for (its, _), one in self._heard.items():
-                if its == uuid:
-                    one.period_s = period_s
 
     def counts(self, now_s: float) -> dict[str, Ranks]:
         """By job, for those of which at least one rank is heard."""
@@ -162,7 +147,7 @@ class RankCount:
     def _contradictions(self, now_s: float) -> Iterator[ReportFault]:
         for uuid, ones in self._live(now_s).items():
             for name, one in ones.items():
-                if text := one.odd(name):
+                if text := one.odd():
                     yield ReportFault(self._scheduled(uuid) or one.job, (uuid,), name, text, 1)
             known = sorted(
                 (one.mean_s, name) for name, one in ones.items() if one.reports >= REPORTS_MIN
@@ -180,6 +165,5 @@ class RankCount:
         with self._lock:
             self._heard = {key: one for key, one in self._heard.items() if now_s < one.until_s}
             for (uuid, source), one in self._heard.items():
-                if source != POWER:
-                    found[uuid][source] = one
+                found[uuid][source] = one
         return found

@@ -12,8 +12,8 @@ from joulecut_agent.jobs.binding import Sender
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 # Names of sources, on the wire and in metrics.
-REPORT, MARK, OTLP, LOG, NCCL, POWER = "report", "mark", "otlp", "log", "nccl", "power"
-# Logs and power show no stages. As one stage all GPUs share one clock, which fits every job.
+REPORT, MARK, OTLP, LOG, NCCL = "report", "mark", "otlp", "log", "nccl"
+# Logs show no stages. As one stage all GPUs share one clock, which fits every job.
 ONE_STAGE = PipelineShape("", 1, 0)
 NO_SENDER = Sender(0, 0)  # of what the agent found by itself
 

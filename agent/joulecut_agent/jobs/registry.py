@@ -31,7 +31,7 @@ from joulecut_agent.jobs.owner import (
 )
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Watched
 from joulecut_agent.jobs.processes import Processes
-from joulecut_agent.jobs.rate_source import LOG, POWER, Fault
+from joulecut_agent.jobs.rate_source import LOG, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
 from joulecut_agent.jobs.warnings import Warnings
@@ -141,14 +141,6 @@ class Registry:
         jobs = [one.job for one in self.given(uuid) if one.source in BOUND]
         return jobs[0] if len(jobs) == 1 else ""
 
-    def scheduled_jobs(self) -> dict[str, tuple[str, ...]]:
-        """The GPUs of each job that a scheduler gave them to, and to no other."""
-        found: dict[str, tuple[str, ...]] = {}
-        for gpu in self._gpus():
-            if job := self.scheduled_job(gpu.uuid):
-                found[job] = (*found.get(job, ()), gpu.uuid)
-        return found
-
     def gpus_of_job(self, job: str) -> tuple[str, ...]:
         """The GPUs that this job alone owns, by a scheduler or by its processes."""
         settled = self._settled().items()
@@ -165,8 +157,6 @@ class Registry:
 
     def fault_owner(self, fault: Fault) -> tuple[str, tuple[str, ...]]:
         """Job and GPUs of the sender of a report that could not be used; "" if not known."""
-        if fault.source == POWER:  # nothing was sent
-            return self.scheduled_job(fault.uuid), (fault.uuid,)
         if fault.source == LOG and fault.uuid:  # the configuration names the job
             jobs = {one.job for one in self.given(fault.uuid)}
             job = jobs.pop() if len(jobs) == 1 else ""

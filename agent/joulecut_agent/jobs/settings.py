@@ -27,7 +27,6 @@ class AttributionSettings:
     proc: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")
     bind: str = "owner"  # which processes may report for a GPU: its owner's, or any
-    power: bool = True  # whether jobs that report nothing are timed by their power
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.ports import RETIRED_SOURCE
 from joulecut_controller.view import JobState, View
 
 REPORT = "report"  # as agents name the owner that is known by its reports alone
-POWER = "power"  # as agents name the source that samples jobs without reports
 NAME_LIKE = 0.6  # difflib's own cut-off for a close match
 
 
@@ -36,8 +36,8 @@ def _refused(job: JobState, view: View) -> Iterator[JobFault]:
     names = {job.policy.name, *((job.running.name,) if job.running else ())}
     for node in view.nodes:
         for fault in node.faults:
-            if fault.source == POWER and job.policy.rate is not None:
-                continue  # the agent does not know that the job has a rate
+            if fault.source == RETIRED_SOURCE:
+                continue
             if fault.job in names or mine.intersection(fault.uuids):
                 yield JobFault(node.node, fault.source, fault.text, fault.count, fault.age_s)
     for fault in view.rate_faults:

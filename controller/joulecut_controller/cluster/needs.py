@@ -48,7 +48,12 @@ def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
         *(
             need
             for job, standing in zip(board.jobs, standings, strict=True)
-            for need in (*_of_job(job, standing), *_of_reports(job, board), *_of_money(job, board))
+            for need in (
+                *_of_job(job, standing),
+                *_of_reports(job, board),
+                *_of_policy(job),
+                *_of_money(job, board),
+            )
         ),
     ]
     return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
@@ -159,6 +164,11 @@ def _of_reports(job: JobBoard, board: Board) -> Iterator[Need]:
     for fault in job_faults(job.view, board.view)[:1]:
         text = f"its reports cannot be used as they are ({fault.count} so far): {fault.text}"
         yield Need("fault", text, job=job.view.policy.name, node=fault.node)
+
+
+def _of_policy(job: JobBoard) -> Iterator[Need]:
+    if warning := job.view.policy.warning:
+        yield Need("note", warning, job=job.view.policy.name)
 
 
 def _of_money(job: JobBoard, board: Board) -> Iterator[Need]:

@@ -14,11 +14,10 @@ from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, s
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placements
-from joulecut_controller.observe.power_rates import PowerRates
 from joulecut_controller.observe.reported_shape import missing, pipeline_of
-from joulecut_controller.observe.reserve import estimated, reservation_of, unanimous
+from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
-from joulecut_controller.ports import ArrivedReport, FleetState, RateSample
+from joulecut_controller.ports import RETIRED_SOURCE, ArrivedReport, FleetState, RateSample
 from joulecut_controller.reference.reference import Figure
 from joulecut_controller.view import GpuView, JobState, Placement, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
@@ -57,7 +56,6 @@ class Observer:
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
-        self._power = PowerRates()
         self._stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
         self._policies: dict[str, JobPolicy] = {}
@@ -88,7 +86,6 @@ class Observer:
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
-        self._power.keep_only(names)
         self._stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         self._policies = {job.name: job for job in policy.jobs}
@@ -162,9 +159,9 @@ class Observer:
             gpus={gpu.uuid: self._fresh(gpu) for gpu in state.gpus},
         )
         gpus = seen.gpus
+        reports = [one for one in reports if one.report.source != RETIRED_SOURCE]
         new = [arrived.report.uuid for arrived in reports if arrived.report.uuid in gpus]
         match = self._match(policy.name, new)
-        reports = self._power.settled(policy.name, reports, match.uuids, now_s)
         self._placements.note(policy.name, reports, gpus)
         unknown = ""
         if policy.pipeline is None:
@@ -195,7 +192,6 @@ class Observer:
         hindrance = ""
         if policy.mode != "off":
             hindrance = reservation_of(policy, placement, running, seen)
-            hindrance = hindrance or estimated(policy, placement)
         reservation = hindrance if policy.mode == "enforce" else ""
         if reservation:
             policy = replace(policy, mode="recommend")

@@ -5,7 +5,6 @@ A plan is still made and shown, so that an operator sees what waits, and why. Pu
 
 from collections.abc import Mapping
 
-from joulecut_controller.observe.power_rates import POWER
 from joulecut_controller.policy.owner import Instance, certain, foreign, instance_of
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import GpuView, Placement, View
@@ -18,15 +17,6 @@ def unanimous(placement: Placement, gpus: Mapping[str, GpuView]) -> Instance | N
         if gpu is not None and gpu.allocation is not None and certain(gpu.allocation):
             return instance_of(gpu.allocation)
     return None
-
-
-def estimated(policy: JobPolicy, placement: Placement) -> str:
-    """Why an estimated rate does not carry control; empty where it is none, or the policy allows
-    it. A breaker that watches an estimate is late, and blind where it is wrong.
-    """
-    if placement.source != POWER or policy.power_signature:
-        return ""
-    return "its rate is an estimate from power; slo.rate: power-signature allows control by it"
 
 
 def reservation_of(

@@ -7,7 +7,7 @@ a policy, does every key and value have a known shape, do the keys fit together.
 from collections.abc import Callable
 
 from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
-from joulecut_controller.policy.rate_query import RateQuery
+from joulecut_controller.policy.rate_query import NO_POWER_SIGNATURE, POWER_SIGNATURE, RateQuery
 from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PipelineKeys, PolicyKeys
 from joulecut_controller.policy.validation import contradictions
 from joulecut_engine.graph.pipeline import Pipeline, Profile
@@ -155,7 +155,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         pipeline=pipeline,
         profile=profile,
         rate=rate if isinstance(rate, RateQuery) else None,
-        power_signature=rate == "power-signature",
+        warning=NO_POWER_SIGNATURE if rate == POWER_SIGNATURE else "",
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,

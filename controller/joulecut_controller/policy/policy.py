@@ -256,7 +256,6 @@ class JobPolicy:
     pipeline: Pipeline | None = None
     profile: Profile | None = None  # None: no change of clocks
     rate: RateQuery | None = None  # in place of reports of its own
-    power_signature: bool = False  # whether an estimate from power carries control
     predicted: Profile | None = None  # by a model of the run; a job with it may lose `profile`
     blocking_power_w: float = 0.0
     ranks: Ranks = "hook"  # source of the stage of each GPU
@@ -267,6 +266,7 @@ class JobPolicy:
     verify: Verify = Verify()
     tenant: str = ""  # for reports; empty: its Kubernetes namespace
     opt_in: OptIn = OptIn()
+    warning: str = ""  # of a key that no longer has an effect
     opt_in_refused: str = ""  # why the running job does not get what it asks for
     found: bool = False  # no line of the policy names it
 

@@ -22,6 +22,11 @@ PRESETS = {
     "sglang": "sglang:inter_token_latency_seconds",
     "dynamo": "dynamo_frontend_inter_token_latency_seconds",
 }
+POWER_SIGNATURE = "power-signature"  # a source that went; the word is still read
+NO_POWER_SIGNATURE = (
+    "slo.rate: power-signature has no effect: power no longer gives a rate; reports of the job, "
+    "a log or a Prometheus do (docs/integrations.md)"
+)
 _QUOTED = re.compile(r"""("|')(?:\\.|(?!\1).)*\1|`[^`]*`""")
 _RANGE = re.compile(r"\[([^\]]*)\]")
 _SHIFTED = re.compile(r"@|\boffset\b")
@@ -63,7 +68,7 @@ def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
 
 
 def read_rate(value: object) -> str | RateQuery:
-    """`hook`, `power-signature`, or a mapping with an expression or preset and its labels."""
+    """`hook`, or a mapping with an expression or preset and its labels."""
     if isinstance(value, dict) and "promql" in value and set(value) <= {"promql", "labels"}:
         promql = text(4096, "an expression")(value["promql"])
         labels = value.get("labels", {})
@@ -71,9 +76,9 @@ def read_rate(value: object) -> str | RateQuery:
             raise Fault("labels that are not a mapping", "labels: {model_name: llama}")
         label = text(253, "the value of a label")
         return rate_query(promql, {str(name): label(given) for name, given in labels.items()})
-    if isinstance(value, str) and value in {"hook", "power-signature"}:
+    if isinstance(value, str) and value in {"hook", POWER_SIGNATURE}:
         return value
-    allowed = "hook, power-signature, {promql: EXPRESSION}"
+    allowed = "hook, {promql: EXPRESSION}"
     raise Fault(f"{shown(value)} is not a source of a rate", allowed)
 
 

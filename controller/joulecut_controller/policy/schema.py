@@ -136,11 +136,9 @@ class SloKeys:
     rate: str | RateQuery = key(
         read_rate,
         "hook",
-        takes="`hook`, `power-signature`, `{promql: EXPRESSION}`, `{promql: vllm}`",
+        takes="`hook`, `{promql: EXPRESSION}`, `{promql: vllm}`",
         meaning="source of the rate: the job's own reports, or a "
-        "[Prometheus](integrations.md#a-rate-from-prometheus). `power-signature`: its own reports, "
-        "or without any an [estimate from power](integrations.md#nothing-at-all), which then "
-        "carries control",
+        "[Prometheus](integrations.md#a-rate-from-prometheus)",
     )
 
     def target(self) -> Slo:

@@ -127,22 +127,21 @@ def test_text_has_a_line_for_each_step() -> None:
     assert text.splitlines()[-1] == "Next: mode: enforce in the entry of gpt3-175b"
 
 
-@pytest.mark.parametrize(("source", "slo"), [("", ""), ("power", ", rate: power-signature")])
-def test_a_job_without_an_entry_gets_the_line_that_enforces_it(source: str, slo: str) -> None:
+def test_a_job_without_an_entry_gets_the_line_that_enforces_it() -> None:
     """The remedy is a policy that loads."""
     board = boards.board("recommend")
     job = board.jobs[0]
     policy = replace(job.view.policy, name="slurm:4711", found=True)
-    view = changed(job.view, policy=policy, source=source)
+    view = changed(job.view, policy=policy)
     board = replace(board, jobs=(replace(job, view=view, timing=None),))
     status, found = _doctor(board, "slurm:4711")
     assert (status, found["missing"]) == (1, "enforced")
     assert str(found["next"]).startswith("add to ")
     line = str(found["next"]).partition(": ")[2]
-    assert line.endswith(f"{slo}}}, mode: enforce}}")
+    assert line.endswith("}, mode: enforce}")
     text = f"apiVersion: joulecut/v1\nkind: Policy\njobs:\n  {line}\n"
     read = parse(document(text.encode(), "policy.yaml"), lambda _: Profile({}))
-    assert (read.jobs[0].mode, read.jobs[0].power_signature) == ("enforce", bool(source))
+    assert read.jobs[0].mode == "enforce"
 
 
 def test_an_entry_without_reports_is_shown_the_jobs_that_no_entry_takes() -> None:

@@ -242,10 +242,15 @@ class Watching:
         self.now_s = 100.0
         self.node = NodeView("n:1", "n", connected=True)
 
-    def look(self, known: Gpus, *reporters: tuple[str, int], called: str = "job") -> JobObservation:
+    def look(
+        self, known: Gpus, *reporters: tuple[str, int], called: str = "job", source: str = ""
+    ) -> JobObservation:
         self.now_s += 1.0
         reports = tuple(
-            ArrivedReport(IterationReport(called, uuid, stage, int(self.now_s), 0.5), self.now_s)
+            ArrivedReport(
+                IterationReport(called, uuid, stage, int(self.now_s), 0.5, source=source),
+                self.now_s,
+            )
             for uuid, stage in reporters
         )
         state = FleetState((self.node,), tuple(known.values()))
@@ -276,6 +281,15 @@ def test_the_gpus_follow_the_running_job() -> None:
     seen = watching.look(second, ("G2", 0), ("G3", 1))
     assert seen.job.placement.stages == (("G2",), ("G3",))
     assert not seen.job.placement.complaint
+
+
+def test_estimates_of_older_agents_from_power_are_no_reports() -> None:
+    watching = Watching(entry(pods=GPT3))
+    known = given(gpus(), G0=pod("a"), G1=pod("a"))
+    seen = watching.look(known, ("G0", 0), ("G1", 1), source="power")
+    assert seen.job.placement.stages == ()
+    assert seen.job.measured.current is None
+    assert watching.look(known, ("G0", 0), ("G1", 1)).job.placement.stages == (("G0",), ("G1",))
 
 
 def test_the_same_name_on_anothers_gpus_is_nobodys_business_here() -> None:

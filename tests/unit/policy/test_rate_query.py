@@ -1,9 +1,16 @@
 """Which expressions can be a rate, and how far back they look."""
 
+from dataclasses import replace
+
+import boards
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from job_states import changed
 
+from joulecut_cli.policy import as_text
+from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.rate_query import (
     PRESETS,
     RANGE_S_MAX,
@@ -12,6 +19,9 @@ from joulecut_controller.policy.rate_query import (
     RateQuery,
     rate_query,
 )
+from joulecut_engine.graph.pipeline import Profile
+from joulecut_engine.money import Prices
+from joulecut_wire.document import parse as document
 
 
 @given(st.lists(st.integers(int(RANGE_S_MIN), int(RANGE_S_MAX)), min_size=1, max_size=4))
@@ -83,3 +93,20 @@ def test_presets_take_labels(preset: str, text: str) -> None:
 def test_labels_have_names_of_prometheus(labels: dict[str, str]) -> None:
     with pytest.raises(Fault):
         rate_query("vllm", labels)
+
+
+def test_the_word_of_a_source_that_went_is_one_warning_and_no_rate() -> None:
+    text = (
+        "apiVersion: joulecut/v1\nkind: Policy\njobs:\n"
+        "  - {name: a, slo: {max_slowdown: 1%, rate: power-signature}}\n"
+        "  - {name: b, slo: {max_slowdown: 1%}}\n"
+    )
+    policy = parse(document(text.encode(), "policy.yaml"), lambda _: Profile({}))
+    first, second = policy.jobs
+    assert (first.rate, second.warning) == (None, "")
+    assert "power-signature has no effect" in first.warning
+    assert as_text(policy, Prices()).count("power-signature") == 1
+    board = boards.board()
+    job = replace(board.jobs[0], view=changed(board.jobs[0].view, policy=first))
+    shown = replace(board, jobs=(job,), view=replace(board.view, jobs=(job.view,)))
+    assert [one.text for one in cluster_of(shown).needs].count(first.warning) == 1
