@@ -290,6 +290,7 @@ class Placement:
     groups: tuple[tuple[tuple[str, ...], ...], ...] = ()
     pipelines: tuple[tuple[tuple[str, ...], ...], ...] = ()
     source: str = ""  # of the newest report; empty: the job's own datagrams, or none
+    ignored: str = ""  # a GPU that reports the job and is none of its own
 
     @property
     def silent(self) -> bool:

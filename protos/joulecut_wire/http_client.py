@@ -8,6 +8,7 @@ proxies and redirects: the peers are on this machine or this network, and a pass
 import http.client
 import io
 import json
+import re
 import socket
 import ssl
 import time
@@ -159,23 +160,32 @@ def server_of(url: str, context: ssl.SSLContext | None = None) -> Server:
     return Server(parts.hostname or "", port, context if secure else None)
 
 
+def _without_secrets(url: str) -> str:
+    """For a message: without user, password and query."""
+    return re.sub(
+        r"[?].*", "?***", re.sub(r"^(\w+://)?.*@", r"\1***@", url, flags=re.DOTALL), flags=re.DOTALL
+    )
+
+
 def checked_url(where: str, url: str, what: str, allowed: str, *, prefix: bool = False) -> str:
     """The URL of `what` without a slash at its end; only with `prefix` may it have a path.
 
     Raises BadInput.
     """
+    shown = _without_secrets(url)
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises for a port that is none
         (parts.hostname or "").encode("idna")  # raises for what no resolver takes
     except ValueError as error:
-        raise BadInput(where, f"{url}: {error}", allowed) from None
+        what = "a wrong port or name" if shown != url else str(error)
+        raise BadInput(where, f"{shown}: {what}", allowed) from None
     path = parts.path.rstrip("/")
     plain = not (parts.query or parts.fragment or parts.username or (path and not prefix))
     if parts.scheme not in {"http", "https"} or not parts.hostname or not plain:
-        raise BadInput(where, f"{url!r} is not the URL of {what}", allowed)
+        raise BadInput(where, f"{shown!r} is not the URL of {what}", allowed)
     if any(ord(letter) <= 32 or ord(letter) > 126 for letter in url):
-        raise BadInput(where, f"{url!r} has characters that no URL may have", allowed)
+        raise BadInput(where, f"{shown!r} has characters that no URL may have", allowed)
     return f"{parts.scheme}://{parts.netloc}{path}"
 
 

@@ -7,6 +7,7 @@ keeps default clocks. Pure, and bounded by the GPUs that agents describe.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median_low
 
 from joulecut_controller.observe.job_matcher import JobMatch
 from joulecut_controller.observe.ranks import Seat, by_completion, seats
@@ -29,6 +30,7 @@ class _Reporter:
     stage: int
     seen_s: float
     duration_s: float
+    since_s: float
     late_s: float = 0.0  # of the report: its source sends in batches
     span_s: float = 0.0  # of a rate: the time to the next one
     replica: int | None = None
@@ -59,6 +61,7 @@ class Placements:
                 report.stage,
                 arrived.arrived_s,
                 report.duration_s,
+                before.since_s if before else arrived.arrived_s,
                 report.age_s,
                 arrived.span_s,
                 report.replica,
@@ -111,17 +114,18 @@ class Placements:
         reporters = self._reporters.get(policy.name, {})
         for uuid in [uuid for uuid in reporters if _left(uuid, policy, gpus, match)]:
             self._forget(policy.name, uuid)
-        last_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
+        ranked, complaint = _ranked(policy, gpus, match)
+        newest_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
         limit_s = _silence_limit_s(reporters.values())
         for uuid in [
-            uuid for uuid, reporter in reporters.items() if reporter.seen_s < last_s - limit_s
+            uuid for uuid, reporter in reporters.items() if reporter.seen_s < newest_s - limit_s
         ]:
             self._forget(policy.name, uuid)  # the job went on without it
-        age_s = now_s - last_s
-        ranked, complaint = _ranked(policy, gpus, match)
+        reporters, ignored = _placed(policy, reporters, ranked)
+        last_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
+        limit_s, age_s = _silence_limit_s(reporters.values()), now_s - last_s
         if policy.ranks == "hook":
             stages = _by_report(policy, reporters)
-            complaint = complaint or _outside(policy, reporters, ranked)
             replica_of = {uuid: one.replica for uuid, one in reporters.items()}
         else:
             seated = seats(ranked, policy.rank_order, policy.pipeline) if policy.pipeline else {}
@@ -136,26 +140,31 @@ class Placements:
                 if stranger
                 else NOT_REPORTED
             )
+        complaint = complaint or _misfit(policy, stages)
+        if complaint and ignored:
+            complaint, ignored = f"{complaint}; {ignored}", ""
         return Placement(
             stages=stages,
             report_age_s=age_s,
             silence_limit_s=limit_s,
-            complaint=complaint or _misfit(policy, stages),
+            complaint=complaint,
             doubt=_doubt(policy, stages, reporters, gpus),
             groups=_groups(policy, stages, replica_of),
             pipelines=_pipelines(policy, stages, replica_of),
             source=next((one.source for one in reporters.values() if one.seen_s == last_s), ""),
+            ignored=ignored,
         )
 
 
 def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
-    longest_s = late_s = span_s = 0.0
-    for reporter in reporters:
-        longest_s = max(longest_s, reporter.duration_s)
-        late_s = max(late_s, reporter.late_s)
-        span_s = max(span_s, reporter.span_s)
-    least_s = max(SILENCE_S_MIN, SILENCE_SPANS * span_s)
-    return max(least_s, SILENCE_ITERATIONS * longest_s) + 2.0 * late_s
+    """By what most of them say: all GPUs of a job share its iterations, one that lies does not."""
+    known = tuple(reporters)
+    if not known:
+        return SILENCE_S_MIN
+    usual_s = median_low(one.duration_s for one in known)
+    late_s = median_low(one.late_s for one in known)
+    least_s = max(SILENCE_S_MIN, SILENCE_SPANS * median_low(one.span_s for one in known))
+    return max(least_s, SILENCE_ITERATIONS * usual_s) + 2.0 * late_s
 
 
 def _listed(policy: JobPolicy, match: JobMatch) -> tuple[tuple[str, ...], str]:
@@ -188,15 +197,29 @@ def _ranked(
     return tuple(gpu.uuid for gpu in mine), ""
 
 
-def _outside(
+def _placed(
     policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
-) -> str:
-    outside = next((uuid for uuid in reporters if uuid not in matched), "")
-    if outside and policy.gpus:
-        return f"GPU {outside} reports this job but is not in its match.gpus"
-    if outside and policy.found_by_allocation:
-        return f"GPU {outside} reports this job, but its agent does not say whose it is"
-    return ""
+) -> tuple[dict[str, _Reporter], str]:
+    """The reporters that are the job's own, and which GPU is none of them and why. Where reports
+    alone say where the job runs, a GPU that comes to a stage that has long been whole is none.
+    """
+    why = " but is not in its match.gpus"
+    if policy.gpus or policy.found_by_allocation:
+        placed = {uuid: one for uuid, one in reporters.items() if uuid in matched}
+        if not policy.gpus:
+            why = ", but its agent does not say whose it is"
+    else:
+        width = policy.pipeline.width if policy.pipeline else len(reporters)
+        limit_s, seats = _silence_limit_s(reporters.values()), dict[int, list[_Reporter]]()
+        placed = {}
+        for uuid, one in sorted(reporters.items(), key=lambda item: item[1].since_s):
+            seated = seats.setdefault(one.stage, [])
+            if len(seated) < width or one.since_s <= seated[width - 1].since_s + limit_s:
+                seated.append(one)
+                placed[uuid] = one
+        why = " beside those that have long worked its stage"
+    outside = next((uuid for uuid in reporters if uuid not in placed), "")
+    return placed, f"GPU {outside} reports this job{why}" if outside else ""
 
 
 def _by_rank(policy: JobPolicy, seated: Mapping[str, Seat]) -> tuple[tuple[str, ...], ...]:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
 from joulecut_controller.observe.job_matcher import JobMatch, match_jobs
-from joulecut_controller.observe.placement import SILENCE_S_MIN, Placements
+from joulecut_controller.observe.placement import SILENCE_S_MIN, UNMATCHED, Placements
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
@@ -129,3 +131,40 @@ def test_a_job_that_moved_leaves_its_old_seat() -> None:
     placements.note("job", reported(("G0", 0), ("G1", 1)), gpus())
     placements.note("job", reported(("G2", 0), ("G3", 1), at_s=100.0), gpus())
     assert placements.placement(POLICY, gpus(), 100.0).stages == (("G2",), ("G3",))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("lie", [{"duration_s": 86_400.0}, {"duration_s": 0.5}, {"age_s": 900.0}])
+def test_a_gpu_that_nobody_placed_is_named_and_changes_nothing(
+    *, listed: bool, lie: dict[str, float]
+) -> None:
+    """One report for an idle GPU, with whatever duration, and the job goes on, and ends."""
+    policy = replace(POLICY, gpus=(GpuRef("n", 0), GpuRef("n", 1))) if listed else POLICY
+    match = matched(policy) if listed else UNMATCHED
+    placements = Placements()
+    for n in range(40):
+        placements.note("job", reported(("G0", 0), ("G1", 1), at_s=10.0 + 0.5 * n), gpus())
+        if n == 20:
+            (one,) = reported(("G3", 0), at_s=20.0)
+            told = replace(one, report=replace(one.report, **lie))
+            placements.note("job", [told], gpus())
+        placement = placements.placement(policy, gpus(), 10.0 + 0.5 * n, match)
+        assert (placement.stages, placement.complaint) == ((("G0",), ("G1",)), "")
+        assert ("G3" in placement.ignored) == (20 <= n <= 30)  # forgotten by then
+        assert placement.silence_limit_s == SILENCE_S_MIN
+    # What it goes on to say keeps no dead job alive.
+    placements.note("job", reported(("G3", 0), at_s=35.5), gpus())
+    dead = placements.placement(policy, gpus(), 35.5, match)
+    assert dead.silent or dead.complaint
+
+
+def test_a_gpu_takes_the_place_of_one_that_fell_silent() -> None:
+    placements = Placements()
+    for n in range(40):
+        at_s = 10.0 + 0.5 * n
+        first = ("G0", 0) if n < 20 else ("G3", 0)
+        placements.note("job", reported(first, ("G1", 1), at_s=at_s), gpus())
+        placement = placements.placement(POLICY, gpus(), at_s)
+        assert not placement.complaint
+    assert placement.stages == (("G3",), ("G1",))
+    assert not placement.ignored

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from joulecut_wire.http_client import Answer, NotHttp, Server, TooLong
+from joulecut_wire.errors import BadInput
+from joulecut_wire.http_client import Answer, NotHttp, Server, TooLong, checked_url
 
 WITHIN_S = 0.3  # of the answers that must not be waited for
 PATIENCE_S = 60.0  # ends a test that hangs
@@ -90,3 +91,22 @@ def test_json_that_python_cannot_read_is_a_value_error() -> None:
         found = Answer(200, "OK", None, body)  # type: ignore[arg-type]
         with pytest.raises(ValueError):  # noqa: PT011 -- the text is Python's
             found.json()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:s3cret@host:9090",
+        "me:s3cret@host:9090",
+        "http://me:s3/cr/s3cret@host:port",
+        "http://host/?token=s3cret",
+        "http://host?token=s3cret",
+        "http://me:s3cret@[::1",
+        "http://me:s3cret\n@host",
+    ],
+)
+def test_a_url_that_is_refused_shows_no_secret(url: str) -> None:
+    with pytest.raises(BadInput) as told:
+        checked_url("prometheus.url", url, "a Prometheus", "a URL", prefix=True)
+    assert "s3cret" not in str(told.value)
+    assert "host" in str(told.value) or "::1" in str(told.value)
