@@ -35,8 +35,6 @@ from joulecut_wire.section import Key, Listed, Section, flat, key, read, section
 from joulecut_wire.tls import TlsFiles
 
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
-# OpenTelemetry's own ports, so that an exporter finds the agent without being configured.
-OTLP_GRPC, OTLP_HTTP = ("127.0.0.1", 4317), ("127.0.0.1", 4318)
 OFF = "off"
 LOGS_MAX = 64
 COUNT_MAX = 1e12  # samples or tokens of an iteration
@@ -176,10 +174,8 @@ class ListenKeys:
     socket: str = key(_PATH, SOCKET)
     grpc_socket: str = key(_PATH, "")
     grpc_socket_group: str = key(text(64, "the name of a group"), "")
-    otlp_grpc: tuple[str, int] | None = key(_otlp, OTLP_GRPC)
-    otlp_http: tuple[str, int] | None = key(_otlp, OTLP_HTTP)
-    grpc_given: bool = whether_given("otlp_grpc")
-    http_given: bool = whether_given("otlp_http")
+    otlp_grpc: tuple[str, int] | None = key(_otlp, None)
+    otlp_http: tuple[str, int] | None = key(_otlp, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +299,7 @@ class _Reading:
             audit=keys.audit,
             web_config=self._optional(keys.web_config),
             attribution=self._attribution(),
-            otlp=self._otlp(),
+            otlp=OtlpSettings(listen.otlp_grpc, listen.otlp_http),
             logs=keys.logs,
             measured=self.measured,
             keys_ignored=self._ignored,
@@ -398,15 +394,6 @@ class _Reading:
     def _ordered(self, section: str, low: int, high: int) -> None:
         if high and low > high:
             raise self._doc.bad((section, "clock_min_mhz"), f"{low} MHz", f"at most {high} MHz")
-
-    def _otlp(self) -> OtlpSettings:
-        """On by default beside real GPUs: simulated agents of one machine would share the ports."""
-        listen, standard = self.keys.listen, self.keys.device != "simulated"
-        return OtlpSettings(
-            grpc=listen.otlp_grpc if standard or listen.grpc_given else None,
-            http=listen.otlp_http if standard or listen.http_given else None,
-            required=listen.grpc_given or listen.http_given,
-        )
 
     def _attribution(self) -> AttributionSettings:
         keys = self.keys.attribution

@@ -188,23 +188,17 @@ class Parts:
         if not (otlp.grpc or otlp.http):
             return None
         # Here: the messages take 3 MB, and only an agent that receives spans needs them.
-        from joulecut_agent.jobs.otlp_receiver import (  # noqa: PLC0415
-            OtlpReceiver,
-            receiver_or_none,
-        )
+        from joulecut_agent.jobs.otlp_receiver import OtlpReceiver  # noqa: PLC0415
 
-        return receiver_or_none(
-            lambda: OtlpReceiver(
-                otlp.grpc,
-                otlp.http,
-                self.report_socket,
-                self._counters,
-                peers=registry.peers,
-                gpus=registry.gpu_of_process,
-                likely=registry.process_ids,
-                owner=registry.scheduled_job,
-            ),
-            required=otlp.required,
+        return OtlpReceiver(
+            otlp.grpc,
+            otlp.http,
+            self.report_socket,
+            self._counters,
+            peers=registry.peers,
+            gpus=registry.gpu_of_process,
+            likely=registry.process_ids,
+            owner=registry.scheduled_job,
         )
 
     def _make_sampler(self, reader: DriverReader, boot_id: str) -> None:

@@ -3,6 +3,8 @@
 Real sockets and real senders; only the owners of the GPUs are made up.
 """
 
+import contextlib
+import http.client
 import os
 import re
 import socket
@@ -284,3 +286,35 @@ def test_spans_of_long_ago_are_not_iterations_of_now(node: Node) -> None:
     eventually("a fault", lambda: (node.turn(), node.faults)[1])
     assert "ended" in node.faults[0].text
     assert not node.reports
+
+
+def test_posts_that_never_end_take_no_memory_and_keep_no_exporter_out(node: Node) -> None:
+    """Any local user may connect: 64 posts of 4 MiB, but for their last byte."""
+    size, strangers = otlp_receiver.REQUEST_BYTES_MAX, []
+    head = f"POST /v1/traces HTTP/1.1\r\nContent-Type: {otlp_receiver.PROTOBUF}\r\n"
+    for _ in range(64):
+        stranger = socket.create_connection(("127.0.0.1", node.otlp.http_port))
+        strangers.append(stranger)
+        stranger.settimeout(0.5)
+        with contextlib.suppress(OSError):
+            stranger.sendall(f"{head}Content-Length: {size}\r\n\r\n".encode() + bytes(size - 1))
+    server = node.otlp._http
+    assert server is not None
+    assert len(server._connections) <= otlp_receiver.CONNECTIONS_MAX
+    rank = Rank({"service.name": "demo"})
+    rank.iteration(1, time.time(), 0.5)
+    assert send_http(node.otlp.http_port, rank.taken()) == 200
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "status"),
+    [("/v1/metrics", "x-protobuf", 404), ("/v1/logs", "x-protobuf", 404), ("/v1/traces", "x", 415)],
+)
+def test_what_is_not_read_is_refused(node: Node, path: str, kind: str, status: int) -> None:
+    """Another service's exporter must not believe that its data has arrived."""
+    connection = http.client.HTTPConnection("127.0.0.1", node.otlp.http_port, timeout=30)
+    connection.request("POST", path, b"", {"Content-Type": f"application/{kind}"})
+    assert connection.getresponse().status == status
+    connection.close()

@@ -1,8 +1,8 @@
 """Receiver of OpenTelemetry spans on loopback: OTLP over gRPC and HTTP, as protobuf and JSON.
 
 Frameworks that export spans then need no change to report their iterations. The receiver stores
-nothing and commands nothing. Metrics and logs are accepted and ignored, so that an exporter does
-not log errors. Load is bounded before anything is decoded: what exceeds it is shed and counted.
+nothing and commands nothing. Metrics and logs are refused: accepted, they would be lost without a
+word. Load is bounded before anything is decoded: what exceeds it is shed and counted.
 """
 
 import threading
@@ -12,44 +12,37 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import grpc
 
+from joulecut_agent.bounded_http import REQUEST_WAIT_S, BoundedHttp
 from joulecut_agent.counters import Counters
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.gpu_of_process import GpuOfProcess
 from joulecut_agent.jobs.loopback_peer import UNKNOWN_PEER, LoopbackPeers
 from joulecut_agent.jobs.otlp_spans import SpanIteration, SpanReader
 from joulecut_agent.jobs.rate_source import OTLP, Fault, Inbox, Submission
-from joulecut_agent.log import log
 from joulecut_wire.address import port_of
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS
 
 TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
-IGNORED = frozenset(
-    (
-        "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
-        "/opentelemetry.proto.collector.logs.v1.LogsService/Export",
-    )
-)
 TRACES_PATH = "/v1/traces"
-PATHS = frozenset((TRACES_PATH, "/v1/metrics", "/v1/logs"))
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 REQUEST_BYTES_MAX = 4 << 20  # the default limit of OTLP receivers
 # 16 ranks with 200 spans a second of 400 bytes are 1.3 MB/s; a decoded MB costs some 5 ms.
 BYTES_PER_S_MAX, BYTES_BURST = 4 << 20, 16 << 20
 JSON_COST = 10  # a byte of JSON counts as so many: a MB takes 110 ms, and so 5 % of a core at most
 THREADS = 2  # gRPC; one decodes at a time
-CALLS_MAX = 64
-CONNECTIONS_MAX = 64  # HTTP; four for each GPU of the largest node
-IDLE_S = 60.0  # exporters send every 5 s
+CALLS_MAX = 16  # one for each GPU of the largest node
+CONNECTIONS_MAX = 16  # HTTP, as many; with bodies of 4 MiB that never end, 64 MiB for some seconds
 SENDER_TRUST_S = 10.0  # how long a connection is known to be the same process's
 SENDERS_KEPT = 1024
 LATE_S_MAX = 120.0  # of a span's end; an exporter gives up earlier
+HELD = "where a collector holds the port, name another one in listen.otlp_grpc, otlp_http"
 EMPTY = b""  # an answer without a field: everything was accepted
 
 
@@ -180,7 +173,7 @@ class OtlpReceiver:
         except RuntimeError:
             self.grpc_port = 0
         if not self.grpc_port:
-            raise Unavailable(f"OTLP cannot listen on {address[0]}:{address[1]}: is it in use?")
+            raise Unavailable(f"OTLP cannot listen on {address[0]}:{address[1]}: {HELD}")
         return server
 
     def _called(self, raw: bytes, context: grpc.ServicerContext) -> bytes:
@@ -199,7 +192,7 @@ class OtlpReceiver:
             server = _Http(address, self.receive)
         except OSError as error:
             raise Unavailable(
-                f"OTLP cannot listen on {address[0]}:{address[1]}: {error.strerror}"
+                f"OTLP cannot listen on {address[0]}:{address[1]}: {error.strerror}; {HELD}"
             ) from None
         self.http_port = server.server_address[1]
         return server
@@ -214,67 +207,51 @@ class _Handler(grpc.GenericRpcHandler):
         self._traces: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
             called
         )
-        self._ignored: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-            lambda _raw, _context: EMPTY
-        )
 
     def service(
         self, details: grpc.HandlerCallDetails
     ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        if details.method == TRACES:
-            return self._traces
-        return self._ignored if details.method in IGNORED else None
+        return self._traces if details.method == TRACES else None
 
 
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-
+class _Http(BoundedHttp):
     def __init__(self, address: tuple[str, int], receive: Callable[..., bool]) -> None:
         """Raises OSError."""
         self.receive = receive
-        self._slots = threading.BoundedSemaphore(CONNECTIONS_MAX)
-        super().__init__(address, _HttpHandler)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if self._slots.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._slots.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left; nothing to do."""
+        limits = {"connections_max": CONNECTIONS_MAX, "peer_max": CONNECTIONS_MAX}
+        super().__init__(address, _HttpHandler, **limits)
 
 
 class _HttpHandler(BaseHTTPRequestHandler):
-    """One connection; `server` is the `_Http` that accepted it."""
+    """One connection with one request; `server` is the `_Http` that accepted it."""
 
     protocol_version = "HTTP/1.1"
-    timeout = IDLE_S
+    timeout = REQUEST_WAIT_S
     server: _Http
 
     def do_POST(self) -> None:
+        self.close_connection = True  # an idle one would hold a slot; exporters open another
         size = self.headers.get("Content-Length", "")
+        status = self._refused()
+        if status is not HTTPStatus.OK:
+            self._answer(status)
+            return
         if not size.isdecimal() or len(size) > 9 or int(size) > REQUEST_BYTES_MAX:
-            self.close_connection = True
             self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             return
-        self._answer(self._status(self.rfile.read(int(size))))
+        raw = self.rfile.read(int(size))
+        self.server.asked(self.client_address)
+        self._answer(self._status(raw))
+
+    def _refused(self) -> HTTPStatus:
+        """Before the body is read: what is not read here is refused, or it would be lost."""
+        if self.path != TRACES_PATH:
+            return HTTPStatus.NOT_FOUND
+        known = self.headers.get_content_type() in {PROTOBUF, JSON}
+        return HTTPStatus.OK if known else HTTPStatus.UNSUPPORTED_MEDIA_TYPE
 
     def _status(self, raw: bytes) -> HTTPStatus:
-        if self.path not in PATHS:
-            return HTTPStatus.NOT_FOUND
-        kind = self.headers.get_content_type()
-        if kind not in {PROTOBUF, JSON}:
-            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-        if self.path != TRACES_PATH:
-            return HTTPStatus.OK
-        plain = self._plain(raw)
+        kind, plain = self.headers.get_content_type(), self._plain(raw)
         if plain is None:
             return HTTPStatus.BAD_REQUEST
         sender = (*self.client_address[:2], self.server.server_port)
@@ -297,25 +274,9 @@ class _HttpHandler(BaseHTTPRequestHandler):
         body = b"{}" if self.headers.get_content_type() == JSON else EMPTY
         self.send_header("Content-Type", JSON if body else PROTOBUF)
         self.send_header("Content-Length", str(len(body)))
+        self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
         """Requests are counted, not logged."""
-
-
-def receiver_or_none(make: Callable[[], OtlpReceiver], *, required: bool) -> OtlpReceiver | None:
-    """None where its ports are taken, unless the configuration requires them: a collector may run
-    there.
-    """
-    try:
-        return make()
-    except Unavailable as error:
-        if required:
-            raise
-        log(
-            "agent",
-            f"{error} Spans are not received (listen.otlp_grpc, listen.otlp_http)",
-            "warning",
-        )
-        return None

@@ -31,10 +31,7 @@ class AttributionSettings:
 
 @dataclass(frozen=True, slots=True)
 class OtlpSettings:
-    """Loopback addresses for OpenTelemetry spans; None is not served. `required`: a port that is
-    taken stops the start.
-    """
+    """Loopback addresses for OpenTelemetry spans; None is not served."""
 
     grpc: tuple[str, int] | None = None
     http: tuple[str, int] | None = None
-    required: bool = False
