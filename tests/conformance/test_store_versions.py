@@ -1,6 +1,7 @@
 """A store of an older version is brought forward with all it holds; of a newer one, left alone."""
 
 import json
+from pathlib import Path
 
 import pytest
 from databases import Database, event_of, plan_of
@@ -11,6 +12,7 @@ from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Record, StoredBaseline
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
+from joulecut_wire.errors import Unavailable
 
 
 def _widen(connection: Connection) -> None:
@@ -84,6 +86,58 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert store.learnt("predictors") == "second"
     assert store.learnt("others") == ""
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
+def test_the_way_back_is_the_copy_that_was_made_before_the_migration(
+    tmp_path: Path, version: int
+) -> None:
+    """The program of before opens it, with all it held."""
+    file = tmp_path / "store.db"
+    database = Database(f"sqlite:///{file}")
+    store = database.open()
+    store.next_epoch(6)
+    store.record(event_of(3))
+    store.keep_plan(plan_of(generation=2))
+    database.close()
+    database.run(
+        *(undo for added, undo in ADDED.items() if added > version),
+        f"update joulecut_schema set version = {version}",
+    )
+    database.open().next_epoch(40)
+    database.close()
+    copy = tmp_path / f"store.db.v{version}"
+    assert sorted(tmp_path.iterdir()) == [file, copy]
+    copy.replace(file)
+    engine = database.engine()
+    with engine.begin() as connection:
+        assert migrate(connection, MIGRATIONS[: version - 1]) == version
+    engine.dispose()
+    assert database.run("select version from joulecut_schema") == [[version]]
+    assert database.run("select value from counter where name = 'epoch'") == [[7]]
+    assert len(database.run("select id from event")) == 1
+    assert len(database.run("select generation from plan")) == 1
+
+
+def test_a_store_that_needs_no_migration_is_not_copied(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'store.db'}")
+    database.open().next_generation()
+    database.open().next_generation()
+    database.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["store.db"]
+
+
+def test_a_store_that_cannot_be_copied_is_not_migrated(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    database = Database(f"sqlite:///{file}")
+    database.open().next_generation()
+    database.close()
+    database.run(ADDED[6], "update joulecut_schema set version = 5")
+    (tmp_path / "store.db.v5").mkdir()
+    before = file.read_bytes()
+    with pytest.raises(Unavailable, match=r"store .*store\.db: "):
+        database.open()
+    assert file.read_bytes() == before
 
 
 def test_a_migration_that_fails_leaves_the_old_version(database: Database) -> None:

@@ -86,14 +86,20 @@ def open_store(
     or `postgresql://USER@HOST:PORT/DATABASE`, whose calls end within `timeout_s`, and whose
     certificates are relative to `base`.
 
-    Creates a missing store, and migrates an older one. Raises BadInput for another URL,
-    Unavailable where the store cannot be used; it is then unchanged.
+    Creates a missing store, and migrates an older one, a file after a copy. Raises BadInput for
+    another URL, Unavailable where the store cannot be used; it is then unchanged.
     """
     if url.startswith(POSTGRESQL):
         place = parse_postgres_url(url, base, password_file)
         return _open_postgres(place, kept, timeout_s or postgres.TIMEOUT_S_DEFAULT)
     file = sqlite.file_of(url)
     engine = sqlite.engine(file)
+    try:
+        with sqlite.as_unavailable(file):
+            sqlite.copy_older(engine, file)
+    except Unavailable:
+        engine.dispose()
+        raise
     store = DatabaseStore(engine, lambda: sqlite.as_unavailable(file), f"store {file}", kept)
     try:
         with sqlite.as_unavailable(file):

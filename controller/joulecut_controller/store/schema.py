@@ -147,7 +147,8 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
     elif version > newest:
         raise Unavailable(
             f"has version {version}, this program supports versions up to {newest}: "
-            "start the newer program, or give another store"
+            "start the newer program, give another store, or take the copy that was made before it "
+            "was migrated (docs/controller.md#upgrade-and-rollback)"
         )
     else:
         for migration in migrations[version - 1 :]:
@@ -156,6 +157,12 @@ def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS
         connection.execute(VERSION_TABLE.delete())
         connection.execute(VERSION_TABLE.insert().values(version=newest))
     return newest
+
+
+def older_version(connection: Connection) -> int | None:
+    """The version of a database that `migrate` would change, else None. Raises Unavailable."""
+    version = _version(connection)
+    return version if version is not None and version <= len(MIGRATIONS) else None
 
 
 def _version(connection: Connection) -> int | None:

@@ -4,9 +4,10 @@ Every commit is on disk before it returns (WAL, synchronous=FULL): a counter tha
 power cut would give one number to two plans.
 """
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc
@@ -14,6 +15,7 @@ from sqlalchemy.pool import StaticPool
 
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import without_password
+from joulecut_controller.store.schema import older_version
 from joulecut_wire.errors import BadInput, Unavailable
 
 PREFIX = "sqlite:///"
@@ -66,6 +68,33 @@ def engine(file: Path) -> Engine:
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
 
     return made
+
+
+def copy_older(engine: Engine, file: Path) -> Path | None:
+    """Copies a store of an older version to FILE.vVERSION before it is migrated; None where no
+    migration is due. Raises the driver's errors; the store is then unchanged.
+    """
+    with engine.connect().execution_options(reads=True) as connection:
+        try:
+            version = older_version(connection)
+        except Unavailable:  # it is not ours, as the migration will say
+            return None
+        if version is None:
+            return None
+        copy = file.with_name(f"{file.name}.v{version}")
+        part = file.with_name(f"{copy.name}.part")
+        part.unlink(missing_ok=True)
+        with closing(sqlite3.connect(part)) as target:
+            source = connection.connection.driver_connection
+            assert isinstance(source, sqlite3.Connection)
+            source.backup(target)
+        part.replace(copy)
+        folder = os.open(copy.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    return copy
 
 
 def use_wal(engine: Engine) -> None:
