@@ -62,7 +62,7 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
         if one.granularity in drawn
     }
     if options.json:
-        shown = _json(drawn, seconds, least, prices)
+        shown = _json(drawn, seconds, least, prices, several=len(asked) > 1)
         shown |= {"refused": refused} if refused else {}
         print(json.dumps(shown, allow_nan=False, indent=1))
     elif len(asked) > 1:
@@ -136,6 +136,8 @@ def _json(
     seconds: float,
     least: Mapping[Granularity, Worth],
     prices: Prices,
+    *,
+    several: bool,
 ) -> dict[str, Any]:
     """One granularity as such; of several one object each, by name."""
     each: dict[str, Any] = {
@@ -152,7 +154,7 @@ def _json(
         }
         for granularity, points in found.items()
     }
-    if len(each) > 1:
+    if several:
         return {**each, "solve_seconds": seconds}
     ((granularity, drawn),) = each.items()
     return {"granularity": granularity, **drawn, "solve_seconds": seconds}

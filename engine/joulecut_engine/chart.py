@@ -1,11 +1,11 @@
-"""Charts of frontiers and comparisons: energy against iteration time, and savings as bars."""
+"""Charts of frontiers: energy against iteration time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulecut_engine import panel
-from joulecut_engine.panel import Area, Bars, Limit, Line, Panel
+from joulecut_engine.panel import Area, Limit, Line, Panel
 
 if TYPE_CHECKING:
     from joulecut_engine.graph.pipeline import Granularity
@@ -51,16 +51,6 @@ class Chart:
     baseline_s: float
     bound: tuple[tuple[float, float], ...] = ()
     deadline_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of each group: fractions, drawn in per cent; starred ones have a footnote."""
-
-    name: str
-    style: str
-    values: tuple[float, ...]
-    starred: tuple[bool, ...] = ()
 
 
 def of_frontiers(
@@ -129,17 +119,6 @@ def frontier_panel(chart: Chart) -> Panel:
 def frontier_figure(chart: Chart, *, legend: bool = False) -> Any:
     """The figure of a frontier, with its plans."""
     return panel.figure([frontier_panel(chart)], height=panel.HEIGHT, legend=legend)
-
-
-def bars_figure(title: str, groups: Sequence[str], bars: Sequence[Bar]) -> Any:
-    """Groups of bars side by side, one bar of each method in every group."""
-    items = []
-    for bar in bars:
-        stars = bar.starred or (False,) * len(bar.values)
-        texts = [f"{v * 100:.1f}{'*' * star}" for v, star in zip(bar.values, stars, strict=True)]
-        values = tuple(100 * value for value in bar.values)
-        items.append(Bars(bar.name, bar.style, values, tuple(texts)))
-    return panel.figure([Panel("", "", title, tuple(items), tuple(groups))], legend=False)
 
 
 def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -12,7 +12,7 @@ from joulecut_cli.main import dispatch
 KEPT = Path(__file__).parent / "compare"
 CASES: dict[str, tuple[str, ...]] = {
     "compare": (),
-    "compare-all": ("--max-slowdown", "2", "--straggler", "1.1,1.3", "--budget", "14000"),
+    "compare-all": ("--max-slowdown", "2,5", "--straggler", "1.1,1.3", "--kwh", "0.3"),
 }
 
 

@@ -6,21 +6,25 @@ clock, which cap), the best one within the deadline is taken for it: that is gen
 An operation with a single option (communication at a fixed cost) always takes it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.power_limit import under_limit
 from joulecut_engine.optimize.problem import NoCommonClock, Problem
 from joulecut_engine.optimize.schedule import energy, iteration_times, makespan
 
 Clocks = tuple[ClockOption, ...]  # by operation
+Menus = tuple[tuple[ClockOption, ...], ...]
 SLACK = 1e-9  # relative: a deadline is kept to this
 EXACT = 1e-12  # float sums in another order must not undo an option that fits
-CAPS_MAX = 512  # power caps tried; two sweeps of a hundred clocks have fewer
+CAPS = 96  # power limits tried: steps of 0.5 % of the span between lowest and highest clock
+BUDGETS_MAX = 400  # busy times tried; beyond, neighbours differ by less than one is measured to
 
 
-def menus_of(problem: Problem) -> tuple[tuple[ClockOption, ...], ...]:
+def menus_of(problem: Problem) -> Menus:
     """All measured options: a rule without a frontier also takes dominated ones."""
     return problem.measured or problem.options
 
@@ -57,9 +61,16 @@ def clock_per_stage(problem: Problem) -> list[Clocks]:
             raise NoCommonClock(stage)
         choices = [[_at(menus[i], clock) for i in indices] for clock in clocks]
         stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
+    return _balanced(problem, stages)
+
+
+def _balanced(
+    problem: Problem, stages: Sequence[list[tuple[float, list[ClockOption]]]]
+) -> list[Clocks]:
+    """For each busy time of some stage the first choice of every stage that keeps within it."""
     budgets = sorted({busy_s for plans in stages for busy_s, _ in plans})
     found = []
-    for budget_s in budgets:
+    for budget_s in budgets[:: max(1, len(budgets) // BUDGETS_MAX)]:
         clocks_by_operation = list(all_max(problem))
         for indices, plans in zip(problem.graph.order, stages, strict=True):
             within = [plan for busy_s, plan in plans if busy_s <= budget_s * (1 + SLACK)]
@@ -71,21 +82,49 @@ def clock_per_stage(problem: Problem) -> list[Clocks]:
 
 
 def power_cap(problem: Problem) -> list[Clocks]:
-    """One power limit for all GPUs: each operation at its highest clock that keeps under it."""
+    """One power limit for all GPUs: work that would draw more is held at the clock where it draws
+    the limit, as by a card's own governor. The last limit holds nothing.
+    """
     menus = menus_of(problem)
-    distinct = set(menus)
-    powers = sorted({o.power_w for menu in distinct for o in menu})
-    least = max(min(o.power_w for o in menu) for menu in distinct)
-    caps = [power for power in powers if power >= least]
-    caps = caps[:: -max(1, len(caps) // CAPS_MAX)][::-1]  # the one that caps nothing stays
-    found = []
-    for cap_w in caps:
-        capped = {
-            menu: max((o for o in menu if o.power_w <= cap_w), key=lambda o: o.clock_mhz)
-            for menu in distinct
-        }
-        found.append(tuple(capped[menu] for menu in menus))
-    return found
+    held = {limit_w: _held(menus, limit_w) for limit_w in _limits_w(menus)}
+    return [*(tuple(found[menu] for menu in menus) for found in held.values()), all_max(problem)]
+
+
+def cap_per_stage(problem: Problem) -> list[Clocks]:
+    """A power limit for each stage, balanced by compute time, as Zeus sets them on pipelines.
+
+    For each busy time that some stage has under some limit: every stage at its lowest limit that
+    keeps within it, or without one.
+    """
+    menus = menus_of(problem)
+    held = [_held(menus, limit_w) for limit_w in _limits_w(menus)]
+    highest = all_max(problem)
+    stages: list[list[tuple[float, list[ClockOption]]]] = []
+    for indices in problem.graph.order:
+        choices = [[found[menus[i]] for i in indices] for found in held]
+        choices.append([highest[i] for i in indices])
+        stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
+    return _balanced(problem, stages)
+
+
+def _held(menus: Menus, limit_w: float) -> dict[tuple[ClockOption, ...], ClockOption]:
+    """What each menu's work takes under a limit, at the highest clock that is asked for."""
+    return {
+        menu: max(under_limit(menu, limit_w), key=lambda o: o.clock_mhz)
+        if len(menu) > 1
+        else menu[0]
+        for menu in set(menus)
+    }
+
+
+def _limits_w(menus: Menus) -> list[float]:
+    """Limits from the lowest power that all work was measured at to the highest."""
+    several = [menu for menu in set(menus) if len(menu) > 1]
+    if not several:
+        return []
+    least = max(min(o.power_w for o in menu) for menu in several)
+    most = max(o.power_w for menu in several for o in menu)
+    return [float(limit_w) for limit_w in np.linspace(least, most, CAPS)[:-1]]
 
 
 def off_path(problem: Problem) -> Clocks:
@@ -114,34 +153,37 @@ def off_path(problem: Problem) -> Clocks:
     return tuple(clocks)
 
 
-def cheapest_within(problem: Problem, plans: Iterable[Clocks], deadline_s: float) -> Clocks | None:
-    """The plan of least energy that meets a deadline; None where none does."""
-    best: tuple[float, Clocks] | None = None
-    for clocks, time_s in _timed(problem, plans):
-        if time_s <= deadline_s * (1 + SLACK):
-            energy_j = energy(problem, clocks, time_s)
-            if best is None or energy_j < best[0]:
-                best = (energy_j, clocks)
-    return None if best is None else best[1]
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """A plan with its iteration time and energy."""
+
+    time_s: float
+    energy_j: float
+    clocks: Clocks
 
 
-def quickest_under(problem: Problem, plans: Iterable[Clocks], power_w: float) -> Clocks | None:
-    """The fastest plan whose mean power (all GPUs) keeps a limit; None where none does."""
-    best: tuple[float, Clocks] | None = None
-    for clocks, time_s in _timed(problem, plans):
-        if energy(problem, clocks, time_s) <= power_w * time_s * (1 + SLACK) and (
-            best is None or time_s < best[0]
-        ):
-            best = (time_s, clocks)
-    return None if best is None else best[1]
-
-
-def _timed(problem: Problem, plans: Iterable[Clocks]) -> list[tuple[Clocks, float]]:
-    listed = list(plans)
-    if not listed:
+def timed(problem: Problem, plans: Sequence[Clocks]) -> list[Timed]:
+    """All plans, by the one judge of times and energies."""
+    if not plans:
         return []
-    duration_s = np.array([[option.time_s for option in clocks] for clocks in listed]).T
-    return list(zip(listed, iteration_times(problem, duration_s).tolist(), strict=True))
+    duration_s = np.array([[option.time_s for option in clocks] for clocks in plans]).T
+    times_s = iteration_times(problem, duration_s).tolist()
+    return [
+        Timed(time_s, energy(problem, clocks, time_s), clocks)
+        for clocks, time_s in zip(plans, times_s, strict=True)
+    ]
+
+
+def cheapest_within(plans: Iterable[Timed], deadline_s: float) -> Clocks | None:
+    """The plan of least energy that meets a deadline; None where none does."""
+    within = [one for one in plans if one.time_s <= deadline_s * (1 + SLACK)]
+    return min(within, key=lambda one: one.energy_j).clocks if within else None
+
+
+def quickest_under(plans: Iterable[Timed], power_w: float) -> Clocks | None:
+    """The fastest plan whose mean power (all GPUs) keeps a limit; None where none does."""
+    under = [one for one in plans if one.energy_j <= power_w * one.time_s * (1 + SLACK)]
+    return min(under, key=lambda one: one.time_s).clocks if under else None
 
 
 def _at(menu: tuple[ClockOption, ...], clock_mhz: int) -> ClockOption:

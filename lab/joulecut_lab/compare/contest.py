@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile
-from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.frontier import Frontier
+from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 from joulecut_engine.optimize.problem import Goal, NoCommonClock
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
-from joulecut_engine.optimize.solver import Solver
+from joulecut_engine.optimize.solver import prepared
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.baselines import Clocks
 from joulecut_lab.compare.perseus import Claim
@@ -21,6 +21,7 @@ from joulecut_lab.compare.rules import (
     Chosen,
     Entry,
     Ours,
+    Point,
     Priced,
     Published,
     Rule,
@@ -28,10 +29,33 @@ from joulecut_lab.compare.rules import (
     cluster_baseline_j,
 )
 
+OURS = (Asked("gpu"), Asked("changes"), Asked("changes", 4), Asked("computation"))
+STYLES = {"gpu": "gpu", "changes:2": "changes", "changes:4": "edge", "computation": "ours"}
+
+
+@dataclass(frozen=True, slots=True)
+class VendorClaim:
+    """What a vendor says of a setting of its own; nobody computed or measured it here."""
+
+    name: str
+    saved_ratio: float
+    slowdown: float
+    source: str
+
+
+# "Up to 15 % energy savings while maintaining performance levels above 97 %", workload power
+# profiles of Blackwell B200.
+CLAIMS = (
+    VendorClaim(
+        "vendor power profile, B200 (claimed)", 0.15, 1.0 / 0.97 - 1.0,
+        "developer.nvidia.com, power profiles of Blackwell, 2025",
+    ),
+)  # fmt: skip
+
 
 def entries(
     setting: Setting,
-    granularities: Sequence[Granularity],
+    ours: Sequence[Asked],
     perseus_unit_s: float,
     heard: Callable[[int, int], None] | None = None,
 ) -> list[Entry]:
@@ -39,14 +63,16 @@ def entries(
     makers: list[tuple[str, str, Callable[[], Rule]]] = [
         ("highest clock", "base", lambda: Chosen(setting, lambda p: [baselines.all_max(p)])),
         ("one clock for all", "one", lambda: Chosen(setting, baselines.one_clock)),
-        ("one power cap for all", "cap", lambda: Chosen(setting, baselines.power_cap)),
-        ("one clock per stage", "stage", lambda: Chosen(setting, baselines.clock_per_stage)),
-        ("EnvPipe-like", "envpipe", lambda: Chosen(setting, lambda p: [baselines.off_path(p)])),
+        ("power cap for all (Zeus)", "cap", lambda: Chosen(setting, baselines.power_cap)),
+        ("cap per stage (Zeus)", "sand", lambda: Chosen(setting, baselines.cap_per_stage)),
+        ("clock per stage", "stage", lambda: Chosen(setting, baselines.clock_per_stage)),
+        ("EnvPipe-like", "sky", lambda: Chosen(setting, lambda p: [baselines.off_path(p)])),
         ("Perseus", "perseus", lambda: Published(setting, perseus_unit_s)),
     ]
-    for granularity in granularities:
-        style = str(granularity).replace("computation", "ours")
-        makers.append((f"Joulecut {granularity}", style, _ours(setting, granularity)))
+    for asked in ours:
+        name = f"changes:{asked.changes or 2}" if asked.granularity == "changes" else None
+        name = name or asked.granularity
+        makers.append((f"Joulecut {name}", STYLES.get(name, "changes"), _ours(setting, asked)))
     judge = Judge(setting)
     found = []
     for done, (name, style, make) in enumerate(makers):
@@ -56,8 +82,8 @@ def entries(
     return found
 
 
-def _ours(setting: Setting, granularity: Granularity) -> Callable[[], Rule]:
-    return lambda: Ours(setting, granularity)
+def _ours(setting: Setting, asked: Asked) -> Callable[[], Rule]:
+    return lambda: Ours(setting, asked)
 
 
 class Judge:
@@ -67,61 +93,60 @@ class Judge:
         self._setting = setting
         self._problem = setting.problem
         self._fastest = baseline(setting.problem)
-        self._frontier = Frontier(Solver(setting.problem, "computation").search)
+        self._frontier = prepared(setting.problem, "computation")
 
     def entry(self, name: str, style: str, make: Callable[[], Rule]) -> Entry:
-        setting = self._setting
         began_s = time.perf_counter()
         try:
             rule = make()
-            clocks = rule.plan()
+            plans = [rule.plan(deadline_s) for deadline_s in self._setting.deadlines_s]
         except NoCommonClock as none:
-            return Entry(name, style, None, remark=str(none))
+            return Entry(name, style, remark=str(none))
         seconds = time.perf_counter() - began_s
-        limited = None if setting.power_w is None else rule.limited(setting.power_w)
-        under = None if limited is None else self._priced(limited)
-        plan = self._priced(clocks)
-        cluster_j, late = self._cluster(rule, plan)
-        claim = rule.own() if isinstance(rule, Published) else None
+        published = rule if isinstance(rule, Published) else None
+        points = tuple(
+            self._point(clocks, deadline_s, published)
+            for clocks, deadline_s in zip(plans, self._setting.deadlines_s, strict=True)
+        )
+        cluster_j, late = self._cluster(rule, points[0].plan)
         return Entry(
             name=name,
             style=style,
-            plan=plan,
-            lower_bound_j=self._bound_j(plan, rule),
+            points=points,
             seconds=seconds,
-            claimed=None if claim is None else self._believed(claim, claim.iteration_time_s),
-            claimed_fastest_s=rule.solver.fastest_s if isinstance(rule, Published) else 0.0,
+            claimed_fastest_s=published.solver.fastest_s if published else 0.0,
             cluster_j=cluster_j,
             late=late,
-            claimed_cluster_j=self._claimed_cluster(rule) if isinstance(rule, Published) else (),
-            limited=under,
+            claimed_cluster_j=self._claimed_cluster(published) if published else (),
         )
 
-    def _priced(self, clocks: Clocks) -> Priced:
-        time_s, _ = makespan(self._problem, clocks)
-        return Priced(time_s, energy(self._problem, clocks, time_s))
+    def bound_j(self, deadline_s: float) -> float:
+        """No plan within the deadline takes less."""
+        return self._frontier.at(Goal(deadline_s)).lower_bound_j
 
-    def _bound_j(self, plan: Priced, rule: Rule) -> float:
-        """For the deadline; for its own time where it takes longer than that."""
-        deadline_s = max(self._setting.deadline_s, plan.time_s)
-        bound_j = self._frontier.at(Goal(deadline_s)).lower_bound_j
-        if isinstance(rule, Ours) and rule.granularity == "computation":
-            return max(bound_j, rule.lower_bound_j)
-        return bound_j
+    def _point(self, clocks: Clocks, deadline_s: float, published: Published | None) -> Point:
+        """The bound is for the deadline; for its own time where the plan takes longer."""
+        time_s, _ = makespan(self._problem, clocks)
+        plan = Priced(time_s, energy(self._problem, clocks, time_s))
+        claimed = None
+        if published is not None:
+            claim = published.claim(deadline_s)
+            claimed = self._believed(claim, claim.iteration_time_s)
+        return Point(plan, self.bound_j(max(deadline_s, time_s)), claimed)
 
     def _cluster(self, rule: Rule, plan: Priced) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Joules and lateness. All pipelines but one wait for the one that takes the factor's
         time; that one draws its plan's power for that much longer."""
-        setting = self._setting
+        setting, deadline_s = self._setting, self._setting.deadlines_s[0]
         joules: list[float] = []
         late: list[float] = []
         for factor in setting.stragglers:
             until_s = factor * self._fastest.iteration_time_s
-            clocks = rule.waiting(until_s)
+            clocks = rule.waiting(until_s, deadline_s)
             time_s, _ = makespan(self._problem, clocks)
             waiting_j = energy(self._problem, clocks, max(until_s, time_s))
             joules.append((setting.pipelines - 1) * waiting_j + factor * plan.energy_j)
-            late.append(max(0.0, time_s / max(until_s, setting.deadline_s) - 1))
+            late.append(max(0.0, time_s / max(until_s, deadline_s) - 1))
         return tuple(joules), tuple(late)
 
     def _believed(self, claim: Claim, until_s: float) -> Priced:
@@ -130,14 +155,15 @@ class Judge:
 
     def _claimed_cluster(self, rule: Published) -> tuple[float, ...]:
         """The same sum in its own reckoning: floored times, fitted costs."""
-        own = rule.own()
+        setting, deadline_s = self._setting, self._setting.deadlines_s[0]
+        own = rule.claim(deadline_s)
         own_j = self._believed(own, own.iteration_time_s).energy_j
         joules = []
-        for factor in self._setting.stragglers:
+        for factor in setting.stragglers:
             until_s = factor * rule.solver.fastest_s
-            claim = rule.reacting(until_s)
+            claim = rule.claim(deadline_s, until_s)
             waiting_j = self._believed(claim, max(until_s, claim.iteration_time_s)).energy_j
-            joules.append((self._setting.pipelines - 1) * waiting_j + factor * own_j)
+            joules.append((setting.pipelines - 1) * waiting_j + factor * own_j)
         return tuple(joules)
 
 
@@ -146,13 +172,17 @@ LATE = 1e-6  # relative: what floats differ by is not late
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What all rules came to on one job; `fastest` is the baseline."""
+    """What all rules came to on one job; `fastest` is the baseline, `bounds_j` are of a clock per
+    operation, for each slowdown.
+    """
 
     job: JobFile
     setting: Setting
     fastest: Priced
     entries: tuple[Entry, ...]
+    bounds_j: tuple[float, ...]
     perseus_unit_s: float
+    prices: Prices
 
     def left_out(self) -> str:
         """Keys of the job file that no rule uses; empty for none."""
@@ -165,19 +195,26 @@ class Outcome:
     def slowdown(self, priced: Priced) -> float:
         return priced.time_s / self.fastest.time_s - 1
 
-    def late(self, priced: Priced) -> float:
+    def late(self, priced: Priced, deadline_s: float) -> float:
         """By what fraction of the deadline; 0 for one that keeps it."""
-        over = priced.time_s / self.setting.deadline_s - 1
+        over = priced.time_s / deadline_s - 1
         return over if over > LATE else 0.0
+
+    def worth(self, entry: Entry) -> Worth:
+        """The point of a rule, or default clocks, where energy and GPU time cost least."""
+        gpus = len(self.setting.problem.graph.order)
+        default = Iteration(self.fastest.time_s, self.fastest.energy_j)
+        points = [Iteration(one.plan.time_s, one.plan.energy_j) for one in entry.points]
+        return worth(default, least_cost([default, *points], gpus, self.prices), gpus, self.prices)
 
     def baseline_cluster_j(self) -> tuple[float, ...]:
         """Joules of all pipelines at full speed, for each straggler."""
         return cluster_baseline_j(self.setting, self.fastest)
 
-    def claimed_saving(self, entry: Entry) -> float:
+    def claimed_saving(self, entry: Entry, point: Point) -> float:
         """The saving that a rule with its own cost model claims."""
-        assert entry.claimed is not None
-        return self.saving(entry.claimed.energy_j, self._floored(entry).energy_j)
+        assert point.claimed is not None
+        return self.saving(point.claimed.energy_j, self._floored(entry).energy_j)
 
     def claimed_stragglers(self, entry: Entry) -> list[float]:
         """The same for each straggler; empty for a rule without a reckoning of its own."""

@@ -1,52 +1,65 @@
-"""A comparison as text, JSON and chart: savings of each rule, with stragglers and a power limit."""
+"""A comparison as text, JSON and figure: what each rule saves at every slowdown, and its worth."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from joulecut_cli import figures, plot
-from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure
-from joulecut_engine.optimize.problem import Solution
-from joulecut_engine.optimize.solver import frontier
-from joulecut_lab.compare.contest import LATE, Outcome
-from joulecut_lab.compare.rules import Entry, Priced
+from joulecut_cli.money import prices_text
+from joulecut_engine import panel
+from joulecut_engine.money import signed
+from joulecut_lab.compare.contest import CLAIMS, LATE, Outcome
+from joulecut_lab.compare.rules import Entry, Point, Priced
+
+TITLE = "energy saved, %"
 
 
 def as_text(outcome: Outcome) -> list[str]:
-    """What each rule saves, then stragglers and the power limit where asked."""
+    """What each rule saves, then stragglers where asked."""
     setting, start = outcome.setting, outcome.fastest
     count = len(setting.problem.graph.operations)
-    head = ["", "iteration", "slower", "energy", "saving", "gap", "took"]
-    rows = [line(outcome, entry) for entry in outcome.entries]
+    head, rows = table(outcome)
     lines = [
-        f"{outcome.job.path}: {count} operations, deadline {figures.seconds(setting.deadline_s)}",
-        "one iteration, one GPU per stage; predicted from the profile, not measured",
-        (
-            f"baseline {figures.seconds(start.time_s)}, {figures.joules(start.energy_j)}; "
-            "gap to a bound for the time each plan takes"
-        ),
+        f"{outcome.job.path}: {count} operations; one iteration, one GPU per stage",
+        "predicted from the profile, not measured",
+        f"baseline {figures.seconds(start.time_s)}, {figures.joules(start.energy_j)}",
         "",
+        "saved within a slowdown",
         *figures.table(head, rows, frozenset(head[1:])),
         *late(outcome),
     ]
     if setting.stragglers:
         lines += ["", *_straggler_table(outcome)]
-    if setting.power_w is not None:
-        lines += ["", *_budget_table(outcome)]
     return [*lines, "", *notes(outcome)]
 
 
-def line(outcome: Outcome, entry: Entry) -> list[str]:
-    if entry.plan is None:
-        return [entry.name, entry.remark, *[figures.NONE] * 4, figures.seconds(entry.seconds)]
-    return [
-        entry.name,
-        figures.seconds(entry.plan.time_s),
-        f"{outcome.slowdown(entry.plan) * 100 + 0.0:+.2f} %" + "*" * (outcome.late(entry.plan) > 0),
-        figures.joules(entry.plan.energy_j),
-        figures.percent(outcome.saving(entry.plan.energy_j)),
-        "-" if entry.gap is None else f"{entry.gap * 100:.2f} %",
-        f"{entry.seconds:.2f} s",
+def table(outcome: Outcome) -> tuple[list[str], list[list[str]]]:
+    """Head and rows: a rule's saving at each slowdown, its point of least cost and worth there."""
+    slowdowns = [f"{100.0 * slowdown:g} %" for slowdown in outcome.setting.slowdowns]
+    head = ["", *slowdowns, "pays at", "a GPU-hour", "a year", "took"]
+    rows = [_row(outcome, entry) for entry in outcome.entries]
+    bounds = [figures.percent(outcome.saving(joules)) for joules in outcome.bounds_j]
+    rows.append(["no plan saves more than", *bounds, *[""] * 4])
+    return head, rows
+
+
+def _row(outcome: Outcome, entry: Entry) -> list[str]:
+    if not entry.points:
+        blank = [figures.NONE] * (len(outcome.setting.slowdowns) + 3)
+        return [entry.name, *blank, figures.seconds(entry.seconds)]
+    cells = [
+        figures.percent(outcome.saving(one.plan.energy_j))
+        + "*" * (outcome.late(one.plan, deadline_s) > 0)
+        for one, deadline_s in _points(outcome, entry)
     ]
+    found = outcome.worth(entry)
+    pays = f"{100.0 * found.slowdown + 0.0:+.2f} %" if found.net_per_gpu_hour > 0.0 else "nothing"
+    net = signed(found.net_per_gpu_hour), signed(found.net_per_year)
+    return [entry.name, *cells, pays, *net, f"{entry.seconds:.2f} s"]
+
+
+def _points(outcome: Outcome, entry: Entry) -> list[tuple[Point, float]]:
+    return list(zip(entry.points, outcome.setting.deadlines_s, strict=False))
 
 
 def _straggler_table(outcome: Outcome) -> list[str]:
@@ -54,7 +67,7 @@ def _straggler_table(outcome: Outcome) -> list[str]:
     head = ["", *(f"x{factor:g}" for factor in outcome.setting.stragglers)]
     rows = []
     for entry in outcome.entries:
-        if entry.plan is None:
+        if not entry.points:
             continue
         cells = [
             figures.percent(outcome.saving(joules, base_j)) + ("*" if late > LATE else "")
@@ -69,10 +82,10 @@ def _straggler_table(outcome: Outcome) -> list[str]:
 
 
 def late(outcome: Outcome) -> list[str]:
-    """The footnote of starred times: a rule that cannot be on time is shown as it is."""
-    if any(entry.plan and outcome.late(entry.plan) for entry in outcome.entries):
-        return ["* later than the deadline"]
-    return []
+    """The footnote of starred savings: a rule that cannot be on time is shown as it is."""
+    each = [pair for entry in outcome.entries for pair in _points(outcome, entry)]
+    latest = max((outcome.late(one.plan, deadline_s) for one, deadline_s in each), default=0.0)
+    return [f"* later than the slowdown, by up to {latest * 100:.2f} %"] if latest else []
 
 
 def late_there(outcome: Outcome) -> list[str]:
@@ -81,47 +94,28 @@ def late_there(outcome: Outcome) -> list[str]:
     return [f"* later than the straggler, by up to {latest * 100:.2f} %"] if latest > LATE else []
 
 
-def _budget_table(outcome: Outcome) -> list[str]:
-    pipelines, power_w = outcome.setting.pipelines, outcome.setting.power_w
-    assert power_w is not None
-    head = ["", "iteration", "slower", "power"]
-    rows = []
-    for entry in outcome.entries:
-        limited = entry.limited
-        if limited is None:
-            rows.append([entry.name, "out of reach", figures.NONE, figures.NONE])
-            continue
-        drawn_w = pipelines * limited.energy_j / limited.time_s
-        slower = f"{outcome.slowdown(limited) * 100 + 0.0:+.2f} %"
-        rows.append([entry.name, figures.seconds(limited.time_s), slower, figures.watts(drawn_w)])
-    full_w = pipelines * outcome.fastest.energy_j / outcome.fastest.time_s
-    limit_w = pipelines * power_w
-    change = figures.percent(limit_w / full_w - 1, signed=True)
-    title = (
-        f"fastest within {figures.watts(limit_w)}, {change} of the {figures.watts(full_w)} "
-        "at full speed"
-    )
-    return [title, *figures.table(head, rows, frozenset(head[1:]))]
-
-
 def notes(outcome: Outcome) -> list[str]:
-    """Notes on rules with a cost model of their own."""
-    found = []
+    """Prices, claims of others, and rules with a cost model of their own."""
+    found = [f"Pays at: where energy and GPU time cost least, {prices_text(outcome.prices)}."]
+    found += [f"{entry.name}: {entry.remark}." for entry in outcome.entries if entry.remark]
+    found += [
+        f"Not computed: {one.name}: at most {figures.percent(one.saved_ratio)} at "
+        f"{figures.percent(one.slowdown, signed=True)} time ({one.source})."
+        for one in CLAIMS
+    ]
     if outcome.left_out():
         found.append(f"Compared {outcome.left_out()}.")
     if outcome.setting.stragglers and outcome.setting.sync == "layer":
         found.append("Siblings synchronise at every layer (sync: layer): no plan gains by waiting.")
     unit_ms = outcome.perseus_unit_s * 1e3
     for entry in outcome.entries:
-        if entry.claimed is not None:
-            claim = figures.percent(outcome.claimed_saving(entry))
+        if entry.points and entry.points[0].claimed is not None:
+            claims = [outcome.claimed_saving(entry, one) for one in entry.points]
+            claim = " / ".join(f"{100.0 * one:.1f}" for one in claims)
             found.append(
-                f"Perseus has units of {unit_ms:g} ms and fitted costs and claims {claim}; "
-                "the table shows its clocks under the measured costs."
-            )
-            found.append(
-                "Its plan is computed by a linear program of the same optimum; its time is not "
-                "that of the published algorithm."
+                f"Perseus has units of {unit_ms:g} ms and fitted costs and claims {claim} %; "
+                "the table shows its clocks under the measured costs, found by a linear program of "
+                "the same optimum: its time is not that of the published algorithm."
             )
     return found
 
@@ -131,13 +125,17 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     setting = outcome.setting
     against_j = outcome.baseline_cluster_j()
     return {
-        "deadline_s": setting.deadline_s,
+        "slowdowns": list(setting.slowdowns),
+        "deadlines_s": list(setting.deadlines_s),
         "pipelines": setting.pipelines,
         "perseus_unit_s": outcome.perseus_unit_s,
         "sync": setting.sync,
         "left_out": outcome.left_out(),
         "baseline": _priced(outcome.fastest),
+        "lower_bounds_j": list(outcome.bounds_j),
+        "prices": asdict(outcome.prices),
         "rules": [_rule(outcome, entry, against_j) for entry in outcome.entries],
+        "claimed_by_vendors": [asdict(one) for one in CLAIMS],
     }
 
 
@@ -149,16 +147,26 @@ def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[
     shown: dict[str, Any] = {"name": entry.name, "seconds": entry.seconds}
     if entry.remark:
         shown["remark"] = entry.remark
-    if entry.plan is not None:
-        shown |= _priced(entry.plan) | {
-            "saving_ratio": outcome.saving(entry.plan.energy_j),
-            "slowdown_ratio": outcome.slowdown(entry.plan),
-            "late_ratio": outcome.late(entry.plan),
-            "lower_bound_j": entry.lower_bound_j,
-            "gap": entry.gap,
+    shown["points"] = [
+        _priced(one.plan)
+        | {
+            "saving_ratio": outcome.saving(one.plan.energy_j),
+            "slowdown_ratio": outcome.slowdown(one.plan),
+            "late_ratio": outcome.late(one.plan, deadline_s),
+            "lower_bound_j": one.lower_bound_j,
+            "gap": one.gap,
         }
-    if entry.claimed is not None:
-        shown["claimed"] = _priced(entry.claimed) | {"saving_ratio": outcome.claimed_saving(entry)}
+        | (
+            {}
+            if one.claimed is None
+            else {
+                "claimed": _priced(one.claimed)
+                | {"saving_ratio": outcome.claimed_saving(entry, one)}
+            }
+        )
+        for one, deadline_s in _points(outcome, entry)
+    ]
+    shown["money"] = outcome.worth(entry).as_json() if entry.points else None
     shown["stragglers"] = [
         {"factor": factor, "energy_j": joules, "saving_ratio": outcome.saving(joules, base_j)}
         for factor, joules, base_j in zip(
@@ -170,82 +178,67 @@ def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[
             row["claimed_saving_ratio"] = saving
     for row, late in zip(shown["stragglers"], entry.late, strict=True):
         row["late_ratio"] = late
-    if outcome.setting.power_w is not None:
-        limited = entry.limited
-        shown["budget"] = limited and _priced(limited) | {
-            "slowdown_ratio": outcome.slowdown(limited),
-            "power_w": outcome.setting.pipelines * limited.energy_j / limited.time_s,
-        }
     return shown
 
 
-_SHAPES = {
-    "base": "circle",
-    "one": "square",
-    "cap": "diamond",
-    "stage": "triangle",
-    "envpipe": "diamond",
-    "perseus": "square",
-    "ours": "circle",
-    "gpu": "triangle",
-    "edge": "square",
-    "changes": "square",
-}
+def savings_panel(outcome: Outcome) -> panel.Panel:
+    """One curve a rule: saving against slowdown, with the bound, claims, and the break-even."""
+    items: list[panel.Item] = []
+    slowdowns = outcome.setting.slowdowns
+    bounds = [100.0 * outcome.saving(joules) for joules in outcome.bounds_j]
+    xs = [100.0 * slowdown for slowdown in slowdowns]
+    if len(xs) > 1:
+        items.append(panel.Line("no plan saves more", "muted", tuple(zip(xs, bounds)), "dotted"))  # noqa: B905
+    for entry in outcome.entries:
+        points = tuple(
+            (
+                100.0 * max(allowed, outcome.slowdown(one.plan)),
+                100.0 * outcome.saving(one.plan.energy_j),
+            )
+            for one, allowed in zip(entry.points, slowdowns, strict=False)
+        )
+        if len(points) > 1:
+            items.append(panel.Line(entry.name, entry.style, points))
+        elif points:
+            items.append(panel.Mark(entry.name, entry.style, points[0]))
+    for one in CLAIMS:
+        at = 100.0 * one.slowdown, 100.0 * one.saved_ratio
+        items.append(panel.Mark(one.name, "base", at, "ring"))
+    return panel.Panel("", "slower than default clocks, %", TITLE, tuple(items))
+
+
+def stragglers_panel(outcome: Outcome) -> panel.Panel:
+    """Bars of each rule, a group for each straggler."""
+    setting, against_j = outcome.setting, outcome.baseline_cluster_j()
+    bars = []
+    for entry in (one for one in outcome.entries if one.points and one.style != "base"):
+        ratios = [
+            round(outcome.saving(joules, base_j), 6) + 0.0  # no minus before a zero
+            for joules, base_j in zip(entry.cluster_j, against_j, strict=True)
+        ]
+        texts = tuple(
+            f"{100.0 * ratio:.1f}{'*' * (late > LATE)}"
+            for ratio, late in zip(ratios, entry.late, strict=True)
+        )
+        values = tuple(100.0 * ratio for ratio in ratios)
+        bars.append(panel.Bars(entry.name, entry.style, values, texts))
+    title = f"saving of {setting.pipelines} pipelines while one is a straggler, %"
+    groups = tuple(f"straggler x{factor:g}" for factor in setting.stragglers)
+    return panel.Panel("", "", title, tuple(bars), groups)
 
 
 def draw(path: Path, outcome: Outcome) -> None:
-    found = frontier(outcome.setting.problem, plot.POINTS, "computation")
-    title = f"{outcome.job.path.stem}: rules for clocks"
-    marks = tuple(_mark(entry) for entry in outcome.entries if entry.plan is not None)
-    chart = Chart(
-        title=title,
-        curves=(_curve(found),),
-        marks=marks,
-        baseline_s=outcome.fastest.time_s,
-        bound=tuple((s.iteration_time_s, s.lower_bound_j) for s in found),
-        deadline_s=outcome.setting.deadline_s,
-    )
-    rows = [
-        plot.Row(entry.style, _SHAPES[entry.style], tuple(line(outcome, entry)[:-1]))
-        for entry in outcome.entries
+    """Writes the figure: a page with the table, or a picture. Raises BadInput."""
+    png = path.suffix == ".png"
+    head, rows = table(outcome)
+    styles = [*(entry.style for entry in outcome.entries), "bound"]
+    legend = [
+        plot.Row(style, "line", cells[:-1]) for style, cells in zip(styles, rows, strict=True)
     ]
-    rows.append(plot.Row("ours", "line", ("frontier, computation", *[""] * 5)))
-    rows.append(plot.Row("bound", "line", ("lower bound: nothing lies below", *[""] * 5)))
-    head = ("", "iteration", "slower", "energy", "saving", "gap")
-    about = "One iteration, one GPU per stage; predicted from the profile, not measured."
-    drawn = [frontier_figure(chart, legend=path.suffix == ".png")]
+    drawn = [panel.figure([savings_panel(outcome)], height=panel.HEIGHT, legend=png)]
     if outcome.setting.stragglers:
-        drawn.append(_bars(outcome))
+        drawn.append(panel.figure([stragglers_panel(outcome)], legend=False))
+    about = "One iteration, one GPU per stage; predicted from the profile, not measured."
     remarks = [about, *late(outcome), *late_there(outcome), *notes(outcome)]
-    plot.write(path, title, drawn, (head, rows), remarks)
-
-
-def _curve(found: tuple[Solution, ...]) -> Curve:
-    points = tuple((s.iteration_time_s, s.energy_j) for s in found)
-    return Curve("frontier, granularity computation", points, "ours")
-
-
-def _mark(entry: Entry) -> Mark:
-    assert entry.plan is not None
-    shape = _SHAPES[entry.style]
-    return Mark(entry.name, entry.plan.time_s, entry.plan.energy_j, entry.style, shape)
-
-
-def _bars(outcome: Outcome) -> Any:
-    setting = outcome.setting
-    against_j = outcome.baseline_cluster_j()
-    bars = tuple(
-        Bar(
-            entry.name,
-            entry.style,
-            tuple(
-                round(outcome.saving(joules, base_j), 6) + 0.0  # no minus before a zero
-                for joules, base_j in zip(entry.cluster_j, against_j, strict=True)
-            ),
-            tuple(late > LATE for late in entry.late),
-        )
-        for entry in outcome.entries
-        if entry.plan is not None and entry.style != "base"
-    )
-    title = f"saving of {setting.pipelines} pipelines while one is a straggler, %"
-    return bars_figure(title, [f"straggler x{factor:g}" for factor in setting.stragglers], bars)
+    title = f"{outcome.job.path.stem}: what rules for clocks save"
+    plot.write(path, title, drawn, (head[:-1], legend), remarks)

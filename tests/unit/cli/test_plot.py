@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jobs import write_job
 
 from joulecut_cli.main import dispatch
-from joulecut_engine.chart import Bar, Chart, Curve, Mark, bars_figure, frontier_figure, view
+from joulecut_engine.chart import Chart, Curve, Mark, frontier_figure, view
 from joulecut_engine.panel import svg
 from joulecut_wire.errors import BadInput, Unavailable
 
@@ -103,14 +103,6 @@ def test_colours_follow_the_page_and_equal_charts_are_equal() -> None:
     assert text == svg(frontier_figure(chart), chart.title)
     assert "var(--ours)" in text
     assert "#4a55c4" not in text
-
-
-def test_bars_are_valid() -> None:
-    figure = bars_figure("saving", ["x1", "x2"], [Bar("a", "ours", (0.1, -0.02), (True, False))])
-    text = svg(figure, "saving")
-    assert len(svgs(text)) == 1
-    assert "10.0*" in text
-    assert "-2.0" in text
 
 
 @pytest.mark.parametrize("command", ["plan", "frontier", "compare"])

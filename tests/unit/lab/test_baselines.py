@@ -24,7 +24,6 @@ def test_rules_take_only_options_that_exist(asked: Problem) -> None:
         baselines.all_max(asked),
         *baselines.one_clock(asked),
         *baselines.clock_per_stage(asked),
-        *baselines.power_cap(asked),
         baselines.off_path(asked),
     ]
     for clocks in plans:
@@ -41,22 +40,30 @@ def test_one_clock_is_one_clock_and_one_per_stage_is_that() -> None:
 
 
 def test_under_a_cap_nothing_draws_more_and_nothing_could_run_higher() -> None:
+    """A held operation draws the cap; one that draws less runs at its highest clock."""
     asked = job()
-    for clocks in baselines.power_cap(asked):
+    *capped, last = baselines.power_cap(asked)
+    assert last == baselines.all_max(asked)
+    for clocks in capped:
         cap_w = max(option.power_w for option in clocks)
-        for option, menu in zip(clocks, baselines.menus_of(asked), strict=True):
-            higher = [o for o in menu if o.clock_mhz > option.clock_mhz]
-            assert all(o.power_w > cap_w * (1 - 1e-12) for o in higher)
+        for option, highest in zip(clocks, last, strict=True):
+            assert option.power_w <= cap_w * (1 + 1e-9)
+            assert option == highest or option.power_w == pytest.approx(cap_w)
 
 
-def test_however_many_caps_there_are_one_caps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cap_of_each_stage_saves_no_less_than_one_for_all() -> None:
     asked = job()
-    every = baselines.power_cap(asked)
-    for most in range(1, len(every)):
-        monkeypatch.setattr(baselines, "CAPS_MAX", most)
-        few = baselines.power_cap(asked)
-        assert few[-1] == every[-1] == baselines.all_max(asked)
-        assert len(few) < 2 * most + 1
+    one, each = (
+        baselines.timed(asked, rule(asked))
+        for rule in (baselines.power_cap, baselines.cap_per_stage)
+    )
+    for slowdown in (0.0, 0.01, 0.05, 0.1):
+        deadline_s = baseline(asked).iteration_time_s * (1.0 + slowdown)
+        cheapest_j = [
+            min(plan.energy_j for plan in plans if plan.time_s <= deadline_s * (1 + 1e-9))
+            for plans in (each, one)
+        ]
+        assert cheapest_j[0] <= cheapest_j[1] * 1.001  # limits are tried on a grid
 
 
 @given(problems(3, 3, 4))
@@ -74,8 +81,8 @@ def test_no_rule_beats_brute_force(asked: Problem, slower: float) -> None:
     deadline_s = baseline(asked).iteration_time_s * slower
     best_j = brute_force(asked, Goal(deadline_s))
     assert best_j is not None
-    for rule in (baselines.one_clock, baselines.clock_per_stage, baselines.power_cap):
-        clocks = baselines.cheapest_within(asked, rule(asked), deadline_s)
+    for rule in (baselines.one_clock, baselines.clock_per_stage):
+        clocks = baselines.cheapest_within(baselines.timed(asked, rule(asked)), deadline_s)
         if clocks is not None:
             time_s = run_times(asked, clocks)
             assert time_s <= deadline_s * (1 + 1e-8)
@@ -86,11 +93,12 @@ def test_the_quickest_under_a_power_keeps_it() -> None:
     asked = job()
     fastest = baseline(asked)
     limit_w = 0.9 * fastest.energy_j / fastest.iteration_time_s
-    clocks = baselines.quickest_under(asked, baselines.one_clock(asked), limit_w)
+    plans = baselines.timed(asked, baselines.one_clock(asked))
+    clocks = baselines.quickest_under(plans, limit_w)
     assert clocks is not None
     time_s, _ = makespan(asked, clocks)
     assert energy(asked, clocks, time_s) / time_s <= limit_w * (1 + 1e-9)
-    assert baselines.quickest_under(asked, baselines.one_clock(asked), 1.0) is None
+    assert baselines.quickest_under(plans, 1.0) is None
 
 
 def brute_units(asked: Problem, solver: Perseus, units: int) -> float:
