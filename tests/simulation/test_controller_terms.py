@@ -1,11 +1,14 @@
 """Controllers that end, come again or meet another: old leases run out, nobody fights over one."""
 
 import asyncio
+from pathlib import Path
 
+import pytest
 from enforced import enforcing
 from worlds import Controller, World
 
-from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.policy.policy import TOLERANCE_RATIO, Slo
+from joulecut_controller.store.database import DatabaseStore, open_store
 
 
 def test_a_restart_uses_the_stored_baseline_and_newer_numbers(
@@ -96,3 +99,28 @@ def test_a_false_term_costs_its_own_node_alone(world: World, store: DatabaseStor
     world.agents["n2:1"].epoch_seen = honest
     controller.run(60, until=lambda: not world.at_default())
     assert not world.at_default(), "the agent is believed again"
+
+
+def _to_a_plan(controller: Controller) -> None:
+    controller.run(60, until=lambda: controller.job.applied is not None)
+    controller.run(30)
+
+
+@pytest.mark.parametrize("stored", [True, False], ids=["one store", "an empty store each term"])
+def test_the_reference_does_not_drift_from_plan_to_plan(tmp_path: Path, stored: bool) -> None:
+    """A reference that is taken under lowered clocks has their slowdown in it, and the next plan
+    adds its own: so another system ran a job 25 % slower at a budget of 5 % (eas4dc/EAR issue 5).
+    Here each controller is killed while its clocks are in force, the job grows slower by itself,
+    and the budget is compared with what default clocks would take then.
+    """
+    world, budget, lowered = World(stages=2, microbatches=8), 0.05, 0
+    default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
+    for term in range(5):
+        store = open_store(f"sqlite:///{tmp_path}/{'all' if stored else term}.db")
+        world.slow_ratio = 1.0 + 0.01 * term
+        _to_a_plan(Controller(world, store, world.policy(slo=Slo(max_slowdown=budget))))
+        slowdown = world.recent_s(15) / (default_s * world.slow_ratio) - 1.0
+        assert slowdown <= budget + TOLERANCE_RATIO, f"term {term}"
+        lowered += slowdown > 0.5 * budget
+        store.close()
+    assert lowered >= 2, "in doubt default clocks come back, but not always"
