@@ -26,7 +26,7 @@ def plan(
     shape: "Mapping[str, Any] | Pipeline | None" = None,
     *,
     blocking_power_w: float | None = None,
-    max_slowdown: float = 0.0,
+    max_slowdown: float | str | None = None,
     deadline_s: float | None = None,
     granularity: "Granularity" = "computation",
 ) -> "Planned":
@@ -36,8 +36,8 @@ def plan(
     has shape and power. Columns: stage from 0, instruction (forward, backward), frequency in MHz,
     time in seconds, energy in joules, one row for each clock. `shape` has schedule, stages and
     microbatches, with chunks where a GPU holds several. `blocking_power_w` is what a GPU draws
-    while it waits. The deadline is `deadline_s`, or the fastest iteration times (1 +
-    `max_slowdown`), a fraction.
+    while it waits. The deadline is `deadline_s`, or so much above the fastest iteration time as
+    `max_slowdown` says, in percent as on the command line: 2, "2" or "2%"; neither means 0.
 
     Raises ValueError; a deadline that no plan meets names the fastest time.
     """

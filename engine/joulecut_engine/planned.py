@@ -122,15 +122,36 @@ class Planned:
 
 
 def planned(
-    asked: Problem, max_slowdown: float, deadline_s: float | None, granularity: Granularity
+    asked: Problem,
+    max_slowdown: float | str | None,
+    deadline_s: float | None,
+    granularity: Granularity,
 ) -> Planned:
     """The answer for one deadline. Raises ValueError."""
+    if max_slowdown is not None and deadline_s is not None:
+        raise ValueError("plan: max_slowdown and deadline_s; allowed: one of them")
     fastest = baseline(asked)
-    due_s = fastest.iteration_time_s * (1.0 + max_slowdown) if deadline_s is None else deadline_s
+    due_s = deadline_s
+    if due_s is None:
+        due_s = fastest.iteration_time_s * (
+            1.0 + _ratio(0.0 if max_slowdown is None else max_slowdown)
+        )
     if granularity not in GRANULARITIES or not due_s < inf:
         what = f"deadline_s {due_s}, granularity {granularity}"
         raise ValueError(f"plan: {what}; allowed: seconds, and {', '.join(GRANULARITIES)}")
     return Planned(asked, fastest, solve(asked, Goal(due_s), granularity), due_s)
+
+
+def _ratio(percent: float | str) -> float:
+    """Of a number of percent, or its text. Raises ValueError."""
+    try:
+        found = float(percent.strip().removesuffix("%") if isinstance(percent, str) else percent)
+    except (TypeError, ValueError):
+        found = -1.0
+    if isinstance(percent, bool) or not 0.0 <= found < inf:
+        what = f"plan: max_slowdown: {percent!r}"
+        raise ValueError(f'{what}; allowed: percent from 0, like 2 or "2%"')
+    return found / 100.0
 
 
 def problem_of(profile: Any, shape: Any, blocking_power_w: float | None) -> Problem:

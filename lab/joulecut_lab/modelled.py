@@ -21,6 +21,7 @@ from joulecut_lab.model.sweep import FIGURES, Rows, Space, evaluate, joined, par
 from joulecut_lab.model.system import System
 from joulecut_lab.model.table import estimate_by_table
 from joulecut_lab.model_chart import estimate_figure, front_figure
+from joulecut_wire.document import Document
 
 if TYPE_CHECKING:
     import pandas
@@ -98,6 +99,9 @@ class Modelled:
             values[key] = every(key, *here) if given == "all" else _listed(key, given)
             if not values[key]:
                 raise ValueError(f"sweep: {key}: nothing to choose from; allowed: a list")
+        document = Document("sweep", {}, {})
+        for dtype in values.get("dtype", ()):
+            run_file.check_dtype(document, ("dtype",), dtype, self.system)
         space = Space(self.architecture, self.system, self.run, values, **self.prices)
         parts, found = list(space.parts()), []
         for part in parts:

@@ -12,6 +12,7 @@ Keys are the fields of the engine's values, so this file and the engine cannot d
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from joulecut_lab.model.huggingface import Unreadable, architecture_of
 from joulecut_lab.model.power import blocking_power_w
 from joulecut_lab.model.run import DTYPES, Run, misfit
 from joulecut_lab.model.stage_profile import stage_profile
-from joulecut_lab.model.system import System
+from joulecut_lab.model.system import FITTED, System
 from joulecut_wire import user_file
 from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
 from joulecut_wire.errors import BadInput
@@ -52,6 +53,7 @@ DIVISORS = {
 }
 MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
 SHARES = {"memory_clock_share", "tensor_overlap"}
+EFFICIENCIES = {name for name in FITTED if name.endswith("_efficiency")}
 
 Reader = Callable[[object], Any]
 Take = Callable[[Path, int], bytes]
@@ -141,6 +143,8 @@ def of_document(document: Document, path: Path, take: Take = user_file.read) -> 
     system = read_system(document, path, keys.system, take)
     check(document, ("run",), run, architecture)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
+    check_dtype(document, ("run", "dtype"), run.dtype, system)
+    check_limit(document, architecture, system, run)
     return RunFile(path, architecture, system, run, read_cost(document, keys), document)
 
 
@@ -182,6 +186,24 @@ def check_clock(document: Document, place: KeyPath, clock_mhz: float, system: Sy
     if clock_mhz and not low <= clock_mhz <= high:
         what = f"{clock_mhz:g} MHz is no clock of {system.name}"
         raise document.bad(place, what, f"0, or {low:g} to {high:g} (system.clock_max_mhz)")
+
+
+def check_dtype(document: Document, place: KeyPath, dtype: str, system: System) -> None:
+    """Raises BadInput for a number type that the card does not multiply."""
+    if dtype in {"fp8", "fp4"} and not getattr(system, f"{dtype}_tflops"):
+        known = [one for one in DTYPES if not hasattr(system, f"{one}_tflops") or
+                 getattr(system, f"{one}_tflops")]  # fmt: skip
+        raise document.bad(place, f"{system.name} has no {dtype}", ", ".join(known))
+
+
+def check_limit(document: Document, model: Architecture, system: System, run: Run) -> None:
+    """Raises BadInput for a power limit that no clock of the card keeps."""
+    place, limit_w = ("system", "power_cap_w"), system.power_cap_w
+    found = formula.estimate(model, system, run)
+    if found.clock_mhz <= system.clock_min_mhz + 1.0 and found.power_w_per_gpu > limit_w:
+        drawn_w = found.power_w_per_gpu
+        what = f"{limit_w:g} W: at the lowest clock this run draws {drawn_w:.0f} W"
+        raise document.bad(place, what, f"{math.ceil(drawn_w)} W or more")
 
 
 def read_cost(document: Document, keys: FileKeys) -> Cost:
@@ -273,6 +295,9 @@ def read_system(
             )
             base = replace(base, host_w=base.host_w * count / base.gpus_per_node)
     found: System = record(document, place, rest, System, base)
+    if found.power_cap_w <= found.idle_w:
+        what = f"{found.power_cap_w:g} W is not above idle power, {found.idle_w:g} W"
+        raise document.bad((*place, "power_cap_w"), what, f"above {found.idle_w:g} W")
     return found
 
 
@@ -332,8 +357,8 @@ def reader(field: "Field[Any]") -> Reader:
         return choice(*get_args(field.type))
     if field.name == "pue":
         return number(1.0, PUE_MAX)
-    if field.name in SHARES:
-        return number(0.0, 1.0)
+    if field.name in SHARES | EFFICIENCIES:
+        return number(0.0, 1.0, above=field.name in EFFICIENCIES)
     divides = field.default is MISSING or field.name in DIVISORS
     if divides and field.name not in MAY_BE_ZERO:
         return _ABOVE_ZERO[field.type]

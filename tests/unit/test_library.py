@@ -27,7 +27,7 @@ def test_a_job_file_gives_the_plan_of_the_command(tmp_path: Path) -> None:
     job = write_job(tmp_path)
     said = commands.run("plan", job, "--max-slowdown", "5", "--json", main=joulecut)
     theirs = json.loads(said.stdout)
-    ours = plan(job, max_slowdown=0.05)
+    ours = plan(job, max_slowdown=5)
     assert ours.iteration_time_s == theirs["iteration_time_s"]
     assert ours.energy_j == theirs["energy_j"]
     assert ours.operations() == theirs["operations"]
@@ -35,12 +35,18 @@ def test_a_job_file_gives_the_plan_of_the_command(tmp_path: Path) -> None:
     assert ours.slowdown_ratio <= 0.05 + 1e-9
 
 
+def test_a_slowdown_is_in_percent_as_on_the_command_line() -> None:
+    asked = [5, 5.0, "5", "5%", " 5 % "]
+    plans = [plan(ROWS, SHAPE, blocking_power_w=20.0, max_slowdown=one) for one in asked]
+    assert {round(one.deadline_s / one.baseline.iteration_time_s, 9) for one in plans} == {1.05}
+
+
 def test_files_rows_columns_and_frames_are_one_profile(tmp_path: Path) -> None:
     path = tmp_path / "profile.csv"
     frame = pandas.DataFrame(ROWS)
     frame.to_csv(path, index=False)
     given = (path, str(path), ROWS, frame, frame.to_dict("list"))
-    plans = [plan(one, SHAPE, blocking_power_w=20.0, max_slowdown=0.1) for one in given]
+    plans = [plan(one, SHAPE, blocking_power_w=20.0, max_slowdown=10) for one in given]
     assert len({one.energy_j for one in plans}) == 1
     assert len({one.iteration_time_s for one in plans}) == 1
 
@@ -110,7 +116,28 @@ def test_a_sweep_is_that_of_the_command(tmp_path: Path) -> None:
         (lambda: plan(ROWS, SHAPE, blocking_power_w=9, deadline_s=float("nan")), "deadline_s"),
         (lambda: plan(ROWS, SHAPE, blocking_power_w=9, granularity="layer"), "computation"),
         (lambda: plan("nowhere.csv", SHAPE, blocking_power_w=9), "nowhere.csv"),
+        (lambda: plan(ROWS, SHAPE, blocking_power_w=9, max_slowdown="5x"), "max_slowdown"),
+        (lambda: plan(ROWS, SHAPE, blocking_power_w=9, max_slowdown=-1), "max_slowdown"),
+        (
+            lambda: plan(ROWS, SHAPE, blocking_power_w=9, max_slowdown=1, deadline_s=9),
+            "max_slowdown and deadline_s",
+        ),
         (lambda: model("llama", "dgx-h100"), "llama-3-8b"),
+        (lambda: model("gpt2", "dgx-a100", dtype="fp8"), "run.dtype.*no fp8"),
+        (lambda: model("gpt2", "dgx-h100", dtype="fp4"), "no fp4; allowed: fp32, fp16, bf16, fp8"),
+        (lambda: model("gpt2", "dgx-a100").sweep(dtype=["bf16", "fp8"]), "no fp8"),
+        (
+            lambda: model("gpt2", {"accelerator": "dgx-h100", "attention_efficiency": 51}),
+            "attention_efficiency.*above 0 up to 1",
+        ),
+        (
+            lambda: model("gpt2", {"accelerator": "dgx-a100", "power_cap_w": 50}),
+            "power_cap_w.*above idle power, 55 W",
+        ),
+        (
+            lambda: model("llama-3-8b", {"accelerator": "dgx-a100", "power_cap_w": 60}),
+            "power_cap_w: 60 W: at the lowest clock this run draws",
+        ),
         (lambda: model("gpt2", "dgx"), "dgx-h100"),
         (lambda: model("gpt2", "dgx-h100", tensor=7), "tensor"),
         (lambda: model("gpt2", "dgx-h100", tensr=7), "did you mean tensor"),
@@ -133,7 +160,7 @@ def test_printed_an_answer_is_one_line_with_units() -> None:
     wide = str(model("llama-3-70b", "dgx-h100", tensor=8))
     assert wide.startswith("llama-3-70b on 8 GPUs of dgx-h100, predicted: ")
     assert wide.endswith("GB on the fullest GPU (too much)")
-    saved = str(plan(ROWS, SHAPE, blocking_power_w=20.0, max_slowdown=0.1))
+    saved = str(plan(ROWS, SHAPE, blocking_power_w=20.0, max_slowdown="10%"))
     assert saved.startswith("predicted: ")
     assert "\n" not in wide + saved
 

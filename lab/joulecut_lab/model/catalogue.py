@@ -13,7 +13,7 @@ from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.power import explicit
 from joulecut_lab.model.system import System
 
-GB = 1e9
+MIB = float(1 << 20)
 # No data sheet gives a node's power without its GPUs. These are sums of processors, memory,
 # switches, NICs, drives and board under training, and 6 % of the node lost in power supplies. Fans
 # of an air-cooled node come on top: nodes of eight H100 drew up to 76 % of their 10.2 kW in
@@ -39,7 +39,7 @@ def _facts(sheet: str) -> dict[str, Any]:
         "fp8_tflops": facts.fp8_tflops, "fp4_tflops": facts.fp4_tflops,
         "fp32_tflops": facts.fp32_tflops, "tf32_tflops": facts.tf32_tflops,
         "int8_tops": facts.int8_tops, "hbm_gb_s": facts.memory_gb_s,
-        "hbm_bytes": facts.memory_gb * GB, "clock_max_mhz": float(facts.clocks_mhz[-1]),
+        "hbm_bytes": facts.memory_bytes, "clock_max_mhz": float(facts.clocks_mhz[-1]),
         "power_cap_w": facts.limit_w,
     }  # fmt: skip
 
@@ -114,7 +114,7 @@ ENTRIES: tuple[Entry, ...] = (
         System(
             name="v100-sxm-32gb", processors=80, gpus_per_node=8,
             bf16_tflops=125.0, fp32_tflops=15.7,
-            hbm_gb_s=900.0, hbm_bytes=32 * GB, scale_up_gb_s=150.0, scale_out_gb_s=6.25,
+            hbm_gb_s=900.0, hbm_bytes=32_768 * MIB, scale_up_gb_s=150.0, scale_out_gb_s=6.25,
             host_gb_s=12.5, clock_max_mhz=1530.0, power_cap_w=300.0, idle_w=42.0, host_w=650.0,
         ),
         "dgx-v100",
@@ -163,7 +163,7 @@ ENTRIES: tuple[Entry, ...] = (
     ),
     Entry(_A100, "dgx-a100", _A100_SOURCES),
     Entry(
-        replace(_A100, name="a100-sxm-40gb", hbm_gb_s=1555.0, hbm_bytes=40 * GB),
+        replace(_A100, name="a100-sxm-40gb", hbm_gb_s=1555.0, hbm_bytes=40_960 * MIB),
         "dgx-a100-40gb",
         _A100_SOURCES,
     ),
@@ -234,6 +234,7 @@ def sources_of(name: str) -> dict[str, str]:
     """By field of a system: where its number comes from. Later lines replace earlier ones."""
     entry = next(e for e in ENTRIES if name in {e.system.name, e.node})
     told = {field: source for fields, source in entry.sources for field in fields.split()}
+    told["hbm_bytes"] = "MiB as nvidia-smi or rocm-smi lists them"
     peaks = told.get("bf16_tflops", "")
     return {"tf32_tflops": peaks, "int8_tops": peaks} | told
 

@@ -141,14 +141,16 @@ def evaluate(architecture: Architecture, system: System, runs: Runs) -> Estimate
 def held_stages(
     architecture: Architecture, system: System, runs: Runs
 ) -> tuple[Runs, Stages, Floats]:
-    """Runs with their clocks filled in, their costs, and the clocks that the cap leaves."""
-    asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, system.clock_max_mhz)
-    runs = runs.at_clock(asked)
-    stages = stages_of(architecture, system, runs)
-    held = held_clock_mhz(system, _load(stages))
-    if (held < asked).any():
+    """Runs with their clocks filled in, their costs, and the clocks that the cap leaves: of the
+    load at the highest clock, so that no clock that is asked for lowers another.
+    """
+    top = np.full(len(runs), system.clock_max_mhz)
+    asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, top)
+    stages = stages_of(architecture, system, runs.at_clock(top))
+    held = np.minimum(asked, held_clock_mhz(system, _load(stages)))
+    if (held < top).any():
         stages = stages_of(architecture, system, runs.at_clock(held))
-    return runs, stages, held
+    return runs.at_clock(asked), stages, held
 
 
 def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ...]:

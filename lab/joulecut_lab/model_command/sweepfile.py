@@ -23,6 +23,7 @@ from joulecut_lab.model.system import System
 from joulecut_lab.run_file import (
     FileKeys,
     check_clock,
+    check_dtype,
     read_cost,
     read_model,
     read_run,
@@ -59,6 +60,8 @@ def read(path: Path) -> tuple[Space, str]:
     system = read_system(document, path, keys.system)
     choices = _choices(document, keys.sweep, run, architecture, system)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
+    for dtype in choices.get("dtype", (run.dtype,)):
+        check_dtype(document, ("sweep" if "dtype" in choices else "run", "dtype"), dtype, system)
     for clock_mhz in choices.get("clock_mhz", ()):
         check_clock(document, ("sweep", "clock_mhz"), clock_mhz, system)
     cost = read_cost(document, keys)

@@ -230,3 +230,26 @@ def test_hybrid_shards_stay_in_their_node_and_sum_across() -> None:
     whole, hybrid = (formula.estimate(model, system, replace(base, shard=n)) for n in (0, 8))
     assert hybrid.breakdown_s["data_comm"] < 0.8 * whole.breakdown_s["data_comm"]
     assert hybrid.memory[0].optimizer_bytes == pytest.approx(8 * whole.memory[0].optimizer_bytes)
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(MODELS), st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200"]),
+    st.floats(0.4, 1.0), small, small, small, st.sampled_from(SCHEDULES), st.booleans(),
+)  # fmt: skip
+def test_a_higher_clock_is_never_slower(
+    model: Architecture, name: str, limit: float, tensor: int, pipeline: int, data: int,
+    schedule: str, overlap: bool,
+) -> None:  # fmt: skip
+    """Also under a power limit, which leaves one clock whatever was asked for above it."""
+    system = replace(SYSTEMS[name], power_cap_w=limit * SYSTEMS[name].power_cap_w)
+    run = Run(
+        tensor * pipeline * data, tensor, pipeline, data, schedule=schedule,  # type: ignore[arg-type]
+        global_batch=16 * data, flash_attention=True, overlap_gradients=overlap,
+    )  # fmt: skip
+    assume(misfit(run, model) is None)
+    clocks = np.arange(0.5 * system.clock_max_mhz, system.clock_max_mhz + 1.0, 15.0)
+    times_s = formula.evaluate(
+        model, system, Runs.of([run] * len(clocks)).at_clock(clocks)
+    ).iteration_time_s
+    assert (np.diff(times_s) <= 1e-9 * times_s[:-1]).all()
