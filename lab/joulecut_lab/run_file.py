@@ -26,6 +26,7 @@ from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.huggingface import Unreadable, architecture_of
 from joulecut_lab.model.power import blocking_power_w
 from joulecut_lab.model.run import DTYPES, Run, misfit
+from joulecut_lab.model.stack import STACKS, Default, defaults_of
 from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.system import FITTED, System
 from joulecut_wire import user_file
@@ -122,6 +123,8 @@ class RunFile:
     run: Run
     cost: Cost
     document: Document
+    stack: str = ""  # named in the file
+    defaults: tuple[Default, ...] = ()  # that it sets
 
 
 def read(path: Path, take: Take | None = None) -> RunFile:
@@ -138,14 +141,16 @@ def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
 def of_document(document: Document, path: Path, take: Take = user_file.read) -> RunFile:
     """As `read`; files are relative to `path`."""
     keys: FileKeys = read_section(document, FileKeys, document.data)
-    run = read_run(document, ("run",), keys.run)
-    architecture = read_model(document, path, keys.model, run.sequence, take)
     system = read_system(document, path, keys.system, take)
+    stack, given, defaults = read_stack(document, ("run",), keys.run, system)
+    run = read_run(document, ("run",), given)
+    architecture = read_model(document, path, keys.model, run.sequence, take)
     check(document, ("run",), run, architecture)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
     check_dtype(document, ("run", "dtype"), run.dtype, system)
     check_limit(document, architecture, system, run)
-    return RunFile(path, architecture, system, run, read_cost(document, keys), document)
+    cost = read_cost(document, keys)
+    return RunFile(path, architecture, system, run, cost, document, stack, defaults)
 
 
 def predicted(file: RunFile) -> Predicted:
@@ -209,6 +214,18 @@ def check_limit(document: Document, model: Architecture, system: System, run: Ru
 def read_cost(document: Document, keys: FileKeys) -> Cost:
     found: Cost = record(document, ("cost",), keys.cost or {}, Cost, Cost())
     return found
+
+
+def read_stack(
+    document: Document, place: KeyPath, given: object, system: System
+) -> tuple[str, object, tuple[Default, ...]]:
+    """Name of the stack, the run's keys with what it sets, and that. Raises BadInput."""
+    if not isinstance(given, dict) or "stack" not in given:
+        return "", given, ()
+    stack = taken(document, choice(*STACKS), given["stack"], (*place, "stack"))
+    rest = {key: value for key, value in given.items() if key != "stack"}
+    found = defaults_of(stack, rest, system)
+    return stack, {**{one.key: one.value for one in found}, **rest}, found
 
 
 def read_run(document: Document, place: KeyPath, given: object) -> Run:

@@ -66,7 +66,8 @@ _H100 = System(
     name="h100-sxm", **_facts("h100-sxm"), gpus_per_node=8,
     scale_up_gb_s=450.0, scale_out_gb_s=50.0, host_gb_s=55.0, clock_peak_mhz=1830.0, idle_w=80.0,
     host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
-    matrix_efficiency=0.62, attention_efficiency=0.32, attention_ends=310.0, tile_ends=300.0,
+    matrix_efficiency=0.62, attention_efficiency=0.32, attention_kernel="flash2",
+    attention_ends=310.0, tile_ends=300.0,
 )  # fmt: skip
 _H100_SOURCES = (
     ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
@@ -83,14 +84,15 @@ _H100_SOURCES = (
     ("matrix_efficiency",
      "Megatron-Core r0.8: 177B at 433 TFLOP/s, 44 %, of which large products take nine tenths"),
     ("tile_ends", "FP8 products of 512 to 16,384 on an H800 (DeepGEMM, February 2025)"),
-    ("attention_efficiency attention_ends",
+    ("attention_efficiency attention_kernel attention_ends",
      "fit of FlashAttention-2 at 1,024 to 16,384 tokens, 260 to 335 TFLOP/s (arXiv 2407.08608)"),
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),
 )  # fmt: skip
 _B200 = System(
     name="b200", **_facts("b200"), gpus_per_node=8, scale_up_gb_s=900.0,
     scale_out_gb_s=50.0, host_gb_s=55.0, clock_peak_mhz=1856.0, idle_w=140.0, host_w=1930.0,
-    matrix_efficiency=0.44, attention_efficiency=0.31, hbm_efficiency=0.55,
+    matrix_efficiency=0.44, attention_efficiency=0.31, attention_kernel="cudnn",
+    hbm_efficiency=0.55,
     scale_up_efficiency=0.57, scale_up_latency_s=60e-6, tile_ends=240.0,
 )  # fmt: skip
 _B200_SOURCES = (
@@ -98,7 +100,7 @@ _B200_SOURCES = (
      "NVIDIA Blackwell architecture brief: HGX B200 at 1,000 W, NVLink 1.8 TB/s both directions"),
     ("hbm_bytes gpus_per_node scale_out_gb_s",
      "DGX B200 data sheet: 1,440 GB in 8 GPUs, 8 x 400 Gb/s"),
-    ("matrix_efficiency attention_efficiency hbm_efficiency",
+    ("matrix_efficiency attention_efficiency attention_kernel hbm_efficiency",
      "fit of SimuMax's measured iterations on 8 B200 (docs/b200)"),
     ("scale_up_efficiency scale_up_latency_s", "the same fit"),
     ("tile_ends", "products of 512 and 576 beside longer ones, SimuMax docs/b200"),

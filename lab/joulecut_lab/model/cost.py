@@ -28,6 +28,11 @@ ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
 MISALIGNED = 0.27
 
 
+# Rates of fused attention on Hopper over FlashAttention-2's: 595 and 648 beside 370 TFLOP/s at
+# 16,384 tokens (arXiv 2407.08608, figure 5). Blackwell is taken to be alike.
+ATTENTION_RATES = {"flash2": 1.0, "flash3": 648.0 / 370.0, "cudnn": 595.0 / 370.0}
+
+
 @dataclass(slots=True)
 class Cost:
     """Seconds, by cause, and what they move. Every field adds up over work done one after another.
@@ -94,11 +99,21 @@ def rates(system: System, runs: Runs) -> Rates:
     return Rates(
         matrix=peak * 1e12 * ratio * system.matrix_efficiency,
         half=half * system.matrix_efficiency,
-        attention=half * system.attention_efficiency,
+        attention=half * system.attention_efficiency * _attention(system, runs),
         bytes=system.hbm_gb_s * 1e9 * system.hbm_efficiency / slower,
         kernel_s=system.kernel_s / ratio,
         eight=system.bf16_tflops / peak,
     )
+
+
+def _attention(system: System, runs: Runs) -> Floats:
+    """Rate of the run's kernel over that of the kernel that the system's number stands for."""
+    ratio = np.ones(len(runs))
+    if system.attention_kernel:
+        for name, rate in ATTENTION_RATES.items():
+            told = rate / ATTENTION_RATES[system.attention_kernel]
+            ratio = np.where(runs.word("attention", name), told, ratio)
+    return ratio
 
 
 def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:

@@ -13,6 +13,9 @@ Offload = Literal["none", "activations", "optimizer"]
 DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp4")
 RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "experts", "full")
 Scaling = Literal["delayed", "dynamic"]
+# Kernels of fused attention; `system`: the one that the system's number stands for.
+Attention = Literal["system", "flash2", "flash3", "cudnn"]
+ATTENTIONS: tuple[Attention, ...] = ("system", "flash2", "flash3", "cudnn")
 SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
 OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
 SCHEDULES: tuple[Schedule, ...] = (
@@ -54,6 +57,7 @@ class Run:
     zero: int = 0
     overlap_gradients: bool = False
     flash_attention: bool = False
+    attention: Attention = "system"
     clock_mhz: float = 0.0
     offload: Offload = "none"
     fused_loss: bool = False  # cross entropy without a 32-bit copy of the logits
@@ -129,6 +133,7 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
         ("recompute", run.recompute, RECOMPUTES),
         ("offload", run.offload, OFFLOADS),
         ("scaling", run.scaling, SCALINGS),
+        ("attention", run.attention, ATTENTIONS),
         ("zero", run.zero, tuple(range(ZERO_MAX + 1))),
         ("weight_bytes", run.weight_bytes, (1, 2, 4)),
         ("reduce_bytes", run.reduce_bytes, (0, 1, 2, 4)),

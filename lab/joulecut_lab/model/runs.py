@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.run import (
+    ATTENTIONS,
     DTYPES,
     OFFLOADS,
     RECOMPUTES,
@@ -28,6 +29,7 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "recompute": RECOMPUTES,
     "offload": OFFLOADS,
     "scaling": SCALINGS,
+    "attention": ATTENTIONS,
 }
 
 

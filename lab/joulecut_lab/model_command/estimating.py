@@ -2,8 +2,9 @@
 
 import json
 from argparse import Namespace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from joulecut_cli import plot, timeline
 from joulecut_engine.graph.pipeline import SENDS
@@ -34,7 +35,9 @@ def run(options: Namespace) -> int:
     if track is not None:
         timeline.write(track, *_traced(shown.title(file), _timeline(file)))
     if options.json:
-        more = {"run_totals": shown.totals(file.cost, file.run, found)}
+        more: dict[str, Any] = {"run_totals": shown.totals(file.cost, file.run, found)}
+        if file.stack:
+            more["stack"] = {"name": file.stack, "defaults": [asdict(one) for one in file.defaults]}
         print(json.dumps({**found.as_dict(), **more}, allow_nan=False, indent=1))
     else:
         print("\n".join(shown.as_text(file, found, _advice(file, found))))

@@ -21,6 +21,7 @@ def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
     lines = [
         title(file),
         f"predicted at level {found.level}; efficiencies of {system.name}, nothing measured here",
+        *_stack(file),
         "",
     ]
     if not found.fits:
@@ -56,6 +57,16 @@ def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
     lines += ["", *_shares("time", found.breakdown_s, figures.seconds, found.hidden_s)]
     lines += ["", *_shares("energy", found.energy_breakdown_j, figures.joules)]
     return [*lines, "", *_memory(found), "", *_whole_run(file, found)]
+
+
+def _stack(file: RunFile) -> list[str]:
+    """What a stack sets, with its sources; or what stays off without one."""
+    if not file.stack:
+        return ["no stack: what a run does not give is off; stack: megatron and others set it"]
+    return [
+        f"stack {file.stack}: {one.key} {str(one.value).lower()} ({one.source})"
+        for one in file.defaults
+    ]
 
 
 def title(file: RunFile) -> str:

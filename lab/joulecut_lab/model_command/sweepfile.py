@@ -27,6 +27,7 @@ from joulecut_lab.run_file import (
     read_cost,
     read_model,
     read_run,
+    read_stack,
     read_system,
     reader,
 )
@@ -55,9 +56,10 @@ def read(path: Path) -> tuple[Space, str]:
     given_run = keys.run
     if isinstance(given_run, dict):  # the product is checked per layout
         given_run = {"data": 1, **given_run}
+    system = read_system(document, path, keys.system)
+    _, given_run, _ = read_stack(document, ("run",), given_run, system)
     run = read_run(document, ("run",), given_run)
     architecture = read_model(document, path, keys.model, run.sequence)
-    system = read_system(document, path, keys.system)
     choices = _choices(document, keys.sweep, run, architecture, system)
     check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
     for dtype in choices.get("dtype", (run.dtype,)):

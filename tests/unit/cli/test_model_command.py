@@ -16,9 +16,11 @@ import commands
 import pytest
 
 from joulecut_cli.main import main as joulecut
+from joulecut_lab import run_file
 from joulecut_lab.model import formula
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.run import Run
+from joulecut_lab.model.run import Attention, Run
+from joulecut_lab.model.stack import STACKS
 
 # Inputs and keys as users' files and programs have them: a change breaks those.
 RUN = """\
@@ -362,3 +364,56 @@ def test_a_rate_that_the_check_does_not_explain_is_a_sentence() -> None:
     assert row.split()[-1] == "-"
     assert "matrix TF32: the parts exceed" in said
     assert "--system" in _run("technology", "--system", "b2000").stderr
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_stack_sets_what_the_run_does_not_and_prints_it(tmp_path: Path, stack: str) -> None:
+    text = (
+        "model: llama-3-8b\nsystem: dgx-h100\n"
+        f"run: {{gpus: 16, tensor: 2, global_batch: 16, stack: {stack}, gradient_bytes: 2}}\n"
+    )
+    path = _file(tmp_path, text)
+    file = run_file.read(path)
+    assert file.run.gradient_bytes == 2, "the run's own key wins"
+    assert file.run.flash_attention is (stack != "plain")
+    said, text = json.loads(_run("--json", path).stdout)["stack"], _run(path).stdout
+    assert said["name"] == stack
+    for one in said["defaults"]:
+        assert getattr(file.run, one["key"]) == one["value"]
+        assert one["source"] in text
+    keys = {one["key"]: one["value"] for one in said["defaults"]}
+    assert len(keys) == len(said["defaults"])
+    wanted = {"torchtitan": "flash2", "megatron": "cudnn", "megatron-bridge": "cudnn"}
+    assert keys.get("attention") == wanted.get(stack, None if stack == "plain" else "flash2")
+
+
+def test_a_stack_knows_the_card_and_a_run_without_one_says_what_is_off(tmp_path: Path) -> None:
+    run = "run: {gpus: 8, global_batch: 8, stack: megatron-bridge, dtype: fp8}\n"
+    path = _file(tmp_path, f"model: llama-3-8b\nsystem: dgx-b200\n{run}")
+    assert run_file.read(path).run.scaling == "delayed", "by tiles"
+    assert not run_file.read(path).run.sequence_parallel, "without a tensor group"
+    path.write_text(f"model: llama-3-8b\nsystem: dgx-h100\n{run}")
+    assert run_file.read(path).run.scaling == "dynamic"
+    path.write_text(f"model: llama-3-8b\nsystem: dgx-a100\n{run.replace('fp8', 'bf16')}")
+    assert run_file.read(path).run.attention == "system"
+    path.write_text(RUN)
+    assert "no stack: what a run does not give is off" in _run(path).stdout
+    path.write_text(RUN.replace("run: {", "run: {stack: apex, "))
+    assert "megatron | megatron-bridge | torchtitan" in _run(path).stderr
+
+
+def test_kernels_of_attention_differ_where_the_card_says_so() -> None:
+    run = Run(8, data=8, global_batch=8, sequence=32768, flash_attention=True)
+    model = ARCHITECTURES["llama-3-8b"]
+
+    def seconds(system: str, kernel: Attention) -> float:
+        found = formula.estimate(model, SYSTEMS[system], replace(run, attention=kernel))
+        return found.iteration_time_s
+
+    order: tuple[Attention, ...] = ("flash3", "cudnn", "flash2")
+    times = [seconds("dgx-h100", kernel) for kernel in order]
+    assert times == sorted(times)
+    assert times[0] < times[2]
+    assert seconds("dgx-h100", "system") == times[2]
+    assert seconds("dgx-b200", "system") == seconds("dgx-b200", "cudnn")
+    assert len({seconds("dgx-a100", kernel) for kernel in order}) == 1
