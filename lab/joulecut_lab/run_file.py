@@ -23,7 +23,8 @@ from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.huggingface import Unreadable, architecture_of
+from joulecut_lab.model.hub_keys import Unreadable
+from joulecut_lab.model.huggingface import architecture_of
 from joulecut_lab.model.power import blocking_power_w
 from joulecut_lab.model.run import DTYPES, Run, misfit
 from joulecut_lab.model.stack import STACKS, Default, defaults_of

@@ -17,8 +17,11 @@ class Architecture:
     width `ffn`; the others have `experts` of width `expert_ffn`, of which a token uses
     `experts_active`, and `experts_shared` that every token uses. `kv_rank` above 0 means latent
     attention (MLA): keys and values come from a vector of that many numbers, and queries from one
-    of `query_rank`. `window` limits attention to that many tokens. `positions` counts learnt
-    position vectors.
+    of `query_rank`. `window` limits attention to that many tokens, in `window_layers` of the layers
+    (0: in all). `linear_layers` have a recurrence in place of attention (Mamba-2, delta rule,
+    lightning attention): matrices of `linear_weights` numbers and a state of `linear_state`. Layers
+    of several kinds are taken as mixed evenly. `positions` counts learnt position vectors. `extra`
+    are parameters beside these: gates, sinks, biases of experts, convolutions.
     """
 
     layers: int
@@ -33,6 +36,11 @@ class Architecture:
     tied: bool = False  # one matrix for embedding and logits
     positions: int = 0
     window: int = 0
+    window_layers: int = 0
+    linear_layers: int = 0
+    linear_weights: int = 0
+    linear_state: int = 0
+    extra: int = 0
     bias: bool = False  # of all linear layers
     query_bias: bool = False  # of queries, keys and values alone (qwen2)
     norm_bias: bool = False  # LayerNorm has one, RMSNorm none
@@ -86,6 +94,23 @@ class Architecture:
         keys = self.kv_heads * (self.query_dim + self.value_head_dim)
         values = self.heads * (self.query_dim + self.value_head_dim)
         return self.hidden * (values + keys)
+
+    @property
+    def linear_share(self) -> float:
+        """Of the layers, those with a recurrence."""
+        return self.linear_layers / self.layers
+
+    @property
+    def mixer_weights(self) -> float:
+        """Weights of the matrices of attention or recurrence, mean of the layers."""
+        share = self.linear_share
+        return (1.0 - share) * self.attention_weights + share * self.linear_weights
+
+    @property
+    def window_share(self) -> float:
+        """Of the layers with attention, those that see a window alone."""
+        full = self.layers - self.linear_layers
+        return (self.window_layers or full) / full if self.window and full else 0.0
 
     @property
     def dense_ffn_weights(self) -> int:
@@ -146,7 +171,9 @@ class Architecture:
         count = dense * self.layer_parameters(False) + self.ends_parameters
         if self.expert_layers:
             count += self.expert_layers * self.layer_parameters(True)
-        return count
+        return (
+            count + self.linear_layers * (self.linear_weights - self.attention_weights) + self.extra
+        )
 
     @property
     def active_parameters(self) -> int:

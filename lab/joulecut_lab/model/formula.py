@@ -26,7 +26,7 @@ from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.stages import BUSY_PROCESSORS, Phases, Stages, stages_of
 from joulecut_lab.model.system import System
-from joulecut_lab.model.work import HALF, model_flops
+from joulecut_lab.model.work import HALF, keys_read, model_flops
 
 # Bytes that Adam reads and writes per parameter: gradient 4, weight and moments 12 read and
 # written, 16-bit weight 2; clearing and the norm of gradients read and write 4 each.
@@ -367,15 +367,16 @@ def _repeated_flops(stages: Stages) -> Floats:
     """FLOPs of recomputation, scores in full as model FLOPs count them."""
     model, runs = stages.model, stages.runs
     tokens = runs.global_batch * runs.sequence
-    dense = model.attention_weights + model.dense_ffn_weights
-    expert = model.attention_weights + model.hidden * model.experts
+    dense = model.mixer_weights + model.dense_ffn_weights
+    expert = model.mixer_weights + model.hidden * model.experts
     expert += (model.experts_active + model.experts_shared) * model.expert_weights
     weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
-    keys = np.minimum(model.window or np.inf, runs.sequence)
-    scores = keys * model.layers * model.heads * (model.query_dim + model.value_head_dim)
+    attending = model.layers - model.linear_layers
+    keys = keys_read(model, runs.sequence)
+    scores = keys * attending * model.heads * (model.query_dim + model.value_head_dim)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
-    block = model.expert_layers * (expert - model.attention_weights)
+    block = model.expert_layers * (expert - model.mixer_weights)
     repeated = np.where(full, weights, 0.0) + np.where(core, scores, 0.0)
     repeated = repeated + np.where(runs.word("recompute", "experts"), block, 0.0)
     return np.asarray(2.0 * tokens * repeated * runs.recompute_share)

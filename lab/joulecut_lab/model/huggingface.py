@@ -2,279 +2,118 @@
 
 Families name the same thing differently and leave out what their code defaults to. Each family has
 one function here, which knows both. An unknown family is refused: a guess would give a wrong
-number of parameters.
+number of parameters. Of models that see or hear the language model is read.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from joulecut_lab.model import families, mixed_families
 from joulecut_lab.model.architecture import Architecture
-
-WHOLE_MAX = 10**9
-
-
-class Unreadable(ValueError):
-    """A configuration that gives no architecture: key, fault, and what is allowed."""
-
-    def __init__(self, key: str, what: str, allowed: str) -> None:
-        super().__init__(f"{key}: {what}; allowed: {allowed}")
-        self.key, self.what, self.allowed = key, what, allowed
+from joulecut_lab.model.hub_keys import Keys, Unreadable
 
 
 def architecture_of(config: Mapping[str, Any], name: str = "") -> Architecture:
     """Raises Unreadable."""
     family = config.get("model_type")
-    if not isinstance(family, str) or family not in FAMILIES:
+    inner = config.get("text_config")
+    if isinstance(inner, Mapping) and family in WRAPPERS:
+        config = {**_shared(config), **inner, "model_type": inner.get("model_type", family)}
+        family = config["model_type"]
+    if not isinstance(family, str) or family not in FAMILIES.keys() | INDESCRIBABLE.keys():
         what = "missing" if family is None else f'"{family}" is not known'
         raise Unreadable("model_type", what, ", ".join(FAMILIES))
-    found = FAMILIES[family](_Keys(config))
+    if family in INDESCRIBABLE:
+        what = f"{INDESCRIBABLE[family]} cannot be described"
+        if family == "nemotron_h":
+            what += f"; it has {mixed_families.nemotron_h(Keys(config)):,} parameters"
+        raise Unreadable("model_type", f"{family}: {what}", "a family of layers that are alike")
+    found = FAMILIES[family](Keys(config))
     if found.hidden % found.heads and not found.head_dim:
         what = f"{found.hidden} is no multiple of {found.heads} heads"
         raise Unreadable("hidden_size", what, "a multiple, or head_dim beside it")
     return replace(found, name=name or str(config.get("_name_or_path") or family))
 
 
-class _Keys:
-    """Checked access to a configuration."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = config
-
-    def whole(self, *names: str, otherwise: int | None = None, low: int = 1) -> int:
-        """The first of these keys that is there and not null."""
-        for name in names:
-            value = self._config.get(name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise Unreadable(name, f"{value!r:.40} is no whole number", f"{low} or more")
-            if not low <= value <= WHOLE_MAX:
-                shown = f"{value}" if abs(value) <= WHOLE_MAX**2 else "a huge number"
-                raise Unreadable(name, f"{shown} is out of range", f"{low} to {WHOLE_MAX}")
-            return value
-        if otherwise is None:
-            raise Unreadable(names[0], "missing", "a whole number")
-        return otherwise
-
-    def flag(self, name: str, otherwise: bool) -> bool:
-        value = self._config.get(name)
-        if value is None:
-            return otherwise
-        if not isinstance(value, bool):
-            raise Unreadable(name, f"{value!r:.40} is neither", "true or false")
-        return value
-
-    def word(self, name: str) -> str:
-        return str(self._config.get(name) or "")
-
-    def listed(self, name: str) -> list[Any]:
-        value = self._config.get(name)
-        return value if isinstance(value, list) else []
+def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a wrapper says of its language model outside of it."""
+    return {key: config[key] for key in ("tie_word_embeddings",) if key in config}
 
 
-def _llama(keys: _Keys) -> Architecture:
-    heads = keys.whole("num_attention_heads")
-    return Architecture(
-        layers=keys.whole("num_hidden_layers"),
-        hidden=keys.whole("hidden_size"),
-        heads=heads,
-        kv_heads=keys.whole("num_key_value_heads", otherwise=heads),
-        ffn=keys.whole("intermediate_size"),
-        vocab=keys.whole("vocab_size"),
-        gated=True,
-        head_dim=keys.whole("head_dim", otherwise=0, low=0),
-        tied=keys.flag("tie_word_embeddings", False),
-        query_bias=keys.flag("attention_bias", False),
-    )
-
-
-def _mistral(keys: _Keys) -> Architecture:
-    return replace(_llama(keys), window=keys.whole("sliding_window", otherwise=0, low=0))
-
-
-def _mixtral(keys: _Keys) -> Architecture:
-    return replace(
-        _mistral(keys),
-        experts=keys.whole("num_local_experts", otherwise=8),
-        experts_active=keys.whole("num_experts_per_tok", otherwise=2),
-    )
-
-
-def _qwen(keys: _Keys) -> Architecture:
-    """The first Qwen: its intermediate_size counts both of the gated matrices."""
-    wide = keys.whole("intermediate_size")
-    if wide % 2:
-        raise Unreadable("intermediate_size", f"{wide} is odd", "twice the width")
-    heads = keys.whole("num_attention_heads")
-    return Architecture(
-        layers=keys.whole("num_hidden_layers"),
-        hidden=keys.whole("hidden_size"),
-        heads=heads,
-        kv_heads=heads,
-        ffn=wide // 2,
-        vocab=keys.whole("vocab_size"),
-        gated=True,
-        head_dim=keys.whole("kv_channels", otherwise=0, low=0),
-        tied=keys.flag("tie_word_embeddings", False),
-        query_bias=True,
-    )
-
-
-def _qwen2(keys: _Keys) -> Architecture:
-    """Its window is off unless use_sliding_window says otherwise."""
-    window = keys.whole("sliding_window", otherwise=0, low=0)
-    on = keys.flag("use_sliding_window", False)
-    return replace(_llama(keys), query_bias=True, window=window if on else 0)
-
-
-def _qwen2_moe(keys: _Keys) -> Architecture:
-    """The shared expert counts as several of the routed ones' width."""
-    found = _qwen_experts(keys, _qwen2(keys))
-    shared = keys.whole("shared_expert_intermediate_size", otherwise=0, low=0)
-    if shared % found.expert_ffn:
-        what = f"{shared} is no multiple of moe_intermediate_size, {found.expert_ffn}"
-        raise Unreadable("shared_expert_intermediate_size", what, "a multiple")
-    return replace(found, experts_shared=shared // found.expert_ffn)
-
-
-def _qwen3(keys: _Keys) -> Architecture:
-    head_dim = keys.whole("head_dim", otherwise=128)
-    bias = keys.flag("attention_bias", False)
-    return replace(_qwen2(keys), query_bias=bias, head_norm=True, head_dim=head_dim)
-
-
-def _qwen3_moe(keys: _Keys) -> Architecture:
-    return _qwen_experts(keys, _qwen3(keys))
-
-
-def _qwen_experts(keys: _Keys, dense: Architecture) -> Architecture:
-    if keys.whole("decoder_sparse_step", otherwise=1) != 1:
-        raise Unreadable("decoder_sparse_step", "not 1", "1: experts in every layer")
-    return replace(
-        dense,
-        experts=keys.whole("num_experts"),
-        experts_active=keys.whole("num_experts_per_tok"),
-        expert_ffn=keys.whole("moe_intermediate_size"),
-        dense_layers=len(keys.listed("mlp_only_layers")),
-    )
-
-
-def _deepseek(keys: _Keys) -> Architecture:
-    """Latent attention; experts after the first layers. Extra prediction layers are left out, as
-    published counts leave them out.
-    """
-    if keys.whole("moe_layer_freq", otherwise=1) != 1:
-        raise Unreadable("moe_layer_freq", "not 1", "1: experts in every later layer")
-    limit = keys.whole("topk_group", otherwise=1)
-    return replace(
-        _llama(keys),
-        head_dim=keys.whole("qk_nope_head_dim"),
-        rope_dim=keys.whole("qk_rope_head_dim"),
-        value_dim=keys.whole("v_head_dim"),
-        kv_rank=keys.whole("kv_lora_rank"),
-        query_rank=keys.whole("q_lora_rank", otherwise=0, low=0),
-        experts=keys.whole("n_routed_experts", otherwise=0, low=0),
-        experts_active=keys.whole("num_experts_per_tok", otherwise=0, low=0),
-        experts_shared=keys.whole("n_shared_experts", otherwise=0, low=0),
-        expert_ffn=keys.whole("moe_intermediate_size", otherwise=0, low=0),
-        dense_layers=keys.whole("first_k_dense_replace", otherwise=0, low=0),
-        router_bias=keys.word("topk_method") == "noaux_tc",
-        expert_nodes=limit if limit < keys.whole("n_group", otherwise=1) else 0,
-    )
-
-
-def _plain(keys: _Keys, hidden: int, heads: int, **given: Any) -> Architecture:
-    """One without gates: keys and values for every head, and biases, unless `given` says more."""
-    usual: dict[str, Any] = {"kv_heads": heads, "bias": True, "norm_bias": True}
-    for key, name in (("layers", "num_hidden_layers"), ("vocab", "vocab_size")):
-        if key not in given:
-            usual[key] = keys.whole(name)
-    return Architecture(hidden=hidden, heads=heads, **(usual | given))
-
-
-def _gpt2(keys: _Keys) -> Architecture:
-    hidden = keys.whole("n_embd")
-    return _plain(
-        keys, hidden, keys.whole("n_head"),
-        layers=keys.whole("n_layer"),
-        ffn=keys.whole("n_inner", otherwise=4 * hidden),
-        vocab=keys.whole("vocab_size", otherwise=50257),
-        positions=keys.whole("n_positions", "n_ctx", otherwise=1024),
-        tied=keys.flag("tie_word_embeddings", True),
-    )  # fmt: skip
-
-
-def _gpt_neox(keys: _Keys) -> Architecture:
-    hidden = keys.whole("hidden_size")
-    return _plain(
-        keys, hidden, keys.whole("num_attention_heads"),
-        ffn=keys.whole("intermediate_size", otherwise=4 * hidden),
-        tied=keys.flag("tie_word_embeddings", False),
-        bias=keys.flag("attention_bias", True),
-    )  # fmt: skip
-
-
-def _bloom(keys: _Keys) -> Architecture:
-    hidden = keys.whole("hidden_size", "n_embed")
-    return _plain(
-        keys, hidden, keys.whole("n_head", "num_attention_heads"),
-        layers=keys.whole("n_layer", "num_hidden_layers"),
-        ffn=4 * hidden,
-        tied=keys.flag("tie_word_embeddings", True),
-        embedding_norm=True,
-    )  # fmt: skip
-
-
-def _opt(keys: _Keys) -> Architecture:
-    """Its positions start at 2; opt-350m projects its embedding and has no last norm."""
-    hidden = keys.whole("hidden_size")
-    projected = keys.whole("word_embed_proj_dim", otherwise=hidden)
-    return _plain(
-        keys, hidden, keys.whole("num_attention_heads"),
-        ffn=keys.whole("ffn_dim"),
-        positions=keys.whole("max_position_embeddings") + 2,
-        tied=keys.flag("tie_word_embeddings", True),
-        bias=keys.flag("enable_bias", True),
-        final_norm=keys.flag("do_layer_norm_before", True),
-        embedding_dim=0 if projected == hidden else projected,
-    )  # fmt: skip
-
-
-def _falcon(keys: _Keys) -> Architecture:
-    hidden = keys.whole("hidden_size")
-    heads = keys.whole("num_attention_heads", "n_head")
-    grouped = keys.flag("new_decoder_architecture", False)
-    kv_heads = keys.whole("num_kv_heads", "n_head_kv", otherwise=heads) if grouped else heads
-    if not grouped and keys.flag("multi_query", True):
-        kv_heads = 1
-    return _plain(
-        keys, hidden, heads,
-        layers=keys.whole("num_hidden_layers", "n_layer"),
-        kv_heads=kv_heads,
-        ffn=keys.whole("ffn_hidden_size", otherwise=4 * hidden),
-        tied=keys.flag("tie_word_embeddings", True),
-        bias=keys.flag("bias", False),
-        norms=1 if keys.flag("parallel_attn", True) and not grouped else 2,
-    )  # fmt: skip
-
-
-FAMILIES: dict[str, Callable[[_Keys], Architecture]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _mistral,
-    "mixtral": _mixtral,
-    "qwen": _qwen,
-    "qwen2": _qwen2,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3": _qwen3,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": _deepseek,
-    "deepseek_v3": _deepseek,
-    "bloom": _bloom,
-    "opt": _opt,
-    "falcon": _falcon,
-    "RefinedWeb": _falcon,  # names of falcon before it joined the library
-    "RefinedWebModel": _falcon,
-    "gpt_neox": _gpt_neox,
+# Models around a language model, which `text_config` describes.
+WRAPPERS = {
+    "gemma3", "gemma4", "llama4", "mistral3", "llava", "qwen3_5", "qwen3_5_moe", "kimi_k25",
+    "glm4v", "glm4v_moe", "qwen3_vl", "qwen3_vl_moe",
+}  # fmt: skip
+INDESCRIBABLE = {
+    "nemotron_h": "layers of one block each",
+    "kimi_linear": "latent attention beside a recurrence",
+    "mamba": "layers without a feed-forward block",
+    "mamba2": "layers without a feed-forward block",
+    "jamba": "experts and recurrences in layers of their own",
+    "falcon_h1": "attention and recurrence side by side",
+    "gemma3n": "embeddings for every layer",
+}
+FAMILIES: dict[str, Callable[[Keys], Architecture]] = {
+    "gpt2": families.gpt2,
+    "llama": families.llama,
+    "mistral": families.mistral,
+    "mixtral": families.mixtral,
+    "qwen": families.qwen,
+    "qwen2": families.qwen2,
+    "qwen2_moe": families.qwen2_moe,
+    "qwen3": families.qwen3,
+    "qwen3_moe": families.qwen3_moe,
+    "deepseek_v2": families.deepseek,
+    "deepseek_v3": families.deepseek,
+    "bloom": families.bloom,
+    "opt": families.opt,
+    "falcon": families.falcon,
+    "RefinedWeb": families.falcon,  # names of falcon before it joined the library
+    "RefinedWebModel": families.falcon,
+    "gpt_neox": families.gpt_neox,
+    "gpt_oss": mixed_families.gpt_oss,
+    "kimi_k2": families.deepseek,
+    "deepseek_v32": mixed_families.deepseek_sparse,
+    "glm": mixed_families.glm,
+    "glm4": mixed_families.glm4,
+    "glm4_moe": mixed_families.glm4_moe,
+    "glm_moe_dsa": mixed_families.deepseek_sparse,
+    "gemma": mixed_families.gemma,
+    "gemma2": mixed_families.gemma2,
+    "gemma3": mixed_families.gemma3,
+    "gemma3_text": mixed_families.gemma3,
+    "gemma4": mixed_families.gemma4,
+    "gemma4_text": mixed_families.gemma4,
+    "qwen3_next": mixed_families.qwen3_next,
+    "qwen3_5": mixed_families.qwen3_5,
+    "qwen3_5_text": mixed_families.qwen3_5,
+    "qwen3_5_moe": mixed_families.qwen3_5_moe,
+    "qwen3_5_moe_text": mixed_families.qwen3_5_moe,
+    "llama4": mixed_families.llama4,
+    "llama4_text": mixed_families.llama4,
+    "minimax": mixed_families.minimax,
+    "minimax_text_01": mixed_families.minimax,
+    "minimax_m2": mixed_families.minimax_m2,
+    "olmo": mixed_families.olmo,
+    "olmo2": mixed_families.olmo2,
+    "olmo3": mixed_families.olmo3,
+    "olmoe": mixed_families.olmoe,
+    "phi": mixed_families.phi,
+    "phi3": families.mistral,
+    "phimoe": mixed_families.phimoe,
+    "granite": mixed_families.granite,
+    "granitemoe": mixed_families.granitemoe,
+    "granitemoehybrid": mixed_families.granite_hybrid,
+    "smollm3": mixed_families.smollm3,
+    "apertus": mixed_families.apertus,
+    "nemotron": mixed_families.nemotron,
+    "cohere": mixed_families.cohere,
+    "cohere2": mixed_families.cohere2,
+    "starcoder2": mixed_families.starcoder2,
+    "ministral": families.mistral,
+    "ministral3": families.mistral,
+    "seed_oss": families.llama,
+    "mimo": families.qwen2,
 }

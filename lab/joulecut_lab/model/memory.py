@@ -13,7 +13,7 @@ import numpy as np
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.stages import Layers, layers_of
-from joulecut_lab.model.work import HALF, dropped, narrow, projected_weights
+from joulecut_lab.model.work import HALF, dropped, keys_read, narrow, projected_weights
 
 WORKSPACE_BYTES = 96 * 2.0**20  # cuBLAS keeps 32 MiB per stream on Hopper and Blackwell; 3 streams
 SINGLE = 4.0
@@ -129,7 +129,7 @@ def _parameters(
     """Parameters on one GPU of a stage: those of every data rank, and those of its experts."""
     t = runs.tensor
     small = model.small_weights
-    near = held * (model.attention_weights / t + small)
+    near = held * (model.mixer_weights / t + small + max(0, model.extra) / model.layers)
     inner = model.ffn * (2 if model.gated else 1)
     biases = inner / t + model.hidden if model.bias else 0.0
     near = near + dense * (model.dense_ffn_weights / t + biases)
@@ -197,8 +197,8 @@ def layer_bytes(
         rows = np.where(runs.expert_parts < t, t, apart)
         routed = model.hidden * model.experts_active / rows
     halves = (2.0 if model.gated else 1.0) * HALF * width / t
-    keys_read = np.minimum(model.window or np.inf, runs.sequence)
-    scores = model.heads * keys_read * (2.0 * HALF + mask) / t
+    attending = 1.0 - model.linear_share
+    scores = attending * model.heads * keys_read(model, runs.sequence) * (2.0 * HALF + mask) / t
     drop = (runs.flash_attention > 0) | runs.word("recompute", "selective")
     shared = norms + values + halves + product * routed
     whole = shared + inputs + projected + product * width / t + HALF * routed
@@ -228,7 +228,7 @@ def _temporary(
     if model.experts:
         routed = model.experts / (runs.expert * runs.expert_parts)
         matrices = (routed + model.experts_shared / t) * model.expert_weights
-    empty = HALF * (model.attention_weights / t + matrices)
+    empty = HALF * (model.mixer_weights / t + matrices)
     gate = 2.0 if model.gated else 1.0
     active = model.expert_width * (model.experts_active + model.experts_shared)
     width = (active if model.experts else model.ffn) / t

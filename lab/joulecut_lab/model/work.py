@@ -33,6 +33,9 @@ KERNELS_END = 24.0  # embedding, or logits with loss: masks, casts, maxima, sums
 # their own (a loop over cuBLAS in Transformer Engine's grouped products).
 KERNELS_EXPERTS = 36.0
 PADDED = 128.0
+# Of a recurrence in chunks, per number of its state and token: update and reading 4, within chunks
+# of 64 tokens 2 more.
+LINEAR_FLOPS = 6.0
 FLASH_BACKWARD = 2.5  # five products where the forward has two
 
 
@@ -115,7 +118,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     block = np.asarray(model.dense_ffn_weights / t)
     if experts:
         block = model.experts * model.expert_weights / (runs.expert * runs.expert_parts)
-    of_weights = np.where(eight & dynamic, each_cast * (model.attention_weights / t + block), 0.0)
+    of_weights = np.where(eight & dynamic, each_cast * (model.mixer_weights / t + block), 0.0)
     for side in (0, 1):
         mask = np.where(dropped(model, runs), 2.0 * MASK[side], 0.0)
         plain = model.hidden * (model.norms * NORM[side] + 2.0 * ADD[side] + mask) / apart
@@ -136,7 +139,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     forward.kernels, inputs.kernels, weights.kernels = kernels, 1.5 * kernels, 0.5 * kernels
     core.kernels = np.where(runs.flash_attention > 0, 1.0, 6.0)
     pointwise = Work(bytes=back_bytes[0], kernels=0.5 * kernels)
-    own = 4 if model.kv_rank else 2  # products of attention, first in the list
+    own = (4 if model.kv_rank else 2) + bool(model.linear_layers)  # of attention, listed first
     routed_work = Work(bytes=back_bytes[0], kernels=kernels - KERNELS_FLASH / 2.0)
     if experts:
         routed_work.products = [one for one in forward.products if one.eight_bit][own:]
@@ -162,7 +165,10 @@ def _linear(
         qkv += model.kv_heads * (model.query_dim + model.value_head_dim)
         found.append((tokens, hidden, qkv / t))
     found.append((tokens, out, hidden))
-    answer = [(m, k, n, one, False) for m, k, n in found]
+    share = model.linear_share
+    answer = [(m, k, n, (1.0 - share) * one, False) for m, k, n in found]
+    if model.linear_layers:
+        answer.append((tokens, hidden, model.linear_weights / hidden / t, share * one, False))
     gate = 2.0 if model.gated else 1.0
     if not experts:
         wide = model.ffn / t
@@ -184,8 +190,15 @@ def _linear(
 
 def keys_per_query(model: Architecture, sequence: Floats, causal: Flags) -> Floats:
     """Mean number of keys that a query meets; all where the kernel computes masked ones too."""
-    window = np.minimum(model.window or np.inf, sequence)
-    return np.where(causal, window * (1.0 - 0.5 * window / sequence), sequence)
+    window, share = np.minimum(model.window or np.inf, sequence), model.window_share
+    seen = share * window * (1.0 - 0.5 * window / sequence) + (1.0 - share) * 0.5 * sequence
+    return np.where(causal, seen, sequence)
+
+
+def keys_read(model: Architecture, sequence: Floats) -> Floats:
+    """Keys that a query may meet, mean of the layers with attention."""
+    share = model.window_share
+    return share * np.minimum(model.window or np.inf, sequence) + (1.0 - share) * sequence
 
 
 def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, Work]:
@@ -194,13 +207,15 @@ def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, W
     heads = model.heads / runs.tensor
     keys = keys_per_query(model, runs.sequence, flash)
     flops = 2.0 * tokens * keys * heads * (model.query_dim + model.value_head_dim)
+    share = model.linear_share
+    flops = (1.0 - share) * flops + share * LINEAR_FLOPS * tokens * model.linear_state / runs.tensor
     forward, backward = Work(), Work()
     forward.attention_flops = np.where(flash, flops, 0.0)
     backward.attention_flops = np.where(flash, FLASH_BACKWARD * flops, 0.0)
     if flash.all():
         return forward, backward
     rows = runs.sequence / runs.context
-    batch = np.where(flash, 0.0, heads * runs.microbatch)
+    batch = np.where(flash, 0.0, (1.0 - share) * heads * runs.microbatch)
     query, value = model.query_dim + 0.0 * rows, model.value_head_dim + 0.0 * rows
     forward.products = [
         Products(rows, query, runs.sequence, batch, False),
@@ -272,9 +287,11 @@ def model_flops(model: Architecture, runs: Runs) -> Floats:
     Scores count in full, masked ones too, as Megatron-LM and the publications count them.
     """
     sequence, batch = runs.sequence, runs.global_batch
-    keys = keys_per_query(model, sequence, np.full(len(runs), bool(model.window)))
-    dense = model.attention_weights + model.dense_ffn_weights
-    expert = model.attention_weights + model.hidden * model.experts
+    seen = keys_per_query(model, sequence, np.full(len(runs), True))
+    # Windows as they mask, whole sequences in full.
+    keys = seen + (1.0 - model.window_share) * 0.5 * sequence
+    dense = model.mixer_weights + model.dense_ffn_weights
+    expert = model.mixer_weights + model.hidden * model.experts
     expert += (model.experts_active + model.experts_shared) * model.expert_weights
     weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
     further = (expert if model.experts else dense) + projected_weights(model)
@@ -282,7 +299,7 @@ def model_flops(model: Architecture, runs: Runs) -> Floats:
     every = weights + model.embedding_weights + runs.mtp_layers * further
     scores = (
         keys
-        * (model.layers + runs.mtp_layers)
+        * (model.layers - model.linear_layers + runs.mtp_layers)
         * model.heads
         * (model.query_dim + model.value_head_dim)
     )
