@@ -67,7 +67,7 @@ _H100 = System(
     scale_up_gb_s=450.0, scale_out_gb_s=50.0, host_gb_s=55.0, clock_peak_mhz=1830.0, idle_w=80.0,
     host_w=1500.0, knee_mhz=1000.0, voltage_slope_per_ghz=0.47,
     matrix_efficiency=0.62, attention_efficiency=0.32, attention_kernel="flash2",
-    attention_ends=310.0, tile_ends=300.0,
+    attention_backward=0.87, attention_ends=310.0, tile_ends=300.0,
 )  # fmt: skip
 _H100_SOURCES = (
     ("bf16_tflops fp8_tflops fp32_tflops clock_peak_mhz processors",
@@ -84,6 +84,8 @@ _H100_SOURCES = (
     ("matrix_efficiency",
      "Megatron-Core r0.8: 177B at 433 TFLOP/s, 44 %, of which large products take nine tenths"),
     ("tile_ends", "FP8 products of 512 to 16,384 on an H800 (DeepGEMM, February 2025)"),
+    ("attention_backward",
+     "322 of 370, 516 of 595 and 561 of 648 TFLOP/s (arXiv 2407.08608, figures 5 and 6)"),
     ("attention_efficiency attention_kernel attention_ends",
      "fit of FlashAttention-2 at 1,024 to 16,384 tokens, 260 to 335 TFLOP/s (arXiv 2407.08608)"),
     ("idle_w", "nvidia-smi reading of an idle board, 80 W"),

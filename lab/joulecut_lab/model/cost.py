@@ -145,8 +145,9 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
             cost.memory += np.where(compute >= memory, 0.0, memory)
         cost.flops += product.flops * weight
         cost.bytes += moved
-    ends = 1.0 + system.attention_ends / runs.sequence
-    cost.compute += work.attention_flops * ends / rates.attention
+    ends = 1.0 + system.attention_ends * runs.context / runs.sequence
+    slower = system.attention_backward if work.gradients else 1.0
+    cost.compute += work.attention_flops * ends / (rates.attention * slower)
     cost.flops += work.attention_flops
     cost.memory += work.bytes / rates.bytes
     cost.bytes += work.bytes

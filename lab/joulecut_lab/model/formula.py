@@ -220,10 +220,13 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     weight = (pipe.total.weight_s - pipe.slowest.weight_s) / chunks
     filled = forward + inputs - weight
     late = DUAL_LATE * np.maximum(0.0, inputs - forward)
+    # With fewer microbatches than fill its way, the first stage waits for its first gradient.
+    m = runs.global_batch / (runs.data * runs.microbatch)
+    few = np.maximum(0.0, 2.0 * runs.pipeline - 1.0 - m) * pipe.slowest.forward_s / chunks
     choices = (
         ("zb-h1", np.maximum(inputs, filled)),
-        ("zb-h2", np.maximum(inputs - forward, filled - weight)),
-        ("zb-v", np.maximum(weight - forward, 2.0 * (np.maximum(forward, inputs) - weight))),
+        ("zb-h2", np.maximum(inputs - forward + few, filled - weight)),
+        ("zb-v", few + np.maximum(weight - forward, 2.0 * (np.maximum(forward, inputs) - weight))),
         ("dualpipe-v", np.maximum(forward, filled) + late),
     )
     bubble = forward + inputs + weight

@@ -53,8 +53,11 @@ class Group:
         return np.where(self.size > 1.0, spent, 0.0)
 
     def pass_on(self, volume: Floats) -> Floats:
-        """A ring step repeated until every member has seen every `volume`."""
-        return self._time((self.size - 1.0) * volume)
+        """A ring step repeated until every member has seen every `volume`. Only the last member in
+        a node sends out of it, through its own interface, and every step waits for it.
+        """
+        rate = np.where(self.inside, self.up_bytes_s, self.own_bytes_s)
+        return np.where(self.size > 1.0, (self.size - 1.0) * (volume / rate + self.latency_s), 0.0)
 
     def bits(self, time_bytes: Floats) -> tuple[Floats, Floats]:
         """Bits over fast and over slow links of one GPU for bytes that it sends."""

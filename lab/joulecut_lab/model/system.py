@@ -67,6 +67,7 @@ class System:
     tile_ends: float = 0.0
     attention_efficiency: float = 0.45  # of fused attention
     attention_kernel: str = ""  # that this stands for; "": all reach it alike
+    attention_backward: float = 1.0  # rate of its gradients over that of the forward
     attention_ends: float = 0.0  # a sequence begins and ends in the time of this many tokens
     hbm_efficiency: float = 0.57  # fits of A100 and B200 give 0.58 and 0.55
     scale_up_efficiency: float = 0.75

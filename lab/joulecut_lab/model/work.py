@@ -36,6 +36,9 @@ PADDED = 128.0
 # Of a recurrence in chunks, per number of its state and token: update and reading 4, within chunks
 # of 64 tokens 2 more.
 LINEAR_FLOPS = 6.0
+# Of a context ring, per number of attention's output and further member: partial results of 16 bits
+# are joined to a sum of 32, gradients of queries, keys and values likewise.
+MERGE = (10.0, 24.0)
 FLASH_BACKWARD = 2.5  # five products where the forward has two
 
 
@@ -64,6 +67,7 @@ class Work:
     attention_flops: Floats | float = 0.0  # of fused attention
     bytes: Floats | float = 0.0  # of elementwise kernels
     kernels: Floats | float = 0.0
+    gradients: bool = False  # of attention: its kernels are slower than the forward's
 
     @property
     def flops(self) -> Floats:
@@ -98,7 +102,7 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     tokens = runs.microbatch * runs.sequence / runs.context
     t = runs.tensor
     apart = np.where(runs.sequence_parallel > 0, t, 1.0)
-    forward, inputs, weights = Work(), Work(), Work()
+    forward, inputs, weights = Work(), Work(gradients=True), Work()
     sums = 2.0 * runs.gradient_bytes  # read and written
     for m, k, n, count, grouped in _linear(model, runs, tokens, experts):
         forward.products.append(Products(m, k, n, count, grouped=grouped))
@@ -212,6 +216,9 @@ def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, W
     forward, backward = Work(), Work()
     forward.attention_flops = np.where(flash, flops, 0.0)
     backward.attention_flops = np.where(flash, FLASH_BACKWARD * flops, 0.0)
+    merged = tokens * heads * model.value_head_dim * (1.0 - share) * (runs.context - 1.0)
+    for side, work in enumerate((forward, backward)):
+        work.bytes = MERGE[side] * merged
     if flash.all():
         return forward, backward
     rows = runs.sequence / runs.context
@@ -230,7 +237,7 @@ def _attention(model: Architecture, runs: Runs, tokens: Floats) -> tuple[Work, W
     scores = batch * rows * runs.sequence
     for side, work in enumerate((forward, backward)):
         masks = np.where(dropped(model, runs), SCORE_DROPOUT[side], 0.0)
-        work.bytes = scores * (SOFTMAX[side] + masks)
+        work.bytes = work.bytes + scores * (SOFTMAX[side] + masks)
     return forward, backward
 
 
