@@ -5,6 +5,7 @@ change. Their defaults are for a card without measurements.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 FITTED = (
     "matrix_efficiency",
@@ -66,7 +67,9 @@ class System:
     # A tile begins and ends in the time of this many 16-bit numbers of its inner dimension.
     tile_ends: float = 0.0
     attention_efficiency: float = 0.45  # of fused attention
-    attention_kernel: str = ""  # that this stands for; "": all reach it alike
+    attention_kernel: Literal["", "flash2", "flash3", "cudnn"] = (
+        ""  # that this stands for; "": all reach it alike
+    )
     attention_backward: float = 1.0  # rate of its gradients over that of the forward
     attention_ends: float = 0.0  # a sequence begins and ends in the time of this many tokens
     hbm_efficiency: float = 0.57  # fits of A100 and B200 give 0.58 and 0.55

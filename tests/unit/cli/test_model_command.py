@@ -145,7 +145,7 @@ def test_what_is_too_large_to_lay_out_is_refused(tmp_path: Path, level: str) -> 
 
 
 def test_a_configuration_of_hugging_face_names_its_own_fault(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
     text = RUN.replace(RUN.splitlines()[0], "model: {huggingface: config.json}")
     said = _run(_file(tmp_path, text))
     assert said.returncode == 2

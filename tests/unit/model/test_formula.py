@@ -232,7 +232,7 @@ def test_hybrid_shards_stay_in_their_node_and_sum_across() -> None:
     assert hybrid.memory[0].optimizer_bytes == pytest.approx(8 * whole.memory[0].optimizer_bytes)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(MODELS), st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200"]),
     st.floats(0.4, 1.0), small, small, small, st.sampled_from(SCHEDULES), st.booleans(),
