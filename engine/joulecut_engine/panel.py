@@ -101,7 +101,7 @@ _RC = {
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 
 Point = tuple[float, float]
-Kind = Literal["line", "dots", "dashed", "dotted", "step", "level"]
+Kind = Literal["line", "dots", "dashed", "dotted", "step", "level", "marks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ def _draw(axes: Any, panel: Panel, width: float, height: float) -> None:
     _ranges(axes, panel)
     for item in panel.items:
         if isinstance(item, Limit):
-            _draw_limit(axes, item)
+            _draw_limit(axes, item, panel, width, height)
     marks = [item for item in panel.items if isinstance(item, Mark)]
     _draw_marks(axes, marks, width, height)
     _draw_labels(axes, panel, marks, width, height)
@@ -370,6 +370,9 @@ def _draw_line(axes: Any, line: Line) -> None:
     if line.kind == "level":
         axes.hlines(ys[::2], xs[::2], xs[1::2], color=colour, lw=3.6, capstyle="round", alpha=0.6,
                     label=line.name or None, gid=f"level-{line.name}")  # fmt: skip
+        return
+    if line.kind == "marks":
+        axes.plot(xs, ys, "o", color=colour, ms=5, mew=0, alpha=0.7, label=line.name or None)
         return
     dash = {"line": "-", "dashed": "--", "dotted": ":"}[line.kind]
     plain = line.kind == "line"
@@ -423,18 +426,34 @@ def _draw_spans(axes: Any, item: Spans) -> None:
     axes.plot([], [], color=colour, lw=6, label=item.name)
 
 
-def _draw_limit(axes: Any, item: Limit) -> None:
+def _draw_limit(axes: Any, item: Limit, panel: Panel, width: float, height: float) -> None:
     colour, dash = _colour(item.style), (0, (5, 3))
     if item.y is not None:
         axes.axhline(item.y, color=colour, ls=dash, lw=1.3)
         axes.annotate(item.name, (0.005, item.y), (0, 3), color=colour, fontsize=10,
                       xycoords=("axes fraction", "data"), textcoords="offset points")  # fmt: skip
         return
+    assert item.x is not None
     right = axes.get_xlim()[1]
     axes.axvspan(item.x, max(item.x, right), color=colour, alpha=0.06, lw=0)
     axes.axvline(item.x, color=colour, ls=dash, lw=1.5, gid=item.name)
-    axes.annotate(item.name, (item.x, 0.02), (6, 0), color=colour, fontsize=12,
-                  xycoords=("data", "axes fraction"), textcoords="offset points")  # fmt: skip
+    axes.set_xlim(right=right)
+    x, _ = _pixel(axes, (item.x, axes.get_ylim()[0]), width, height)
+    wide = LETTER[0] * 1.2 * len(item.name)
+    inner = width * 0.92
+    left = x + 6 + wide > inner
+    start = x - 6 - wide if left else x + 6
+    taken = _taken(axes, panel, width, height)
+    cost = {}
+    for up in (0.02, 0.9, 0.5, 0.25, 0.7):
+        low = up * height * 0.8
+        box = start, low, start + wide, low + LETTER[1]
+        cost[up] = sum(_overlap(box, one) for one in taken)
+    axes.annotate(
+        item.name, (item.x, min(cost, key=lambda up: cost[up])), (-6 if left else 6, 0),
+        color=colour, fontsize=12, ha="right" if left else "left",
+        xycoords=("data", "axes fraction"), textcoords="offset points",
+    )  # fmt: skip
 
 
 def _pixel(axes: Any, at: Point, width: float, height: float) -> Point:
@@ -450,7 +469,7 @@ def together(axes: Any, marks: Sequence[Mark], width: float, height: float) -> l
         x, y = _pixel(axes, mark.at, width, height)
         near = (one for at, one in groups if abs(at[0] - x) < APART and abs(at[1] - y) < APART)
         group = next(near, None)
-        if group is None or not mark.name:  # of a curve's own points none is moved
+        if group is None:
             groups.append(((x, y), [mark]))
         else:
             group.append(mark)
@@ -459,7 +478,10 @@ def together(axes: Any, marks: Sequence[Mark], width: float, height: float) -> l
 
 def _draw_marks(axes: Any, marks: Sequence[Mark], width: float, height: float) -> None:
     moved = importlib.import_module("matplotlib.transforms").ScaledTranslation
-    for group in together(axes, marks, width, height):
+    # Of a curve's own points, which have no name, none is moved.
+    alone = [[mark] for mark in marks if not mark.name]
+    named = together(axes, [mark for mark in marks if mark.name], width, height)
+    for group in (*named, *alone):
         for place, mark in enumerate(group):
             colour, ring = _colour(mark.style), mark.shape == "ring"
             # Side by side: behind each other only the last would be seen. None is moved to the
@@ -483,15 +505,15 @@ def _draw_labels(
     axes: Any, panel: Panel, marks: Sequence[Mark], width: float, height: float
 ) -> None:
     """Each beside its mark where least is covered: marks, points of curves, other labels."""
-    named = [mark for mark in marks if mark.label]
+    # Of marks in one place with one text the first alone has it.
+    named = list({
+        (group[0].at, mark.label): mark
+        for group in together(axes, [one for one in marks if one.label], width, height)
+        for mark in reversed(group)
+    }.values())  # fmt: skip
     if not named:
         return
-    places = [_pixel(axes, mark.at, width, height) for mark in marks]
-    for item in panel.items:
-        if isinstance(item, Line):
-            some = [_pixel(axes, at, width, height) for at in item.points[:LABELLED_MAX]]
-            places += some if item.kind == "dots" else _along(some)
-    taken = [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    taken = _taken(axes, panel, width, height)
     for mark in named:
         x, y = _pixel(axes, mark.at, width, height)
         wide, tall = LETTER[0] * len(mark.label), LETTER[1]
@@ -512,6 +534,18 @@ def _draw_labels(
             ha={1: "left", 0: "center", -1: "right"}[(side > 0) - (side < 0)],
             va={1: "bottom", 0: "center", -1: "top"}[(rise > 0) - (rise < 0)],
         )  # fmt: skip
+
+
+def _taken(axes: Any, panel: Panel, width: float, height: float) -> list[tuple[float, ...]]:
+    """Boxes of marks and of points along the curves, in pixels."""
+    places = []
+    for item in panel.items:
+        if isinstance(item, Mark):
+            places.append(_pixel(axes, item.at, width, height))
+        elif isinstance(item, Line):
+            some = [_pixel(axes, at, width, height) for at in item.points[:LABELLED_MAX]]
+            places += some if item.kind in {"dots", "marks"} else _along(some)
+    return [(x - 5, y - 5, x + 5, y + 5) for x, y in places]
 
 
 def _along(points: Sequence[Point]) -> list[Point]:

@@ -24,7 +24,7 @@ COMMANDS = Group(
         ),
         "study": Command(
             "joulecut_lab.study.command:run",
-            "decoder layers over clocks: sweep, report, fit",
+            "decoder layers over clocks: sweep, report, fit; talks",
             "lab",
         ),
     },

@@ -1,7 +1,7 @@
 """Figures of estimates, of scalings and of sweeps."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.panel import (
+    LINES,
     PARTS,
     Item,
     Limit,
@@ -25,6 +26,7 @@ from joulecut_lab.model import technology
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
 from joulecut_lab.model.run import Run
+from joulecut_lab.model.serving import Served
 from joulecut_lab.model.sweep import Rows, run_of
 
 GB = 1e9
@@ -158,7 +160,9 @@ def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
     return ", ".join(f"{key} {f'{v:g}' if isinstance(v, float) else v}" for key, v in values)
 
 
-def timeline_panel(timeline: Timeline, *, numbered: bool = False) -> Panel:
+def timeline_panel(
+    timeline: Timeline, *, title: str = "stages over time", numbered: bool = False
+) -> Panel:
     """Operations of every stage over time, with their microbatch's number where asked."""
     operations = timeline.graph.operations
     spans: dict[str, list[tuple[int, float, float]]] = {}
@@ -178,7 +182,35 @@ def timeline_panel(timeline: Timeline, *, numbered: bool = False) -> Panel:
     stages = min(STAGES_MAX, 1 + max(operation.stage for operation in operations))
     names = tuple(f"stage {stage}" for stage in range(stages))
     end = math.nextafter(timeline.end_s, math.inf)
-    return Panel("stages over time", "s", "", items, names, x_range=(0.0, end))
+    return Panel(title, "s", "", items, names, x_range=(0.0, end))
+
+
+def serving_panels(swept: Mapping[str, Sequence[Served]]) -> list[Panel]:
+    """Joules of a token against its time and against the clock, of decoding and prefill: curves
+    by name, each of one setting over clocks.
+    """
+    panels = []
+    for title, phase, joules in (
+        ("decode", "decode", "decode_j_per_token"), ("prefill", "prefill", "prefill_j_per_token")
+    ):  # fmt: skip
+        over_time: list[Item] = []
+        over_clock: list[Item] = []
+        for (name, many), colour in zip(swept.items(), LINES, strict=False):
+            label = name or title
+            times = tuple((getattr(one, phase).time_s * 1e3, getattr(one, joules)) for one in many)
+            clocks = tuple((one.serving.clock_mhz, getattr(one, joules)) for one in many)
+            best = min(range(len(many)), key=lambda i, found=clocks: found[i][1])  # type: ignore[misc]
+            over_time += [Line(label, colour, times), Mark("", colour, times[best], "ring")]
+            over_clock += [
+                Line(label, colour, clocks),
+                Mark("", colour, clocks[best], "ring", f"{clocks[best][0]:.0f} MHz"),
+            ]
+        limit = "time between two tokens, ms" if phase == "decode" else "time of the prompts, ms"
+        panels += [
+            Panel(f"{title}: J per token", limit, "", tuple(over_time), log="xy"),
+            Panel(f"{title}: J per token by clock", "clock, MHz", "", tuple(over_clock), log="y"),
+        ]
+    return panels
 
 
 def timeline_figure(timeline: Timeline) -> Any:

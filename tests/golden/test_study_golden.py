@@ -78,7 +78,7 @@ def test_fit_prints_what_it_found(swept: Path, capsys: pytest.CaptureFixture[str
     ("line", "said"),
     [
         ("", "no part named"),
-        ("layers", 'no part is called "layers"; allowed: layer, report, fit'),
+        ("layers", 'no part is called "layers"; allowed: layer, report, talks, fit'),
         ("layer --models gpt-5", '"gpt-5" is none of them; allowed: gpt-125m'),
         ("layer --dtypes int8", "fp32, tf32, fp16, bf16, fp8"),
         ("layer --sequences 0,512", "a whole number from 1 to 65536"),

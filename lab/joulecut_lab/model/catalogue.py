@@ -300,7 +300,10 @@ _MODELS: tuple[Architecture, ...] = (
     replace(
         _llama("mixtral-8x22b", 56, 6144, 48, 8, 16384, 32768), experts=8, experts_active=2
     ),
+    # Mistral AI: Mistral-Large-Instruct-2411 on the Hugging Face hub
+    replace(_llama("mistral-large", 88, 12288, 96, 8, 28672, 32768), head_dim=128),
     # Qwen team, configurations on the Hugging Face hub
+    replace(_llama("qwen-72b", 80, 8192, 64, 64, 24576, 152064), query_bias=True),
     replace(_llama("qwen2-7b", 28, 3584, 28, 4, 18944, 152064), query_bias=True),
     replace(_llama("qwen2-72b", 80, 8192, 64, 8, 29568, 152064), query_bias=True),
     replace(

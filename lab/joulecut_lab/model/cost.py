@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from joulecut_lab.model.links import BITS
 from joulecut_lab.model.power import memory_slowdown
 from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
@@ -26,6 +27,7 @@ ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
 # Rate of a product with an odd dimension: logits of 50,257 words reach 79 TFLOP/s on an A100 where
 # padded ones reach 290 (vTrain's single-node set).
 MISALIGNED = 0.27
+SPARSE_BITS = 2.0  # of a kept weight: its place among four
 
 
 # Rates of fused attention on Hopper over FlashAttention-2's: 595 and 648 beside 370 TFLOP/s at
@@ -124,10 +126,12 @@ def cost_of(system: System, rates: Rates, work: Work, runs: Runs) -> Cost:
         padded = padded_flops(product, system.processors)
         rate = rates.matrix if product.eight_bit else rates.half
         weight = rates.eight if product.eight_bit else np.maximum(rates.eight, 1.0)
-        moved = product.m * product.k + product.k * product.n
+        # Of what is kept of the weights, two bits each say where it stood.
+        marks = np.where(np.asarray(product.kept) < 1.0, 1.0 + SPARSE_BITS / (BITS * HALF), 1.0)
+        moved = product.m * product.k + product.k * product.n * product.kept * marks
         moved = moved * (read if product.eight_bit else HALF)
         moved = (moved + product.written * product.m * product.n) * product.count
-        compute = padded / rate
+        compute = padded / rate * product.kept
         if system.tile_ends and product.eight_bit:  # of a linear layer
             ends = system.tile_ends * HALF / read
             long = 1.0 + ends / LONG

@@ -134,4 +134,7 @@ def gains() -> tuple[Gain, ...]:
         Gain("instructions", "HFMA to HMMA, whole over arithmetic", instructions, 12.5),
         Gain("process", "45 to 7 nm, fp32", PROCESS, 2.5),
         Gain("sparsity", "two of four, data sheet", 2.0, 2.0),
+        Gain("number formats", "fp8 to fp4, peaks of a B200",
+             SYSTEMS["b200"].fp4_tflops / SYSTEMS["b200"].fp8_tflops, 2.0),
+        Gain("die", "one die to two as one GPU, B200", 2.0, 2.0),
     )  # fmt: skip

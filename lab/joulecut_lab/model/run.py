@@ -80,6 +80,9 @@ class Run:
     master_bytes: int = 4  # of the optimizer's own weights; 0: it has none
     dispatch_once: bool = False  # a token crosses to a node once, for all of its experts there
     overlap_expert: bool = False  # exchange with experts beside the work of another microbatch
+    # Share of the weights that is not zero: 0.5 is two of every four (Mishra et al., arXiv
+    # 2104.08378), which tensor cores skip in forward and in gradients of the input.
+    sparsity: float = 1.0
     mtp_layers: int = 0  # that predict tokens further ahead, after the last layer
 
     @property
@@ -139,6 +142,7 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
         ("reduce_bytes", run.reduce_bytes, (0, 1, 2, 4)),
         ("moment_bytes", run.moment_bytes, (1, 2, 4)),
         ("master_bytes", run.master_bytes, (0, 2, 4)),
+        ("sparsity", run.sparsity, (1.0, 0.5)),
     )
     for key, value, allowed in choices:
         if value not in allowed:

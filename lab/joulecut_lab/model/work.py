@@ -53,10 +53,11 @@ class Products:
     eight_bit: bool = True  # in runs of 8 bits; attention and logits stay at 16
     grouped: bool = False  # of experts, one after the other: see `cost_of`
     written: Floats | float = HALF  # bytes per number of the result; sums are read as well
+    kept: Floats | float = 1.0  # share of the weights that is not zero
 
     @property
     def flops(self) -> Floats:
-        return 2.0 * self.m * self.k * self.n * self.count
+        return 2.0 * self.m * self.k * self.n * self.count * self.kept
 
 
 @dataclass(slots=True)
@@ -105,8 +106,8 @@ def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     forward, inputs, weights = Work(), Work(gradients=True), Work()
     sums = 2.0 * runs.gradient_bytes  # read and written
     for m, k, n, count, grouped in _linear(model, runs, tokens, experts):
-        forward.products.append(Products(m, k, n, count, grouped=grouped))
-        inputs.products.append(Products(m, n, k, count, grouped=grouped))
+        forward.products.append(Products(m, k, n, count, grouped=grouped, kept=runs.sparsity))
+        inputs.products.append(Products(m, n, k, count, grouped=grouped, kept=runs.sparsity))
         written = sums if grouped else HALF
         weights.products.append(Products(k, m, n, count, grouped=grouped, written=written))
     core, core_back = _attention(model, runs, tokens)

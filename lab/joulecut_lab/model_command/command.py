@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from joulecut_wire.command import Parser
-from joulecut_wire.flags import listed, whole
+from joulecut_wire.flags import listed, number, whole
 from joulecut_wire.quantity import Fault
 
 PROG = "joulecut model"
 LEVELS = ("formula", "table", "graph")
 JOBS_MAX = 4096
 POINTS_MAX = 1000
+SERVED = ("fp32", "bf16", "fp16", "fp8", "fp4")
 CLOCKS_MAX = 100  # more than a card's table has
 _CLOCK = whole(1, 10_000)
 
@@ -133,6 +134,42 @@ SUBCOMMANDS: dict[str, Subcommand] = {
         (
             _RUN,
             _flag("--out", required=True, metavar="DIR", help="job.yaml, stage_profile.csv"),
+        ),
+    ),
+    "serving": Subcommand(
+        "model_command.serving:run",
+        "Prefill and decode of a model by name or config.json: time, memory and energy against "
+        "batch, and the cheapest clocks within a limit on time per token.",
+        (
+            _flag("model", metavar="MODEL"),
+            _flag("system", metavar="SYSTEM"),
+            _flag("--tensor", type=whole(1, 1024), default=1, metavar="N", help="tensor parallel"),
+            _flag("--pipeline", type=whole(1, 1024), default=1, metavar="N", help="stages"),
+            _flag(
+                "--batch",
+                type=listed(whole(1, 1_000_000), POINTS_MAX),
+                default=(),
+                metavar="N,...",
+                help="sequences (default: up to what memory holds)",
+            ),
+            _flag("--prompt", type=whole(1, 10_000_000), default=1024, metavar="TOKENS"),
+            _flag("--output", type=whole(1, 10_000_000), default=1024, metavar="TOKENS"),
+            _flag("--dtype", choices=SERVED, default="bf16", help="of weights and products"),
+            _flag(
+                "--cache-bytes",
+                type=number(0.0, 4.0, above=True, unit="bytes"),
+                metavar="B",
+                help="of a number in the cache (default: as the weights, 1 at least)",
+            ),
+            _flag(
+                "--max-token-ms",
+                type=listed(number(0.0, 1e6, above=True, unit="milliseconds"), POINTS_MAX),
+                default=(),
+                metavar="MS,...",
+                help="limits on the time between two tokens",
+            ),
+            _JSON,
+            _PLOT,
         ),
     ),
     "technology": Subcommand(

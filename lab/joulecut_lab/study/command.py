@@ -8,6 +8,7 @@ from joulecut_wire.errors import BadInput
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "layer": ("joulecut_lab.study.layer", "sweep decoder layers across SM clocks into a table"),
     "report": ("joulecut_lab.study.report", "a page of curves and tables from such a table"),
+    "talks": ("joulecut_lab.talks.command", "figures and tables of four talks, one page a talk"),
     "fit": ("joulecut_lab.study.fit", "how well the predictors learn from such a table"),
 }
 

@@ -123,6 +123,16 @@ class PlainForest:
         found = zip(PLAIN_FEATURES, map(float, self._forest.feature_importances_), strict=True)
         return tuple(sorted(found, key=lambda one: -one[1]))
 
+    def importances_by_target(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+        """Of a forest for each of time, power and energy alone; each sums up to 1."""
+        found = {}
+        for target, truth in targets(rows).items():
+            one = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1)
+            one.fit(self._features(rows), np.log(truth))
+            found[target] = dict(zip(PLAIN_FEATURES, map(float, one.feature_importances_),
+                                     strict=True))  # fmt: skip
+        return found
+
     def _features(self, rows: Sequence[Row]) -> Floats:
         unknown = len(self._cards)
         return np.array(

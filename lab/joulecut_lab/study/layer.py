@@ -85,8 +85,7 @@ def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Sp
 DEVICES = ("auto", "simulated", "nvml")
 GPU_MAX = 64
 SEED_MAX = 2**32 - 1
-# The slides' study names no batch; four sequences of the largest layer fit 24 GB in fp32.
-BATCH_USUAL = 4
+BATCH_USUAL = 4  # sequences of the largest layer that fit 24 GB in fp32
 QUICK_MODELS, QUICK_SEQUENCES, QUICK_CLOCKS = ("gpt-125m", "gpt-13b"), (512, 1024), 9
 HEAD = ("layer", "s", "dtype", "fastest", "least energy", "saved", "slower")
 

@@ -91,6 +91,10 @@ class SimulatedBench:
         point = self._working()
         return Reading(self._latched_j, point.clock_mhz, self._celsius, point.capped)
 
+    def power_w(self) -> float:
+        """What the card draws now."""
+        return self._working().parts.power_w
+
     def split(self) -> Split | None:
         """As of the warm card, without noise."""
         assert self._plant is not None

@@ -52,6 +52,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
         expert=expert, expert_tensor=draw(st.sampled_from([0, 1])), shard=shard,
         weight_bytes=draw(st.sampled_from([1, 2])), scaling=draw(st.sampled_from(SCALINGS)),
         recompute_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        sparsity=draw(st.sampled_from([0.5, 1.0])),
         dispatch_once=draw(st.booleans()), overlap_expert=draw(st.booleans()),
         schedule=schedule, chunks=chunks, microbatch=micro,
         global_batch=data * micro * count * (pipe if chunks > 1 else 1), sequence=2048,

@@ -164,3 +164,16 @@ def test_repeated_experts_cost_time_and_free_memory() -> None:
     refused = misfit(replace(AS_PUBLISHED, recompute="experts"), LLAMA)
     assert refused is not None
     assert refused.key == "recompute"
+
+
+def test_sparse_weights_take_half_of_the_products_that_skip_zeros() -> None:
+    """Forward and input gradients of linear layers; those of weights, attention and logits stay."""
+    model, system = ARCHITECTURES["llama-3-70b"], SYSTEMS["dgx-h100"]
+    base = Run(gpus=64, tensor=8, pipeline=8, global_batch=64, sequence=2048, flash_attention=True)
+    dense, sparse = (formula.estimate(model, system, replace(base, sparsity=kept))
+                     for kept in (1.0, 0.5))  # fmt: skip
+    # Two of three products of a linear layer take half: at most a third of all compute goes.
+    saved = 1.0 - sparse.component_time_s["compute"] / dense.component_time_s["compute"]
+    assert 0.2 < saved < 1.0 / 3.0
+    assert sparse.energy_j < dense.energy_j
+    assert sparse.model_flops == dense.model_flops

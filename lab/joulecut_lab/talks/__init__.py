@@ -1,0 +1,1 @@
+"""What four public talks on energy and models show, computed by this program."""

@@ -1,0 +1,136 @@
+"""One figure or table of a talk as plain data, and a talk's pages: HTML, CSV, JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from html import escape
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from joulecut_cli.outfile import replacing
+from joulecut_cli.page import document, table
+from joulecut_engine.panel import WIDTH, Line, Mark, Panel, html
+
+SIMULATED, PREDICTED, PUBLISHED = "simulated", "predicted", "published"
+COMPARED = ("", "ours", "published", "difference")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A number of ours beside the talk's, which is None where its digits are lost. The difference
+    of per cents is in points, of other units in per cent.
+    """
+
+    what: str
+    ours: float
+    published: float | None = None
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def difference(self) -> str:
+        if self.published is None:
+            return ""
+        if self.unit == "%":
+            return f"{self.ours - self.published:+.1f} points"
+        return f"{(self.ours / self.published - 1.0) * 100:+.1f} %" if self.published else ""
+
+    def cells(self) -> tuple[str, str, str, str, str]:
+        told = "" if self.published is None else f"{self.published:,.4g} {self.unit}".strip()
+        return self.what, f"{self.ours:,.4g} {self.unit}".strip(), told, self.difference, self.note
+
+
+@dataclass(frozen=True, slots=True)
+class Exhibit:
+    """`basis` says where our numbers come from; `source` where the published ones do. `rows` has a
+    head first.
+    """
+
+    title: str
+    basis: str
+    text: str = ""
+    source: str = ""
+    panels: Sequence[Panel] = ()
+    wide: bool = False
+    compared: Sequence[Compared] = ()
+    rows: Sequence[Sequence[str]] = field(default=())
+
+    def html(self) -> str:
+        badge = f'<span class="badge">{escape(self.basis)}</span>'
+        parts = [f"<section><h2>{escape(self.title)} {badge}</h2>"]
+        parts += [f"<p>{escape(line)}</p>" for line in self.text.splitlines()]
+        drawn = [html(one, **({"width": WIDTH} if self.wide else {})) for one in self.panels]
+        if drawn:
+            parts.append("".join(drawn) if self.wide
+                         else f'<div class="charts">{"".join(drawn)}</div>')  # fmt: skip
+        if self.compared:
+            cells = [one.cells() for one in self.compared]
+            noted = any(row[-1] for row in cells)
+            head = (*COMPARED, "")[: 5 if noted else 4]
+            parts.append(table(head, [row[: len(head)] for row in cells], texts={4}))
+        if self.rows:
+            parts.append(table(self.rows[0], self.rows[1:]))
+        if self.source:
+            parts.append(f'<p class="note">Published: {escape(self.source)}</p>')
+        return "".join([*parts, "</section>"])
+
+    def numbers(self) -> Iterator[tuple[object, ...]]:
+        """Lines of the CSV: kind, panel, name, x, y, published."""
+        for one in self.compared:
+            yield "compared", "", one.what, one.unit, one.ours, one.published
+        for panel in self.panels:
+            for item in panel.items:
+                if isinstance(item, Line):
+                    for x, y in item.points:
+                        yield "line", panel.title, item.name, x, y, ""
+                elif isinstance(item, Mark):
+                    yield "mark", panel.title, item.label or item.name, *item.at, ""
+                elif hasattr(item, "values"):
+                    for group, value in zip(panel.groups, item.values, strict=True):
+                        yield "bar", panel.title, item.name, group, value, ""
+        for row in self.rows[1:]:
+            yield "row", "", *row[:1], " | ".join(row[1:]), "", ""
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """`name` is that of its files."""
+
+    name: str
+    title: str
+    exhibits: Sequence[Exhibit]
+
+    def write(self, out: Path) -> Path:
+        """Raises OSError."""
+        about = (
+            "Published numbers are those of the talk; ours are computed here, nothing is traced "
+            "from a slide. Simulated: by the simulated card. Predicted: by the model."
+        )
+        body = [f"<p>{escape(about)}</p>", *(one.html() for one in self.exhibits)]
+        page = out / f"{self.name}.html"
+        text = io.StringIO()
+        lines = csv.writer(text, lineterminator="\n")
+        lines.writerow(("exhibit", "kind", "panel", "name", "x", "y", "published"))
+        for one in self.exhibits:
+            lines.writerows((one.title, *line) for line in one.numbers())
+        shown = json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
+        for path, content in (
+            (page, document(self.title, body)),
+            (page.with_suffix(".csv"), text.getvalue()),
+            (page.with_suffix(".json"), shown),
+        ):
+            with replacing(path) as spare:
+                spare.write_text(content, encoding="utf-8")
+        return page
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,90 @@
+"""Prefill and decode: public throughputs are met, and what physics demands holds."""
+
+from dataclasses import replace
+
+import pytest
+
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.serving import (
+    Serving,
+    best_clock,
+    cache_bytes_per_token,
+    largest_batch,
+    over_clocks,
+    serve,
+    weights_bytes,
+)
+from joulecut_lab.talks.inference import throughputs
+
+H100 = SYSTEMS["dgx-h100"]
+LLAMA = ARCHITECTURES["llama-3-70b"]
+
+
+def test_published_throughputs_are_met_within_a_fifth() -> None:
+    """TensorRT-LLM's table of H100, H200 and B200, FP8 and FP4, dense and experts."""
+    by_system: dict[str, list[float]] = {}
+    for one in throughputs():
+        by_system.setdefault(one.system, []).append(abs(one.error))
+    assert sorted(by_system) == ["dgx-b200", "dgx-h100", "dgx-h200"]
+    for errors in by_system.values():
+        assert sum(errors) / len(errors) <= 0.20
+    every = [error for errors in by_system.values() for error in errors]
+    assert len(every) == 107
+    assert sum(every) / len(every) <= 0.15
+
+
+def test_bytes_are_those_of_the_published_shapes() -> None:
+    """Llama 3 70B: 8 heads of keys and values, 128 numbers each, 80 layers, 16 bits."""
+    one = Serving()
+    assert cache_bytes_per_token(LLAMA, one) == 80 * 2 * 8 * 128 * 2
+    assert cache_bytes_per_token(LLAMA, replace(one, tensor=4)) == 80 * 2 * 2 * 128 * 2
+    assert weights_bytes(LLAMA, one) == pytest.approx(2.0 * LLAMA.parameters, rel=1e-4)
+    latent = ARCHITECTURES["deepseek-v3"]
+    assert cache_bytes_per_token(latent, one) == 61 * (512 + 64) * 2  # its report, section 2.1.1
+
+
+@pytest.mark.parametrize("model", ["llama-3-8b", "mixtral-8x7b", "deepseek-v3"])
+def test_a_larger_batch_costs_less_a_token_and_takes_longer(model: str) -> None:
+    shape, one = ARCHITECTURES[model], Serving(tensor=8, dtype="fp8", cache_bytes=1.0)
+    found = [serve(shape, H100, replace(one, batch=batch)) for batch in (1, 8, 64, 512)]
+    tokens = [each.token_s for each in found]
+    joules = [each.decode_j_per_token for each in found]
+    assert tokens == sorted(tokens)
+    assert joules == sorted(joules, reverse=True)
+    rates = [each.output_tokens_per_s for each in found]
+    assert rates == sorted(rates)
+
+
+def test_the_largest_batch_fits_and_one_more_does_not() -> None:
+    one = Serving(tensor=4, prompt=4096, output=512)
+    most = largest_batch(LLAMA, H100, one)
+    assert serve(LLAMA, H100, replace(one, batch=most)).fits
+    assert not serve(LLAMA, H100, replace(one, batch=most + 1)).fits
+    assert largest_batch(LLAMA, H100, Serving()) == 0  # 141 GB of weights
+
+
+def test_decoding_loses_less_to_a_lower_clock_than_prefill() -> None:
+    swept = over_clocks(LLAMA, H100, Serving(tensor=4, batch=16), (990.0, 1980.0))
+    slow, fast = swept
+    assert slow.decode.time_s / fast.decode.time_s < slow.prefill.time_s / fast.prefill.time_s
+    assert slow.decode.energy_j < fast.decode.energy_j  # without hosts
+
+
+def test_the_best_clock_keeps_its_limit_and_none_beats_it() -> None:
+    clocks = [600.0 + 60.0 * k for k in range(24)]
+    swept = over_clocks(LLAMA, H100, Serving(tensor=4, batch=64), clocks)
+    limit_s = 1.05 * swept[-1].token_s
+    found = best_clock(swept, "decode", limit_s)
+    assert found is not None
+    assert found.time_s <= limit_s
+    within = [one for one in swept if one.token_s <= limit_s]
+    assert found.j_per_token == min(one.decode_j_per_token for one in within)
+    assert best_clock(swept, "decode", 0.5 * swept[-1].token_s) is None
+
+
+def test_stages_hold_less_and_add_to_the_time_of_a_token() -> None:
+    one = serve(LLAMA, H100, Serving(tensor=2, batch=32))
+    four = serve(LLAMA, H100, Serving(tensor=2, pipeline=4, batch=32))
+    assert four.weights_bytes < 0.3 * one.weights_bytes
+    assert four.token_s > 0.9 * one.token_s
+    assert four.output_tokens_per_s > 2.0 * one.output_tokens_per_s
