@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from joulecut_cli import lateness, plot, timeline
+from joulecut_cli import figures, lateness, plot, timeline
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.money import given_prices, money_json, prices_text, valued
@@ -18,7 +18,7 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
-from joulecut_engine.chart import of_frontiers
+from joulecut_engine.chart import of_frontiers, pipeline_panel
 from joulecut_engine.money import Iteration, worth
 from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Trials, judge_of
@@ -34,6 +34,8 @@ from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver, cheapest, prepared
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
+
+DRAWN_MAX = 2000  # operations: more cannot be told apart
 
 
 def run(options: Namespace, word: Asked | None) -> int:
@@ -70,7 +72,13 @@ def run(options: Namespace, word: Asked | None) -> int:
         behind = prepared(problem, granularity, limits).points(plot.POINTS)
         title = f"{options.job.stem}: energy against iteration time"
         chart = of_frontiers(title, fastest, (behind,), plan, goal.deadline_s)
-        plot.frontier(picture, chart, job.title(granularity))
+        pipelines = (
+            (fastest, f"fastest: {figures.seconds(fastest.iteration_time_s)}"),
+            (plan, f"plan: {figures.seconds(plan.iteration_time_s)}"),
+        )
+        drawn = [pipeline_panel(problem, one, name) for one, name in pipelines]
+        below = drawn if len(problem.graph.operations) <= DRAWN_MAX else ()
+        plot.frontier(picture, chart, job.title(granularity), below)
     if track is not None:
         timeline.write(track, *timeline.of_plan(problem, plan, job.title(granularity)[0]))
     print(_written(options, job, goal, plan, kept, limits=limits))

@@ -10,7 +10,7 @@ from typing import Any
 from joulecut_cli import figures, outfile
 from joulecut_cli.page import document
 from joulecut_engine.chart import Chart, frontier_figure, swatch_svg
-from joulecut_engine.panel import PAGE, png, svg
+from joulecut_engine.panel import PAGE, Panel, figure, png, svg
 from joulecut_wire.errors import BadInput, not_installed
 
 SUFFIXES = (".html", ".png")
@@ -82,8 +82,10 @@ def _table(head: Sequence[str], rows: Sequence[Row]) -> list[str]:
     return [*lines, "</tbody></table>"]
 
 
-def frontier(path: Path, chart: Chart, notes: Sequence[str]) -> None:
-    """Writes a chart with its plans and curves as a table. Raises BadInput."""
+def frontier(path: Path, chart: Chart, notes: Sequence[str], below: Sequence[Panel] = ()) -> None:
+    """Writes a chart with its plans and curves as a table, and panels below it in a page. Raises
+    BadInput.
+    """
     rows = []
     for mark in chart.marks:
         name = BASELINE if mark.style == "base" else mark.name
@@ -92,4 +94,5 @@ def frontier(path: Path, chart: Chart, notes: Sequence[str]) -> None:
     rows += [Row(curve.style, "line", (curve.name, "", "")) for curve in chart.curves]
     rows.append(Row("bound", "line", ("lower bound: nothing lies below", "", "")))
     drawn = [frontier_figure(chart, legend=path.suffix == ".png")]
+    drawn += [figure(below)] if below and path.suffix == ".html" else []
     write(path, chart.title, drawn, (("", "iteration", "energy"), rows), notes)

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from joulecut_engine import panel
-from joulecut_engine.panel import Area, Limit, Line, Panel
+from joulecut_engine.panel import Area, Limit, Line, Panel, Spans
 
 if TYPE_CHECKING:
     from joulecut_engine.graph.pipeline import Granularity
-    from joulecut_engine.optimize.problem import Solution
+    from joulecut_engine.optimize.problem import Problem, Solution
 
+SLOWED = {"forward": "sky", "backward": "sand"}
 ROOM = 0.06  # of the span, left free around the data
 # The style of each granularity, the finest last.
 STYLES: "dict[Granularity, str]" = {
@@ -119,6 +120,27 @@ def frontier_panel(chart: Chart) -> Panel:
 def frontier_figure(chart: Chart, *, legend: bool = False) -> Any:
     """The figure of a frontier, with its plans."""
     return panel.figure([frontier_panel(chart)], height=panel.HEIGHT, legend=legend)
+
+
+def pipeline_panel(problem: "Problem", plan: "Solution", title: str) -> Panel:
+    """The operations of a plan over time, to scale; slower ones than at their fastest by name."""
+    spans: dict[tuple[str, bool], list[tuple[int, float, float]]] = {}
+    for i, (operation, option, start_s) in enumerate(
+        zip(problem.graph.operations, plan.clocks, plan.start_s, strict=True)
+    ):
+        fastest_s = min(one.time_s for one in problem.options[i])
+        slowed = option.time_s > fastest_s * (1.0 + 1e-9)
+        one = operation.stage, start_s, option.time_s
+        spans.setdefault((operation.kind, slowed), []).append(one)
+    items = tuple(
+        Spans(panel.shown(kind) + (", slowed" if slowed else ""), colour, tuple(found),
+              thin=kind.startswith("send"))
+        for kind, plain in panel.PARTS.items()
+        for slowed, colour in ((False, plain), (True, SLOWED.get(kind, plain)))
+        if (found := spans.get((kind, slowed)))
+    )  # fmt: skip
+    names = tuple(f"stage {stage}" for stage in range(len(problem.blocking_power_w)))
+    return Panel(title, "s", "", items, names, x_range=(0.0, plan.iteration_time_s))
 
 
 def view(chart: Chart) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -29,6 +29,7 @@ LABELLED_MAX = 400  # points of a curve that labels keep clear of
 POINTS_MAX = 64  # of a curve whose points are shown: more run together
 DECADES_NAMED = 3  # of a logarithmic axis: with fewer, 2 and 5 of each are named as well
 FONT = "system-ui,-apple-system,'Segoe UI',Roboto,'Noto Sans','DejaVu Sans',sans-serif"
+YEAR = "year"  # label of an axis of whole numbers
 MARKERS = {"circle": "o", "ring": "o", "square": "s", "diamond": "D", "triangle": "^"}
 
 # Light and dark shade of every colour; `page` declares them, figures use the light ones.
@@ -343,6 +344,8 @@ def _ranges(axes: Any, panel: Panel) -> None:
         axes.set_ylim(panel.y_range)
     if panel.x_ticks:
         axes.set_xticks(panel.x_ticks)
+    elif panel.x_label == YEAR:
+        axes.xaxis.get_major_locator().set_params(integer=True)
     for item in panel.items:
         if isinstance(item, Mark):  # drawn last, at their own places: they count for the range
             axes.update_datalim([item.at])
@@ -570,7 +573,7 @@ def _log_axes(axes: Any, which: str) -> None:
     for name in which:
         axis, (low, high) = getattr(axes, f"{name}axis"), getattr(axes, f"get_{name}lim")()
         few = math.log10(high / low) < DECADES_NAMED
-        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,)))
+        axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if few else (1,), numticks=9))
         axis.set_minor_locator(ticker.NullLocator())
         axis.set_major_formatter(ticker.EngFormatter(sep=""))
 

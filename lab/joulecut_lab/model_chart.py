@@ -27,7 +27,7 @@ from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.serving import Served
-from joulecut_lab.model.sweep import Rows, run_of
+from joulecut_lab.model.sweep import JOULES, TIMES, Rows, run_of
 
 GB = 1e9
 FAR = 3.0  # end of the shown range, over the best
@@ -113,6 +113,18 @@ def front_figure(rows: Rows, best: Rows, impossible: int, too_large: int) -> Any
     ]
     panels = [_pair(rows, best, across, up) for across, up in PAIRS]
     return figure(panels, columns=2, height=370, note="\n".join(lines))
+
+
+def layouts_figure(rows: Rows, names: Mapping[int, str]) -> Any:
+    """Time of the slowest stage and energy by part of the named rows, fastest first."""
+    order = sorted(names, key=lambda i: float(rows["iteration_time_s"][i]))
+    times = {names[i]: {part: float(rows[name][i]) for name, part in TIMES.items()} for i in order}
+    joules = {names[i]: {p: float(rows[name][i]) for name, p in JOULES.items()} for i in order}
+    texts = {names[i]: f"{rows['iteration_time_s'][i]:.4g} s" for i in order}
+    return figure([
+        stacked("time of the slowest stage", "s", times, texts=texts),
+        stacked("energy of all GPUs and hosts", "MJ", joules, unit=1e6),
+    ])  # fmt: skip
 
 
 def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:

@@ -97,25 +97,25 @@ _V100 = LayerCard(
 # s=512 20.5 / 14.8, 13B s=1024 11.8 / 11.3, 175B s=512 9.0 / 15.5. Batch and type are not given
 # there; taken as a forward and backward of one sequence in fp16. Twelve numbers, the same for all
 # layers, for ten figures: what they explain are the rows they have not seen, 125M s=1024, 13B s=512
-# and 175B s=128, which they meet within 5 points or so; 175B s=1024 (19.9 / 30.7) they do not.
+# and 175B s=128, which they meet within 5 points; 175B s=1024 (19.9 / 30.7) they do not.
 A30_FITTED = (
     ("gpt-125m", 512), ("gpt-1.3b", 128), ("gpt-1.3b", 512), ("gpt-13b", 1024), ("gpt-175b", 512),
 )  # fmt: skip
 A30_BATCH = 1
 _A30 = LayerCard(
     sku=A30,
-    knee_mhz=1089.0,
-    volt_slope=1.387,
-    tensor_pj=1.16,
-    tree_w_per_ghz=12.5,
-    leakage_w=7.6,
-    uncore_w=43.0,
-    memory_pj=29.4,
-    reached=0.53,
-    reread=3.59,
-    sm_bytes_per_clock=19.7,
-    gap_s=2.28e-6,
-    blend=1.96,
+    knee_mhz=1074.0,
+    volt_slope=1.283,
+    tensor_pj=1.07,
+    tree_w_per_ghz=13.5,
+    leakage_w=14.4,
+    uncore_w=40.8,
+    memory_pj=24.3,
+    reached=0.556,
+    reread=4.22,
+    sm_bytes_per_clock=23.5,
+    gap_s=0.91e-6,
+    blend=1.655,
 )
 _A40 = LayerCard(
     sku=A40,

@@ -50,7 +50,9 @@ class StageMemory:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One run. `breakdown_s` sums to `iteration_time_s`, `energy_breakdown_j` to energy + host.
+    """One run. `breakdown_s` is of the slowest stage, `mean_breakdown_s` of the mean GPU, whose
+    bubble holds what it waits for slower stages; both sum to `iteration_time_s`, and
+    `energy_breakdown_j`, of all GPUs, to energy + host.
 
     `hidden_s` is communication that runs beside computation. `clock_mhz` is the clock that the
     power cap leaves. `energy_phase_j` are joules of all GPUs by phase.
@@ -75,6 +77,7 @@ class Estimate:
     clock_mhz: float = 0.0
     hidden_s: dict[str, float] = field(default_factory=dict)
     energy_phase_j: dict[str, float] = field(default_factory=dict)
+    mean_breakdown_s: dict[str, float] = field(default_factory=dict)
 
     @property
     def host_j(self) -> float:

@@ -46,6 +46,7 @@ class Estimates:
     system: System
     iteration_time_s: Floats
     breakdown_s: dict[str, Floats]
+    mean_breakdown_s: dict[str, Floats]
     component_time_s: dict[str, Floats]
     hidden_s: dict[str, Floats]
     memory: Memory
@@ -110,6 +111,7 @@ class Estimates:
             hardware_flops=float(self.hardware_flops[i]),
             iteration_time_s=time_s,
             breakdown_s=_row(self.breakdown_s, i),
+            mean_breakdown_s=_row(self.mean_breakdown_s, i),
             component_time_s=_row(self.component_time_s, i),
             memory=memory_stages(self.architecture, run),
             energy_j=energy_j,
@@ -298,18 +300,8 @@ def assemble(
     data = _gradients(stages, memory, slow, m)
     step, step_bytes = _step(stages, memory)
     offload = _offload(stages, memory, slow, m)
-    ends = slow.ends_forward + slow.ends_input + slow.ends_weight
-    phases = {
-        "forward": slow.forward * m,
-        "backward": (slow.input + slow.weight) * m,
-        "recompute": slow.repeat * m,
-        "embedding_loss": ends * m,
-    }
     sums = _sum(slow) * m
-    breakdown = {name: cost.compute + cost.memory + cost.launch for name, cost in phases.items()}
-    breakdown["tensor_comm"] = sums.tensor
-    breakdown["expert_comm"] = sums.expert
-    breakdown["context_comm"] = sums.context
+    breakdown = _parts(slow, m)
     breakdown["pipeline_comm"] = transfers
     breakdown["bubble"] = bubble
     breakdown["data_comm"] = data.exposed_s * train
@@ -317,6 +309,11 @@ def assemble(
     breakdown["offload"] = offload * train
     breakdown = {name: breakdown[name] for name in BREAKDOWN}
     time_s = np.asarray(sum(breakdown.values()))
+    # Of the mean GPU, which waits for what the slowest stage has more.
+    mean = {**breakdown, **_parts(pipe.total, m / runs.pipeline)}
+    mean["bubble"] = np.maximum(
+        0.0, time_s - sum(part for name, part in mean.items() if name != "bubble")
+    )
     network = sums.tensor + sums.expert + sums.context + breakdown["data_comm"] + offload * train
     component = {
         "compute": sums.compute,
@@ -341,6 +338,7 @@ def assemble(
         system=system,
         iteration_time_s=time_s,
         breakdown_s=breakdown,
+        mean_breakdown_s=mean,
         component_time_s={name: component[name] for name in COMPONENTS},
         hidden_s={"data_comm": data.hidden_s * train, "tensor_comm": sums.hidden},
         memory=memory,
@@ -350,6 +348,22 @@ def assemble(
         hardware_flops=flops + train * _repeated_flops(stages),
         clock_mhz=clock_mhz,
     )
+
+
+def _parts(phases: Phases, times: Floats) -> dict[str, Floats]:
+    """Seconds by part of so many microbatches of a stage."""
+    ends = phases.ends_forward + phases.ends_input + phases.ends_weight
+    named = {
+        "forward": phases.forward,
+        "backward": phases.input + phases.weight,
+        "recompute": phases.repeat,
+        "embedding_loss": ends,
+    }
+    parts = {n: (c.compute + c.memory + c.launch) * times for n, c in named.items()}
+    whole = _sum(phases)
+    comms = {"tensor_comm": whole.tensor, "expert_comm": whole.expert,
+             "context_comm": whole.context}  # fmt: skip
+    return parts | {name: seconds * times for name, seconds in comms.items()}
 
 
 def _forward(phases: Phases, runs: Runs) -> Phases:

@@ -15,6 +15,7 @@ from joulecut_engine.graph.shape import V_SHAPED
 from joulecut_engine.money import Prices
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
+from joulecut_lab.model.estimate import BREAKDOWN, ENERGIES
 from joulecut_lab.model.run import SCHEDULES, Run
 from joulecut_lab.model.runs import WORDS, Flags, Floats, Runs
 from joulecut_lab.model.system import System
@@ -23,7 +24,10 @@ ROWS_MAX = 20_000  # of one part: some seconds of work, and a bounded memory
 # Parts are cut along these keys, in this order; the others keep equal layouts within one part.
 CUT = ("tensor", "pipeline", "context", "microbatch", "expert", "recompute", "clock_mhz")
 OBJECTIVES = ("iteration_time_s", "energy_j", "memory_bytes", "money")
-FIGURES = (*OBJECTIVES, "tokens_per_s", "mfu", "held_clock_mhz")
+# Seconds of the slowest stage and joules of all GPUs and hosts, by part.
+TIMES = {f"slowest_stage_{part}_s": part for part in BREAKDOWN}
+JOULES = {f"energy_{part}_j": part for part in ENERGIES}
+FIGURES = (*OBJECTIVES, "tokens_per_s", "mfu", "held_clock_mhz", *TIMES, *JOULES)
 
 Choices = Mapping[str, Sequence[Any]]
 Rows = dict[str, Floats]  # one array per key of `Run` and per figure
@@ -75,7 +79,9 @@ class Found:
 
 def evaluate(space: Space) -> Found:
     """Every layout of a part that fits."""
-    clocks = np.array(space.choices.get("clock_mhz", (space.run.clock_mhz,)), dtype=np.float64)
+    asked = space.choices.get("clock_mhz", (space.run.clock_mhz,))
+    clocks = np.sort(np.array(asked, dtype=np.float64))
+    clocks = np.roll(clocks, -1) if len(clocks) > 1 and clocks[0] == 0.0 else clocks  # 0: highest
     runs, size = _shapes(space), space.size
     if not len(runs):
         return Found(_empty(), size, 0)
@@ -92,11 +98,19 @@ def evaluate(space: Space) -> Found:
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,
         "held_clock_mhz": found.clock_mhz,
+        **{name: found.breakdown_s[part] for name, part in TIMES.items()},
+        **{name: found.energy_breakdown_j[part] for name, part in JOULES.items()},
     }
-    fits = found.fits
+    # A cap makes higher clocks equal to the lowest that it does not reach: one row for them.
+    held = found.clock_mhz.reshape(len(runs), len(clocks))
+    again = np.concatenate(
+        [np.zeros((len(runs), 1), dtype=bool), held[:, 1:] <= clocks[:-1]], axis=1
+    ).ravel() & (len(clocks) > 1)
+    fits = found.fits & ~again
     columns = {**at_all.columns, **figures}
     rows = {key: np.asarray(column)[fits] for key, column in columns.items()}
-    return Found(rows, size - len(at_all), int((~fits).sum()))
+    equal = int(again.sum())
+    return Found(rows, size - len(at_all) + equal, int((~found.fits & ~again).sum()))
 
 
 def joined(parts: Sequence[Rows]) -> Rows:

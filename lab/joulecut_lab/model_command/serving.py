@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from joulecut_cli import figures, plot
-from joulecut_lab.model_command.shown import gigabytes
-from joulecut_lab.run_file import RunFile, of_mapping
+from joulecut_engine.panel import LINES
 from joulecut_lab.model.serving import (
     BYTES,
     Choice,
@@ -19,7 +18,8 @@ from joulecut_lab.model.serving import (
     over_clocks,
     serve,
 )
-from joulecut_engine.panel import LINES
+from joulecut_lab.model_command.shown import gigabytes
+from joulecut_lab.run_file import RunFile, of_mapping
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -167,8 +167,8 @@ def _choice(one: Choice) -> dict[str, Any]:
 def _draw(
     picture: Any, file: RunFile, first: Serving, swept: Mapping[str, Sequence[Served]]
 ) -> None:
-    from joulecut_lab.model_chart import serving_panels
     from joulecut_engine.panel import figure
+    from joulecut_lab.model_chart import serving_panels
 
     drawn = figure(serving_panels(swept), columns=2)
     plot.write(picture, _title(file, first), [drawn], ((), ()), [BASIS])

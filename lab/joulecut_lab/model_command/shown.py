@@ -54,7 +54,8 @@ def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
          f"in stage {memory.stage}")),
     ]  # fmt: skip
     lines += [figures.labelled(name, text) for name, text in facts]
-    lines += ["", *_shares("time", found.breakdown_s, figures.seconds, found.hidden_s)]
+    stages = found.mean_breakdown_s if run.pipeline > 1 else {}
+    lines += ["", *_shares("time", found.breakdown_s, figures.seconds, found.hidden_s, stages)]
     lines += ["", *_shares("energy", found.energy_breakdown_j, figures.joules)]
     return [*lines, "", *_memory(found), "", *_whole_run(file, found)]
 
@@ -121,17 +122,26 @@ def _whole_run(file: RunFile, found: Estimate) -> list[str]:
 
 
 def _shares(
-    name: str, parts: dict[str, float], show: Any, hidden: dict[str, float] | None = None
+    name: str,
+    parts: dict[str, float],
+    show: Any,
+    hidden: dict[str, float] | None = None,
+    mean: dict[str, float] | None = None,
 ) -> list[str]:
+    """Parts of the whole run; of the slowest stage where `mean` has those of all stages."""
     total = sum(parts.values())
-    hidden = hidden or {}
-    head = [f"{name} by part", name, "share", *(["hidden"] if hidden else [])]
-    rows = [
-        [key.replace("_", " "), show(part), figures.percent(part / total if total else None),
-         *([show(hidden[key]) if hidden.get(key) else ""] if hidden else [])]
-        for key, part in parts.items()
-        if part > SHARE_MIN * total or hidden.get(key)
-    ]  # fmt: skip
+    hidden, mean = hidden or {}, mean or {}
+    whose = [f"{name} of the slowest stage", "share", "of the mean GPU", "share "]
+    head = [f"{name} by part", *(whose if mean else [name, "share"]),
+            *(["hidden"] if hidden else [])]  # fmt: skip
+    rows = []
+    for key, part in parts.items():
+        both = [part, *([mean[key]] if mean else [])]
+        if max(both) > SHARE_MIN * total or hidden.get(key):
+            shares = [figures.percent(one / total if total else None) for one in both]
+            cells = [cell for pair in zip(map(show, both), shares, strict=True) for cell in pair]
+            more = [show(hidden[key]) if hidden.get(key) else ""] if hidden else []
+            rows.append([key.replace("_", " "), *cells, *more])
     return figures.table(head, rows, frozenset(head[1:]))
 
 

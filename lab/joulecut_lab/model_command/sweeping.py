@@ -63,12 +63,15 @@ def run(options: Namespace) -> int:
         _write(out, space, rows)
     answer = _Answer(space, parts, rows, best, seconds)
     if picture is not None and len(best["money"]):
-        from joulecut_lab.model_chart import front_figure
+        from joulecut_lab.model_chart import front_figure, layouts_figure
 
         head, *cells = answer.table(SHOWN_MAX)
         table = (head, [plot.Row("", "", each) for each in cells])
-        drawn = front_figure(rows, best, answer.impossible, answer.too_large)
-        plot.write(picture, answer.title(), [drawn], table, [answer.summary()])
+        drawn = [
+            front_figure(rows, best, answer.impossible, answer.too_large),
+            layouts_figure(best, answer.named(SHOWN_MAX)),
+        ]
+        plot.write(picture, answer.title(), drawn, table, [answer.summary()])
     if options.json:
         print(json.dumps(answer.as_json(), allow_nan=False, indent=1))
     else:
@@ -250,6 +253,13 @@ class _Answer:
                 figures.percent(float(best["mfu"][i])),
             ])  # fmt: skip
         return [head, *rows]
+
+    def named(self, count: int) -> dict[int, str]:
+        """The same rows of the front, by what they differ in."""
+        return {
+            i: ", ".join(f"{k} {_shown(self._layout(i)[k])}" for k in self._varied())
+            for i in self._some(count)
+        }
 
     def _some(self, count: int) -> list[int]:
         total = len(self._best["money"])

@@ -225,3 +225,16 @@ def _result(rows: Sequence[Row], split: Split, make: Callable[[], Learner]) -> R
         time_s=time_s,
         power_w=power_w,
     )
+
+
+def by_clock(rows: Sequence[Row], result: Result) -> dict[float, tuple[float, float]]:
+    """By clock asked, ascending, of the judged rows: mean errors of time and energy, fractions."""
+    errors: dict[float, list[tuple[float, float]]] = {}
+    for row, time_s, power_w in zip(rows, result.time_s, result.power_w, strict=True):
+        if np.isfinite(time_s) and np.isfinite(power_w):
+            pair = abs(time_s / row.time_s - 1.0), abs(time_s * power_w / row.energy_j - 1.0)
+            errors.setdefault(row.nominal_mhz, []).append(pair)
+    return {
+        clock: (float(np.mean([a for a, _ in some])), float(np.mean([b for _, b in some])))
+        for clock, some in sorted(errors.items())
+    }

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from joulecut_cli import figures
-from joulecut_lab.study.evaluate import Result, evaluate
+from joulecut_lab.study.evaluate import OURS, Result, by_clock, evaluate
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, ordered, read
 from joulecut_lab.study.scoring import BUDGETS, TARGETS, Score
@@ -16,6 +16,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import whole
 
+CLOCKS_SHOWN = 10
 ROWS_MIN = 20  # fewer leave nothing to judge by
 SEED_MAX = 2**32 - 1
 HEAD = ("split", "predictor", "rows", "of", "MAE", "MAPE", "R2", "regret", "overshoot")
@@ -66,6 +67,7 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
     lines += ["", f"regret and overshoot: means over curves and budgets of {budgets}"]
     lines += [f"{one.split.name}: {one.split.says}" for one in _first_of_each(results)]
     lines += [one.silence for one in results if one.silence]
+    lines += _clocks(rows, results)
     lines += [REPORTED, "                 R2: power 0.997, time 0.992, energy 0.997"]
     layers = Layers()
     layers.learn(rows)
@@ -73,6 +75,21 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
         said = ", ".join(f"{name} {share:.0%}" for name, share in found[:5])
         lines.append(f"the residual of the physics depends on: {said}")
     return "\n".join(lines)
+
+
+def _clocks(rows: Sequence[Row], results: Sequence[Result]) -> list[str]:
+    """Errors of our predictor by clock, of clocks that it has not seen."""
+    for one in results:
+        if one.split.name == "held-out clocks" and one.predictor == OURS and one.judged:
+            errors = by_clock(rows, one)
+            every = max(1, -(-len(errors) // CLOCKS_SHOWN))
+            shown = [
+                (f"{mhz:.0f}", f"{100 * time:.2f} %", f"{100 * energy:.2f} %")
+                for mhz, (time, energy) in list(errors.items())[::every]
+            ]
+            return figures.table(("MHz, not seen", "time", "energy"), shown,
+                                 frozenset({"MHz, not seen", "time", "energy"}))  # fmt: skip
+    return []
 
 
 def _lines(result: Result) -> list[tuple[str, ...]]:

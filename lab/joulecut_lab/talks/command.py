@@ -14,7 +14,7 @@ from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import words
 
 # Each is a module with a TITLE and a list PARTS of functions that return exhibits.
-TALKS = ("layers", "efficiency")
+TALKS = ("layers", "efficiency", "components", "bloat")
 
 
 def run(argv: list[str]) -> int:

@@ -3,10 +3,10 @@
 B. Dally, NVIDIA, NASEM workshop on AI and electricity use, November 2024.
 """
 
+from joulecut_engine.panel import Line, Mark, Panel
 from joulecut_lab.model import formula, post_dennard, technology
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
-from joulecut_engine.panel import Line, Mark, Panel
 from joulecut_lab.talks.exhibit import PREDICTED, PUBLISHED, Compared, Exhibit
 
 TITLE = "Efficiency through technology"

@@ -8,10 +8,10 @@ many run at once as the cache holds. Which batch that is the table does not say:
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from joulecut_engine.panel import LINES, Line, Panel
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.serving import Served, Serving, largest_batch, over_clocks, serve
 from joulecut_lab.model_chart import serving_panels
-from joulecut_engine.panel import LINES, Line, Panel
 from joulecut_lab.talks.exhibit import PREDICTED, Exhibit
 
 SOURCE = (

@@ -12,12 +12,6 @@ import numpy as np
 
 from joulecut_engine.graph import build
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_lab.model import formula, post_dennard, technology
-from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.graph_level import Timeline, simulate
-from joulecut_lab.model.run import Run, misfit
-from joulecut_lab.model.table import SLOTS, starts
-from joulecut_lab.model_chart import package_panel, timeline_panel
 from joulecut_engine.panel import (
     LINES,
     Area,
@@ -30,6 +24,12 @@ from joulecut_engine.panel import (
     Point,
     stacked,
 )
+from joulecut_lab.model import formula, post_dennard, technology
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.graph_level import Timeline, simulate
+from joulecut_lab.model.run import Run, misfit
+from joulecut_lab.model.table import SLOTS, starts
+from joulecut_lab.model_chart import package_panel, timeline_panel
 from joulecut_lab.study import charts
 from joulecut_lab.study.cell import Selection
 from joulecut_lab.study.evaluate import PLAIN_FEATURES, PlainForest, evaluate
@@ -37,6 +37,7 @@ from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.row import Row, curves, frontier, saving
 from joulecut_lab.study.simulated import SimulatedBench
+from joulecut_lab.talks import inference
 from joulecut_lab.talks.exhibit import PREDICTED, PUBLISHED, SIMULATED, Compared, Exhibit
 from joulecut_sim.layer import SEQUENCES, SIZES, Dtype
 from joulecut_sim.layer_plant import A30_BATCH, A30_FITTED, layer_card
@@ -649,5 +650,5 @@ def _batched(run: Run, microbatches: int) -> Run:
 PARTS = (
     packages, post_dennard_power, operations, number_check, joules, deviations, by_configuration,
     u_shape, per_operation, sequences, fronts, takeaway, predictors, models, timelines, megatron,
-    closed_form,
+    closed_form, inference.exhibits,
 )  # fmt: skip

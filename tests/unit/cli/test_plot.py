@@ -90,7 +90,11 @@ def test_a_sweep_shows_pairs_of_objectives_the_best_layouts_and_what_is_not_draw
     assert answer["too_large"]
     assert f"{answer['too_large']} that need more memory" in page
     assert f"{answer['impossible']} that cannot be divided" in page
+    assert "time of the slowest stage" in page
+    assert "energy of all GPUs and hosts" in page
     fastest = min(answer["pareto"], key=lambda layout: layout["iteration_time_s"])
+    parts = [value for key, value in fastest.items() if key.startswith("slowest_stage_")]
+    assert sum(parts) == pytest.approx(fastest["iteration_time_s"])
     assert re.search(rf"A fastest: .*recompute {fastest['recompute']}", page)
     for label in ("iteration time, s", "hosts, MJ", "GPU, GB", "currency of the prices"):
         assert label in page

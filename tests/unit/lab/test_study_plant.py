@@ -79,7 +79,7 @@ def test_longer_sequences_lower_the_best_clock() -> None:
             plant = LayerPlant(card, shape(model, sequence, A30_BATCH), "fp16", "training")
             best.append(min(card.sku.clocks_mhz, key=lambda c, p=plant: p.at(c).energy_j))  # type: ignore[misc]
         assert best[1] <= best[0] + 15
-        if model in {"gpt-125m", "gpt-350m", "gpt-1.3b"}:
+        if model in {"gpt-125m", "gpt-350m"}:
             assert best[1] < best[0]
 
 

@@ -12,6 +12,7 @@ from joulecut_lab.model.graph_level import simulate
 from joulecut_lab.model.run import Run, misfit, part_layers
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stages import layers_of
+from joulecut_lab.model.sweep import Space, evaluate
 
 LLAMA = ARCHITECTURES["llama-3-405b"]
 QWEN = ARCHITECTURES["qwen3-235b-a22b"]
@@ -177,3 +178,27 @@ def test_sparse_weights_take_half_of_the_products_that_skip_zeros() -> None:
     assert 0.2 < saved < 1.0 / 3.0
     assert sparse.energy_j < dense.energy_j
     assert sparse.model_flops == dense.model_flops
+
+
+def test_parts_of_the_mean_gpu_and_of_the_slowest_stage_are_one_iteration() -> None:
+    """The last stage, with a large vocabulary, is the slowest; the mean GPU waits for it."""
+    run = Run(gpus=8, pipeline=8, global_batch=32, sequence=4096, flash_attention=True,
+              first_layers=4, last_layers=4)  # fmt: skip
+    found = formula.estimate(ARCHITECTURES["llama-3-8b"], SYSTEMS["dgx-h100"], run)
+    for parts in (found.breakdown_s, found.mean_breakdown_s):
+        assert sum(parts.values()) == pytest.approx(found.iteration_time_s)
+    assert found.mean_breakdown_s["embedding_loss"] < 0.5 * found.breakdown_s["embedding_loss"]
+    assert found.mean_breakdown_s["bubble"] > found.breakdown_s["bubble"]
+
+
+def test_clocks_that_a_cap_makes_equal_are_one_row() -> None:
+    model, system = ARCHITECTURES["gpt3-13b"], replace(SYSTEMS["dgx-a100"], power_cap_w=320.0)
+    base = Run(gpus=8, tensor=8, global_batch=32, recompute="full", flash_attention=True)
+    clocks = (0.0, *(1200.0 + 15.0 * k for k in range(15)))
+    held = formula.estimate(model, system, base).clock_mhz
+    assert held < 1395.0  # the cap binds
+    found = evaluate(Space(model, system, base, {"clock_mhz": clocks}))
+    asked = found.rows["clock_mhz"]
+    assert len(asked) == sum(0.0 < one < held for one in clocks) + 1
+    assert len({*found.rows["held_clock_mhz"].tolist()}) == len(asked)
+    assert found.impossible + found.too_large + len(found) == len(clocks)

@@ -1,0 +1,146 @@
+"""Time and energy of distributed training by component, and the component whose clock pays.
+
+T. Bhuiyan and T. A. Khan, Columbia University, SRC CUBiC poster: AstraWattch.
+"""
+
+from pathlib import Path
+
+from joulecut_engine.panel import LINES, Line, Panel, stacked
+from joulecut_lab.model import formula, marginal
+from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.run import Run
+from joulecut_lab.run_file import of_mapping
+from joulecut_lab.study.cell import Selection
+from joulecut_lab.study.evaluate import OURS, by_clock, evaluate
+from joulecut_lab.study.layer import sweep
+from joulecut_lab.study.measure import Rule
+from joulecut_lab.study.simulated import SimulatedBench
+from joulecut_lab.talks.exhibit import PREDICTED, SIMULATED, Compared, Exhibit
+from joulecut_sim.layer_plant import layer_card
+
+TITLE = "Energy of distributed training by component"
+TALK = "Bhuiyan and Khan, SRC CUBiC poster"
+# Its errors of time and energy by clock, in per cent, on a DGX V100.
+ERRORS = {735: (9.9, 11.8), 930: (4.6, 2.2), 1132: (2.2, 2.0), 1335: (2.1, 4.0), 1530: (7.4, 0.9)}
+# The poster's case: a switch of eight H100, four of them in a ring.
+LLAMA_2 = {
+    "model": "llama-2-70b",
+    "system": {"accelerator": "h100-sxm", "gpus_per_node": 8, "power_cap_w": 700, "idle_w": 80,
+               "scale_up_gb_s": 400, "scale_up_pj_per_bit": 2, "scale_out_gb_s": 50,
+               "scale_out_pj_per_bit": 25},
+    "run": {"gpus": 32, "tensor": 8, "data": 4, "microbatch": 1, "global_batch": 32,
+            "sequence": 4096, "sequence_parallel": True, "flash_attention": True,
+            "recompute": "full", "zero": 2, "gradient_bytes": 2},
+}  # fmt: skip
+NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
+
+
+def breakdown() -> list[Exhibit]:
+    times, joules = {}, {}
+    for name, gpus, tensor in (("llama-3-8b", 8, 1), ("llama-3-70b", 64, 8)):
+        run = Run(gpus=gpus, tensor=tensor, data=gpus // tensor, global_batch=64, sequence=8192,
+                  flash_attention=True, sequence_parallel=True, recompute="selective",
+                  zero=1)  # fmt: skip
+        found = formula.estimate(ARCHITECTURES[name], SYSTEMS["dgx-h100"], run)
+        label = f"{name} on {gpus} H100"
+        times[label], joules[label] = found.component_time_s, found.energy_breakdown_j
+    return [
+        Exhibit(
+            "Time and energy by compute, memory and network",
+            PREDICTED,
+            "One iteration of 64 sequences of 8,192 tokens. Time of the slowest stage, exposed; "
+            "energy of all GPUs, with their hosts.",
+            f"{TALK}; its example: compute 120 J, 6 s, memory 20 J, 3 s, network 15 J, 2 s",
+            [stacked("time by component", "s", times),
+             stacked("energy by component", "kJ", joules, unit=1e3)],
+            wide=True,
+        )
+    ]  # fmt: skip
+
+
+def over_clocks() -> list[Exhibit]:
+    """Errors by clock where five clocks of every layer taught."""
+    bench = SimulatedBench(layer_card("v100-pcie", "card"), seed=1)
+    models = ("gpt-125m", "gpt-1.3b", "gpt-13b")
+    cells = Selection(models, (512, 1024), ("fp16",), 4, "training", 0).cells()
+    clocks = [mhz for mhz in bench.choices_mhz() if mhz >= 700][::4]
+    rows = list(sweep(bench, bench, cells, clocks, rule=Rule(), say=lambda _: None))
+    result = next(one for one in evaluate(rows, 1)
+                  if one.split.name == "held-out clocks" and one.predictor == OURS)  # fmt: skip
+    errors = by_clock(rows, result)
+    lines = tuple(
+        Line(name, colour, tuple((mhz, 100.0 * pair[k]) for mhz, pair in errors.items()))
+        for k, (name, colour) in enumerate(zip(("time", "energy"), LINES, strict=False))
+    )
+    published = tuple(
+        Line(f"{name}, published", colour, tuple((mhz, pair[k]) for mhz, pair in ERRORS.items()),
+             "dashed")
+        for k, (name, colour) in enumerate(zip(("time", "energy"), LINES, strict=False))
+    )  # fmt: skip
+    compared = []
+    for mhz, told in ERRORS.items():
+        near = min(errors, key=lambda one, at=mhz: abs(one - at))  # type: ignore[misc]
+        for k, name in enumerate(("time", "energy")):
+            what = f"{mhz} MHz: error of {name}"
+            note = f"at {near:.0f} MHz" if abs(near - mhz) > 1 else ""
+            compared.append(Compared(what, 100.0 * errors[near][k], told[k], "%", note))
+    return [
+        Exhibit(
+            "Errors of time and energy over clocks",
+            f"{SIMULATED}: a V100",
+            "A sweep of decoder layers on a simulated V100 PCIe, whose clocks end at 1,380 MHz; "
+            "five clocks of every layer teach, the others are judged. `joulecut study fit FILE` "
+            "prints the same of your own sweep.",
+            TALK + ", DGX V100",
+            [Panel("mean error of the clocks not seen", "clock, MHz", "%", (*lines, *published),
+                   zero=True)],
+            compared=compared,
+        )
+    ]  # fmt: skip
+
+
+def traces() -> list[Exhibit]:
+    rows = [
+        ("step", "command"),
+        ("profile once: Kineto, Nsight or Chakra", "joulecut model trace TRACE --also MHZ=FILE"),
+        ("model everywhere", "joulecut model RUN.yaml with --calibrated SYSTEM.yaml"),
+        ("Chakra execution traces with energy and clock", "joulecut model trace --chakra DIR"),
+        ("ASTRA-sim system and network", "joulecut model trace --astra-sim DIR"),
+    ]
+    text = "Written by these commands; ASTRA-sim itself was not run on them."
+    return [Exhibit("From profiles to traces", "commands", text, TALK, rows=rows)]
+
+
+def marginals() -> list[Exhibit]:
+    file = of_mapping(LLAMA_2, str(Path("talk")))
+    found = marginal.marginal(file.architecture, file.system, file.run)
+    factors = [0.5 + 0.05 * k for k in range(21)]
+    panels = []
+    for title, key in (("iteration time", "iteration_time_s"), ("energy with hosts", "total_j")):
+        lines = []
+        for component, colour in zip(marginal.COMPONENTS, LINES, strict=False):
+            scaled = marginal.scale(file.architecture, file.system, file.run, component, factors)
+            today = next(one for one in scaled if abs(one.factor - 1.0) < 1e-9)
+            points = tuple((one.factor, 100.0 * (getattr(one, key) / getattr(today, key) - 1.0))
+                           for one in scaled)  # fmt: skip
+            lines.append(Line(NAMES[component], colour, points))
+        panels.append(Panel(title, "clock of one component, relative", "change, %", tuple(lines)))
+    rows = [("1 % more clock of", "time", "GPU energy", "with hosts")]
+    rows += [(NAMES[one.component], f"{one.time:+.3f} %", f"{one.energy:+.3f} %",
+              f"{one.total:+.3f} %") for one in found]  # fmt: skip
+    best = min(found, key=lambda one: one.total)
+    return [
+        Exhibit(
+            "Marginal efficiency: LLaMA-2-70B on a switch of 8 and a ring of 4",
+            PREDICTED,
+            f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 % of its "
+            "clock. The poster's finding is the same: bits cost little, communication overlaps "
+            "poorly, waiting GPUs draw much.",
+            TALK,
+            panels,
+            rows=rows,
+        )
+    ]
+
+
+PARTS = (breakdown, over_clocks, traces, marginals)
