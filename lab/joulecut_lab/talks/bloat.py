@@ -10,7 +10,6 @@ from joulecut_engine import plan
 from joulecut_engine.chart import Chart, Curve, Mark, frontier_panel, of_frontiers, pipeline_panel
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.problem import Goal, Problem
-from joulecut_engine.optimize.schedule import energy, makespan
 from joulecut_engine.optimize.solver import frontier, solve
 from joulecut_engine.panel import Bars, Panel
 from joulecut_engine.planned import Planned
@@ -112,10 +111,7 @@ def time_energy() -> list[Exhibit]:
 
 def _priced(problem: Problem, plans: Iterable[baselines.Clocks]) -> tuple[tuple[float, float], ...]:
     """The Pareto front of a rule's plans, ascending in time."""
-    found = []
-    for clocks in plans:
-        time_s, _ = makespan(problem, clocks)
-        found.append((time_s, energy(problem, clocks, time_s)))
+    found = [(one.time_s, one.energy_j) for one in baselines.timed(problem, list(plans))]
     kept: list[tuple[float, float]] = []
     for time_s, joules in sorted(found):
         if time_s < SHOWN_SLOWER * min(found)[0] and (not kept or joules < kept[-1][1]):
@@ -134,7 +130,7 @@ def pushed() -> list[Exhibit]:
     rules: tuple[tuple[str, str, Callable[[Problem], Iterable[baselines.Clocks]]], ...] = (
         ("ZeusGlobal: one power limit", "cap", baselines.power_cap),
         ("one clock for all", "one", baselines.one_clock),
-        ("ZeusPerStage: stages balanced", "stage", baselines.clock_per_stage),
+        ("ZeusPerStage: one limit per stage", "stage", baselines.cap_per_stage),
     )
     curves = [Curve("Joulecut", tuple((s.iteration_time_s, s.energy_j) for s in ours), "ours")]
     curves += [Curve(name, _priced(problem, make(problem)), style) for name, style, make in rules]

@@ -39,10 +39,12 @@ def _rows(model: str, sequence: int, count: int, seed: int) -> list[Row]:
 @pytest.mark.parametrize(("model", "sequence"), sorted(TAKEAWAY))
 @pytest.mark.parametrize("count", [25, 83])
 def test_the_simulated_a30_has_the_published_savings(model: str, sequence: int, count: int) -> None:
-    """Within 5 points, as measured with noise, on a coarse and on the full clock table; half of the
-    rows taught nothing. Curves are flat at their least, and noise of one sweep moves it to the next
-    clock: both are medians. One row is not explained, and said so beside the table.
+    """Within 5 points, as measured with noise, on the full clock table, and half a step of clocks
+    more (2 % of the time) on a coarse one; half of the rows taught nothing. Curves are flat at their
+    least, and noise of one sweep moves it to the next clock: both are medians. One row is not
+    explained, and said so beside the table.
     """
+    allowed = 5.0 if count == 83 else 7.0
     saved, slower = TAKEAWAY[model, sequence]
     found = [savings(_rows(model, sequence, count, seed))[0] for seed in (1, 2, 7)]
     saves = 100 * statistics.median(one.saved_ratio for one in found) - saved
@@ -50,8 +52,8 @@ def test_the_simulated_a30_has_the_published_savings(model: str, sequence: int, 
     if (model, sequence) == UNEXPLAINED:
         assert max(abs(saves), abs(slows)) > 10.0
         return
-    assert abs(saves) <= 5.0
-    assert abs(slows) <= 5.0
+    assert abs(saves) <= allowed
+    assert abs(slows) <= allowed
 
 
 def test_rows_that_taught_nothing_are_met() -> None:
