@@ -40,9 +40,9 @@ def _rows(model: str, sequence: int, count: int, seed: int) -> list[Row]:
 @pytest.mark.parametrize("count", [25, 83])
 def test_the_simulated_a30_has_the_published_savings(model: str, sequence: int, count: int) -> None:
     """Within 5 points, as measured with noise, on the full clock table, and half a step of clocks
-    more (2 % of the time) on a coarse one; half of the rows taught nothing. Curves are flat at their
-    least, and noise of one sweep moves it to the next clock: both are medians. One row is not
-    explained, and said so beside the table.
+    more (2 % of the time) on a coarse one; half of the rows taught nothing. Noise of one sweep
+    moves the best clock to the next one: both are medians. One row is not explained, and said so
+    beside the table.
     """
     allowed = 5.0 if count == 83 else 7.0
     saved, slower = TAKEAWAY[model, sequence]
