@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from held_port import held_port
 
+from joulecut_controller.fleet import grpc_fleet
 from joulecut_controller.fleet.grpc_fleet import REPORTS_KEPT, GrpcFleet
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
@@ -46,6 +47,7 @@ class Servant(AgentServiceServicer):
         self.refusal = ""
         self.age_s = 0.25
         self.gpus = ("G0",)
+        self.gone = self.uncontrollable = False  # its driver is being loaded again
         self.name = "n1"
         self.energy_j = 1.0  # of each GPU, times the number of the message
         self.reports = 1
@@ -63,7 +65,7 @@ class Servant(AgentServiceServicer):
     async def Describe(self, request: Any, context: Any) -> pb.DescribeResponse:
         self.described += 1
         gpus = tuple(
-            GpuDescription(uuid, index, "sim", (900, 1410), controllable=True)
+            GpuDescription(uuid, index, "sim", (900, 1410), controllable=not self.uncontrollable)
             for index, uuid in enumerate(self.gpus)
         )
         return codec.encode_node(
@@ -81,6 +83,7 @@ class Servant(AgentServiceServicer):
             shown = tuple(
                 GpuSnapshot(uuid, energy_j=self.energy_j * sequence, lease=lease)
                 for uuid in self.gpus
+                if not self.gone
             )
             reports = tuple(IterationReport("job", uuid, 0, sequence, 0.1) for uuid in self.gpus)
             tick = WatchTick(
@@ -190,6 +193,31 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def connected(fleet: GrpcFleet) -> Callable[[], bool]:
     return lambda: node(fleet).connected
+
+
+def test_a_gpu_that_is_back_is_described_again_until_it_can_be_set(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reload of the driver took its limits: the next description would be half a minute away."""
+    monkeypatch.setattr(grpc_fleet, "DESCRIBE_EVERY_S", float("inf"))
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        assert await fleet.all_read(LIMIT_S)
+        servant.gone = servant.uncontrollable = True
+        seen = servant.ticks
+        await until(lambda: servant.ticks > seen + 3)
+        servant.gone = False  # the agent reads it; its keeper has not opened the driver yet
+        described = servant.described
+        await until(lambda: servant.described > described)
+        servant.uncontrollable = False
+
+        def controllable() -> bool:
+            one = gpu(fleet)
+            return one is not None and one.description.controllable
+
+        await until(controllable)
+
+    with_fleet(body)
 
 
 def test_an_agent_is_described_and_watched() -> None:

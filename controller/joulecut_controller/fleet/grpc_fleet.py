@@ -57,6 +57,8 @@ SILENCE_LOOK_S = 0.5
 # A thousand agents that are described at once would answer later than their deadline.
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
+RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
+RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 16 << 20  # twice the largest reports that an agent keeps for a watcher
 QUARANTINE_S, QUARANTINE_S_MAX = 60.0, 3600.0
@@ -81,6 +83,8 @@ class _Agent:
     connected: bool = False
     error: str = "not reached yet"
     described_s: float = float("-inf")
+    uuids: frozenset[str] | None = None  # the GPUs of the newest tick
+    returned_s: float = float("-inf")  # when one of them was shown again
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
@@ -326,7 +330,7 @@ class GrpcFleet:
                     agent.quarantine = ""
                     self._take(agent, tick, arrived_s)
                     backoff_s = BACKOFF_S_MIN
-                    if agent.asked.is_set() or arrived_s - agent.described_s > DESCRIBE_EVERY_S:
+                    if self._is_to_describe(agent, tick, arrived_s):
                         await self._describe(agent)
                 if stub is not self._stubs[agent.address]:
                     continue  # only the certificates changed: the agent is not lost
@@ -345,6 +349,16 @@ class GrpcFleet:
                 self._notice(agent, ())
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
+
+    @staticmethod
+    def _is_to_describe(agent: _Agent, tick: WatchTick, now_s: float) -> bool:
+        shown = frozenset(gpu.uuid for gpu in tick.gpus)
+        if agent.uuids is not None and not shown <= agent.uuids:
+            agent.returned_s = now_s
+        agent.uuids = shown
+        returns = now_s - agent.returned_s < RETURN_S
+        every_s = RETURN_EVERY_S if returns else DESCRIBE_EVERY_S
+        return agent.asked.is_set() or now_s - agent.described_s > every_s
 
     def _quarantine(self, agent: _Agent, why: str) -> float:
         """Believes nothing of the agent any more. Returns for how many seconds."""
