@@ -65,11 +65,8 @@ def qwen2(keys: Keys) -> Architecture:
 def qwen2_moe(keys: Keys) -> Architecture:
     """The shared expert counts as several of the routed ones' width."""
     found = qwen_experts(keys, qwen2(keys))
-    shared = keys.whole("shared_expert_intermediate_size", otherwise=0, low=0)
-    if shared % found.expert_ffn:
-        what = f"{shared} is no multiple of moe_intermediate_size, {found.expert_ffn}"
-        raise Unreadable("shared_expert_intermediate_size", what, "a multiple")
-    return replace(found, experts_shared=shared // found.expert_ffn)
+    shared = keys.times("shared_expert_intermediate_size", found.expert_ffn)
+    return replace(found, experts_shared=shared)
 
 
 def qwen3(keys: Keys) -> Architecture:

@@ -36,6 +36,13 @@ class Keys:
             raise Unreadable(names[0], "missing", "a whole number")
         return otherwise
 
+    def times(self, name: str, width: int, otherwise: int = 0) -> int:
+        """How many times `width` a key is."""
+        given = self.whole(name, otherwise=otherwise, low=0)
+        if given % width:
+            raise Unreadable(name, f"{given} is no multiple of {width}", "a multiple")
+        return given // width
+
     def flag(self, name: str, otherwise: bool) -> bool:
         value = self._config.get(name)
         if value is None:

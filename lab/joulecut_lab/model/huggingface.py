@@ -106,7 +106,7 @@ FAMILIES: dict[str, Callable[[Keys], Architecture]] = {
     "granite": mixed_families.granite,
     "granitemoe": mixed_families.granitemoe,
     "granitemoehybrid": mixed_families.granite_hybrid,
-    "smollm3": mixed_families.smollm3,
+    "smollm3": mixed_families.granite,
     "apertus": mixed_families.apertus,
     "nemotron": mixed_families.nemotron,
     "cohere": mixed_families.cohere,

@@ -123,15 +123,10 @@ def delta(keys: Keys, found: Architecture, every: int) -> Architecture:
 
 def qwen3_next(keys: Keys) -> Architecture:
     found = replace(llama(keys), head_dim=keys.whole("head_dim", otherwise=256))
-    shared = keys.whole("shared_expert_intermediate_size", otherwise=512, low=0)
     found = replace(qwen_experts(keys, found), head_norm=True)
-    if shared % found.expert_ffn:
-        what = f"{shared} is no multiple of moe_intermediate_size, {found.expert_ffn}"
-        raise Unreadable("shared_expert_intermediate_size", what, "a multiple")
-    found = replace(
-        found, experts_shared=shared // found.expert_ffn,
-        extra=found.expert_layers * found.hidden,  # gate of the shared expert
-    )  # fmt: skip
+    shared = keys.times("shared_expert_intermediate_size", found.expert_ffn, otherwise=512)
+    gate = found.expert_layers * found.hidden  # of the shared expert
+    found = replace(found, experts_shared=shared, extra=gate)
     return delta(keys, found, 4)
 
 
@@ -161,9 +156,7 @@ def llama4(keys: Keys) -> Architecture:
 
 def minimax(keys: Keys) -> Architecture:
     """MiniMax-Text-01: lightning attention in seven of eight layers."""
-    found = replace(
-        mixtral(keys), window=0, head_dim=keys.whole("head_dim", otherwise=128),
-    )  # fmt: skip
+    found = replace(mixtral(keys), window=0, head_dim=keys.whole("head_dim", otherwise=128))
     listed = keys.listed("attn_type_list") or keys.listed("layer_types")
     linear = sum(one in (0, "linear_attention") for one in listed)
     width = found.heads * found.query_dim
@@ -177,8 +170,7 @@ def minimax_m2(keys: Keys) -> Architecture:
     found = replace(
         mixtral(keys), window=0, head_dim=keys.whole("head_dim", otherwise=128), router_bias=True,
     )  # fmt: skip
-    norms = found.layers * found.query_dim * (found.heads + found.kv_heads)
-    return replace(found, extra=norms if keys.flag("use_qk_norm", False) else 0)
+    return all_heads_normed(found) if keys.flag("use_qk_norm", False) else found
 
 
 def olmo(keys: Keys) -> Architecture:
@@ -187,11 +179,14 @@ def olmo(keys: Keys) -> Architecture:
     return replace(found, extra=-(2 * found.layers + 1) * found.hidden)
 
 
-def olmo2(keys: Keys) -> Architecture:
+def all_heads_normed(found: Architecture) -> Architecture:
     """Norms of queries and keys over all heads at once."""
-    found = llama(keys)
     norms = found.layers * found.query_dim * (found.heads + found.kv_heads)
     return replace(found, extra=norms)
+
+
+def olmo2(keys: Keys) -> Architecture:
+    return all_heads_normed(llama(keys))
 
 
 def olmo3(keys: Keys) -> Architecture:
@@ -241,12 +236,9 @@ def granite_hybrid(keys: Keys) -> Architecture:
     shared = keys.whole("shared_intermediate_size", otherwise=0, low=0)
     experts = keys.whole("num_local_experts", otherwise=0, low=0)
     if experts:
-        if shared % found.ffn:
-            what = f"{shared} is no multiple of intermediate_size, {found.ffn}"
-            raise Unreadable("shared_intermediate_size", what, "a multiple")
         found = replace(
             found, experts=experts, experts_active=keys.whole("num_experts_per_tok"),
-            experts_shared=shared // found.ffn,
+            experts_shared=keys.times("shared_intermediate_size", found.ffn),
         )  # fmt: skip
     elif shared:
         found = replace(found, ffn=shared)
@@ -300,10 +292,6 @@ def nemotron(keys: Keys) -> Architecture:
     return replace(llama(keys), gated=False, norm_bias=True)
 
 
-def smollm3(keys: Keys) -> Architecture:
-    return replace(llama(keys), tied=keys.flag("tie_word_embeddings", True))
-
-
 def apertus(keys: Keys) -> Architecture:
     """xIELU, with two numbers a layer and no gate; norms of queries and keys."""
     found = replace(llama(keys), gated=False, head_norm=True)
@@ -313,9 +301,7 @@ def apertus(keys: Keys) -> Architecture:
 def cohere(keys: Keys) -> Architecture:
     """Blocks in parallel behind one norm without a bias."""
     found = replace(llama(keys), norms=1, tied=keys.flag("tie_word_embeddings", True))
-    if not keys.flag("use_qk_norm", False):
-        return found
-    return replace(found, extra=found.layers * found.query_dim * (found.heads + found.kv_heads))
+    return all_heads_normed(found) if keys.flag("use_qk_norm", False) else found
 
 
 def cohere2(keys: Keys) -> Architecture:
