@@ -13,7 +13,7 @@
 #   make mutants plants small faults in the keeper and reports which the tests catch
 #   make golden  rewrites the golden texts; read the diff before you commit it
 #   make tables  rewrites benchmarks/results/tables-*.md: runs and frontiers beside other systems, minutes
-#   make docs    rewrites the generated documents
+#   make docs    rewrites the generated documents: pages, docs/openapi.json, dashboards and rules
 #   make pictures   the pictures of docs, from live runs
 #   make docs-site  the documents as a site with search, in build/site
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
@@ -118,6 +118,7 @@ docs: setup-dev
 	@$(BIN)/python tools/metrics-doc
 	@$(BIN)/python tools/policy-doc
 	@$(BIN)/python tools/glossary-doc
+	@$(BIN)/python tools/openapi-doc
 	@$(BIN)/python tools/dashboards
 
 # Of live runs, and of simulated windows for the report. Dashboards need npm and Prometheus.
