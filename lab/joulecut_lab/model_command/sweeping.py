@@ -40,7 +40,6 @@ from joulecut_wire.errors import Unavailable, not_installed
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 BATCH = 4  # parts per process between two saves
-JOULES_PER_MJ = 1e6
 
 
 def run(options: Namespace) -> int:
