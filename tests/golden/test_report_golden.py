@@ -11,9 +11,9 @@ from joulecut_cli.report.page import receipt_html, report_html, windows_panel
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.trust.receipt import Receipt, changes
-from joulecut_controller.trust.record import receipt_json, report_json
-from joulecut_controller.trust.report import Known, Report, report
+from joulecut_controller.savings.receipt import Receipt, changes
+from joulecut_controller.savings.record import receipt_json, report_json
+from joulecut_controller.savings.report import Known, Report, report
 from joulecut_engine.panel import figure
 
 KEPT = Path(__file__).parent / "report"

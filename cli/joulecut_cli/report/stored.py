@@ -7,13 +7,13 @@ from typing import Any
 
 from joulecut_cli.controller_client import Json, Period
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.savings import read_receipt, read_report, tenant_of
+from joulecut_controller.savings.record import receipt_json, report_json
+from joulecut_controller.savings.report import Known
+from joulecut_controller.savings.stored import read_receipt, read_report, tenant_of
+from joulecut_controller.savings.wall import prices
 from joulecut_controller.sources.policy_file import load
 from joulecut_controller.store.database import open_store
 from joulecut_controller.store.sqlite import PREFIX, file_of
-from joulecut_controller.trust.record import receipt_json, report_json
-from joulecut_controller.trust.report import Known
-from joulecut_controller.trust.wall import prices
 from joulecut_wire.errors import BadInput
 
 

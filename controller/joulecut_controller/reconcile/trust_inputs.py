@@ -14,7 +14,7 @@ from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.online_profiler import NO_PROFILE
-from joulecut_controller.savings import read_windows
+from joulecut_controller.savings.stored import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, to_json

@@ -23,7 +23,7 @@ from joulecut_controller.cluster.history import Series
 from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.trust.record import INTERVAL
+from joulecut_controller.savings.record import INTERVAL
 from joulecut_controller.view import BUDGET_JOB
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, work_by_gpu
 from joulecut_controller.web.links import Links

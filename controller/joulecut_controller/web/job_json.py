@@ -30,7 +30,7 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.plan.record import MODE, PLAN
 from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
-from joulecut_controller.trust.record import INTERVAL
+from joulecut_controller.savings.record import INTERVAL
 from joulecut_controller.view import GpuView, JobState, View, Window
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")

@@ -12,7 +12,7 @@ from joulecut_controller.cluster.standing import State
 from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import PLAN
 from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX
-from joulecut_controller.trust.record import INTERVAL, RECEIPT, REPORT
+from joulecut_controller.savings.record import INTERVAL, RECEIPT, REPORT
 from joulecut_controller.web.board_json import BOARD, EVENT, GPU, NODE
 from joulecut_controller.web.cluster_json import (
     CLUSTER,

@@ -18,9 +18,9 @@ from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
-from joulecut_controller.savings import known_jobs, read_receipt, read_report
-from joulecut_controller.trust.record import receipt_json, report_json
-from joulecut_controller.trust.wall import prices
+from joulecut_controller.savings.record import receipt_json, report_json
+from joulecut_controller.savings.stored import known_jobs, read_receipt, read_report
+from joulecut_controller.savings.wall import prices
 from joulecut_controller.web.responses import encode, json_bytes
 from joulecut_wire.errors import Unavailable
 

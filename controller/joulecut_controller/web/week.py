@@ -12,9 +12,9 @@ from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.ports import Store
-from joulecut_controller.savings import known_jobs, read_report
-from joulecut_controller.trust.record import interval_json
-from joulecut_controller.trust.report import Report
+from joulecut_controller.savings.record import interval_json
+from joulecut_controller.savings.report import Report
+from joulecut_controller.savings.stored import known_jobs, read_report
 from joulecut_engine.money import JOULES_PER_KWH
 from joulecut_wire.errors import Unavailable
 

@@ -6,7 +6,7 @@ import boards
 
 from joulecut_controller.policy.owner import Instance
 from joulecut_controller.policy.policy import PodMatch, SlurmJobMatch, Verify
-from joulecut_controller.savings import known_jobs, tenant_of
+from joulecut_controller.savings.stored import known_jobs, tenant_of
 from joulecut_wire.messages import Allocation
 from joulecut_wire.slurm import SlurmJob
 

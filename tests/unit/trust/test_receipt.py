@@ -3,7 +3,7 @@
 import json
 
 from joulecut_controller.ports import Event
-from joulecut_controller.trust.receipt import changes
+from joulecut_controller.savings.receipt import changes
 
 
 def event(at: float, kind: str, text: str, *, generation: int = 3, job: str = "j") -> Event:

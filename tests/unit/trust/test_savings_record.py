@@ -13,8 +13,8 @@ from windows import windows
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import spread
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.trust.record import POINTS_MAX, job_json, report_json, thinned
-from joulecut_controller.trust.report import Known, report
+from joulecut_controller.savings.record import POINTS_MAX, job_json, report_json, thinned
+from joulecut_controller.savings.report import Known, report
 
 
 def test_pictures_are_bounded_and_keep_every_hold_out_they_can() -> None:

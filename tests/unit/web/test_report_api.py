@@ -10,8 +10,8 @@ import savings_store
 from serving import Serving
 
 from joulecut_controller.ports import Record
+from joulecut_controller.savings.record import RECEIPT, REPORT
 from joulecut_controller.store.database import open_store
-from joulecut_controller.trust.record import RECEIPT, REPORT
 from joulecut_controller.trust.window import TOPIC
 from joulecut_controller.web.openapi import DOCUMENT
 

@@ -21,10 +21,10 @@ from joulecut_controller.answer import (
     listed,
     maybe,
 )
+from joulecut_controller.savings.receipt import Receipt
+from joulecut_controller.savings.report import JobReport, Report
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.trust.receipt import Receipt
-from joulecut_controller.trust.report import JobReport, Report
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_engine.money import JOULES_PER_KWH, Worth
 

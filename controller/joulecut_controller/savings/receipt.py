@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from joulecut_controller.trust.report import JobReport
+from joulecut_controller.savings.report import JobReport
 
 # Kinds of audit log events that change clocks, or say why they will be changed.
 KINDS = frozenset({"apply", "clear", "verify", "drift", "hold"})

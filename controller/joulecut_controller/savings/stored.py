@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import Cost, JobPolicy
 from joulecut_controller.ports import Store
+from joulecut_controller.savings.receipt import Receipt, changes
+from joulecut_controller.savings.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust import energy_ledger
-from joulecut_controller.trust.receipt import Receipt, changes
-from joulecut_controller.trust.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 from joulecut_controller.view import GpuView, JobState
 from joulecut_wire import slurm
