@@ -8,11 +8,12 @@ import asyncio
 import sys
 from collections.abc import Coroutine
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
+from joulecut_controller.election.epoch import Comeback
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.garbage import Sweeper
@@ -46,6 +47,7 @@ class ServiceContext:
     warming: SolverWarmup
     sweeper: Sweeper
     stopping: asyncio.Event
+    comeback: Comeback = field(default_factory=Comeback)
 
     async def until_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Waits for the work, or for the order to stop. Raises what the work raises."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from joulecut_controller.board import standby_board
 from joulecut_controller.cluster.history import History
+from joulecut_controller.election.epoch import confirmed_epoch
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, log
@@ -21,7 +22,6 @@ from joulecut_controller.ports import ArrivedReport, Store
 from joulecut_controller.reconcile.cluster_step import profiles_of
 from joulecut_controller.reconcile.learning import NAME as PREDICTORS
 from joulecut_controller.reconcile.learning import unpacked
-from joulecut_controller.reconcile.leases import confirmed_epoch
 from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -36,6 +36,7 @@ from joulecut_wire.log_line import Level
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
 LAG_LOOK_S = 0.1
+OUTDATED_LOOK_S = 5.0
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
@@ -170,11 +171,20 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
     except BadInput:
         broken = True
     context.store.fence(0)
-    epoch = context.store.next_epoch(confirmed_epoch(nodes, context.store.epoch()))
+    earlier = context.store.epoch()
+    # One that enforces nothing sends nothing, and leaves agents to the controller that does.
+    least = confirmed_epoch(nodes, earlier) if context.policy.enforces else 0
+    epoch = context.store.next_epoch(least)
     context.store.fence(epoch)
     context.fleet.owners.restore(context.store.learnt(OWNERS), time.monotonic())
     reconciler = Reconciler(
-        fleet=FencedFleet(context.fleet, lambda: context.leadership.proven, epoch),
+        fleet=FencedFleet(
+            context.fleet,
+            lambda: context.leadership.proven,
+            epoch,
+            earlier=earlier,
+            enforces=lambda: reconciler.policy.enforces,
+        ),
         store=context.store,
         source=context.source,
         policy=context.policy,
@@ -211,12 +221,14 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
         asyncio.create_task(_keep_owners(context), name="owners"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
+    outdated = asyncio.create_task(_outdated(context, reconciler), name="newer terms")
     stop = asyncio.create_task(context.stopping.wait())
-    await asyncio.wait([*tasks, held, stop], return_when=asyncio.FIRST_COMPLETED)
-    if held.done() and not stop.done():
-        reconciler.stand_down(held.result())
-        log(held.result())
-    for task in (*tasks, stop):
+    await asyncio.wait([*tasks, held, outdated, stop], return_when=asyncio.FIRST_COMPLETED)
+    ended = next((one for one in (held, outdated) if one.done()), None)
+    if ended is not None and not stop.done():
+        reconciler.stand_down(ended.result())
+        log(ended.result())
+    for task in (*tasks, outdated, stop):
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     try:
@@ -229,6 +241,17 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
     for result in results:
         if isinstance(result, Exception):
             raise result
+
+
+async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
+    """Why this term ends, as soon as agents have to be told a newer one."""
+    while True:
+        await asyncio.sleep(OUTDATED_LOOK_S)
+        if reconciler.policy.enforces and reconciler.leads:
+            now_s = time.monotonic()
+            why = context.comeback.due(context.fleet.observe(now_s), reconciler.epoch, now_s)
+            if why:
+                return why
 
 
 async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:

@@ -48,6 +48,7 @@ class NodeView:
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
     marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
+    other_term: int = 0  # the newest it has followed, where no controller of our store began it
     quarantine: str = ""  # why nothing of it is believed
     conflict: str = ""  # GPUs that it shows and another agent owns
     claimed: tuple[str, ...] = ()  # their UUIDs

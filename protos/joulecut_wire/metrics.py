@@ -140,6 +140,7 @@ JOB_HOLD_INFO = Metric("job_hold_info", "info", ("workload", "reason"), "1 while
 BREAKER_TRIPS = _gauge("job_breaker_trips", ("workload",), "Trips of a job's breaker in the last day; three end control until an operator resumes the job.")
 CONTROLLER_LEADER = _gauge("controller_leader", (), "1 while this controller leads.")
 CONTROLLER_EPOCH = _gauge("controller_epoch", (), "Number of this controller's leadership term.")
+CONTROLLER_OTHERS = _gauge("controller_others_agents", (), "Agents that have followed a term of another controller, which has a store of its own.")
 RECONCILE_PASSES = _counter("reconcile_passes_total", ("result",), "Boards by what the steps since the last one did: unchanged, changed, or failed (a step of some job, or of the cluster).")
 RECONCILE_SECONDS = Metric("reconcile_seconds", "histogram", (), "Duration of one step: of a job, or of the cluster.")
 LOOP_LAG_SECONDS = Metric("loop_lag_seconds", "histogram", (), "How late the controller's event loop runs what is due.")

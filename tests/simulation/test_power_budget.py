@@ -7,7 +7,7 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_controller.orders import Order
-from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.policy.policy import Mode, Policy, Slo
 from joulecut_controller.power.limits import RAMP_S
 from joulecut_controller.store.database import DatabaseStore
 
@@ -258,14 +258,27 @@ def test_a_refused_raise_is_tried_again(store: DatabaseStore) -> None:
     assert sum(world.limits_w().values()) <= (wider.power_budget_w or 0.0)
 
 
-def test_limits_of_a_controller_with_another_store_are_given_back(store: DatabaseStore) -> None:
+@pytest.mark.parametrize("budget", ["none", "recommended", "none, jobs enforced", "enforced"])
+def test_limits_of_a_controller_with_another_store_are_its_own(
+    store: DatabaseStore, budget: str
+) -> None:
+    """Only who enforces a budget takes them over; nobody else touches them."""
     world, policy = budgeted()
     for agent in world.agents.values():
         agent.limits_w = dict.fromkeys(agent.uuids, 200.0)
         agent.kept = dict(agent.limits_w)
-    controller = Controller(world, store, replace(policy, power_budget_w=None))
+    mode: Mode = "enforce" if "enforced" in budget else "recommend"
+    asked = replace(policy.jobs[0], mode=mode)
+    policy = replace(policy, jobs=(asked,) if mode == "enforce" else ())
+    budget_w = None if "none" in budget else policy.power_budget_w
+    controller = Controller(world, store, replace(policy, power_budget_w=budget_w))
     controller.run(round(RAMP_S) + 5)
-    assert set(world.limits_w().values()) == {world.sku.power_limit_w}
+    touched = [call for call in world.sent("apply") if any(w for _, w in call.limits_w)]
+    assert bool(touched) == (budget == "enforced")
+    if budget != "enforced":
+        assert set(world.limits_w().values()) == {200.0}
+    if mode == "recommend":
+        assert not world.calls
 
 
 def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseStore) -> None:

@@ -3,6 +3,7 @@
 The check happens at the moment of sending, not when the pass began: nothing that was decided before
 a freeze is sent after it. Agents refuse older epochs as well; this saves them the question. A node
 that shows a newer epoch is quarantined: a real takeover shows in the store, which ends this term.
+A controller that enforces nothing only says so.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -21,22 +22,39 @@ NOT_SENT = "not sent: leadership cannot be proven"
 class FencedFleet:
     """Implements `ports.Fleet` for the term `epoch`; observing is always allowed."""
 
-    def __init__(self, fleet: Fleet, proven: Callable[[], bool], epoch: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        proven: Callable[[], bool],
+        epoch: int,
+        *,
+        earlier: int | None = None,
+        enforces: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Terms up to `earlier` are of this store as well; None: all before this one."""
         self._fleet, self._proven, self._epoch = fleet, proven, epoch
+        self._earlier = epoch if earlier is None else earlier
+        self._enforces = enforces
 
     def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
         state = self._fleet.observe(now_s, addresses)
-        if all(node.epoch_seen <= self._epoch for node in state.nodes):
+        if all(self._own(node) for node in state.nodes):
             return state
         return replace(state, nodes=tuple(map(self._judged, state.nodes)))
 
+    def _own(self, node: NodeView) -> bool:
+        return node.epoch_seen <= self._earlier or node.epoch_seen == self._epoch
+
     def _judged(self, node: NodeView) -> NodeView:
-        if node.quarantine or node.epoch_seen <= self._epoch:
+        if self._own(node):
+            return node
+        node = replace(node, other_term=node.epoch_seen)
+        if node.quarantine or node.epoch_seen < self._epoch or not self._enforces():
             return node
         why = (
             f"it has seen term {node.epoch_seen}, and no controller of this store began one after "
-            f"{self._epoch}: run joulecut-agent reset-epoch on that node, or restart this "
-            "controller where all nodes show it"
+            f"{self._epoch}: another controller commands it, or run joulecut-agent reset-epoch on "
+            "that node"
         )
         return replace(node, quarantine=why)
 

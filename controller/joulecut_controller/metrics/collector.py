@@ -131,6 +131,8 @@ def _agents(board: Board | None) -> Iterator[Family]:
         (("conflict",), float(sum(bool(node.conflict) for node in nodes))),
     ]
     yield _gauge(m.RECONCILE_DISTRUSTED, causes)
+    others = sum(bool(node.other_term) for node in nodes)
+    yield _gauge(m.CONTROLLER_OTHERS, [((), float(others))])
 
 
 def _bare(metric: m.Metric) -> str:

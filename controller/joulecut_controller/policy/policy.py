@@ -359,6 +359,11 @@ class Policy:
     source: str = ""
     digest: str = ""
 
+    @property
+    def enforces(self) -> bool:
+        """Whether anything is set under it: in mode enforce, or where some job is."""
+        return self.mode == "enforce" or any(job.mode == "enforce" for job in self.jobs)
+
 
 DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy
 

@@ -1,13 +1,14 @@
 """The board: what the steps since the last one observed, decided and did."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.view import NodeView
 from joulecut_wire.errors import described
 
 
@@ -74,7 +75,19 @@ class BoardMaker:
         trouble = self.context.audit.trouble
         waits = f"the audit log waits for the store: {trouble}" if trouble else ""
         found = self.context.leases.lost, self.services.budgets.complaint, waits, *said.values()
-        return tuple(filter(None, found))
+        return tuple(filter(None, (*found, other_controller(self.cluster.seen.view.nodes))))
+
+
+def other_controller(nodes: Iterable[NodeView]) -> str:
+    """That agents follow a controller of another store; empty where none does."""
+    theirs = [node for node in nodes if node.other_term]
+    if not theirs:
+        return ""
+    term = max(node.other_term for node in theirs)
+    return (
+        f"another controller has commanded {len(theirs)} of the agents, {theirs[0].node} first: "
+        f"they have seen its term {term}, which is none of this store"
+    )
 
 
 def trouble_text(key: str, error: str) -> str:

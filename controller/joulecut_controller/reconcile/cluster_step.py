@@ -173,7 +173,7 @@ class Cluster:
         """The next step towards the power limits that keep the budget."""
         services = self._services
         view = self.view(observation.job for observation in observations.values())
-        if not services.power_budget.needed(self.seen.policy, view):
+        if not services.power_budget.needed(self.seen.policy):
             return
         needs_w: dict[str, float | None] = {}
         for name, observation in observations.items():

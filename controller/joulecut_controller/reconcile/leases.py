@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.ports import Fleet
-from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
+from joulecut_controller.view import BUDGET_JOB, GpuView
 from joulecut_wire.messages import Command, Result, ScheduleStep, Setting, TimedStep
 
 LIMITS_KEPT = 16  # power limits are set once an interval, and readings are younger
@@ -323,21 +323,3 @@ def _refusals(addresses: Sequence[str], answers: Sequence[tuple[Result, ...]]) -
         for result in results
         if not result.accepted
     )
-
-
-EPOCH_MAX = 2**32  # a controller started every second for 136 years
-
-
-def confirmed_epoch(nodes: Iterable[NodeView], stored: int) -> int:
-    """The term that a new one must exceed. `stored` is the newest of the store, 0 without one.
-
-    A lost or older store is behind the agents. Of three numbers or more, one alone is not believed:
-    the second largest counts. A number that most others would refuse to follow never counts.
-    """
-    seen = sorted(node.epoch_seen for node in nodes if node.epoch_seen)
-    known = sorted((*seen, stored) if stored else seen)
-    highest = min(EPOCH_MAX, known[(len(known) - 1) // 2] + 2**20 - 1) if known else 0
-    known = [epoch for epoch in known if epoch <= highest]
-    if not known:
-        return 0
-    return known[-2] if len(known) > 2 else known[-1]

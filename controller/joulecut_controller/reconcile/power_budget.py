@@ -114,10 +114,9 @@ class PowerBudget:
         self._said = ""
         self.shown: PowerLimits | None = None
 
-    def needed(self, policy: Policy, view: View) -> bool:
-        """Whether there is a budget, or limits of one (of another store too) are still in force."""
-        kept = any(gpu.snapshot and gpu.snapshot.power_limit_kept_w for gpu in view.gpus.values())
-        return policy.power_budget_w is not None or bool(self._gpus) or kept
+    def needed(self, policy: Policy) -> bool:
+        """Whether there is a budget, or limits of this store's are still in force."""
+        return policy.power_budget_w is not None or bool(self._gpus)
 
     async def step(
         self,
@@ -130,15 +129,15 @@ class PowerBudget:
         """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
         not known. Raises Unavailable where the store cannot number or keep a step.
         """
-        if not self.needed(policy, view):
+        if not self.needed(policy):
             return
-        self._look(view)
         held = {hold.job: hold for hold in holds if hold.kind in ("pause", "restore")}
         over = _over(policy, held.get(ALL))
+        self._look(view, adopts=not over)
         if over:
             self._limits_w = {}
             await self._give_back(policy, view, over, ttl_s)
-            if policy.power_budget_w is None or _enforced(policy):
+            if policy.power_budget_w is None or policy.enforces:
                 return
         else:
             self._ramp = None
@@ -169,8 +168,10 @@ class PowerBudget:
                 wanted.setdefault(uuid, min(limit_w, limit.bound_w))
         return wanted
 
-    def _look(self, view: View) -> None:
-        """What the nodes show now."""
+    def _look(self, view: View, *, adopts: bool) -> None:
+        """What the nodes show now. Limits that another controller has set are adopted under a
+        budget that is enforced, and its own otherwise.
+        """
         at_default = self._all_at_default(view)
         for uuid, gpu in view.gpus.items():
             seen, shown = self._gpus.get(uuid), gpu.snapshot
@@ -184,7 +185,7 @@ class PowerBudget:
                         seen, external_until_s=-math.inf, reloaded_s=view.now_s, forgotten=True
                     )
                 if read:
-                    seen = _read_back(seen, gpu, shown, view.now_s)
+                    seen = _read_back(seen, gpu, shown, view.now_s, adopts=adopts)
                 if shown.energy_j is not None:
                     seen = replace(seen, energy_j=shown.energy_j)
             if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
@@ -235,7 +236,7 @@ class PowerBudget:
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
             if not fixed and job in held:
                 fixed = held[job].sentence
-            if not fixed and job and mode_of.get(job) != "enforce" and _enforced(policy):
+            if not fixed and job and mode_of.get(job) != "enforce" and policy.enforces:
                 fixed = f"job {job} is in mode {mode_of.get(job, 'off')}"
             gpus.append(
                 LimitedGpu(
@@ -293,10 +294,11 @@ class PowerBudget:
 
     async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
         """The limits that were set go back to those found before, on a ramp."""
+        others = {node.address for node in view.nodes if node.other_term}
         ours = [
             LimitedGpu(u, 0.0, s.limit.found_w, s.limit.found_w, s.limit.bound_w)
             for u, s in self._gpus.items()
-            if s.limit.set_w and not _unreachable(view.gpus.get(u))
+            if s.limit.set_w and not _unreachable(view.gpus.get(u)) and s.address not in others
         ]
         self.shown = None
         if policy.power_budget_w is not None:
@@ -397,13 +399,15 @@ def _most_w(limit: _Limit) -> float:
     return min(BOARD_W_MAX, max(limit.found_w, limit.bound_w))
 
 
-def _read_back(seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float) -> _Seen:
+def _read_back(
+    seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float, *, adopts: bool
+) -> _Seen:
     """With a reading that is newer than the last command."""
     limit, now_w = seen.limit, shown.power_limit_enforced_w
     if now_w is None:
         return seen
     seen = replace(seen, awaited=False)
-    if not limit.set_w and not shown.power_limit_kept_w:
+    if not limit.set_w and not (adopts and shown.power_limit_kept_w):
         return replace(seen, limit=_Limit(now_w, 0.0, now_w))
     kept_w = shown.power_limit_kept_w
     if not limit.set_w:  # of a controller with another store
@@ -443,12 +447,7 @@ def _over(policy: Policy, hold: Hold | None) -> str:
         return "the policy has no power budget"
     if hold is not None and hold.kind == "restore":
         return hold.sentence
-    return "" if _enforced(policy) else "no job of the policy is in mode enforce"
-
-
-def _enforced(policy: Policy) -> bool:
-    """Whether limits are set: in mode enforce, or where some job is."""
-    return policy.mode == "enforce" or any(job.mode == "enforce" for job in policy.jobs)
+    return "" if policy.enforces else "no job of the policy is in mode enforce"
 
 
 def _unreachable(gpu: GpuView | None) -> str:
