@@ -255,7 +255,7 @@ def figure(
     note: str = "",
 ) -> Any:
     """The matplotlib figure of panels, in rows of `columns`, each `height` CSS pixels; with one
-    legend below them all, or one below each where they stand in one column, and a note below that.
+    legend below them all (above, where a note is below) or one below each in one column.
     """
     rows = -(-len(panels) // columns)
     tall = [
@@ -274,7 +274,8 @@ def figure(
         for axes in grid.flat[len(panels) :]:
             axes.set_visible(False)
         if legend and (columns > 1 or len(panels) == 1):
-            _legend(drawn, drawn.axes, width)
+            place = {"loc": "outside upper center"} if note else {}
+            _legend(drawn, drawn.axes, width, **place)
         elif legend:
             for axes, pixels in zip(grid.flat, tall, strict=True):
                 _legend(axes, [axes], width, loc="upper left", bbox_to_anchor=(0, -40 / pixels))

@@ -30,6 +30,7 @@ from joulecut_lab.model.serving import Served
 from joulecut_lab.model.sweep import JOULES, TIMES, Rows, run_of
 
 GB = 1e9
+FEW = 500  # layouts whose dots do not hide each other
 FAR = 3.0  # end of the shown range, over the best
 # By objective: its letter in the figure, its best direction, its unit and its axis.
 OBJECTIVES = {
@@ -149,8 +150,8 @@ def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:
         for at, name in _named(best).items()
     )  # fmt: skip
     items: tuple[Item, ...] = (
-        Line("layouts that fit", "base", points(rows), "dots"),
-        Line("front of all four objectives", "edge", points(best), "dots"),
+        Line("layouts that fit", "base", points(rows), "dots" if len(rows[up]) > FEW else "marks"),
+        Line("front of all four objectives", "edge", points(best), "marks"),
         Line("front of these two", "ours", tuple((float(x), float(y)) for x, y in steps), "step"),
         *marks,
     )

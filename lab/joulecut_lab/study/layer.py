@@ -2,14 +2,14 @@
 
 joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAME] [--quick]
                      [--models M,...] [--sequences N,...] [--dtypes D,...] [--batch N]
-                     [--pass training|forward] [--clocks N | --at MHZ,...]
+                     [--pass training|forward] [--clocks N | --at MHZ,... | --full]
                      [--lock-via unix:PATH] [--gpu N] [--seed N] [--report DIR]
 """
 
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +99,12 @@ def run(argv: list[str]) -> int:
     bench, clocks = _opened(args)
     try:
         choices = clocks.choices_mhz()
+        if args.full:
+            selection = replace(selection, clocks_mhz=tuple(choices))
         grid = cell.grid(selection, choices, bench.machine.card) if choices else ()
-        if not grid and (args.at or args.clocks):
+        if not grid and (args.at or args.clocks or args.full):
             raise BadInput(
-                "--at" if args.at else "--clocks",
+                "--at" if args.at else "--full" if args.full else "--clocks",
                 "clocks cannot be set here, so the default one alone is measured",
                 "--lock-via unix:PATH of this node's agent",
             )
@@ -163,6 +165,7 @@ def _parser() -> Parser:
         metavar="MHZ,...",
         help="exactly these clocks",
     )
+    which.add_argument("--full", action="store_true", help="every clock that the card lists")
     parser.add_argument(
         "--seed",
         type=whole(0, SEED_MAX),

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from study_rows import ROW
 
+from joulecut_cli.main import dispatch
 from joulecut_cli.tablefile import target
 from joulecut_lab.study.row import COLUMNS, read, write
 from joulecut_wire.errors import BadInput, Unavailable
@@ -111,3 +112,11 @@ def test_where_a_table_cannot_go_is_said_truly(tmp_path: Path) -> None:
         target(str(tmp_path / "folder.csv"))
     with pytest.raises(BadInput, match="no folder"):
         target(str(tmp_path / "nowhere" / "a.csv"))
+
+
+def test_a_full_sweep_has_every_clock_of_the_card(tmp_path: Path) -> None:
+    """As the published study has it: 210 to 1,440 MHz by 15."""
+    out = tmp_path / "a30.csv"
+    flags = ["--card", "a30", "--models", "125M", "--sequences", "128", "--dtypes", "fp16"]
+    assert dispatch(["study", "layer", *flags, "--quick", "--full", "--out", str(out)]) == 0
+    assert [row.clock_asked_mhz for row in read(out)] == list(range(210, 1441, 15))
