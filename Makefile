@@ -16,6 +16,7 @@
 #   make docs    rewrites the generated documents: pages, docs/openapi.json, dashboards and rules
 #   make pictures   the pictures of docs, from live runs
 #   make docs-site  the documents as a site with search, in build/site
+#   make release wheel, sdist, chart, container contexts, SBOM and checksums, from a clean checkout
 #   make sbom    the software bill of materials, CycloneDX   [ROLE=controller]
 #   make proto   regenerates the protobuf stubs
 
@@ -28,7 +29,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-smoke test-long nightly release walks torch producers bench tables mutants golden docs pictures docs-site sbom proto setup setup-dev debian clean
+.PHONY: help demo check test test-smoke test-long nightly release walks torch producers bench tables mutants golden docs pictures docs-site release sbom proto setup setup-dev debian clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -131,6 +132,9 @@ pictures: setup-dev
 
 docs-site: $(VENV)/dev.done
 	@$(BIN)/python tools/docs-site build
+
+release: $(VENV)/dev.done
+	@tools/release
 
 sbom: $(VENV)/dev.done
 	@tools/sbom $(ROLE)
