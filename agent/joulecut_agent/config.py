@@ -180,7 +180,7 @@ class ListenKeys:
 
 @dataclass(frozen=True, slots=True)
 class LeaseKeys:
-    ttl_s_max: float = key(number(0.1, 3600.0), Bounds().ttl_s_max)
+    ttl_s_max: float = key(number(0.1, Bounds().ttl_s_max), Bounds().ttl_s_max)
     restore_spread_s: float = key(number(0.0, RESTORE_JITTER_S_MAX), 0.0)
 
 
@@ -306,9 +306,11 @@ class _Reading:
         )
 
     def _measured(self) -> tuple[CardFacts, ...]:
-        """A damaged file is a warning: GPUs must not go without a keeper because of it."""
+        """One that is damaged or missing is a warning: GPUs must not go without a keeper for it."""
         path = self._optional(self.keys.measured)
         try:
+            if path and not path.exists():
+                raise BadInput(str(path), "no such file", "a file of `joulecut selftest --save`")
             return card_facts.read(path) if path else ()
         except BadInput as error:
             what = f"is not used: {error.where}: {error.what}"

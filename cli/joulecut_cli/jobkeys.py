@@ -29,6 +29,7 @@ from joulecut_engine.optimize.straggler import Sync
 from joulecut_wire.document import Document
 from joulecut_wire.quantity import (
     POWER_W_MAX,
+    WAITING_W_MAX,
     Fault,
     choice,
     duration,
@@ -157,7 +158,7 @@ class JobKeys:
 
     pipeline: PipelineKeys = key(PipelineKeys)
     profile: str | tuple[str, ...] = key(_PATHS)
-    blocking_power_w: float = key(number(0.0, POWER_W_MAX))
+    blocking_power_w: float = key(number(0.0, WAITING_W_MAX))
     power_limit_w: float | None = key(number(0.0, POWER_W_MAX, above=True), None)
     weight_share: float | None = key(number(SHARE_MIN, SHARE_MAX), None)
     communication: CommunicationKeys | None = key(CommunicationKeys, None)
@@ -172,7 +173,7 @@ class GraphJobKeys:
     """A job whose graph is a file; it needs a profile only where costs refer to one."""
 
     graph: str = key(_PATH)
-    blocking_power_w: float = key(number(0.0, POWER_W_MAX))
+    blocking_power_w: float = key(number(0.0, WAITING_W_MAX))
     profile: str | tuple[str, ...] = key(_PATHS, "")
     power_limit_w: float | None = key(number(0.0, POWER_W_MAX, above=True), None)
     sync: Sync = key(choice("iteration", "layer"), "iteration")

@@ -20,6 +20,8 @@ FINE = 0
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# Libraries that refuse a variable of the environment with a ValueError, when they are imported.
+READERS = {"numba": "NUMBA_", "matplotlib": "MPL"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -114,7 +116,23 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    except ValueError as error:
+        variables = _refused_variables(error)
+        if not variables:
+            raise
+        _complain(name, str(BadInput(f"environment: {variables}", str(error))))
+        return BAD_INPUT
     return status
+
+
+def _refused_variables(error: ValueError) -> str:
+    """The variables of the library that raised the error; "" where it is none of READERS."""
+    frame = error.__traceback__
+    while frame and frame.tb_next:
+        frame = frame.tb_next
+    library = frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] if frame else ""
+    prefix = READERS.get(library)
+    return ", ".join(n for n in sorted(os.environ) if n.startswith(prefix)) if prefix else ""
 
 
 def _complain(name: str, error: str) -> None:

@@ -43,11 +43,17 @@ def whole(low: int, high: int) -> Callable[[Any], int]:
 
 
 def percentage(high: float) -> Callable[[Any], float]:
-    """Reads `2` or `2%` as the fraction 0.02."""
+    """Reads `2` or `2%` as the fraction 0.02. A bare `0.02` has two readings and is refused."""
     read = number(0.0, high, unit="a percentage like 2 or 2%,")
 
     def taken(word: str) -> float:
-        return read(word.strip().removesuffix("%")) / 100.0
+        percent = read(word.strip().removesuffix("%"))
+        if 0.0 < percent < 1.0 and "%" not in word:
+            raise Fault(
+                f"{shown(word)} could be a fraction or a percentage",
+                f"{percent:g}% or {100.0 * percent:g}%",
+            )
+        return percent / 100.0
 
     return taken
 

@@ -14,6 +14,7 @@ from joulecut_wire.address import port_of
 from joulecut_wire.duration import ITERATION_S_MAX, parse_s
 
 POWER_W_MAX = 10_000.0  # per GPU and its share of the host
+WAITING_W_MAX = 2_000.0  # of a GPU that waits: above what any card of the datasheets draws at work
 
 _PERCENTAGE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 # YAML 1.1 reads `1e3` as a word: a float needs the dot.

@@ -34,6 +34,7 @@ _SHIFTED = re.compile(r"@|\boffset\b")
 _SECONDS = re.compile(
     r"\bhistogram_(?:quantile|avg)\s*\(|\b\w*(?:seconds|_ms|milliseconds|duration)(?:_sum)?\b"
 )
+_BRACKETS = {")": "(", "]": "[", "}": "{"}
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -55,6 +56,8 @@ def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
     if labels:
         raise Fault("labels beside an expression", f"labels in it, or {', '.join(PRESETS)}")
     plain = _QUOTED.sub("", promql)
+    if not _is_closed(plain):
+        raise Fault("a bracket or a quote is not closed", RANGES)
     if _SHIFTED.search(plain):
         raise Fault("offset and @ show another time than now", RANGES)
     if seconds := _SECONDS.search(plain.partition("/")[0]):
@@ -80,6 +83,17 @@ def read_rate(value: object) -> str | RateQuery:
         return value
     allowed = "hook, {promql: EXPRESSION}"
     raise Fault(f"{shown(value)} is not a source of a rate", allowed)
+
+
+def _is_closed(plain: str) -> bool:
+    """Whether every bracket of an expression without quoted text has its other half."""
+    opened: list[str] = []
+    for one in plain:
+        if one in _BRACKETS.values():
+            opened.append(one)
+        elif one in _BRACKETS and (not opened or opened.pop() != _BRACKETS[one]):
+            return False
+    return not opened and not set(plain) & set("\"'`")
 
 
 def _preset(histogram: str, labels: Mapping[str, str]) -> str:

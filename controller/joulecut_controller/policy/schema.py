@@ -31,7 +31,7 @@ from joulecut_engine.graph.shape import (
     chunks_of,
 )
 from joulecut_wire.quantity import (
-    POWER_W_MAX,
+    WAITING_W_MAX,
     choice,
     duration,
     name,
@@ -219,7 +219,7 @@ class PipelineKeys:
         "to a factor of two",
     )
     blocking_power_w: float | None = key(
-        number(0.0, POWER_W_MAX),
+        number(0.0, WAITING_W_MAX),
         None,
         takes="watts",
         meaning="power of a GPU while it waits for its neighbours; required with `profile`",

@@ -34,6 +34,10 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
         off = "off" in {job.mode, job.mode or keys.mode}
         yield from _target(job, path, off=off)
         yield from _match(job, path)
+        for other, before in enumerate(keys.jobs[:number]):
+            if job.match is not None and job.match.gpus is None and job.match == before.match:
+                what = f"is that of {show(('jobs', other))}, which takes every job"
+                yield Place((*path, "match"), what, "each match once in the whole file")
         yield from _listed_once(keys, number, owners)
         yield from _ranks(job, path)
         yield from _pipeline(job, path)
@@ -218,6 +222,12 @@ def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
             (*place, "max_slowdown_up_to"),
             "bounds a max_slowdown, and the job has another target",
             "slo.max_slowdown",
+        )
+    elif most is not None and job.slo.max_slowdown is not None and most < job.slo.max_slowdown:
+        yield Place(
+            (*place, "max_slowdown_up_to"),
+            f"{most * 100:g}% is below the job's own max_slowdown",
+            f"{job.slo.max_slowdown * 100:g}% or more",
         )
     if job.opt_in.slurm is not None:
         yield from _slurm(job.opt_in.slurm, (*place, "slurm"))

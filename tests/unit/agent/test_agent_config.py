@@ -105,6 +105,7 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
         ("device: simulated\nsample_interval_s: yes", "sample_interval_s: true"),
         ("device: simulated\nlease: {ttl_s_max: -1}", "lease.ttl_s_max: -1"),
         ("device: simulated\nlease: {ttl_s_max: .inf}", "lease.ttl_s_max: inf"),
+        ("device: simulated\nlease: {ttl_s_max: 600}", "a number from 0.1 to 60"),
         ("device: simulated\nbounds: {writes_per_minute: 1.5}", "a whole number from 1 to 600"),
         ("device: simulated\nbounds: {changed_share_per_minute: 2}", "a number from 0 to 1"),
         (

@@ -119,6 +119,20 @@ def test_a_wrong_command_lists_those_there_are(
     assert "allowed: status, report" in shown.err
 
 
+@pytest.mark.parametrize("variable", ["NUMBA_NUM_THREADS=0", "MPLBACKEND=junk"])
+def test_a_variable_that_a_library_refuses_is_one_line(folder: Path, variable: str) -> None:
+    """Nothing of it is compiled or drawn before: a process of its own."""
+    name, _, value = variable.partition("=")
+    done = subprocess.run(
+        [*JOULECUT.split(), "plan", "job.yaml", "--plot", "plan.png"],
+        cwd=folder, env={**os.environ, name: value, "NUMBA_CACHE_DIR": str(folder / "cold")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert name in done.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero here")
 def test_a_file_without_an_end_is_refused(
     joulecut: Joulecut, capsys: pytest.CaptureFixture[str]

@@ -58,6 +58,7 @@ def test_everything_given(tmp_path: Path) -> None:
         (GOOD + "interval_s: .nan\n", "interval_s: nan is out of range"),
         (GOOD + "interval_s: true\n", "interval_s: true is not a number"),
         (GOOD + "lease: {ttl_s: 1e9}\n", "lease.ttl_s"),
+        (GOOD + "lease: {ttl_s: 3600}\n", "lease.ttl_s"),
         (GOOD + "listen: {http: 0.0.0.0:9440}\n", "0.0.0.0 without encryption"),
         (GOOD + "listen: {http: 127.0.0.1:99999}\n", "port 0 to 65535"),
         (GOOD + "listen: []\n", "listen: a list is not a mapping"),

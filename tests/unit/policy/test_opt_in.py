@@ -149,6 +149,7 @@ def test_no_words_move_a_target_beyond_the_operators(
     [
         ("allow: yes please", "neither true nor false"),
         ("max_slowdown_up_to: 2%", "max_slowdown_up_to: means nothing alone"),
+        ("allow: true, max_slowdown_up_to: 0.5%", "0.5% is below the job's own max_slowdown"),
         ("allow: true, max_slowdown_up_to: 2", "could be a fraction or a percentage"),
         ("allowed: true", "unknown key"),
     ],

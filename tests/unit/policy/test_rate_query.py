@@ -42,6 +42,10 @@ def test_the_longest_range_counts(ranges_s: list[int]) -> None:
         "rate(steps_total[1m] offset 5m)",
         "rate(steps_total[1m] @ 1609746000)",
         'steps{a="[1m]"}',
+        "rate(steps_total[1m]",
+        "rate(steps_total[1m]))",
+        "(rate(steps_total[1m)])",
+        'rate(steps_total{zone="a}[1m])',
     ],
 )
 def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
