@@ -12,8 +12,9 @@ from joulecut_controller.cluster import history
 from joulecut_controller.fleet.gpu_owners import GpuOwners
 from joulecut_controller.policy.parse import parse as parse_policy
 from joulecut_controller.reconcile import power_budget
-from joulecut_controller.sources import profile, run_file
+from joulecut_controller.sources import profile
 from joulecut_controller.sources.prometheus import Access, Prometheus
+from joulecut_lab import run_file
 from joulecut_lab.trace import chakra
 from joulecut_wire import codec, document, reports
 from joulecut_wire.errors import JoulecutError
