@@ -17,12 +17,7 @@ from joulecut_cli.money import add_price_flags, given_prices, prices_text
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_engine.money import (
-    USUAL_POWER_W,
-    USUAL_SAVED_RATIO,
-    Iteration,
     Prices,
-    usual_break_even,
-    worth,
 )
 from joulecut_wire import user_file
 from joulecut_wire.command import FINE, Parser
@@ -32,14 +27,12 @@ if TYPE_CHECKING:
     from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 
 PROG = "joulecut policy"
-REASONS_SHOWN = 3
 UPLOAD_BYTES_MAX = 4 << 20  # as the controller has it, which refuses more
 DIGEST_SHOWN = 12  # letters, as of a policy
 PIPELINE_SHOWN = (
     "schedule", "stages", "microbatches", "tensor_parallel", "context_parallel", "expert_parallel",
     "data_parallel", "sync",
 )  # fmt: skip
-NOT_COMPARED = ("source", "digest")  # the file's name, and the digest of its bytes
 
 
 @understood
@@ -74,6 +67,7 @@ def _check(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
+    from joulecut_controller.policy.preview import budget_check, hindrances, limit_warnings
     from joulecut_controller.sources.policy_file import load
 
     controller = Controller(options.controller) if options.controller else None
@@ -94,30 +88,6 @@ def _check(argv: list[str]) -> int:
     lines += [f"  power budget: {budget['text']}"] if budget else []
     print("\n".join(lines))
     return FINE
-
-
-def hindrances(policy: "Policy", board: Json | None) -> dict[str, str]:
-    """Why no command could be sent for jobs of the policy, by name, as a controller sees it: by its
-    own word for jobs that it knows, else by the GPUs that the policy lists.
-    """
-    if board is None:
-        return {}
-    known = {job["name"]: job.get("hindrance") or "" for job in board["jobs"]}
-    gpus = {(gpu["node"], gpu["index"]): gpu for gpu in board["gpus"]}
-    found: dict[str, str] = {}
-    for job in (one for one in policy.jobs if one.mode != "off"):
-        why = known.get(job.name, "")
-        for ref in job.gpus:
-            gpu = gpus.get((ref.node, ref.index))
-            if why or (gpu is not None and not gpu["why_not_controllable"]):
-                continue
-            reason = (
-                f"not controllable: {gpu['why_not_controllable']}" if gpu else "no agent has it"
-            )
-            why = f"GPU {ref.node}/{ref.index}: {reason}"
-        if why:
-            found[job.name] = why
-    return found
 
 
 class _Uploaded:
@@ -181,54 +151,12 @@ def _done(answer: Json, *, as_json: bool) -> int:
     return FINE
 
 
-def budget_check(policy: "Policy", board: Json | None) -> Json | None:
-    """What the power budget means for the GPUs of a controller, as far as they are known.
-
-    None without a budget. Raises BadInput where it is below the least possible.
-    """
-    budget_w, host_w = policy.power_budget_w, policy.cost.host_power_w
-    if budget_w is None:
-        return None
-    if board is None:
-        least_w, count, reasons = 0.0, sum(len(job.gpus) for job in policy.jobs), []
-    else:
-        gpus = board["gpus"]
-        keeps = {node["node"] for node in board["nodes"] if node["keeps_power_limits"]}
-        free = [gpu for gpu in gpus if gpu["power_controllable"] and gpu["node"] in keeps]
-        fixed = [gpu for gpu in gpus if gpu not in free]
-        least_w = sum(gpu["power_limit_least_w"] or 0.0 for gpu in free)
-        least_w += sum(gpu["power_limit_w"] or 0.0 for gpu in fixed)
-        count, reasons = len(gpus), [_why_fixed(gpu, keeps) for gpu in fixed]
-    least_w += host_w * count
-    if budget_w < least_w:
-        what = f"{budget_w:g} W is less than the hosts and least power limits of {count} GPUs"
-        where = f"{policy.source}: cluster.power_budget_w"
-        raise BadInput(where, what, f"{least_w:g} W or more")
-    enforced = policy.mode == "enforce" or any(job.mode == "enforce" for job in policy.jobs)
-    text = "power limits keep it" if enforced else "limits are shown, no command is sent"
-    if reasons:
-        text = f"best effort: {'; '.join(reasons[:REASONS_SHOWN])}"
-        more = len(reasons) - REASONS_SHOWN
-        text += f"; and {more} more" if more > 0 else ""
-    elif board is None and enforced:
-        text += " where agents may set them; --controller URL checks that"
-    known_w = least_w if board is not None else None
-    return {"budget_w": budget_w, "least_w": known_w, "best_effort": reasons, "text": text}
-
-
-def _why_fixed(gpu: Json, keeps: set[str]) -> str:
-    if gpu["node"] not in keeps:
-        why = "its agent has no keeper, or none with power.keep_hours"
-    else:
-        why = gpu["why_not_controllable"] or "the card has no power limit"
-    return f"{gpu['node']}/{gpu['index']}: {why}"
-
-
 def _diff(argv: list[str]) -> int:
     parser = Parser(f"{PROG} diff", "Compares a policy file with the policy in force.")
     parser.add_argument("file", type=Path, metavar="FILE")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
+    from joulecut_controller.policy.difference import difference
     from joulecut_controller.policy.policy import policy_json
     from joulecut_controller.sources.policy_file import load
 
@@ -243,44 +171,10 @@ def _diff(argv: list[str]) -> int:
     return FINE
 
 
-def limit_warnings(policy: "Policy", prices: Prices) -> dict[str, str]:
-    """Why limits lose money, by job; none where the site is short of watts."""
-    from joulecut_controller.cluster.worth import limit_of, limit_text
-
-    if policy.power_budget_w is not None:
-        return {}
-    usual, found = usual_break_even(prices), dict[str, str]()
-    for job in (one for one in policy.jobs if one.mode != "off"):
-        limit, most = limit_of(job.slo), best_break_even(job, prices)
-        if limit > (usual if most is None else most):
-            basis = (
-                f"about {100.0 * usual:.2f} % ({100.0 * USUAL_SAVED_RATIO:g} % saved of "
-                f"{USUAL_POWER_W:g} W)"
-                if most is None
-                else f"at most {100.0 * most:.2f} % (by its profile)"
-            )
-            found[job.name] = limit_text(limit, basis)
-    return found
-
-
-def best_break_even(job: "JobPolicy", prices: Prices) -> float | None:
-    """A bound on the break-even slowdown of any plan: every operation at its least effective cost,
-    in an iteration no longer than the work of the busiest stage. None without a profile.
-    """
-    if job.profile is None:
-        return None
-    busy_s, saved_j = dict[int, float](), 0.0
-    for (stage, _), options in job.profile.options.items():
-        fastest = min(options, key=lambda one: (one.time_s, one.energy_j))
-        costs = [one.effective_cost_j(job.blocking_power_w) for one in options]
-        saved_j += max(0.0, fastest.effective_cost_j(job.blocking_power_w) - min(costs))
-        busy_s[stage] = busy_s.get(stage, 0.0) + fastest.time_s
-    default = Iteration(max(busy_s.values()), saved_j)
-    return worth(default, Iteration(default.time_s, 0.0), len(busy_s), prices).break_even_slowdown
-
-
 def as_text(policy: "Policy", prices: Prices) -> str:
     """Every job in a few lines."""
+    from joulecut_controller.policy.preview import limit_warnings
+
     warnings = limit_warnings(policy, prices)
     count, found = len(policy.jobs), policy.found_jobs
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
@@ -440,42 +334,6 @@ def _work(job: "JobPolicy") -> str:
 def _profiled_mhz(job: "JobPolicy") -> list[int]:
     options = job.profile.options.values() if job.profile else ()
     return sorted({option.clock_mhz for one in options for option in one})
-
-
-def difference(before: Json, after: Json) -> Json:
-    """Jobs added and removed by name, and every changed value by its dotted key."""
-    old, new = ({job["name"]: job for job in one["jobs"]} for one in (before, after))
-    both = [name for name in old if name in new]
-    changed = list(_changed("", _cluster(before), _cluster(after)))
-    changed += [one for name in both for one in _changed(name, old[name], new[name])]
-    moved = both != [name for name in new if name in old]
-    added, removed = [n for n in new if n not in old], [n for n in old if n not in new]
-    return {
-        "same": not (changed or added or removed or moved),
-        "added": added,
-        "removed": removed,
-        "changed": changed,
-        "order_changed": moved,
-    }
-
-
-def _cluster(policy: Json) -> Json:
-    return {key: value for key, value in policy.items() if key not in (*NOT_COMPARED, "jobs")}
-
-
-def _changed(job: str, before: Json, after: Json) -> Iterator[Json]:
-    old, new = dict(_flat(before)), dict(_flat(after))
-    for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            yield {"job": job, "key": key, "before": old.get(key), "after": new.get(key)}
-
-
-def _flat(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _flat(inner, f"{path}{key}.")
-        else:
-            yield path + key, inner
 
 
 def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]:

@@ -4,7 +4,8 @@ from dataclasses import asdict, dataclass
 
 from joulecut_controller.answer import Json
 from joulecut_controller.board import JobBoard
-from joulecut_controller.policy.policy import Policy, Slo
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.policy.preview import limit_of, limit_text
 from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 
 WITHIN = 1e-9  # relative: the last point of a frontier within a limit is at it
@@ -30,20 +31,6 @@ class JobWorth:
     def warning(self) -> str:
         """Both numbers; empty where the limit pays."""
         return "" if self.above is None else limit_text(self.limit, f"{100.0 * self.above:.2f} %")
-
-
-def limit_text(limit: float, break_even: str) -> str:
-    """Why a limit loses money."""
-    return (
-        f"max_slowdown {100.0 * limit:.3g} % is above the break-even of {break_even}: longer GPU "
-        "time costs more than the energy saved"
-    )
-
-
-def limit_of(slo: Slo) -> float:
-    """The slowdown that a policy allows on purpose; 0 for a target below its tolerance."""
-    limit = slo.max_slowdown
-    return 0.0 if limit is None or limit <= slo.tolerance else limit
 
 
 def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:

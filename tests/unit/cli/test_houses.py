@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
 
 import commands
 import pytest
@@ -19,6 +20,18 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
+WITHOUT_ENGINE = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"numpy", "scipy", "numba", "sklearn", "grpc", "sqlalchemy"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+sys.argv[1:] = ["policy", "check", sys.argv[1]]
+import joulecut_cli.main
+sys.exit(joulecut_cli.main.main())
+"""
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def without_lab(code: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +45,7 @@ def test_the_daemons_and_every_command_of_the_service_import_nothing_of_the_lab(
         "import importlib, joulecut_agent.main, joulecut_agent.loop, joulecut_agent.restore\n"
         "import joulecut_controller.main, joulecut_controller.process, joulecut_engine\n"
         "from joulecut_cli.commands import SERVICE\n"
-        "for one in SERVICE.commands.values():\n"
+        "for one in (one for group in SERVICE for one in group.commands.values()):\n"
         "    module, _, function = one.target.partition(':')\n"
         "    assert callable(getattr(importlib.import_module(module), function))\n"
     )
@@ -51,8 +64,9 @@ def test_without_the_lab_its_commands_are_one_line() -> None:
 def test_the_overview_has_a_group_of_each_house() -> None:
     said = commands.run("--help", main=joulecut).stdout
     service, _, lab = said.partition(LAB.title)
-    assert houses.SERVICE.title in service
-    assert all(f"\n  {name} " in service for name in houses.SERVICE.commands)
+    for group in houses.SERVICE:
+        assert group.title in service
+        assert all(f"\n  {name} " in service for name in group.commands)
     assert all(f"\n  {name} " in lab for name in LAB.commands)
 
 
@@ -60,8 +74,8 @@ def test_no_group_takes_a_name_of_the_service(monkeypatch: pytest.MonkeyPatch) -
     mine = EntryPoint("mine", "test_houses:GROUP", houses.ENTRY_POINTS)
     monkeypatch.setattr(EntryPoint, "load", lambda _: GROUP)
     monkeypatch.setattr(houses, "entry_points", lambda group: EntryPoints([mine]))
-    found = houses.all_commands()
-    assert found["status"] == houses.SERVICE.commands["status"]
+    found, own = houses.all_commands(), houses.SERVICE[0].commands
+    assert found["status"] == own["status"] == houses.find("status")
     assert found["mine"] == GROUP.commands["mine"]
 
 
@@ -69,3 +83,12 @@ GROUP = houses.Group(
     "Of a plug-in",
     {"status": houses.Command("x:run", "another"), "mine": houses.Command("x:run", "one more")},
 )
+
+
+def test_a_policy_is_checked_where_only_the_extra_check_is_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_ENGINE, str(ROOT / "examples" / "policy.yaml")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "fine" in done.stdout

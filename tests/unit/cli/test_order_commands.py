@@ -16,8 +16,8 @@ from serving import WAIT_S, Serving
 
 from joulecut_cli import completion
 from joulecut_cli.commands import all_commands
-from joulecut_cli.policy import difference
 from joulecut_controller.orders import Done, Hold, Order
+from joulecut_controller.policy.difference import difference
 from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.web_config import WebConfig

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_cli.policy import best_break_even, budget_check, hindrances, limit_warnings
 from joulecut_controller.policy.policy import Cost, GpuRef, JobPolicy, Policy, Slo
+from joulecut_controller.policy.preview import (
+    best_break_even,
+    budget_check,
+    hindrances,
+    limit_warnings,
+)
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_engine.money import Iteration, Prices, worth
