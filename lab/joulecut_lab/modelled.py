@@ -17,6 +17,7 @@ from joulecut_lab.model.estimate import Estimate
 from joulecut_lab.model.graph_level import simulate
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import WORDS
+from joulecut_lab.model.stack import Default
 from joulecut_lab.model.sweep import FIGURES, Rows, Space, evaluate, joined, pareto, run_of
 from joulecut_lab.model.system import System
 from joulecut_lab.model.table import estimate_by_table
@@ -43,6 +44,7 @@ class Modelled:
     run: Run
     estimate: Estimate
     prices: Mapping[str, float]
+    defaults: tuple[Default, ...] = ()  # that the run's stack sets, each with its source
 
     def __str__(self) -> str:
         name, gpus, full = self.architecture.name, self.run.gpus, "" if self.fits else " (too much)"
@@ -184,7 +186,7 @@ def modelled(
     if level not in LEVELS:
         raise ValueError(f'model: level "{level}"; allowed: {", ".join(LEVELS)}')
     prices = {key: getattr(read.cost, key) for key in ("kwh_price", "gpu_hour_price", "pue")}
-    return Modelled(*values, LEVELS[level](*values), prices)
+    return Modelled(*values, LEVELS[level](*values), prices, read.defaults)
 
 
 def _named(given: object, key: str) -> object:

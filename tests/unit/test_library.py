@@ -35,6 +35,13 @@ def test_a_job_file_gives_the_plan_of_the_command(tmp_path: Path) -> None:
     assert ours.slowdown_ratio <= 0.05 + 1e-9
 
 
+def test_a_stack_says_what_it_sets() -> None:
+    found = model("llama-3-8b", "dgx-h100", stack="torchtitan", data=8, global_batch=8)
+    assert {one.key: one.value for one in found.defaults}["zero"] == found.run.zero == 3
+    assert all(one.source for one in found.defaults)
+    assert not model("llama-3-8b", "dgx-h100").defaults
+
+
 def test_a_slowdown_is_in_percent_as_on_the_command_line() -> None:
     asked = [5, 5.0, "5", "5%", " 5 % "]
     plans = [plan(ROWS, SHAPE, blocking_power_w=20.0, max_slowdown=one) for one in asked]
