@@ -77,6 +77,8 @@ class GpuView:
     allocation: Allocation | None = None  # its owner; None where it has none, or is unknown
     timing: IterationTiming | None = None  # of the iterations on it; None without their starts
     conflict: str = ""  # why it cannot be told whose it is
+    # The snapshot was made before our newest command there: it can contradict no plan.
+    behind: bool = False
 
     @property
     def uuid(self) -> str:

@@ -31,6 +31,7 @@ _PAIRS: dict[type, Any] = {
     m.Allocation: pb.Allocation,
     m.IterationTiming: pb.IterationTiming,
     m.ReportFault: pb.ReportFault,
+    m.CarriedOut: pb.CarriedOut,
     m.WatchTick: pb.WatchResponse,
     m.ScheduleStep: pb.ProgramStep,
     m.TimedStep: pb.TimedStep,
@@ -134,6 +135,10 @@ def encode_tick(tick: m.WatchTick) -> pb.WatchResponse:
 def decode_tick(msg: pb.WatchResponse) -> m.WatchTick:
     ranges.check(msg)
     return _DECODE[m.WatchTick](msg)  # type: ignore[no-any-return]
+
+
+def encode_carried_out(command: m.CarriedOut) -> pb.CarriedOut:
+    return _ENCODE[m.CarriedOut](command)  # type: ignore[no-any-return]
 
 
 def encode_command(command: m.Command) -> pb.ApplyRequest:

@@ -227,6 +227,15 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
+class CarriedOut:
+    """The newest command that an agent has carried out, the how manyth since it began."""
+
+    epoch: int
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class WatchTick:
     """One message of the `Watch` stream: the GPUs, their age, and the reports since the last."""
 
@@ -239,6 +248,7 @@ class WatchTick:
     stopped: str = ""  # why no command is taken on this node now
     timings: tuple[IterationTiming, ...] = ()
     faults: tuple[ReportFault, ...] = ()
+    carried_out: CarriedOut | None = None  # None: of an agent that does not number commands
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ BY_NAME: Mapping[str, Range] = {
     "iteration": NUMBER,
     "microbatch": NUMBER,
     "sequence": NUMBER,
+    "number": NUMBER,
 }
 # How many entries a list may have, where not LIST_LENGTH_MAX.
 LENGTHS: Mapping[str, int] = {

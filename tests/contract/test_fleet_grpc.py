@@ -16,6 +16,7 @@ from joulecut_controller.view import GpuView, NodeView
 from joulecut_wire import codec
 from joulecut_wire.messages import (
     Allocation,
+    CarriedOut,
     Command,
     GpuDescription,
     GpuSnapshot,
@@ -57,6 +58,8 @@ class Servant(AgentServiceServicer):
         self.commands: list[Command] = []
         self.watchers = 0
         self.ticks = 0
+        self.carried_out: CarriedOut | None = None  # what its messages follow
+        self.number = 0  # of its answers
 
     async def _perhaps_hang(self, name: str) -> None:
         if self.hang == name:
@@ -93,6 +96,7 @@ class Servant(AgentServiceServicer):
                 reports * self.reports,
                 allocations=self.owners,
                 stopped=self.stopped,
+                carried_out=self.carried_out,
             )
             yield codec.encode_tick(tick)
             await asyncio.sleep(request.interval_s)
@@ -103,7 +107,8 @@ class Servant(AgentServiceServicer):
         command = codec.decode_command(request)
         self.commands.append(command)
         results = tuple(Result(s.uuid, not self.refusal, self.refusal) for s in command.settings)
-        return pb.ApplyResponse(results=codec.encode_results(results))
+        carried_out = pb.CarriedOut(number=self.number) if self.number else None
+        return pb.ApplyResponse(results=codec.encode_results(results), carried_out=carried_out)
 
     async def Renew(self, request: Any, context: Any) -> pb.RenewResponse:
         await self._perhaps_hang("Renew")
@@ -176,6 +181,34 @@ def test_what_an_agent_shows_is_noticed_once_where_it_changed() -> None:
         assert await after_ticks() == [(address, False)], "another lease"
         servant.stopped = "maintenance"
         assert await after_ticks() == [(address, True)]
+
+    with_fleet(body)
+
+
+def test_a_message_made_before_a_command_is_behind_it_however_late_it_comes() -> None:
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        def behind() -> bool | None:
+            shown = gpu(fleet)
+            return shown.behind if shown and shown.snapshot else None
+
+        async def later(messages: int = 5) -> None:
+            seen = servant.ticks + messages
+            await until(lambda: servant.ticks >= seen)
+
+        command = Command(4, "job", 2, 5.0, (Setting("G0", 0, 900),), "")
+        await until(lambda: behind() is False)
+        servant.carried_out, servant.number = CarriedOut(4, 1, 6), 7
+        await later()
+        await fleet.apply(address, command)
+        await later(20)  # each arrives after the answer, and was made before it
+        assert behind() is True
+        servant.carried_out = CarriedOut(4, 2, 7)
+        await until(lambda: behind() is False)
+        servant.carried_out, servant.number = None, 0  # an agent of the version before
+        await later()
+        await fleet.apply(address, command)
+        assert behind() is True
+        await until(lambda: behind() is False)
 
     with_fleet(body)
 

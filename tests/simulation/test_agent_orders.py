@@ -47,6 +47,30 @@ def test_one_failed_write_reverts_the_group(node: RunningAgent) -> None:
     assert accepted(node.renew(generation=1)), "the older leases are still in force"
 
 
+def test_every_message_follows_at_least_the_commands_that_were_answered_before_it(
+    node: RunningAgent,
+) -> None:
+    node.start()
+    carried = node.watch().carried_out
+    assert carried is not None
+    before = carried.number
+    for generation in (1, 2, 3):
+        assert accepted(node.obey({0: 1200 - 15 * generation}, generation=generation))
+        shown = node.watch()
+        assert shown.carried_out is not None
+        assert shown.carried_out.number > before
+        assert (shown.carried_out.epoch, shown.carried_out.generation) == (1, generation)
+        lease = shown.gpus[0].lease
+        assert lease is not None
+        assert lease.generation == generation
+        before = shown.carried_out.number
+    assert accepted(node.clear())
+    shown = node.watch()
+    assert shown.carried_out is not None
+    assert shown.carried_out.number > before
+    assert shown.gpus[0].lease is None
+
+
 def test_a_lost_gpu_costs_its_own_numbers_only(node: RunningAgent) -> None:
     node.start()
     node.gpus.set_lost(1)

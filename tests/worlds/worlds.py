@@ -128,6 +128,7 @@ class World:
         self.stage_of = {uuid: stage for stage, uuid in enumerate(names)}
         self.now_s = 1000.0
         self.running = True
+        self.behind = False  # whether readings were made before the newest command
         self.peer_s = 0.0
         self.slow_ratio = 1.0  # what the job really takes over what the plant says
         self.hidden_ratio = 1.0  # the same, but only below default clocks and told by no report
@@ -341,7 +342,16 @@ class World:
                 owner = agent.owners.get(uuid)
                 timing = self._timing(uuid)
                 gpus.append(
-                    GpuView(description, agent.address, agent.node, snapshot, age_s, owner, timing)
+                    GpuView(
+                        description,
+                        agent.address,
+                        agent.node,
+                        snapshot,
+                        age_s,
+                        owner,
+                        timing,
+                        behind=self.behind,
+                    )
                 )
         return FleetState(tuple(nodes), tuple(gpus))
 

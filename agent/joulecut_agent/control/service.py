@@ -40,6 +40,7 @@ from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import (
     Allocation,
+    CarriedOut,
     GpuDescription,
     NodeDescription,
     ReportFault,
@@ -93,6 +94,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
         self._watch_seats = WatchSeats(WATCHERS_MAX)
         self._leaving = threading.Event()
+        self._carried_out, self._counting = CarriedOut(0, 0, 0), threading.Lock()
 
     def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
         with contextlib.suppress(KeeperGone):
@@ -183,7 +185,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             highest = {setting.uuid: setting.clock_max_mhz for setting in plain}
             if self._latency.started(highest, sent_s):
                 self._sampler.hurry(WAIT_S_MAX)
-        return pb.ApplyResponse(results=results_pb)
+        return pb.ApplyResponse(results=results_pb, carried_out=self._carried(command))
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
         if error := _out_of_range(request):
@@ -208,7 +210,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         results = self._pass_on("clear", command, uuids or [""], request.reason)
         if not uuids and not request.job:
             self._reset_unleased(request.epoch)
-        return pb.ClearResponse(results=results)
+        return pb.ClearResponse(results=results, carried_out=self._carried(command))
+
+    def _carried(self, command: requests.Apply | requests.Clear) -> pb.CarriedOut:
+        """Numbers a command whose outcome `status` shows from now on."""
+        with self._counting:
+            number = self._carried_out.number + 1
+            generation = command.generation if isinstance(command, requests.Apply) else 0
+            self._carried_out = CarriedOut(command.epoch, generation, number)
+            return codec.encode_carried_out(self._carried_out)
 
     def _reset_unleased(self, epoch: int) -> None:
         """Resets GPUs without a lease whose lock may be ours; the keeper knows which."""
@@ -274,19 +284,38 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         self._leaving.set()
 
     def _tick(self, reports: tuple[Any, ...], dropped: int) -> WatchTick:
+        carried_out = self._carried_out  # before the leases, which are as new or newer
         picture = self._sampler.latest()
         stopped = self._stopped()
         held = tuple(self._allocations().values())
         timings = self._schedules.timings(self._latency.change_error_s)
         if picture is None:
             return WatchTick(
-                0, math.inf, (), reports, dropped, held, stopped, timings, self._faults()
+                0,
+                math.inf,
+                (),
+                reports,
+                dropped,
+                held,
+                stopped,
+                timings,
+                self._faults(),
+                carried_out,
             )
         age_s = time.monotonic() - picture.snapshot.taken_at_s
         gpus = tuple(map(with_profiles, self._drift_watch.seen(picture.snapshot.gpus)))
         sequence = picture.snapshot.sequence
         return WatchTick(
-            sequence, age_s, gpus, reports, dropped, held, stopped, timings, self._faults()
+            sequence,
+            age_s,
+            gpus,
+            reports,
+            dropped,
+            held,
+            stopped,
+            timings,
+            self._faults(),
+            carried_out,
         )
 
     def _stopped(self) -> str:

@@ -59,6 +59,10 @@ OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
+# Agents that do not number commands sample once a second; sooner after an answer a message may
+# show what was before.
+SHOWN_S = 1.0
+BEHIND_S_MAX = 30.0  # a message that late is no reading any more
 REPORTS_KEPT = 100_000  # 1,000 GPUs at ten iterations a second for ten seconds
 MESSAGE_BYTES_MAX = 16 << 20  # twice the largest reports that an agent keeps for a watcher
 QUARANTINE_S, QUARANTINE_S_MAX = 60.0, 3600.0
@@ -87,6 +91,9 @@ class _Agent:
     returned_s: float = float("-inf")  # when one of them was shown again
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
+    shows: int | None = None  # the number of the newest command that the last message follows
+    answered: int = 0  # the largest number of a command of ours, in the order of this stream
+    answered_s: float = float("-inf")
     allocations: dict[str, Allocation] = field(default_factory=dict)
     timings: dict[str, IterationTiming] = field(default_factory=dict)
     stopped: str = ""
@@ -99,6 +106,12 @@ class _Agent:
     offences: int = 0
     offended_s: float = float("-inf")
     shown: tuple[object, object] | None = None  # what the last notice was of
+
+    def is_behind(self, taken_s: float, now_s: float) -> bool:
+        """Whether its last message was made before our newest command was carried out."""
+        if self.shows is None:
+            return taken_s < self.answered_s + SHOWN_S
+        return self.shows < self.answered and now_s < self.answered_s + BEHIND_S_MAX
 
 
 class GrpcFleet:
@@ -270,6 +283,7 @@ class GrpcFleet:
                 now_s - taken_s,
                 allocation,
                 timing,
+                behind=agent.is_behind(taken_s, now_s),
                 conflict=self.owners.conflict(gpu.uuid),
             )
 
@@ -309,13 +323,18 @@ class GrpcFleet:
     ) -> tuple[Result, ...]:
         """The agent's results; its silence is one refusal."""
         try:
-            results = codec.decode_results(await call)
+            answer = await call
+            results = codec.decode_results(answer)
         except grpc.aio.AioRpcError as error:
             return (Result("", accepted=False, reason=f"no answer ({_reason(error)})"),)
         except BadInput as error:
             return (Result("", accepted=False, reason=f"no valid answer ({error})"),)
-        if not all(result.accepted for result in results) and address in self._agents:
-            self._agents[address].asked.set()  # a larger epoch may be why
+        agent = self._agents.get(address)
+        if agent is not None and not isinstance(answer, pb.RenewResponse):
+            agent.answered = max(agent.answered, answer.carried_out.number)
+            agent.answered_s = time.monotonic()
+        if agent is not None and not all(result.accepted for result in results):
+            agent.asked.set()  # a larger epoch may be why
         return results
 
     async def _follow(self, agent: _Agent) -> None:
@@ -391,6 +410,7 @@ class GrpcFleet:
         """Until the stream ends, or another stub has taken its place."""
         call = stub.Watch(pb.WatchRequest(interval_s=_own_interval_s(agent.address, self._watch_s)))
         agent.stream, agent.quiet_s = call, 0.0
+        agent.answered = 0  # it may have begun again; what it says now is newer than all
         try:
             while stub is self._stubs[agent.address]:
                 message = await call.read()
@@ -445,6 +465,7 @@ class GrpcFleet:
         agent.allocations = {one.uuid: one for one in tick.allocations}
         agent.timings = {one.uuid: one for one in tick.timings}
         agent.stopped = tick.stopped
+        agent.shows = tick.carried_out.number if tick.carried_out else None
         agent.faults = tick.faults
         self._notice(agent, tuple(_held(snapshot) for snapshot in tick.gpus))
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)

@@ -116,7 +116,6 @@ class _Track:
     unloaded_of: MeasurementWindow | None = None
     sequence: SequenceFilter = field(default_factory=SequenceFilter)
     runs: int = 0
-    marked_s: float = -math.inf
     seen_s: float = -math.inf  # of the newest readings of all GPUs
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
@@ -175,21 +174,17 @@ class IterationStats:
         job: str,
         locks: Mapping[str, int],
         now_s: float,
-        shown_s: float,
         *,
         schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
     ) -> None:
         """Our own command changed clocks, or their `schedule` within an iteration: a new window
         begins. `slowdown` is what is predicted of them.
-
-        Snapshots taken before `shown_s` may still show the clocks before.
         """
         track = self._tracks.get(job)
         if track is None:
             return
         new = {uuid: locks.get(uuid, 0) for uuid in track.locks}
-        track.marked_s = shown_s
         if (new, schedule) != (track.locks, track.schedule):
             track.locks, track.schedule = new, schedule
             track.window = MeasurementWindow(now_s, track.stage_of)
@@ -336,7 +331,7 @@ class IterationStats:
             gpu = gpus.get(uuid)
             taken_s = now_s - gpu.age_s if gpu else -math.inf
             seen_s = min(seen_s, taken_s)
-            if gpu and gpu.snapshot and taken_s >= track.marked_s:
+            if gpu and gpu.snapshot and not gpu.behind:
                 lease = gpu.snapshot.lease
                 new[uuid] = lease.clock_max_mhz if lease else 0
             else:

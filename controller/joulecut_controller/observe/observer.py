@@ -70,14 +70,13 @@ class Observer:
         job: str,
         locks: Mapping[str, int],
         now_s: float,
-        shown_s: float,
         *,
         schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
     ) -> None:
-        """Our own command changed a job's clocks; agents show it from `shown_s` on. `schedule` is
+        """Our own command changed a job's clocks. `schedule` is
         what changes within an iteration, `slowdown` what is predicted of the clocks."""
-        self._stats.changed(job, locks, now_s, shown_s, schedule=schedule, slowdown=slowdown)
+        self._stats.changed(job, locks, now_s, schedule=schedule, slowdown=slowdown)
 
     def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
         """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries

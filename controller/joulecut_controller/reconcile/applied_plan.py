@@ -15,9 +15,6 @@ from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.reference.reference import EFFECT_SD, Figure
 from joulecut_controller.view import BUDGET_JOB, JobState, View
 
-# Agents sample once a second; until a sample follows a command, the lease shown may be the one
-# before. Drift is not judged sooner.
-LEASE_SHOWN_S = 1.0
 CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
 
 
@@ -101,6 +98,8 @@ class AppliedPlan:
         """Leases on the job's GPUs that this controller does not hold, by the job they name."""
         context = self._context
         orphaned: dict[str, list[Place]] = {}
+        if view.now_s <= self._acted_s:
+            return orphaned
         for uuid in observation.job.placement.uuids:
             gpu = view.gpus.get(uuid)
             lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
@@ -108,8 +107,8 @@ class AppliedPlan:
                 continue
             if lease.job == BUDGET_JOB:  # without clocks, and not renewed
                 continue
-            if view.now_s - gpu.age_s < self._acted_s + LEASE_SHOWN_S:
-                continue  # it may show what was before our last command
+            if gpu.behind:
+                continue
             ours = lease.epoch == context.epoch
             if not (ours and context.leases.owns(lease.job, lease.generation)):
                 orphaned.setdefault(lease.job, []).append(Place(gpu.address, uuid))
@@ -134,10 +133,9 @@ class AppliedPlan:
         steps, locks = (holding.plan.actions, holding.locks) if holding else ((), {})
         changes = ((one.uuid, one.steps or one.marks) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
-        shown_s = now_s + LEASE_SHOWN_S
         predicted = _predicted(holding.plan) if holding else None
         self._context.observer.changed(
-            self._job, locks, now_s, shown_s, schedule=schedule, slowdown=predicted
+            self._job, locks, now_s, schedule=schedule, slowdown=predicted
         )
 
 

@@ -180,6 +180,7 @@ class WatchResponse(google.protobuf.message.Message):
     STOPPED_FIELD_NUMBER: builtins.int
     TIMINGS_FIELD_NUMBER: builtins.int
     FAULTS_FIELD_NUMBER: builtins.int
+    CARRIED_OUT_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     age_s: builtins.float
     """How old the sample was when it was sent: clocks of two hosts are never compared."""
@@ -204,6 +205,10 @@ class WatchResponse(google.protobuf.message.Message):
     def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReportFault]:
         """Reports that could not be used, the newest of each sender."""
 
+    @property
+    def carried_out(self) -> global___CarriedOut:
+        """The newest command that these leases follow; absent from agents that do not number them."""
+
     def __init__(
         self,
         *,
@@ -216,10 +221,37 @@ class WatchResponse(google.protobuf.message.Message):
         stopped: builtins.str = ...,
         timings: collections.abc.Iterable[global___IterationTiming] | None = ...,
         faults: collections.abc.Iterable[global___ReportFault] | None = ...,
+        carried_out: global___CarriedOut | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "faults", b"faults", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["carried_out", b"carried_out"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "carried_out", b"carried_out", "faults", b"faults", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
 
 global___WatchResponse = WatchResponse
+
+@typing.final
+class CarriedOut(google.protobuf.message.Message):
+    """A command that the agent has carried out, the how manyth since it began. A message with a smaller
+    number than the answer to a command was made before it, whenever it arrives.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    generation: builtins.int
+    number: builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int = ...,
+        generation: builtins.int = ...,
+        number: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "generation", b"generation", "number", b"number"]) -> None: ...
+
+global___CarriedOut = CarriedOut
 
 @typing.final
 class ReportFault(google.protobuf.message.Message):
@@ -742,14 +774,19 @@ class ApplyResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
+    CARRIED_OUT_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Result]: ...
+    @property
+    def carried_out(self) -> global___CarriedOut: ...
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___Result] | None = ...,
+        carried_out: global___CarriedOut | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["carried_out", b"carried_out"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["carried_out", b"carried_out", "results", b"results"]) -> None: ...
 
 global___ApplyResponse = ApplyResponse
 
@@ -848,14 +885,19 @@ class ClearResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: builtins.int
+    CARRIED_OUT_FIELD_NUMBER: builtins.int
     @property
     def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Result]: ...
+    @property
+    def carried_out(self) -> global___CarriedOut: ...
     def __init__(
         self,
         *,
         results: collections.abc.Iterable[global___Result] | None = ...,
+        carried_out: global___CarriedOut | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["carried_out", b"carried_out"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["carried_out", b"carried_out", "results", b"results"]) -> None: ...
 
 global___ClearResponse = ClearResponse
 

@@ -10,7 +10,7 @@ from worlds import World
 
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
-from joulecut_controller.reconcile.applied_plan import LEASE_SHOWN_S, AppliedPlan
+from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.context import ReconcileContext
 from joulecut_controller.reconcile.leases import Leases, Place
@@ -134,7 +134,7 @@ def test_what_cannot_be_written_down_is_held_all_the_same(bench: JobBench) -> No
 
 def test_leases_of_another_attempt_are_orphaned(bench: JobBench) -> None:
     bench.apply(1)
-    bench.world.advance(LEASE_SHOWN_S + 0.1)
+    bench.world.advance(1.0)
     view, observation = bench.look()
     assert bench.applied_plan.orphaned_leases(observation, view) == {}
     bench.context.leases.end("killed")  # as in a process that was killed and came back
@@ -149,7 +149,7 @@ def test_an_old_view_shows_no_orphaned_leases(bench: JobBench) -> None:
     bench.apply(1)
     bench.context.leases.end("killed")
     view, observation = bench.look()
-    bench.world.advance(3 * LEASE_SHOWN_S)  # the look grows old, the leases in it do not
+    bench.world.advance(3.0)  # the look grows old, the leases in it do not
     assert bench.applied_plan.orphaned_leases(observation, view) == {}
     view, observation = bench.look()
     assert bench.applied_plan.orphaned_leases(observation, view)
@@ -163,10 +163,29 @@ def test_a_view_from_before_a_command_shows_no_drift(bench: JobBench) -> None:
     bench.world.advance(0.5)
     bench.apply(1)
     assert bench.applied_plan.drift(observation, view) == ""
-    bench.world.advance(LEASE_SHOWN_S + 0.1)
+    bench.world.advance(1.0)
     view, observation = bench.look()
     assert bench.applied_plan.drift(observation, view) == ""
     bench.world.agents["n2:1"].leases.clear()
+    bench.world.advance(0.5)
+    view, observation = bench.look()
+    assert "lost its lease" in bench.applied_plan.drift(observation, view)
+
+
+@pytest.mark.parametrize("late_s", [0.0, 1.5, 20.0])
+def test_a_reading_made_before_a_command_contradicts_nothing_however_late(
+    bench: JobBench, late_s: float
+) -> None:
+    bench.world.advance(2.0)
+    bench.look()
+    bench.apply(1)
+    for agent in bench.world.agents.values():
+        agent.leases.clear()
+    bench.world.advance(late_s + 0.5)
+    bench.world.behind = True
+    view, observation = bench.look()
+    assert bench.applied_plan.drift(observation, view) == ""
+    bench.world.behind = False
     bench.world.advance(0.5)
     view, observation = bench.look()
     assert "lost its lease" in bench.applied_plan.drift(observation, view)

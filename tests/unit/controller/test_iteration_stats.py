@@ -175,7 +175,7 @@ def test_a_mean_that_reaches_back_over_a_change_of_clocks_counts_for_neither() -
         job.now_s += 10.0
         if job.now_s == changed_s:
             job.locks = dict.fromkeys(UUIDS, 1200)
-            job.stats.changed("job", job.locks, changed_s - 2.0, changed_s)
+            job.stats.changed("job", job.locks, changed_s - 2.0)
         reports = [
             ArrivedReport(IterationReport("job", uuid, stage, number, 0.1), job.now_s, span_s=10.0)
             for stage, uuid in enumerate(UUIDS)
@@ -243,7 +243,7 @@ def test_no_window_mixes_two_sets_of_clocks(
     job.locks = dict.fromkeys(UUIDS, 1200)
     job.duration_s = after_s
     if own_hand:
-        job.stats.changed("job", job.locks, job.now_s, job.now_s)
+        job.stats.changed("job", job.locks, job.now_s)
     measured = job.looks(8)
     for window, pace_s in ((measured.baseline, before_s), (measured.current, after_s)):
         if window is not None:
