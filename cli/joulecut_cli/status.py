@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,6 +109,7 @@ WATCH_S = 2.0  # as often as a person looks; a pass is every few seconds
 WATCH_S_MIN, WATCH_S_MAX = 0.2, 3600.0
 CLEAR = "\x1b[H\x1b[2J"  # cursor home, screen empty
 INDENTED_GPUS_MAX = 256
+JOBS_SHOWN_MAX = 20  # with head and GPUs, a screen
 
 MODES = {
     "enforce": "enforcing",
@@ -122,6 +124,7 @@ def run(argv: list[str]) -> int:
     parser = Parser("joulecut status", "Fleet and jobs on one screen, at the last pass.")
     add_controller_flags(parser)
     parser.add_argument("--gpus", action="store_true", help="list every GPU of a large fleet")
+    parser.add_argument("--all", action="store_true", help="list every job, with its next step")
     parser.add_argument(
         "--watch", nargs="?", const=f"{WATCH_S:g}", metavar="SECONDS",
         help=f"refresh every SECONDS (default {WATCH_S:g}) until Ctrl-C",
@@ -129,18 +132,19 @@ def run(argv: list[str]) -> int:
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
     if given.watch is None:
-        print(_shown(controller, whole=given.gpus, as_json=given.json))
+        print(_shown(controller, given))
         return FINE
     interval_s = max(WATCH_S_MIN, duration.seconds(given.watch, "--watch", WATCH_S_MAX))
     return _watch(controller, given, interval_s)
 
 
-def _shown(controller: Controller, *, whole: bool, as_json: bool, indent: int | None = 2) -> str:
-    board = controller.board() if whole or as_json else controller.brief()
-    if as_json:  # indenting the board of a large fleet takes seconds
+def _shown(controller: Controller, given: argparse.Namespace, indent: int | None = 2) -> str:
+    board = controller.board() if given.gpus or given.json else controller.brief()
+    if given.json:  # indenting the board of a large fleet takes seconds
         few = len(board["gpus"]) <= INDENTED_GPUS_MAX
         return json.dumps(board, indent=indent if few else None)
-    text = page(board, controller.url, time.time() - controller.skew_s)
+    now_unix_s = time.time() - controller.skew_s
+    text = page(board, controller.url, now_unix_s, every_job=given.all)
     if controller.skew_s:
         text += (
             f"\n! The clock of this machine is {ago(abs(controller.skew_s))} "
@@ -156,7 +160,7 @@ def _watch(controller: Controller, given: argparse.Namespace, interval_s: float)
     try:
         while True:
             try:
-                text = _shown(controller, whole=given.gpus, as_json=given.json, indent=None)
+                text = _shown(controller, given, indent=None)
             except Unavailable as error:
                 text = json.dumps({"error": str(error)}) if given.json else f"! {error}"
             print(CLEAR + text if alone else text, end="\n" if given.json else "\n\n", flush=True)
@@ -172,9 +176,11 @@ def add_controller_flags(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
-def page(board: Json, url: str, now_unix_s: float) -> str:
-    """The whole screen as text."""
-    return "\n".join([*_head(board, url, now_unix_s), "", *_jobs(board), "", *_gpus(board)])
+def page(board: Json, url: str, now_unix_s: float, *, every_job: bool = False) -> str:
+    """The whole screen as text. Of many jobs the worst, unless `every_job` is asked for."""
+    many = len(board["jobs"]) > JOBS_SHOWN_MAX and not every_job and not stands_by(board)
+    jobs = _worst_jobs(board) if many else _jobs(board)
+    return "\n".join([*_head(board, url, now_unix_s), "", *jobs, "", *_gpus(board)])
 
 
 def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
@@ -221,6 +227,10 @@ def _cluster(cluster: Json, budget: Json | None) -> Iterator[str]:
     yield cluster["headline"]
 
 
+JOB_COLUMNS = (
+    "  PREDICTED: energy saved by the newest plan. Measured: TIME and ENERGY of one iteration "
+    "now, LESS under a plan and SAVED so far."
+)
 NEED_MARKS = {"fault": "!", "decision": "?", "note": "-"}
 
 
@@ -244,12 +254,7 @@ def _jobs(board: Json) -> list[str]:
         return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
         return ["No jobs in the policy: GPUs are measured and stay at default clocks."]
-    head = (
-        "JOB", "STATE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "PREDICTED", "LESS",
-        "SAVED",
-    )  # fmt: skip
-    rows = [_job_row(job) for job in board["jobs"]]
-    lines = table(head, rows, frozenset(head[2:]))
+    lines = _job_table(board["jobs"])
     for job in board["jobs"]:
         name, step = job["name"], job["next_step"]
         if job["sentence"] != step:
@@ -265,11 +270,31 @@ def _jobs(board: Json) -> list[str]:
         saving = saving_text(job.get("saving"))
         if saving:
             lines.append(f"  {name}: saving {saving}.")
-    lines.append(
-        "  PREDICTED: energy saved by the newest plan. Measured: TIME and ENERGY of one iteration "
-        "now, LESS under a plan and SAVED so far."
-    )
-    return lines
+    return [*lines, JOB_COLUMNS]
+
+
+def _worst_jobs(board: Json) -> list[str]:
+    """Rows of the jobs that need a person, then of the slowest; counts of the others by state."""
+    severities = [*NEED_MARKS]
+    needs = {one["job"]: severities.index(one["severity"]) for one in board["cluster"]["needs"]}
+
+    def better(job: Json) -> tuple[int, float, str]:
+        slower = job["measured"]["slowdown_ratio"]
+        return needs.get(job["name"], len(severities)), -(slower or 0.0), job["name"]
+
+    ordered = sorted(board["jobs"], key=better)
+    states = Counter(job["state"] for job in ordered[JOBS_SHOWN_MAX:])
+    others = ", ".join(f"{count} {state}" for state, count in states.most_common())
+    rest = f"  and {states.total()} more ({others}): `joulecut status --all` lists every job."
+    return [*_job_table(ordered[:JOBS_SHOWN_MAX]), rest, JOB_COLUMNS]
+
+
+def _job_table(jobs: list[Json]) -> list[str]:
+    head = (
+        "JOB", "STATE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "PREDICTED", "LESS",
+        "SAVED",
+    )  # fmt: skip
+    return table(head, [_job_row(job) for job in jobs], frozenset(head[2:]))
 
 
 def foreign_text(job: Json) -> str:

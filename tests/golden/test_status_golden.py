@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import boards
+import large
 import pytest
 from golden_text import same_as_golden
 from job_states import changed
@@ -131,3 +132,19 @@ def _rounded(value: object) -> object:
     if isinstance(value, list):
         return [_rounded(inner) for inner in value]
     return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_of_many_jobs_the_worst_are_shown_and_the_others_counted() -> None:
+    shown = json.loads(json.dumps(board_json(large.board(nodes=100))))
+    slow, needed = shown["jobs"][70], shown["jobs"][40]
+    slow["measured"]["slowdown_ratio"] = 0.5
+    shown["cluster"]["needs"] = [
+        {"severity": "fault", "job": needed["name"], "node": "", "text": "is lost"}
+    ]
+    lines = status.page(shown, URL, SOON).splitlines()
+    rows = [line.split()[0] for line in lines if line.startswith("job") and " " in line]
+    assert rows[:2] == [needed["name"], slow["name"]]
+    assert len(rows) == status.JOBS_SHOWN_MAX
+    assert any("and 80 more (80 " in line and "--all" in line for line in lines)
+    every = status.page(shown, URL, SOON, every_job=True).splitlines()
+    assert sum(line.startswith("job") for line in every) == 100
