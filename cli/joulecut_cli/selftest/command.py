@@ -13,14 +13,15 @@ from pathlib import Path
 
 from joulecut_agent.nvml.card import Identity, identify
 from joulecut_agent.ports.failure import DeviceError
+from joulecut_agent.selftest import judge
+from joulecut_agent.selftest.load import Load
+from joulecut_agent.selftest.watcher import Watcher
 from joulecut_cli import outfile, plot
 from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.orders import DEFAULT_NODE
-from joulecut_cli.selftest import judge, report, writing
+from joulecut_cli.selftest import report, writing
 from joulecut_cli.selftest.killing import killed
-from joulecut_cli.selftest.load import Load
-from joulecut_cli.selftest.watcher import Watcher
 from joulecut_wire import card_facts
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable

@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from joulecut_agent.keeper.evidence import CLOCK_SLACK_MHZ
+from joulecut_agent.selftest.watcher import Watcher
 from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import AgentLease, agent_at
-from joulecut_cli.selftest.watcher import Watcher
 from joulecut_wire.errors import Unavailable
 
 JOB = "joulecut-selftest-kill"

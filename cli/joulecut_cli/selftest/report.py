@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO
+from joulecut_agent.selftest import judge
+from joulecut_agent.selftest.evidence import Evidence
+from joulecut_agent.selftest.observations import latencies_s, quantile
 from joulecut_cli.page import document, table
 from joulecut_cli.plot import require
-from joulecut_cli.selftest import judge
-from joulecut_cli.selftest.evidence import Evidence
-from joulecut_cli.selftest.observations import latencies_s, quantile
 from joulecut_engine.panel import WIDTH, Line, Panel, Point, html
 from joulecut_wire.card_facts import CardFacts
 

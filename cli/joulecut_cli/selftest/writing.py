@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
+from joulecut_agent.selftest.evidence import Change, Range, Sample
+from joulecut_agent.selftest.load import Load
+from joulecut_agent.selftest.observations import holes_mhz
+from joulecut_agent.selftest.watcher import Watcher
 from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import AgentLease, holder
-from joulecut_cli.selftest.evidence import Change, Range, Sample
-from joulecut_cli.selftest.load import Load
-from joulecut_cli.selftest.observations import holes_mhz
-from joulecut_cli.selftest.watcher import Watcher
 from joulecut_wire.errors import Unavailable
 
 JOB = "joulecut-selftest"

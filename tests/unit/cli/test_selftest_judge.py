@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_agent.nvml.card import Identity
-from joulecut_cli.selftest import judge
-from joulecut_cli.selftest.evidence import Change, Evidence, Sample
+from joulecut_agent.selftest import judge
+from joulecut_agent.selftest.evidence import Change, Evidence, Sample
 from joulecut_cli.selftest.report import CardReport, screen, to_json
 
 CLOCKS = tuple(range(210, 1411, 15))

@@ -8,7 +8,7 @@ from pathlib import Path
 from joulecut_agent.devices import load
 from joulecut_agent.nvml.card import Card, Identity, identify
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_cli.selftest.evidence import Evidence, Range, Sample
+from joulecut_agent.selftest.evidence import Evidence, Range, Sample
 from joulecut_wire.errors import Unavailable
 
 EVERY_S = 0.02  # five readings within a step of the energy counter

@@ -11,8 +11,8 @@ from itertools import pairwise
 from statistics import median
 
 from joulecut_agent.keeper.evidence import CLOCK_SLACK_MHZ
-from joulecut_cli.selftest.evidence import Evidence, Sample
-from joulecut_cli.selftest.observations import (
+from joulecut_agent.selftest.evidence import Evidence, Sample
+from joulecut_agent.selftest.observations import (
     CAPS,
     SAMPLES_MIN,
     WINDOW_S,

@@ -6,7 +6,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from joulecut_agent.keeper.evidence import BUSY_RATIO, CLOCK_SLACK_MHZ
-from joulecut_cli.selftest.evidence import Change, Evidence, Sample
+from joulecut_agent.selftest.evidence import Change, Evidence, Sample
 from joulecut_wire.assumed import COUNTER_STEP_S
 from joulecut_wire.card_facts import Scope
 
