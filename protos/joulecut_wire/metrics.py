@@ -118,6 +118,7 @@ JOB_DEFAULT_RATIO = _gauge("job_default_ratio", ("workload", "asked_by"), "Share
 JOB_PHASE_SECONDS = _counter("job_phase_seconds_total", ("workload", "phase"), "Time of iterations by kind of phase: train, evaluate, other or pause, since the controller leads.")
 JOB_HOLDOUT_ACTIVE = _gauge("job_holdout_active", ("workload",), "1 while a job runs at default clocks for a hold-out window.")
 JOB_HOLDOUT_WINDOWS = _counter("job_holdout_windows_total", ("workload", "arm", "outcome"), "Measured windows by arm (default or plan) and outcome: kept, or the reason it was dropped.")
+JOB_REPORT_AGE = _gauge("job_report_age_seconds", ("workload",), "Age of a job's newest report; +Inf without any.")
 JOB_SLOWDOWN = _gauge("job_slowdown_ratio", ("workload",), "Measured iteration time over that in the default windows beside it, minus 1; over the baseline until they are compared.")
 JOB_SLO_MARGIN = _gauge("job_slo_margin_ratio", ("workload",), "Slack before the deadline, as a share of it: of the mean iteration time, or of its P95 with slo.statistic: p95. Negative when missed.")
 JOB_SOLVER_WAIT = _gauge("job_solver_wait_seconds", ("workload",), "How long a job has waited for the solver's answer to its next plan; 0 while it waits for none.")

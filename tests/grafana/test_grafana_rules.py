@@ -56,6 +56,14 @@ def _promtool(*words: str) -> None:
     assert judged.returncode == 0, judged.stdout + judged.stderr
 
 
+def test_a_fault_of_one_node_is_no_night_call() -> None:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    rules = [
+        r for g in groups if g["name"] in {"joulecut-control", "joulecut-node"} for r in g["rules"]
+    ]
+    assert {r["labels"]["severity"] for r in rules if "alert" in r} == {"warning", "info"}
+
+
 @pytest.mark.prometheus
 def test_promtool_accepts_the_rules() -> None:
     _promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))

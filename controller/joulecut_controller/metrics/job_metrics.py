@@ -108,6 +108,7 @@ GAUGES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.JOB_ITERATION_TIME, _iteration_time),
     (m.JOB_POWER, _power),
     (m.JOB_ENERGY_BLOAT, bloat_w),
+    (m.JOB_REPORT_AGE, lambda job: job.view.placement.report_age_s),
     (m.JOB_SLOWDOWN, lambda job: job.slowdown_ratio),
     (m.JOB_SLO_MARGIN, _margin),
     (m.PLAN_GENERATION, lambda job: job.decision.generation if job.decision else None),
