@@ -429,7 +429,8 @@ class Course:
                 f"{slowdown:+.2%} iteration time (possible at that pace: {possible:.1%}{share}); "
                 f"{self._worth(tally.controlled)}"
             )
-        self._say(f"money at {Prices()}, assumed")
+        if saved is not None or tally.saved_ratio is not None:
+            self._say(f"money at {Prices()}, assumed")
         self._say(
             f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "
             f"recommending; {tally.gpus_restored} of {tally.gpus_total} GPUs at default clocks"
