@@ -13,7 +13,8 @@ STEADY = (  # told by the configuration, a command, or the card's data sheet
     "build_info", "collect_success", "keeper_up", "gpu_info", "gpu_power_limit_watts",
     "gpu_clock_limit_hertz", "gpu_allocation_info", "gpu_clock_event_active",
     "control_commands_total", "control_restores_total", "job_reports_total",
-    "gpu_memory_used_bytes", "gpu_intent_info", "agent_released", "control_stopped",
+    "gpu_memory_used_bytes", "gpu_intent_info", "gpu_intent_slowdown_max_ratio",
+    "agent_released", "control_stopped",
 )  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def _normalised(text: str) -> str:
             lines.append(line)
         elif "_bucket{" not in line or 'le="0.0001"' in line:
             name = series.partition("{")[0].removeprefix("joulecut_")
-            series = re.sub(r'(version|until)="[^"]*"', r'\1="#"', series)
+            series = re.sub(r'(version)="[^"]*"', r'\1="#"', series)
             lines.append(f"{series} {value if name in STEADY else '#'}")
     return "\n".join(lines)
 

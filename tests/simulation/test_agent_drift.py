@@ -277,8 +277,9 @@ def test_who_looks_for_sick_gpus_finds_the_intent(simulated: RunningAgent) -> No
     [line] = eventually(
         "in metrics", lambda: [m for m in node.metrics().splitlines() if m.startswith(series)]
     )
-    assert 'reason="test"' in line
-    assert 'max_slowdown="0.403"' in line
+    assert 'workload="demo"' in line
+    most = node.gpus.uuid(0)
+    assert f'joulecut_gpu_intent_slowdown_max_ratio{{uuid="{most}"}} 0.403' in node.metrics()
     assert node.clear()[0].accepted
     eventually("nothing is meant any more", lambda: told() == {})
     assert node.kill(15) == 0

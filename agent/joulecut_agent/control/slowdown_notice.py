@@ -14,7 +14,6 @@ from joulecut_agent.atomic_file import AtomicFile
 from joulecut_agent.keeper.requests import Apply
 from joulecut_wire.messages import Lease
 
-HOUR_S = 3600.0
 STEP_S = 10.0  # "until" is rounded up to it, so that a heartbeat does not write the file
 REASON_BYTES_MAX = 160
 REASONS_MAX = 4  # of one GPU: its lease's, and of commands under way
@@ -47,11 +46,6 @@ def notice_of(
     cut = reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
     until_s = math.ceil((now_unix_s + lease.expires_in_s) / STEP_S) * STEP_S
     return SlowdownNotice(lease.job, cut, until_s, lease.clock_max_mhz, lease.power_limit_w, ratio)
-
-
-def until_label(until_unix_s: float) -> str:
-    """The next full hour in Unix seconds, so that a heartbeat does not make a new series."""
-    return str(int(-(-until_unix_s // HOUR_S) * HOUR_S))
 
 
 class SlowdownNoticeFile(AtomicFile):

@@ -16,7 +16,6 @@ from joulecut_agent.control.clock_schedule import ClockSchedules
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.set_latency import SetLatency
-from joulecut_agent.control.slowdown_notice import until_label
 from joulecut_agent.counters import BUCKETS_S, Counters
 from joulecut_agent.jobs.owner import OWNERS_LABEL
 from joulecut_agent.jobs.rank_count import RankCount
@@ -162,9 +161,9 @@ class AgentCollector:
 
     def _add_slowdown_notices(self, families: Families) -> None:
         for uuid, one in self._drift_watch.slowdown_notices().items():
-            ratio = "" if one.max_slowdown_ratio is None else f"{one.max_slowdown_ratio:g}"
-            until = until_label(one.until_unix_s)
-            families.add(names.GPU_INTENT_INFO, 1, uuid, one.job, one.reason, until, ratio)
+            families.add(names.GPU_INTENT_INFO, 1, uuid, one.job)
+            if one.max_slowdown_ratio is not None:
+                families.add(names.GPU_INTENT_SLOWDOWN, one.max_slowdown_ratio, uuid)
 
 
 def _add_allocation(families: Families, one: Allocation) -> None:

@@ -63,6 +63,7 @@ class BoardCollector(Collector):
         yield _histogram(m.LOOP_LAG_SECONDS, meters.lag)
         passes = [((result,), float(count)) for result, count in meters.results.items()]
         yield _counter(m.RECONCILE_PASSES, passes)
+        yield _counter(m.CONTROLLER_DRIFTS, [((), float(meters.drifts))])
         if meters.last_success_unix_s is not None:
             yield _gauge(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
         budget = board.budget if board else None

@@ -20,6 +20,7 @@ from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
 from joulecut_controller.reconcile.learning import Learning
 from joulecut_controller.reconcile.leases import Leases
+from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.power_budget import PowerBudget
@@ -104,6 +105,7 @@ class JobServices:
     first_savings: FirstSavings
     energy: EnergyBook
     unready: Callable[[], str]
+    metrics: LoopMetrics
 
     def keep_only(self, jobs: Mapping[str, JobPolicy]) -> None:
         """Forgets jobs that left the policy. Holds stay: an operator's pause outlives that."""

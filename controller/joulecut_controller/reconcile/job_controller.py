@@ -254,6 +254,7 @@ class JobController:
         assert holding is not None
         drift = self._applied_plan.drift(observation, view)
         if drift:
+            self._services.metrics.drifts += 1
             self.rollout.backoff.fail(drift, self._context.now_s())
             await self.release_all(drift)
             generation = holding.plan.generation

@@ -35,4 +35,5 @@ class LoopMetrics:
     passes: Histogram = field(default_factory=Histogram)
     lag: Histogram = field(default_factory=Histogram)  # of the event loop
     results: dict[PassResult, int] = field(default_factory=lambda: dict.fromkeys(PASS_RESULTS, 0))
+    drifts: int = 0  # jobs released because a GPU showed something else than was commanded
     last_success_unix_s: float | None = None

@@ -143,6 +143,7 @@ class Reconciler:
             first_savings=FirstSavings(store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,
+            metrics=self.metrics,
         )
         self._cluster = Cluster(
             fleet=fleet,
