@@ -1,5 +1,6 @@
 """The install script, into a folder of its own; units are the business of their own tests."""
 
+import os
 import shutil
 import stat
 import subprocess
@@ -105,6 +106,8 @@ def test_removal_leaves_what_is_yours(tmp_path: Path) -> None:
         (("--root", "/nowhere/at/all"), "is no directory"),
         (("--root",), "needs a value"),
         (("--now",), "unknown"),
+        (("--package", "joulecut"), "allowed: a wheel, a checkout, or none"),
+        (("--package", "joulecut==0.1.0"), "allowed: a wheel, a checkout, or none"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(argv: tuple[str, ...], said: str) -> None:
@@ -112,6 +115,19 @@ def test_bad_input_is_one_line_and_status_2(argv: tuple[str, ...], said: str) ->
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_an_interpreter_that_the_units_cannot_see_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python3"
+    python.write_text("#!/bin/sh\ncase $2 in *base_prefix*) echo /home/me/python ;; esac\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHON", str(python))
+    done = install("--package", str(tmp_path), "--prefix", str(tmp_path / "opt"))
+    assert (done.returncode, (tmp_path / "opt").exists()) == (2, False)
+    assert "Python of /home/me/python, which the units cannot see" in done.stderr
 
 
 def test_systemd_takes_group_and_folders(tmp_path: Path) -> None:
