@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from operator import add
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
+from joulecut_engine.optimize.annealing import Board, Rules, annealed
 from joulecut_engine.optimize.dwell import TOLERANCE, Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
@@ -26,6 +28,7 @@ from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Proble
 
 ENTRIES = 2_000_000  # operations x choices judged at once: 16 MB
 SHIFTS = (1, 2, 4)  # operations by which a neighbour's change comes earlier or later
+COLD = 0.03  # temperature at the end of a search, in what an operation has to save on average
 ROUND_OFF = 1e-12  # of a sum, in its terms' order
 
 Keys = NDArray[np.int16]  # a schedule: columns of a stage's clocks, by operation in its order
@@ -231,6 +234,57 @@ class ChangeSchedules:
             every = itertools.product(range(len(line.clock_mhz)), repeat=len(line.operation))
             for keys in every:
                 self._add(stage, np.array(keys, dtype=np.int16))
+
+    def annealed(
+        self, keys: Sequence[Keys], rules: Rules, warm: float, steps: int, seed: int
+    ) -> tuple[list[Keys], float]:
+        """The best schedules in time that a search from a plan meets, and their value; infinite
+        where none is. `warm` is in what an operation has to save on average."""
+        board, unit_j = self._board, self._unit_j
+        packed = np.zeros(board.row.shape, dtype=np.int16)
+        for mine, one in zip(packed, keys, strict=True):
+            mine[: len(one)] = one
+        found, value_j = annealed(board, rules, packed, warm * unit_j, COLD * unit_j, steps, seed)
+        return [one[: len(mine)] for one, mine in zip(found, keys, strict=True)], value_j
+
+    def add_schedules(self, schedules: Sequence[Keys]) -> list[Keys] | None:
+        """Adds the schedules of a plan as they are known from now on; None where one is not within
+        the limits."""
+        found = [self._add(stage, np.ascontiguousarray(one)) for stage, one in enumerate(schedules)]
+        known = [one for one in found if one is not None]
+        return known if len(known) == len(found) else None
+
+    @cached_property
+    def _board(self) -> Board:
+        lines, levels = self._lines, self._levels
+        longest = max(len(line.operation) for line in lines)
+        widest = max(len(line.clock_mhz) for line in lines)
+        row, rows = np.zeros((len(lines), longest), dtype=np.int64), np.argsort(levels.operation)
+        seconds, asks = np.full((*row.shape, widest), np.inf), np.zeros_like(row)
+        cost_j = np.full_like(seconds, np.inf)
+        for gpu, line in enumerate(lines):
+            count, width = line.seconds.shape
+            row[gpu, :count], asks[gpu, :count] = rows[line.operation], line.asks
+            seconds[gpu, :count, :width], cost_j[gpu, :count, :width] = line.seconds, line.cost_j
+        length = np.array([len(line.operation) for line in lines])
+        columns = np.array([len(line.clock_mhz) for line in lines])
+        graph = (levels.begins, levels.before, levels.last)
+        return Board(row, length, asks, columns, seconds, cost_j, *graph)
+
+    @property
+    def _unit_j(self) -> float:
+        """What an operation could save by slowing, on average; above 0."""
+        return self.stake_j / len(self._problem.graph.operations) or 1.0
+
+    @cached_property
+    def stake_j(self) -> float:
+        """What slowing could save at all."""
+        saved_j = 0.0
+        for line in self._lines:
+            fastest = np.argmin(line.seconds, axis=1)[:, None]
+            fastest_j = np.take_along_axis(line.cost_j, fastest, axis=1)[:, 0]
+            saved_j += float((fastest_j - line.cost_j.min(axis=1)).sum())
+        return saved_j
 
     def dwells(self, choice: Ints) -> bool:
         """Whether every GPU keeps its clocks long enough under one choice (stages,)."""

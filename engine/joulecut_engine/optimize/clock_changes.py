@@ -8,8 +8,9 @@ together, a few tenths of a per cent apart. Prices are taken halfway to the best
 swing (Wentges 1997).
 
 Plans are then found as for shared clocks: one schedule for each GPU, judged by exact longest paths,
-with the neighbours of the best plan joining the table until none is better. Plans of `gpu`, `edge`
-and fewer changes compete, so more freedom never costs.
+with the neighbours of the best plan joining the table until none is better. Where no dwell has to
+be kept, `annealing` goes on from there. What `gpu`, `edge` and fewer changes answer competes, so
+more freedom never costs.
 """
 
 import itertools
@@ -21,8 +22,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.annealing import Rules
 from joulecut_engine.optimize.change_schedules import ChangeSchedules, Keys, lines_of
-from joulecut_engine.optimize.choice_search import SMALL, STARTS, ChoiceSearch
+from joulecut_engine.optimize.choice_search import DEADLINE_TOLERANCE, SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Floats, Ints
@@ -33,7 +35,9 @@ from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
 
 COMBINATIONS_ALL = 20_000  # up to here every plan is judged
-RUNGS = (2, 4, 8, 16, 64)  # limits of changes answered on the way to a higher one
+# Limits of changes that are searched, one after another; what lies between has the plan of the rung
+# below, so that more changes never cost.
+RUNGS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
@@ -53,6 +57,10 @@ RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to 
 # point. Twice as many take twice the time for 0.1 points; half as many lose up to 5 where changes
 # cost and deadlines are tight.
 SHAKE, SCALES_SHAKEN, KICKS = 0.5, (0.8, 1.0, 1.25), 12
+WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
+ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
+LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
+LATE_NEVER = 1e12  # watts
 
 Clocks = tuple[ClockOption, ...]  # by operation
 
@@ -144,11 +152,18 @@ class ClockChanges:
         schedules there are. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
         rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
-        kicks = KICKS if effort is None else 0
+        between = RUNGS[0] < self.limits.per_iteration < RUNGS[-1]
+        between = between and self.limits.per_iteration not in RUNGS
+        kicks = KICKS if effort is None and not between else 0
         rounds = rounds if effort is None else min(rounds, effort)
         coarser = [self._known(other, goal, relaxed, effort) for other in self._coarser]
         known = [plan.clocks for plan in (*hints, *itertools.chain(*coarser))]
-        return self._solved(goal, relaxed, known, rounds, kicks, SEED)
+        found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
+        if between and not hints and not self._whole:
+            best = min(itertools.chain(*coarser), key=lambda plan: plan.energy_j, default=found)
+            found = replace(best, lower_bound_j=found.lower_bound_j, limits=self.limits,
+                            bound_granularity=found.bound_granularity)  # fmt: skip
+        return found
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit; the fastest
@@ -182,7 +197,7 @@ class ClockChanges:
             return ()
         if isinstance(other, SharedClock):
             return (other.known.get(goal) or other.solve(goal, relaxed, (), 0),)
-        return (other.solve(goal, relaxed, (), ROUNDS if effort is None else effort),)
+        return (other.solve(goal, relaxed, (), effort),)
 
     def _solved(
         self,
@@ -216,7 +231,17 @@ class ClockChanges:
         few = STARTS if limit is None else STARTS_DRAWN
         starts.append(prices.charged())
         best = search.best(np.concatenate(starts, axis=1), few)
-        best = self._kicked(table, search, best, prices, kicks, seed)
+        late_w = LATE * max(relaxed.deadline_price_w + price_w, table.stake_j / deadline_s)
+        rules = Rules(
+            deadline_s * (1 + DEADLINE_TOLERANCE),
+            self.limits.per_iteration,
+            self.limits.cost_s,
+            self.limits.cost_j,
+            price_w,
+            late_w,
+        )
+        free = limit is None and not self._lines.spacings
+        best = self._kicked(table, search, best, prices, kicks, seed, rules if free else None)
         return self._solution(goal, table, best, prices.bound_j, relaxed)
 
     def _kicked(
@@ -227,6 +252,7 @@ class ClockChanges:
         prices: "_Prices",
         kicks: int,
         seed: int,
+        rules: Rules | None = None,
     ) -> Ints:
         """From a choice in time to the best that climbs from it, and from what each GPU would
         choose at other prices, reach."""
@@ -244,7 +270,39 @@ class ClockChanges:
             best = table.index(keys)
             if search.value_j(other) < value_j * (1 - SMALL):
                 best = other
+        if rules is not None and kicks:
+            best = self._annealed(table, search.again(), best, prices, seed, rules)
         return best
+
+    def _annealed(
+        self,
+        table: ChangeSchedules,
+        search: ChoiceSearch,
+        best: Ints,
+        prices: "_Prices",
+        seed: int,
+        rules: Rules,
+    ) -> Ints:
+        """From a choice in time to the best that annealing from it, and from what each GPU would
+        choose at other prices, passes through."""
+        dice, value_j = np.random.default_rng(seed), search.value_j(best)
+        keys, start = table.keys(best), table.keys(best)
+        for number in range(ANNEALED):
+            warm = WARM[number // 2 % len(WARM)]
+            tried, tried_j = table.annealed(start, rules, warm, STEPS, seed + number)
+            if tried_j < value_j - SMALL * abs(value_j):
+                keys, value_j = tried, tried_j
+            starts = prices.charged(dice)
+            times_s = table.iteration_times(starts)
+            late_w = LATE_NEVER if number % 2 else rules.late_w  # in time, or as good as that
+            values_j = np.take_along_axis(table.cost_j, starts, axis=1).sum(axis=0)
+            over_s = np.maximum(0.0, times_s - rules.deadline_s)
+            values_j += rules.price_w * times_s + late_w * over_s
+            start = table.keys(starts[:, int(np.argmin(values_j))])
+        found = table.add_schedules(keys)
+        table.tabulate()
+        assert found is not None
+        return self._climbed(table, search.again(), table.index(found))[0]
 
     def _climbed(
         self, table: ChangeSchedules, search: ChoiceSearch, best: Ints

@@ -153,9 +153,10 @@ class _Search:
         return option
 
     def first(self, relaxed: Sequence[Relaxation], hints: Sequence[Ints]) -> Ints:
-        """The best of: everything at its fastest, the hints, a sweep for each limit, thrift and
-        horizon. Of equals the earlier, so that nothing changes without a reason."""
-        found = [self._rows.first.copy(), *hints]
+        """The best of: everything at its fastest, the hints, what has slack slowed in order of time
+        (the rule of EnvPipe, ATC'23), a sweep for each limit, thrift and horizon. Of equals the
+        earlier, so that nothing changes without a reason."""
+        found = [self._rows.first.copy(), *hints, self._slackened()]
         horizons_s = [self._least_s]
         if self._deadline_s > self._least_s * (1 + DEADLINE_TOLERANCE):
             later_s = [min(self._deadline_s, self._least_s * (1 + share)) for share in LATER]
@@ -170,6 +171,14 @@ class _Search:
                     _begin(self._rows, choice, until_s, one.price_w, limits_s, thrift)
                     found.append(choice.option)
         return min(found, key=self._value_j)
+
+    def _slackened(self) -> Ints:
+        """Each row as slow as leaves the deadline to the fastest options of all after it."""
+        choice, size = _blank(self._rows), len(self._rows.first)
+        _tails(self._rows, choice, 0, size)
+        until_s, none = self._deadline_s * (1 + FITS), np.zeros(size)
+        _sweep(self._rows, choice, 0, size, until_s, none, none, True)
+        return choice.option
 
     def varied(self, option: Ints, passes: int, seed: int) -> Ints:
         """Windows varied; never worse than what it began with."""

@@ -149,6 +149,36 @@ def test_more_changes_never_cost_and_coarser_plans_never_win(cost_j: float) -> N
     assert energies_j[-1] < 0.999 * energies_j[0]
 
 
+def drawn(seed: int) -> Problem:
+    """Unequal stages whose curves bend at random."""
+    dice = np.random.default_rng(seed)
+    menus = {
+        (stage, kind): tuple(
+            ClockOption(mhz, work * (1500 / mhz) ** bend, work * (80 + 220 * (mhz / 1500) ** 2.6))
+            for mhz in range(900, 1501, 75)
+        )
+        for stage in range(3)
+        for kind, work, bend in zip(
+            KINDS, dice.uniform(0.07, 0.13, 2) * (1, 2), dice.uniform(0.7, 1.0, 2), strict=True
+        )
+    }
+    return build(Pipeline("1f1b", 3, 6), Profile(menus), 60.0)
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.02])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_number_of_changes_is_dearer_than_a_smaller_one(seed: int, slowdown: float) -> None:
+    problem = drawn(seed)
+    goal, energies_j = Goal(baseline(problem).iteration_time_s * (1 + slowdown)), []
+    for most in range(9):
+        found = solve(problem, goal, "changes", limits=ChangeLimits(most))
+        assert check(problem, goal, found) == ()
+        energies_j.append(found.energy_j)
+    one = solve(problem, goal, "gpu").energy_j
+    assert energies_j == sorted(energies_j, reverse=True)
+    assert energies_j[0] <= one * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
 @pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
 def test_two_changes_keep_most_of_what_a_clock_per_operation_saves(
