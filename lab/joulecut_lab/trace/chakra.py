@@ -67,7 +67,7 @@ def decoded(raw: bytes) -> Iterator[Node]:
         parse_length_prefixed(GlobalMetadata, file)
         while (node := parse_length_prefixed(Node, file)) is not None:
             yield node
-    except (DecodeError, EOFError) as error:
+    except (DecodeError, EOFError, OverflowError) as error:  # the last: a length above 2**63
         raise ValueError(str(error) or "a message is cut off") from None
 
 

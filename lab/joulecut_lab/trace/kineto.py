@@ -49,7 +49,7 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
         found = [
             _kernel(event, launches, operators) for event in complete if event.get("cat") in GPU
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         what = f"an event without its fields: {error}"
         raise BadInput(name, what, "events with name, ts, dur and args") from None
     if not found:

@@ -9,7 +9,7 @@ from google.protobuf.proto import serialize_length_prefixed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_lab.trace import chakra
+from joulecut_lab.trace import chakra, kineto
 from joulecut_lab.trace.kernels import Collective, Kernel, Recording
 from joulecut_wire.chakra.et_def_pb2 import (
     COMM_COLL_NODE,
@@ -152,3 +152,20 @@ def test_published_traces_are_read() -> None:
     ring = chakra.read(DATA / "astra_sim" / "custom_allreduce.0.et", 0)
     assert len(ring.kernels) == 35
     assert ring.timed
+
+
+def test_a_length_that_no_file_can_have_is_bad_input() -> None:
+    for length in (b"\xff" * 9 + b"\x01", b"\xff" * 9 + b"\x7f", b"\x80" * 9 + b"\x01"):
+        with pytest.raises(ValueError, match=r"\w"):
+            list(chakra.decoded(b"\0" + length + b"rest"))
+
+
+@pytest.mark.parametrize("digits", [30, 400, 4000])
+def test_a_time_stamp_that_no_double_holds_is_bad_input(digits: int) -> None:
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 10**digits, "dur": 1,
+             "args": {"device": 0, "stream": 7, "correlation": 1}}  # fmt: skip
+    with contextlib.suppress(BadInput):
+        kineto.recording([event], 0, "trace.json")
+    if digits >= 400:
+        with pytest.raises(BadInput, match=r"trace\.json"):
+            kineto.recording([event], 0, "trace.json")
