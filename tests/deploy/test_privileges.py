@@ -179,7 +179,7 @@ def test_a_driver_upgrade_may_end_the_pods(objects: list[Object]) -> None:
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
     ]
     update = one(objects, "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]
-    assert update == {"maxUnavailable": 1}
+    assert update == {"maxUnavailable": "5%"}
     if any(c["name"] == "keeper" for c in pod["containers"]):
         assert pod["terminationGracePeriodSeconds"] >= 30
 
