@@ -1,6 +1,6 @@
 """How well clocks are chosen for a job that nobody profiled, after ten minutes of production.
 
-    python benchmarks/cold_start.py [--seeds 1] [--budget 5] [--noise 1,4] [--prior none,0,10,20]
+    python benchmarks/cold_start.py [--seeds 1] [--budget 5] [--noise 1,4]
         [--log FILE] [--data DIR]
 
 From no profile at all, a virtual clock, the simulator as plant (it shares nothing with the
@@ -16,15 +16,13 @@ a job and a card drawn anew for each seed, with its own shape, jitter and budget
 0.5 to 4 %, 2 to 8 %: `drawn.case`), so one line a seed, whatever else is asked.
 
 `90 % after` is when the first window began that saved 90 % of what is possible, and over how many
-runs. With --prior the job's work was predicted: 0 is the truth, 10 is wrong by 10 % in the time of
-every operation, its dependence on the clock and its power at low clocks, up or down by chance.
+runs.
 
 With --log every run is a line of JSON there, the first seed of all cells first, and what stands
 there is not run again: a record may be made in pieces, and cut short.
 """
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -106,7 +104,6 @@ class Cell:
     kind: str
     budget: float
     shape: str
-    prior: str = "none"
 
 
 def cluster(jitter: float, seed: int) -> Plant:
@@ -162,7 +159,6 @@ def line(cell: Cell, runs: list[Run]) -> str:
     after = f"{statistics.fmean(reached):.0f} s {len(reached)}/{len(runs)}" if reached else "never"
     return (
         f"{cell.plant:15s} {cell.level} {cell.shape:5s} {cell.budget:4g} % {noise:15s} "
-        f"{cell.prior:>5s} "
         f"{statistics.fmean(o.possible for o in outcomes):7.1%} "
         f"{statistics.fmean(shares):7.1%} {min(shares):7.1%} "
         f"{sum(share >= 0.95 for share in shares):3d}/{len(shares):<3d}"
@@ -182,7 +178,6 @@ def run(cell: Cell, make: Make, blocking_w: float | None, seed: int) -> Run:
         detailed=cell.level == "L2",
         wobble=spread if whole else 0.0,
         blocking_power_w=blocking_w,
-        prior_error=None if cell.prior == "none" else float(cell.prior) / 100.0,
     )
     began_s = time.perf_counter()
     course.run()
@@ -202,7 +197,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--kind", default="operation", choices=("operation", "iteration"))
     parser.add_argument("--plants", default="", help="only plants whose name begins so")
     parser.add_argument("--levels", default="L1,L2")
-    parser.add_argument("--prior", default="none", help="none, or errors in percent")
     parser.add_argument("--stages", type=int, default=4)
     parser.add_argument("--microbatches", type=int, default=24)
     parser.add_argument("--log", type=Path, help="runs are kept here, and not made again")
@@ -218,9 +212,9 @@ def main() -> None:
         if not name.startswith(args.plants):
             continue
         for level in levels:
-            for percent, prior in itertools.product(args.noise.split(","), args.prior.split(",")):
+            for percent in args.noise.split(","):
                 shape = f"{args.stages}x{args.microbatches}"
-                cell = Cell(name, level, percent, args.kind, args.budget, shape, prior)
+                cell = Cell(name, level, percent, args.kind, args.budget, shape)
                 asked[cell] = (make, blocking_w, list(seeds))
     if "cluster".startswith(args.plants):
         for cell, seed in clusters(levels, seeds):
@@ -232,7 +226,7 @@ def main() -> None:
                 log.add(cell, seed, run(cell, make, blocking_w, seed))
     print(f"# seeds {seeds[0]} to {seeds[-1]}, simulated")
     print(
-        "plant           on shape budget noise           prior possible   share   worst  >=95 %   "
+        "plant           on shape budget noise           possible   share   worst  >=95 %   "
         "over in row   90 % after     settled  a window"
     )
     for cell, (_, _, its_seeds) in asked.items():

@@ -9,10 +9,9 @@ import math
 import random
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from possible import search_in_jitter
-from predicted_work import predicted_work
+from possible import common, search_in_jitter
 
 from joulecut_controller.learn.advice import Advice
 from joulecut_controller.learn.evidence import ExplorerInput
@@ -23,7 +22,6 @@ from joulecut_controller.learn.measurement_log import (
     MeasurementLog,
     window_iterations,
 )
-from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.policy.policy import Slo
 from joulecut_engine.graph.pipeline import KINDS, Pipeline
@@ -73,7 +71,6 @@ class Course:
     budget: float
     detailed: bool
     wobble: float = 0.0
-    prior_error: float | None = None  # of a prediction of the job's work; None: no prediction
     blocking_power_w: float | None = None
     clock_min_mhz: int = CLOCK_SWEPT_MIN_MHZ
     log: MeasurementLog = field(default_factory=lambda: MeasurementLog("course"))
@@ -99,10 +96,6 @@ class Course:
             skus[0].clock_max_mhz,
             skus[0].blocking_power_w if told_w is None else told_w,
         )
-        if self.prior_error is not None:
-            told = predicted_work(self.plant, self.clock_min_mhz, self.prior_error, self.seed)
-            work = work_prior(told, max(self.default))
-            self.constants = replace(self.constants, predicted_work=work)
         self.grids = tuple(
             tuple(mhz for mhz in sku.clocks_mhz if self.clock_min_mhz <= mhz <= top)
             for sku, top in zip(skus, self.default, strict=True)
@@ -203,7 +196,8 @@ class Course:
         top = tuple(sku.clock_max_mhz for sku in self.plant.skus)
         slower = still.iterate(self.default).own_s / still.iterate(top).own_s
         allowed = (1.0 + self.budget) * slower - 1.0
-        best = search_in_jitter(self.make(self.jitter, self.seed), allowed)
+        search = search_in_jitter if self.detailed else common
+        best = search(self.make(self.jitter, self.seed), allowed)
         best_j = still.iterate(best.clocks_mhz).energy_j
         slow = [mean_s(clocks) / mean_s(self.default) - 1.0 for clocks, _ in self.windows]
         row = longest = 0

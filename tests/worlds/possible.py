@@ -60,6 +60,17 @@ def search(plant: Plant, slowdown: float) -> Possible:
     return _found(grid, top, best)
 
 
+def common(plant: Plant, slowdown: float) -> Possible:
+    """The same with one clock for all GPUs, in a step of the tables."""
+    grid = Grid(plant)
+    count = min(map(len, grid.clocks))
+    rows = np.array([[len(clocks) - 1 - n for clocks in grid.clocks] for n in range(count)])
+    times_s, energies_j = grid.evaluate(rows)
+    kept = times_s <= times_s[0] * (1.0 + slowdown) * (1.0 + 1e-12)
+    best = int(np.argmin(np.where(kept, energies_j, np.inf)))
+    return _found(grid, tuple(rows[0]), (float(energies_j[best]), tuple(rows[best])))
+
+
 def search_in_jitter(plant: Plant, slowdown: float) -> Possible:
     """As `search`, with operations that jitter by `plant.noise.operation`.
 

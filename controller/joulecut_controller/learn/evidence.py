@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from joulecut_controller.learn.measurement_log import JobConstants, Measurement, Slowdown
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.policy.policy import Slo
+from joulecut_controller.reference.reference import Figure
 
 # One step below the lowest measured clock: 60 MHz on A100, 75 on A40. Power changes by 5-8 % and
 # time by up to 4 % within it, which a window of 50 iterations resolves.
@@ -28,7 +29,8 @@ class ExplorerInput:
     window_iterations: int
     alike: tuple[int, ...]
     host_power_w: float = 0.0  # per GPU
-    slowdown: Slowdown | None = None  # of neighbouring windows
+    slowdown: Figure | None = None  # log, of the clocks now, by the reference
+    margin: float = 0.0  # log: how far default clocks may move before they are measured again
 
 
 def measurement_at(

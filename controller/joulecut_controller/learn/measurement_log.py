@@ -8,7 +8,7 @@ longer or shorter by a common factor. It is emptied where the job has changed ot
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -48,7 +48,7 @@ class Measurement:
             time_s=ratio * self.time_s,
             time_sd_s=ratio * self.time_sd_s,
             energy_j=tuple(ratio * joules for joules in self.energy_j),
-            busy_s=tuple(tuple(ratio * seconds for seconds in each) for each in self.busy_s),
+            busy_s=tuple(tuple(ratio * s for s in each) for each in self.busy_s),
         )
 
     @property
@@ -74,7 +74,6 @@ class JobConstants:
     default_mhz: tuple[int, ...]
     clock_max_mhz: int
     blocking_power_w: float  # 0 if unknown
-    predicted_work: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,29 +133,13 @@ def without_hiccups(times_s: Sequence[float]) -> list[float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Slowdown:
-    """Time at these clocks over that of the default window just before: least and most (two
-    standard errors).
-    """
-
-    clocks_mhz: tuple[int, ...]
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class MeasurementLog:
-    """Measurements of a job in one `shape` (pipeline, GPUs), one per setting, oldest first.
-
-    `beside` is the newest window alone, and whether it was at default clocks; it is not stored.
-    """
+    """Measurements of a job in one `shape` (pipeline, GPUs), one per setting, oldest first."""
 
     shape: str = ""
     measurements: tuple[Measurement, ...] = ()
     refused: int = 0  # windows that could not be true
     restarts: int = 0  # how often the job had changed
-    beside: tuple[Measurement, bool] | None = field(default=None, compare=False)
-    slowdown: Slowdown | None = None  # the newest
 
     def add(
         self, measurement: Measurement, *, at_default: bool = False
@@ -168,20 +151,7 @@ class MeasurementLog:
         complaint = _complaint(measurement)
         if complaint:
             return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
-        log, said = self._with(measurement, at_default=at_default)
-        beside = (measurement, at_default)
-        return replace(log, beside=beside, slowdown=self._slowdown(*beside)), said
-
-    def _slowdown(self, one: Measurement, at_default: bool) -> Slowdown | None:
-        """Of a window that follows one at default clocks; else the newest before. Where the default
-        one is the later, the job's shift that asked for it lies between.
-        """
-        if self.beside is None or at_default or not self.beside[1]:
-            return self.slowdown
-        default = self.beside[0]
-        doubt = 2.0 * math.hypot(one.stderr_ratio, default.stderr_ratio)
-        ratio = one.time_s / default.time_s
-        return Slowdown(one.clocks_mhz, ratio * (1.0 - doubt), ratio * (1.0 + doubt))
+        return self._with(measurement, at_default=at_default)
 
     def _with(self, measurement: Measurement, *, at_default: bool) -> tuple["MeasurementLog", str]:
         same = (r for r in self.measurements if r.clocks_mhz == measurement.clocks_mhz)

@@ -6,6 +6,8 @@ operation 1.28 standard deviations slower, and misses it by half a point at most
 much as its clock.
 """
 
+import math
+
 import numpy as np
 
 from joulecut_controller.learn.advice import Advice, Verdict
@@ -15,10 +17,12 @@ from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, Limit, OperationSearch
+from joulecut_controller.reference.reference import LATE_SDS
 
 GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
 ANCHORS_PART = 4  # of the stages one in so many
 SURE = 1e-9
+EXCESS_MAX = 0.02  # more is the job, which moved between two windows, and not its clocks
 
 
 def operation_advice(
@@ -43,7 +47,10 @@ class _Step:
         self._facts, self._measurements, self._model = facts, measurements, model
         measured_s = measurements[0].time_s
         self._pace = measured_s / model.base_s
-        self._base_s, self._deadline_s = measured_s, facts.slo.deadline_s(measured_s)
+        self._base_s = measured_s
+        self._deadline_s = max(
+            measured_s, facts.slo.deadline_s(measured_s) * math.exp(-facts.margin)
+        )
         now = np.array(facts.now_mhz, dtype=np.float64)[:, None]
         self._now = np.minimum((model.grid_mhz < now).sum(axis=1), model.default)
         self._longer = self._measured_longer()
@@ -51,14 +58,14 @@ class _Step:
 
     def _measured_longer(self) -> float:
         """Time at lower clocks over what the curves say: as all windows show it, and within what
-        the newest windows beside each other do. Curves take a slow window for a slow hour.
+        the reference says of the clocks now. Curves take a slow window for a slow hour.
         """
-        longer, seen = 1.0 + self._model.excess, self._facts.slowdown
-        if seen is None or seen.clocks_mhz != self._facts.now_mhz:
+        longer, seen = 1.0 + min(self._model.excess, EXCESS_MAX), self._facts.slowdown
+        if seen is None:
             return longer
         modelled = self._model.jittered_s(self._model.mean_s, self._now) / self._model.base_s
-        mid = (seen.low + seen.high) / 2.0  # in doubt the job is slower
-        return min(max(longer, mid / modelled), seen.high / modelled)
+        least, most = (math.exp(seen.mean + sds * seen.sd) for sds in (-1.0, LATE_SDS))
+        return max(1.0, min(max(longer, least / modelled), most / modelled))
 
     def advice(self) -> Advice:
         model, default = self._model, self._model.default
@@ -67,7 +74,8 @@ class _Step:
             changed = not np.array_equal(self._now, default)
             return self._answer("raise" if changed else "enough", reason, default)
         wanted = self._cheapest()
-        if model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
+        lowered = not np.array_equal(self._now, default)
+        if lowered and model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
             now_s = self._expected_s(self._now)
             wanted = np.maximum(
                 wanted, (model.grid_mhz < np.array(model.lowest)[:, None]).sum(axis=1)

@@ -315,12 +315,12 @@ def _compare(
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
-    doubt = inputs.doubt if lowers else ""
-    if doubt or (lowers and waits_s > 0):
+    unknown = lowers and inputs.unknown
+    if unknown or (lowers and waits_s > 0):
         if fits:
             wait = f"clocks are not lowered for {waits_s:.0f} s yet"
-            if doubt:
-                wait = f"default clocks are measured first: {doubt}"
+            if unknown:
+                wait = "default clocks are measured first"
             words = f"{gain:.1%} more could be saved; {wait}"
             return Decision("keep", "dwell", words, state, late=late)
         if state.rung.timed or not carried:  # the higher of two schedules changes too often

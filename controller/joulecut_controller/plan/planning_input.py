@@ -16,6 +16,8 @@ from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode
+from joulecut_controller.reference.reference import Answer
+from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
 
@@ -53,13 +55,27 @@ class PlanningInput:
 
     @property
     def doubt(self) -> str:
-        """Why default clocks should be measured, and no clock lowered before; empty where they are
-        known well enough. A straggler and a power budget set deadlines of their own.
+        """Why default clocks should be measured; empty where they are known well enough."""
+        known = self._reference
+        return known.doubt(self.budget) if known else ""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether they have to be measured before any clock is lowered: they are in doubt, and the
+        share of time for windows allows one. Of a noisy job they are never known well.
         """
-        known = self.job.measured.reference
-        if known is None or self.job.measured.straggling or self.allotted_s is not None:
-            return ""
-        return known.doubt(self.budget)
+        measured, drift = self.job.measured, self.job.measured.drift
+        if not self.doubt or measured.baseline is None:
+            return False
+        held_s = short_window.length_s(measured.baseline.time_mean_s) / short_window.SHARE_MAX
+        return drift.shift_ratio != 1.0 or self.view.now_s - drift.measured_s > held_s
+
+    @property
+    def _reference(self) -> Answer | None:
+        """None where a straggler or a power budget sets a deadline of its own."""
+        if self.job.measured.straggling or self.allotted_s is not None:
+            return None
+        return self.job.measured.reference
 
 
 @dataclass(frozen=True, slots=True)

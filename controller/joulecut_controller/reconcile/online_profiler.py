@@ -22,7 +22,6 @@ from joulecut_controller.learn.measurement_log import (
     window_iterations,
     without_hiccups,
 )
-from joulecut_controller.learn.work_prior import work_prior
 from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, OUTLIER_RATIO
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
@@ -33,7 +32,7 @@ from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
-from joulecut_controller.reconcile.training_samples import WORK_VARIES_RATIO
+from joulecut_controller.reference.reference import Figure
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -226,8 +225,7 @@ class OnlineProfiler:
             facts.constants, facts.grids, facts.alike, self._log.measurements, wait_s
         )
         self.advice = advice = self._advised(inputs, facts, advise)
-        start = "no profile" if inputs.job.policy.predicted is None else "starting from its model"
-        reason = f"{start}, learning from the job: {advice.reason}"
+        reason = f"no profile, learning from the job: {advice.reason}"
         if self._said:
             reason += f" ({self._said})"
         if inputs.mode != "enforce" and advice.changes:
@@ -242,7 +240,7 @@ class OnlineProfiler:
             self._suspended_mhz = suspended_mhz = ()
         if len(suspended_mhz) != len(facts.now_mhz):
             return advise(facts, self._log)
-        advice = advise(replace(facts, now_mhz=suspended_mhz), self._log)
+        advice = advise(replace(facts, now_mhz=suspended_mhz, slowdown=None), self._log)
         if advice.time_s is None:  # the clocks before were not measured yet
             tried = self._tried
             if tried is None or tried.clocks_mhz != suspended_mhz:
@@ -270,8 +268,8 @@ class OnlineProfiler:
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
             return Decision("keep", "probing", words, state)
-        if lowers and inputs.doubt:
-            words = f"{reason}; default clocks are measured first: {inputs.doubt}"
+        if lowers and inputs.unknown:
+            words = f"{reason}; default clocks are measured first"
             return Decision("keep", "probing", words, state)
         state, self._tried = replace(state, changed_s=inputs.view.now_s), advice
         return Decision(
@@ -307,11 +305,7 @@ class OnlineProfiler:
             grids.append((*allowed, top))
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
-        predicted = policy.predicted
-        work = work_prior(predicted, max(default)) if predicted is not None else ()
-        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w, work)
-        current = inputs.job.measured.current
-        varies = current is not None and current.work_sd_ratio > WORK_VARIES_RATIO
+        constants = JobConstants(pipeline, default, highest, policy.blocking_power_w)
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
@@ -320,9 +314,28 @@ class OnlineProfiler:
             window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
-            # Two neighbours of other work say nothing of clocks.
-            slowdown=None if varies else self._log.slowdown,
+            slowdown=_slowdown(inputs),
+            margin=_margin(inputs),
         )
+
+
+def _slowdown(inputs: PlanningInput) -> Figure | None:
+    """Of the clocks now, to a tenth of a point, so that the same advice is not asked for again."""
+    known = inputs.job.measured.reference
+    if known is None or not any(inputs.running.values()):
+        return None
+    return Figure(round(known.slowdown.mean, 3), round(known.slowdown.sd, 3))
+
+
+def _margin(inputs: PlanningInput) -> float:
+    """Half of what default clocks of an unsteady job may move until their next window, to a tenth
+    of a point.
+    """
+    known = inputs.job.measured.reference
+    if known is None:
+        return 0.0
+    held_s = short_window.length_s(math.exp(known.default.mean)) / short_window.SHARE_MAX
+    return round(known.wander(held_s) / 2.0, 3)
 
 
 def _default_mhz(gpu: GpuView | None, seen_mhz: int) -> int | str:

@@ -5,8 +5,13 @@ of the clocks has a part in it. Pure and bounded.
 """
 
 import math
+import statistics
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+from joulecut_controller.reference.chunk import DEVIATION_OF_MEDIAN
 
 FADE = 1.0 - 1.0 / 256.0  # of older differences: some 256 iterations count
 READY = 16.0  # differences before one can be too large, and before the noise is the job's own
@@ -14,6 +19,7 @@ NOISE_SD = 0.01  # of an iteration, as long as nothing is known
 NOISE_SD_MIN = 2e-4  # clocks of computers are no better
 SDS_MAX = 6.0  # a larger difference is a jump or a hiccup, and counts as so much
 CORRELATION_MAX = 0.9  # of neighbours; beyond it so few iterations tell nothing
+CORRELATION_USUAL = 0.25  # as long as little is known: network and storage make slow minutes
 WORK_SD_MIN = 0.002  # of work from one iteration to the next: less is the noise of timers
 WEIGHT_MAX = 1.0  # time beside the operations does not follow them
 
@@ -22,15 +28,17 @@ WEIGHT_MAX = 1.0  # time beside the operations does not follow them
 class _Squares:
     """Halved sums of squares of differences: of times, of works, and of both."""
 
+    most: float = math.inf  # of a difference, as long as noise is not known
     count: float = 0.0
     time: float = 0.0
     work: float = 0.0
     both: float = 0.0
 
     def add(self, time: float, work: float) -> None:
+        most = self.most
         if self.count >= READY:
             most = SDS_MAX * math.sqrt(2.0 * self.time / self.count)
-            time = min(max(time, -most), most)
+        time = min(max(time, -most), most)
         self.count = FADE * self.count + 1.0
         self.time = FADE * self.time + time * time / 2.0
         self.work = FADE * self.work + work * work / 2.0
@@ -52,6 +60,13 @@ class Noise:
     _newest: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=2))
     _one: _Squares = field(default_factory=_Squares)
     _two: _Squares = field(default_factory=_Squares)
+
+    @classmethod
+    def of(cls, logs_s: Sequence[float]) -> "Noise":
+        """Of a job whose first iterations took so long; hiccups among them count as noise does."""
+        apart = [abs(after - before) for before, after in pairwise(logs_s)]
+        most = SDS_MAX * DEVIATION_OF_MEDIAN * statistics.median(apart)
+        return cls(_one=_Squares(most), _two=_Squares(most))
 
     def begin(self) -> None:
         """The next iteration is no neighbour of the last one."""
@@ -85,5 +100,7 @@ class Noise:
         """Of a process of first order with correlation r, neighbours differ by (1 - r) of its
         variance and the next but one by 1 - r^2; a mean has (1 + r) / (1 - r) times the variance.
         """
-        r = min(CORRELATION_MAX, max(0.0, two / one - 1.0)) if self._two.count > 2 * READY else 0.0
+        count = self._two.count
+        seen = (count * (two / one - 1.0) + READY * CORRELATION_USUAL) / (count + READY)
+        r = min(CORRELATION_MAX, max(0.0, seen))
         return max(NOISE_SD_MIN**2, one * (1.0 + r) / (1.0 - r) ** 2)

@@ -16,7 +16,7 @@ Pure: the same chunks give the same answers. Times are monotonic seconds, figure
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,7 @@ ROOM_PART = 3.0  # of the room: what the standard error may be
 WALK_PER_S = 0.005**2 / 3600.0  # of b, at least: half a percent an hour, a room that warms up
 EFFECT_SHARE = 0.25  # of that walk, of each effect: heat lowers default clocks and no others
 WORK_WALK_PER_S = 0.02**2 / 3600.0  # of m: sequences grow
+WALKED_MAX = 0.03  # between two runs at default clocks: more is a jump
 WALK_FADE = 0.7  # of what earlier runs at default clocks say of the walk: three of them count
 LATE_SDS = 2.0  # one false alarm in forty independent ones, and it only raises clocks
 SETTINGS_KEPT = 8  # effects; the one not seen for longest is forgotten
@@ -42,7 +43,8 @@ EFFECT_SD = 0.005  # of one predicted slowdown beside that
 EFFECT_UNKNOWN_SD = 0.1  # of one that nothing predicts
 OPERATIONS_SD = 0.05  # of the effect on operations beside that on iterations
 UNKNOWN_SD = 3.0  # of b and m before the first iteration
-READY = 8  # iterations before the filter begins: their noise comes first
+# After so many iterations the filter begins, and begins again: their noise is known better by then.
+BEGINS = (8, 16, 32, 64)
 # Half a standard deviation is no jump. A sum of eight beyond that is no accident: once in some
 # 10,000 independent iterations (Siegmund, "Sequential Analysis", 1985, section 2.4).
 CUSUM_DRIFT, CUSUM_ALARM = 0.5, 8.0
@@ -61,6 +63,11 @@ class Figure:
     sd: float
 
 
+def walked_sd(lasted_s: float) -> float:
+    """How far the level of an unknown job may have walked in so long, at least."""
+    return math.sqrt(WALK_PER_S * lasted_s)
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What the reference says now of the phase and of the setting in force. `default` is the log
@@ -73,6 +80,11 @@ class Answer:
     scale: Figure = Figure(1.0, SCALE_SD)
     level_sd: float = 0.0  # of `default` at the work of its measurements
     moved: float = 0.0
+    walk_per_s: float = WALK_PER_S
+
+    def wander(self, lasts_s: float) -> float:
+        """How far the level may walk in so long, beyond what any job's does."""
+        return math.sqrt(self.walk_per_s * lasts_s) - walked_sd(lasts_s)
 
     def doubt(self, budget: float) -> str:
         """Why default clocks should be measured now; empty where they are known well enough.
@@ -86,11 +98,6 @@ class Answer:
     def is_late(self, budget: float) -> bool:
         """Whether the setting in force is slower than the budget allows, and not by chance."""
         return self.slowdown.mean - LATE_SDS * self.slowdown.sd > budget
-
-
-def walked_sd(lasted_s: float) -> float:
-    """How far the level of an unknown job may have walked in so long, at least."""
-    return math.sqrt(WALK_PER_S * lasted_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,19 +180,26 @@ class _State:
         return _State(self.x, self.p, {**others, setting: self.columns[setting]}, self.at_s)
 
 
+def _unknown() -> tuple[Floats, Floats]:
+    """Means and covariance before any iteration."""
+    return np.array([0.0, 0.0, 1.0]), np.diag([UNKNOWN_SD**2, UNKNOWN_SD**2, SCALE_SD**2])
+
+
 class Reference:
     """The filter. `take` chunks in the order of their times."""
 
     def __init__(self) -> None:
-        p = np.diag([UNKNOWN_SD**2, UNKNOWN_SD**2, SCALE_SD**2])
-        self._state = _State(np.array([0.0, 0.0, 1.0]), p, {}, -math.inf)
+        self._state = _State(*_unknown(), {}, -math.inf)
         self._noise = Noise()
         self._setting: Setting = DEFAULT
-        self._waiting: list[Chunk] | None = []  # until their noise is known
+        self._early: list[Chunk] = []  # until their noise is known
+        self._predicted: dict[Setting, tuple[float, float]] = {}
+        self._recalled: tuple[float, float] | None = None
         self._walk = WALK_PER_S
         self._walked = (0.0, 0.0)  # squares of what default clocks showed, and seconds they took
         self._left: _State | None = None  # when default clocks ended
         self._shown: list[float] = []  # of the present run at default clocks
+        self._counted = 0  # iterations
         self._cusum = _Cusum()
         self._calm: _State | None = None  # while no jump is in sight
         self._before: _State | None = None  # the newest jump
@@ -195,23 +209,27 @@ class Reference:
 
     @property
     def ready(self) -> bool:
-        return self._waiting is None
+        return math.isfinite(self._state.at_s)
 
     def recall(self, log_s: float, sd: float) -> None:
-        """Default clocks as an earlier controller measured them, with their doubt by now."""
-        row = np.zeros(len(self._state.x))
-        row[0] = 1.0
-        self._state = self._state.seen(row, log_s, sd**2)
+        """Default clocks as an earlier controller measured them, with their doubt by now. Call it
+        before the first chunk.
+        """
+        self._recalled = log_s, sd
 
     def predict(self, setting: Setting, slowdown_log: float, sd: float = EFFECT_SD) -> None:
         """The planner's prediction for a setting that will run."""
         if setting != DEFAULT and setting not in self._state.columns:
             self._state = self._state.with_setting(setting, slowdown_log, sd)
+            if self._counted < BEGINS[-1]:
+                self._predicted[setting] = slowdown_log, sd
 
     def answer(self, setting: Setting) -> Answer:
         scale = Figure(float(self._state.x[2]), math.sqrt(float(self._state.p[2, 2])))
         level_sd = math.sqrt(float(self._state.p[0, 0]))
-        return Answer(self.default_now(), self.slowdown(setting), scale, level_sd, self.moved)
+        return Answer(
+            self.default_now(), self.slowdown(setting), scale, level_sd, self.moved, self._walk
+        )
 
     def default_now(self) -> Figure:
         """Log seconds of an iteration at default clocks, at the usual work of now."""
@@ -233,19 +251,43 @@ class Reference:
     # -- chunks ----------------------------------------------------------------------------
 
     def take(self, chunk: Chunk) -> None:
-        if self._waiting is None:
+        before, self._counted = self._counted, self._counted + len(chunk.iterations)
+        if before < BEGINS[-1]:
+            self._early.append(chunk)
+            if any(before < count <= self._counted for count in BEGINS):
+                self._begin_early()
+                return
+        else:
+            self._early.clear()
+            self._predicted.clear()
+        if self.ready:
+            if chunk.setting != self._setting:
+                self._noise.begin()
+            for one in chunk.iterations:
+                self._noise.take(one.log_s, one.work_log or 0.0)
             self._take(chunk)
-            return
-        self._waiting.append(chunk)
-        if sum(len(one.iterations) for one in self._waiting) < READY:
-            return
-        waiting, self._waiting = self._waiting, None
-        noise = self._noise = Noise()
-        for one in waiting:
-            for each in one.iterations:
-                noise.take(each.log_s, each.work_log or 0.0)
-        for one in waiting:
-            self._take(one)
+
+    def _begin_early(self) -> None:
+        """The filter over the first iterations, with their noise as it is known by now."""
+        known = [one for chunk in self._early for one in chunk.iterations]
+        self._noise, setting = Noise.of([one.log_s for one in known]), self._early[0].setting
+        for chunk in self._early:
+            if chunk.setting != setting:
+                self._noise.begin()
+            setting = chunk.setting
+            for one in chunk.iterations:
+                self._noise.take(one.log_s, one.work_log or 0.0)
+        state = _State(*_unknown(), {}, -math.inf)
+        if self._recalled is not None:
+            state = state.seen(np.eye(3)[0], self._recalled[0], self._recalled[1] ** 2)
+        self._begin(state)
+        self._before = self._left = None
+        self._setting, self.moved = DEFAULT, 0.0
+        self._shown.clear()
+        for setting, (log, sd) in self._predicted.items():
+            self._state = self._state.with_setting(setting, log, sd)
+        for chunk in self._early:
+            self._take(chunk)
 
     def _take(self, chunk: Chunk) -> None:
         self.predict(chunk.setting, 0.0, EFFECT_UNKNOWN_SD)
@@ -256,7 +298,6 @@ class Reference:
         self._state = self._state.aged(self._walk, chunk.at_s).newest(chunk.setting)
         counted: list[Timed] = []
         for one in chunk.iterations:
-            self._noise.take(one.log_s, one.work_log or 0.0)
             counted.append(one)
             if self._is_back(one) or self._has_jumped(one):
                 counted.clear()
@@ -292,7 +333,6 @@ class Reference:
             self._left = self._state
         self._setting = setting
         self._shown.clear()
-        self._noise.begin()
         self._cusum = _Cusum()
 
     def _learn_walk(self) -> None:
@@ -304,7 +344,7 @@ class Reference:
         known = float(left.p[0, 0]) + self._noise.of_time / len(shown)
         squares, lasted_s = self._walked
         self._walked = (
-            WALK_FADE * squares + moved**2 - known,
+            WALK_FADE * squares + min(moved**2, WALKED_MAX**2) - known,
             WALK_FADE * lasted_s + self._state.at_s - left.at_s,
         )
         self._walk = max(WALK_PER_S, self._walked[0] / max(1.0, self._walked[1]))
@@ -328,7 +368,8 @@ class Reference:
             self._before = self._calm
         calm = self._calm if self._calm and self._calm.columns == self._state.columns else None
         self._begin((calm or self._state).opened(jump, self._setting))
-        self._left = None
+        if self._setting != DEFAULT:  # at default clocks it may be a walk seen at last
+            self._left = None
         self.moved += jump
         return True
 
@@ -375,7 +416,7 @@ class _Cusum:
         return self._sums == [0.0, 0.0]
 
     def take(self, beyond: float, sd: float) -> float | None:
-        """The jump, where there is one: the mean of the iterations since it began."""
+        """The jump, where there is one."""
         drift = max(CUSUM_DRIFT, JUMP_MIN / 2.0 / sd)
         for side, sign in enumerate((1.0, -1.0)):
             self._sums[side] = max(0.0, self._sums[side] + sign * beyond / sd - drift)
@@ -384,5 +425,15 @@ class _Cusum:
             else:
                 self._runs[side].append(beyond)
             if self._sums[side] > CUSUM_ALARM:
-                return math.fsum(self._runs[side]) / len(self._runs[side])
+                return _newest_mean(self._runs[side])
         return None
+
+
+def _newest_mean(run: Sequence[float]) -> float:
+    """Mean of the newest values, since the most likely point of change among them."""
+    total, best, found = 0.0, 0.0, 0.0
+    for count, value in enumerate(reversed(run), 1):
+        total += value
+        if abs(total) / math.sqrt(count) > best:
+            best, found = abs(total) / math.sqrt(count), total / count
+    return found

@@ -109,21 +109,3 @@ def test_of_default_clocks_that_heat_lowers_only_the_rest_of_the_change_is_every
     log, _ = log.add(hot, at_default=True)
     assert log.measurements[0] == hot
     assert log.measurements[1].time_s == pytest.approx(slower * lowered.time_s)
-
-
-def test_a_slowdown_is_that_of_a_window_after_one_at_default_clocks() -> None:
-    """The job becomes 3 % faster before it is measured at default clocks again: no window before
-    that is compared with it.
-    """
-    log, _ = MeasurementLog().add(measurement((TOP, TOP), busy=True), at_default=True)
-    top, lowered = log.measurements[0], measurement((1350, TOP), busy=True)
-    ratio = lowered.time_s / top.time_s
-    log, _ = log.add(lowered)
-    for faster in (1.0, 0.97):
-        log, _ = log.add(replace(top, time_s=faster * top.time_s), at_default=True)
-        assert log.slowdown is not None
-        assert log.slowdown.low < ratio < log.slowdown.high
-    log, _ = log.add(replace(lowered, time_s=1.01 * 0.97 * lowered.time_s))
-    assert log.slowdown is not None
-    assert log.slowdown.low < 1.01 * ratio < log.slowdown.high
-    assert log.slowdown.low > ratio

@@ -168,7 +168,7 @@ def test_the_filter_is_the_exact_answer_of_all_iterations_together(
         patch.setattr(Reference, "_learn_walk", lambda _: None)
         reference = Reference()
         reference._walk = 0.0
-        iterations = [(DEFAULT, chance.gauss(0.0, 0.01)) for _ in range(module.READY)]
+        iterations = [(DEFAULT, chance.gauss(0.0, 0.01)) for _ in range(module.BEGINS[0])]
         iterations += [
             (setting, SLOWDOWN[setting] + chance.gauss(0.0, 0.01))
             for setting, count in runs

@@ -121,7 +121,7 @@ def test_whoever_asks_short_windows_keep_their_share(
     ratio: float, asked: dict[str, object]
 ) -> None:
     found = looked(ratio, 7200, **asked)
-    assert found.index(True) == (FIRST_S if "doubt" in asked else 0)
+    assert found.index(True) <= FIRST_S
     assert 0.02 * len(found) <= sum(found) <= 0.06 * len(found)  # with those saved at the start
 
 
