@@ -37,7 +37,7 @@ from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixtu
 COMBINATIONS_ALL = 20_000  # up to here every plan is judged
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
 # below, so that more changes never cost.
-RUNGS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+RUNGS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
