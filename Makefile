@@ -97,9 +97,6 @@ check: $(VENV)/dev.done
 	@$(BIN)/python tools/dashboards --check
 	@$(BIN)/python tools/lines
 
-release: check test test-smoke
-	@$(BIN)/python tools/lines --release
-
 bench: setup-dev
 	@tools/setup bench "$(PYTHON)" "$(VENV)"
 	@for file in benchmarks/*.py; do echo; echo "== $$file"; $(BIN)/python $$file || exit 1; done

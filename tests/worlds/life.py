@@ -493,7 +493,7 @@ class LifeWorld(UnprofiledWorld):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one run. Ratios; `saved` and `slowdown` are of the last quarter,
+    """Of one run. Ratios; `saved` and `slowdown` are of the last half,
     `saved_60` is from the 60th to the 80th iteration, `saved_150` from the 150th on.
 
     `over` are windows of ten iterations more than a point over the budget, `over_row` the longest
@@ -600,7 +600,7 @@ def verdict(world: LifeWorld, controller: Controller, cpu_s: float = 0.0) -> Ver
     truly_j = sum(one.default_j - one.energy_j for one in lived)
     worth = abs(truly_j) > 0.005 * sum(one.default_j for one in lived)
     measured_j = jobs[-1].account.measured_j if jobs else None
-    last, names = since(lived, 0.75), {one.name for one in lived if one.kind != "pause"}
+    last, names = since(lived, 0.5), {one.name for one in lived if one.kind != "pause"}
     return Verdict(
         oracle(
             world.sku.name,

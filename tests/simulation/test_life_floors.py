@@ -1,0 +1,44 @@
+"""What control saves and keeps in the life of a job: the floors of `benchmarks/job_life.py`."""
+
+import os
+import random
+
+import pytest
+from job_life import ROWS, Row, line
+from life import live, lives
+
+LIVES = lives()
+SEEDS = 5
+IN_CI = {"stalls-operations-5%-1s", "recovers-operations-5%-1s", "random-waves-operations-5%-1s"}
+
+
+def kept(row: Row, seeds: list[int]) -> None:
+    if row.life not in LIVES:
+        pytest.skip("its public data is absent")
+    seen = [
+        live(
+            LIVES[row.life](
+                knows=row.knows, budget=row.budget, iteration_s=row.iteration_s, seed=seed
+            ),
+            row.minutes,
+        )
+        for seed in seeds
+    ]
+    print(line(row, seen))
+    assert not row.missed(seen), f"seeds {seeds}"
+
+
+@pytest.mark.long
+@pytest.mark.smoke
+@pytest.mark.parametrize("row", [row for row in ROWS if row.name in IN_CI], ids=lambda r: r.name)
+def test_a_life_keeps_its_floor(row: Row) -> None:
+    kept(row, [31])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("row", [row for row in ROWS if row.shown], ids=lambda r: r.name)
+def test_five_drawn_lives_keep_their_floor(row: Row) -> None:
+    """`JOULECUT_SEED` repeats a night."""
+    drawn = int(os.environ.get("JOULECUT_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"JOULECUT_SEED={drawn}")
+    kept(row, random.Random(drawn).sample(range(10**6), SEEDS))
