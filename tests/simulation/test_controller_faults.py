@@ -7,8 +7,10 @@ from typing import Any
 from enforced import PASSES_TO_PLAN, enforcing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from worlds import Controller, World
 
+from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.plant import Noise
@@ -54,6 +56,11 @@ def test_leases_lost_behind_our_back_are_drift(world: World, store: DatabaseStor
     controller.run(2)
     assert world.at_default()
     assert any("lost its lease" in text for text in controller.events("drift"))
+    registry = CollectorRegistry()
+    registry.register(
+        BoardCollector(lambda: None, controller.reconciler.metrics, epoch=1, leads=lambda: True)
+    )
+    assert registry.get_sample_value("joulecut_controller_drifts_total") == 1.0, "of one job"
     controller.run(20, until=lambda: not world.at_default())
     assert not world.at_default()
 
