@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from manifests import Object, chart, check, containers, kustomized, one, pods, versions
+from manifests import Object, chart, check, containers, kustomized, one, pods, refusal, versions
 
 WRITERS = {"keeper", "restore"}  # the only ones with a capability
 ROOTS = WRITERS | {"prepare"}
@@ -170,6 +170,36 @@ def test_probes_never_touch_a_device(objects: list[Object]) -> None:
                     path = probe.get("httpGet", {"path": wanted})["path"]
                     assert path == wanted or c["name"] == "controller"
     assert probed >= {"agent"}
+
+
+@pytest.mark.parametrize(
+    ("values", "scheme"),
+    [
+        ((), ("HTTP", "HTTPS")),
+        (("agent.webConfigSecret=web", "controller.webConfigSecret=web"), ("HTTPS", "HTTPS")),
+        (("agent.webConfigSecret=web", "agent.webConfigProbe=HTTP"), ("HTTP", "HTTPS")),
+    ],
+)
+def test_probes_ask_for_health_over_tls_too(
+    values: tuple[str, ...], scheme: tuple[str, str]
+) -> None:
+    """With TCP, where a client certificate is required, they see the port alone."""
+    objects = chart("controller", sets=values)
+    for kind, name, wanted in zip(
+        ("DaemonSet", "Deployment"), ("agent", "controller"), scheme, strict=True
+    ):
+        (probed,) = (
+            c
+            for c in one(objects, kind)["spec"]["template"]["spec"]["containers"]
+            if c["name"] == name
+        )
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            assert probed[probe]["httpGet"]["scheme"] == wanted, (name, probe)
+    alone = ("agent.webConfigSecret=web", "agent.webConfigProbe=TCP")
+    pod = one(chart("controller", sets=alone), "DaemonSet")["spec"]["template"]["spec"]
+    (agent,) = (c for c in pod["containers"] if c["name"] == "agent")
+    assert agent["livenessProbe"]["tcpSocket"] == {"port": "metrics"}
+    assert "webConfigProbe" in refusal(sets=("controller.webConfigProbe=HTTP",))
 
 
 def test_a_driver_upgrade_may_end_the_pods(objects: list[Object]) -> None:

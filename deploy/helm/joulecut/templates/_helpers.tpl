@@ -105,29 +105,23 @@ runAsUser: {{ int .Values.agent.uid }}
 runAsGroup: {{ int .Values.agent.uid }}
 {{- end }}
 
-{{- /* A probe has no certificate. If web.yml may require one, it checks the port only. */}}
-{{- define "joulecut.controllerProbe" -}}
-{{- if .Values.controller.webConfigSecret -}}
-tcpSocket: {port: https}
+{{- /* A probe has no client certificate: where web.yml requires one, TCP checks the port only. */}}
+{{- define "joulecut.probe" -}}
+{{- if eq .scheme "TCP" -}}
+tcpSocket: {port: {{ .port }}}
 {{- else -}}
-httpGet: {path: /healthz, port: https, scheme: HTTPS}
+httpGet: {path: {{ .path }}, port: {{ .port }}, scheme: {{ .scheme }}}
 {{- end }}
+{{- end }}
+
+{{- define "joulecut.controllerProbe" -}}
+{{- $scheme := ternary .Values.controller.webConfigProbe "HTTPS" (ne .Values.controller.webConfigSecret "") -}}
+{{- include "joulecut.probe" (dict "path" "/healthz" "port" "https" "scheme" $scheme) }}
 {{- end }}
 
 {{- define "joulecut.agentProbe" -}}
-{{- if .Values.agent.webConfigSecret -}}
-tcpSocket: {port: metrics}
-{{- else -}}
-httpGet: {path: /healthz, port: metrics}
-{{- end }}
-{{- end }}
-
-{{- define "joulecut.agentReady" -}}
-{{- if .Values.agent.webConfigSecret -}}
-tcpSocket: {port: metrics}
-{{- else -}}
-httpGet: {path: /readyz, port: metrics}
-{{- end }}
+{{- $scheme := ternary .root.Values.agent.webConfigProbe "HTTP" (ne .root.Values.agent.webConfigSecret "") -}}
+{{- include "joulecut.probe" (dict "path" .path "port" "metrics" "scheme" $scheme) }}
 {{- end }}
 
 {{- define "joulecut.agentSecret" -}}
