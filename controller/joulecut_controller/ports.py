@@ -183,8 +183,11 @@ class Store(Protocol):
         """The newest text kept under that name; empty where there is none."""
         ...
 
-    def keep_record(self, record: Record) -> None:
-        """Adds one; the oldest of the same topic and job go, once there are too many."""
+    def keep_record(self, record: Record, kept_s: float | None = None) -> None:
+        """Adds one; the oldest of the same topic and job go, once there are too many, and so do
+        those of the topic, of whichever job, that are `kept_s` older than this one. None: no age,
+        for topics whose newest record is a state.
+        """
         ...
 
     def records(

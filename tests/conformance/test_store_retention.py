@@ -10,6 +10,7 @@ from joulecut_controller.store.database import LEARNT_MAX, RECORD_MAX, Retention
 from joulecut_controller.view import Window
 
 Reopen = Callable[[], Store]
+DAY_S = 86_400.0
 
 
 def test_what_grows_is_pruned(database: Database) -> None:
@@ -48,6 +49,47 @@ def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(database: Dat
     assert [one.at_unix_s for one in store.records("window")] == [13.0, 12.0, 11.0, 10.0, 9.0]
     with pytest.raises(ValueError, match="are kept at most"):
         store.keep_record(Record(0.0, "window", "a", "x" * (RECORD_MAX + 1)))
+
+
+MONTH = """insert into record (at_unix_s, topic, job, content)
+    with recursive n(i) as (select 0 union all select i + 1 from n where i < 287999)
+    select i * 9.0, 'window', 'job-' || (i - i / 100 * 100), '{}' from n"""
+
+
+def test_a_month_at_a_hundred_jobs_is_kept(database: Database) -> None:
+    """A window of each job every quarter of an hour: 288,000 records."""
+    store = database.open()
+    store.keep_record(Record(0.0, "power_limit", "node-1", "{}"))
+    database.run(MONTH)
+    store.keep_record(Record(30 * DAY_S, "window", "job-7", "{}"), 35 * DAY_S)
+    counts = "select topic, count(*), min(at_unix_s) from record group by topic order by topic"
+    assert database.run(counts) == [["power_limit", 1, 0.0], ["window", 288_001, 0.0]]
+    assert len(store.records("window", job="job-7", limit=5_000)) == 2_881
+
+
+def test_records_of_a_topic_end_with_their_age_and_a_state_does_not(database: Database) -> None:
+    """Those of a job that is gone too; a clock that leaps once costs two of them."""
+    store = database.open()
+    store.keep_record(Record(0.0, "hold", "gone", "{}"))
+    for at in range(10):
+        store.keep_record(Record(float(at), "window", "gone", "{}"), 20.0)
+    store.keep_record(Record(1e9, "window", "leapt", "{}"), 20.0)
+    assert len(store.records("window", job="gone")) == 8
+    for at in range(25, 35):
+        store.keep_record(Record(float(at), "window", "a", "{}"), 20.0)
+    assert not store.records("window", job="gone")
+    assert len(store.records("window", job="a")) == 10
+    store.keep_record(Record(1e9, "hold", "a", "{}"))
+    assert store.records("hold", job="gone"), "an old state is one still"
+
+
+def test_a_topic_with_an_age_is_bounded_in_all_as_well(database: Database) -> None:
+    store = database.open(Retention(records=5))
+    store.keep_record(Record(0.0, "hold", "a", "{}"))
+    for at in range(10):
+        store.keep_record(Record(float(at), "window", f"job-{at}", "{}"), 20.0)
+    assert database.run("select count(*) from record where topic = 'window'") == [[5]]
+    assert store.records("hold", job="a"), "windows push out no other topic"
 
 
 def test_what_was_learnt_is_bounded_and_what_was_kept_before_stays(reopen: Reopen) -> None:

@@ -304,7 +304,7 @@ class WithoutRecords:
     def __init__(self, store: DatabaseStore) -> None:
         self._store = store
 
-    def keep_record(self, record: Record) -> None:
+    def keep_record(self, record: Record, kept_s: float | None = None) -> None:
         raise Unavailable(f"the disk is full: no {record.topic}")
 
     def __getattr__(self, name: str) -> object:

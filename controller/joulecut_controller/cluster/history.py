@@ -184,7 +184,8 @@ class History:
             number, ended = self._coarse.add(board.at_unix_s, values)
         if ended and self._store is not None:
             try:
-                self._store.keep_record(Record(number * COARSE_S, TOPIC, "", _to_json(ended)))
+                made = Record(number * COARSE_S, TOPIC, "", _to_json(ended))
+                self._store.keep_record(made, COARSE_S * COARSE_POINTS)
             except Unavailable:
                 return
 

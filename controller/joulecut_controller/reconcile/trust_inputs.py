@@ -17,7 +17,7 @@ from joulecut_controller.reconcile.online_profiler import NO_PROFILE
 from joulecut_controller.savings.stored import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
-from joulecut_controller.trust.window import TOPIC, MeasuredWindow, to_json
+from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json
 from joulecut_controller.view import Measured
 from joulecut_wire.errors import JoulecutError
 
@@ -136,7 +136,7 @@ class StoredBook:
     def keep(self, window: MeasuredWindow) -> bool:
         try:
             made = Record(window.ended_unix_s, TOPIC, window.job, to_json(window))
-            self._store.keep_record(made)
+            self._store.keep_record(made, KEPT_S)
         except (JoulecutError, ValueError):
             return False
         return True

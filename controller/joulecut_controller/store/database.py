@@ -38,6 +38,8 @@ NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
 TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
 RECORD_MAX = 65_536  # characters of a record's JSON
 DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
+# With each record that is added: tables shrink, and one wrong time of the clock costs two records.
+OUTDATED_AT_ONCE = 2
 LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 
 
@@ -51,7 +53,7 @@ class Retention:
     baselines: int = 10_000  # likewise
     notebooks: int = 1_000  # 30 kB each
     records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
-    records: int = 200_000  # of all topics and jobs together: some 100 MB
+    records: int = 1_000_000  # of one topic, of all jobs: a month of 200 of them, some 500 MB
 
 
 def prune(
@@ -235,7 +237,7 @@ class DatabaseStore:
     def learnt(self, name: str) -> str:
         return self._content(select(LEARNT.c.content).where(LEARNT.c.name == name))
 
-    def keep_record(self, record: Record) -> None:
+    def keep_record(self, record: Record, kept_s: float | None = None) -> None:
         """Raises ValueError where the content is longer than `RECORD_MAX`."""
         size = len(record.content)
         if size > RECORD_MAX:
@@ -251,9 +253,17 @@ class DatabaseStore:
                 )
             )
             prune(connection, RECORDS.c.id, self._kept.records_per_job, topic, job)
+            if kept_s is None:
+                prune(connection, RECORDS.c.at_unix_s, self._kept.records, topic)
+                return
+            old = select(RECORDS.c.id).where(topic, RECORDS.c.at_unix_s < record.at_unix_s - kept_s)
+            oldest = old.order_by(RECORDS.c.at_unix_s).limit(OUTDATED_AT_ONCE)
+            connection.execute(RECORDS.delete().where(RECORDS.c.id.in_(oldest)))
             assert written.inserted_primary_key is not None
-            newest = int(written.inserted_primary_key[0])
-            connection.execute(RECORDS.delete().where(RECORDS.c.id <= newest - self._kept.records))
+            crowded_out = int(written.inserted_primary_key[0]) - self._kept.records
+            # An expression, which no index of topics has: SQLite would read all of the topic.
+            same = RECORDS.c.topic.concat("") == record.topic
+            connection.execute(RECORDS.delete().where(RECORDS.c.id <= crowded_out, same))
 
     def records(
         self, topic: str, *, job: str = "", since_unix_s: float = 0.0, limit: int = 1_000

@@ -14,6 +14,7 @@ import msgspec
 Arm = Literal["default", "plan"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # what every float holds exactly
 TOPIC = "window"
+KEPT_S = 35 * 86_400.0  # a report of a whole month, made some days later
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Memory:
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         return ()
 
-    def keep_record(self, record: Record) -> None:
+    def keep_record(self, record: Record, kept_s: float | None = None) -> None:
         if self.full:
             raise Unavailable("the disk is full")
         self.windows.append(from_json(record.content))
