@@ -5,6 +5,7 @@ The only module that knows every part. A part that needs one made later gets a c
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from joulecut_agent import devices
@@ -99,6 +100,7 @@ class Parts:
             self.sampler.begin_paused()
         self.slowdown_file = SlowdownNoticeFile(self._state_dir / "intent.json")
         undo.callback(self.slowdown_file.remove)
+        self._certificates: dict[str, Callable[[], float | None]] = {}
         self.server = self._make_server(boot_id)
         self.health = HealthChecks(self.sampler, self.window, settings.sample_interval_s)
         self.exporter = self._make_exporter()
@@ -245,11 +247,16 @@ class Parts:
             lambda op: self._counters.count(REQUESTS_MALFORMED.name, op),
         )
         pem = rotating(settings.tls, _log) if settings.tls else None
+        if pem:
+            self._certificates["grpc"] = lambda: pem.current().expires_unix_s
         addresses = ListenAddresses(settings.grpc, pem, settings.local_socket)
         return Server(service, addresses, interceptor)
 
     def _make_exporter(self) -> Exporter:
         settings = self._settings
+        web = WebConfig(settings.web_config, _log) if settings.web_config else None
+        if web:
+            self._certificates["http"] = lambda: web.expires_unix_s
         collector = AgentCollector(
             node=settings.node,
             sampler=self.sampler,
@@ -262,8 +269,8 @@ class Parts:
             latency=self._latency,
             schedules=self.schedules,
             ranks=self.ranks,
+            certificates=self._certificates,
         )
-        web = WebConfig(settings.web_config, _log) if settings.web_config else None
         probes = {"/healthz": self.health.live, "/readyz": self.health.ready}
         return Exporter(collector.families, *settings.metrics, web, probes)
 

@@ -8,7 +8,6 @@ import grp
 import os
 import shutil
 import socket
-import ssl
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.controller_client import Controller, Json
 from joulecut_cli.doctor_step import Step
 from joulecut_cli.figures import seconds
-from joulecut_wire import card_facts, document
+from joulecut_wire import card_facts, document, tls
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
 from joulecut_wire.messages import NodeDescription
 from joulecut_wire.tls import TlsFiles
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 INSTALLED = tuple(Path(f"/etc/joulecut/{name}.yaml") for name in ("agent", "controller"))
 FREE_BYTES_MIN = 64 << 20  # journals, audit trail and store grow by some MB a day
-CERT_LEFT_S = 7 * 86_400.0  # time to renew it
+CERT_LEFT_S = 14 * 86_400.0  # time to renew it; as JoulecutCertificateExpires
 DRIVER_MIN = 535  # older ones have neither both powers nor the reasons for lower clocks
 SCRAPED = "joulecut_build_info"
 SCRAPE_S = 300.0  # five scrapes at the usual interval
@@ -182,11 +181,9 @@ def _agents() -> Iterator[tuple[int, Path]]:
 def _certificate(whose: str, files: TlsFiles) -> Step:
     name = f"{whose}'s certificate"
     try:
-        # The only parser of certificates in the standard library that needs no connection.
-        about = ssl._ssl._test_decode_cert(str(files.cert))  # type: ignore[attr-defined]
-        left_s = ssl.cert_time_to_seconds(about["notAfter"]) - time.time()
-    except (OSError, ValueError, KeyError) as error:
-        return Step(name, False, f"{files.cert}: {error}", "cert of its tls")
+        left_s = tls.expires_unix_s(files.cert, tls.contents(files.cert)) - time.time()
+    except BadInput as error:
+        return Step(name, False, str(error), "cert of its tls")
     if left_s <= 0.0:
         return Step(name, False, f"{files.cert} expired {seconds(-left_s)} ago", "renew it")
     return Step(name, left_s > CERT_LEFT_S, f"valid for {seconds(left_s)}", "renew it soon")

@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import time
+from collections.abc import Callable
 
 from joulecut_controller import workers
 from joulecut_controller.cluster.history import History
@@ -107,9 +108,14 @@ async def _serve(
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing read yet that could be stale
     tls = rotating(config.tls, log) if config.tls else None
-    publisher, metrics = Publisher(), MetricsEndpoint()
     # First, since it can fail: a controller without a page must not take a term.
     web = _protection(config)
+    certificates: dict[str, Callable[[], float | None]] = {}
+    if tls:
+        certificates["grpc"] = lambda: tls.current().expires_unix_s
+    if web:
+        certificates["http"] = lambda: web.expires_unix_s
+    publisher, metrics = Publisher(), MetricsEndpoint(certificates)
     channel = CommandChannel()
     history = History(store)
     app = build(

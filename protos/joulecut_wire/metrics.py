@@ -103,6 +103,7 @@ COLLECT_SUCCESS = _gauge("collect_success", (), "1 if the last sampling tick rea
 COLLECT_TIMESTAMP = _gauge("collect_timestamp_seconds", (), "Unix time of the last sampling tick.")
 KEEPER_UP = _gauge("keeper_up", (), "1 while the keeper answers; absent without a configured keeper.")
 KEEPER_VERSION_MISMATCH = _gauge("keeper_version_mismatch", (), "Whether the keeper that runs speaks another version than its agent: both must be restarted.")
+CERTIFICATE_EXPIRES = _gauge("certificate_expires_timestamp_seconds", ("use",), "Unix time at which the certificate in use ends: use grpc (between controller and agents) or http (metrics and page). Absent without TLS.")
 BUILD_INFO = Metric("build_info", "info", ("role", "version"), "Version of this process.")
 AGENT: tuple[Metric, ...] = _declared()
 
@@ -151,4 +152,4 @@ RECONCILE_LAST_SUCCESS = _gauge("reconcile_last_success_timestamp_seconds", (), 
 RECONCILE_AGENTS = _gauge("reconcile_agents", ("state",), "Agents by state: connected or lost.")
 RECONCILE_DISTRUSTED = _gauge("reconcile_distrusted_agents", ("cause",), "Agents that are not believed: quarantine (of an agent), or conflict (about GPUs that another agent owns).")
 # fmt: on
-CONTROLLER: tuple[Metric, ...] = (*_declared()[len(AGENT) :], BUILD_INFO)
+CONTROLLER: tuple[Metric, ...] = (*_declared()[len(AGENT) :], CERTIFICATE_EXPIRES, BUILD_INFO)

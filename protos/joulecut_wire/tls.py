@@ -41,15 +41,16 @@ class Pem:
     cert: bytes
     key: bytes
     ca: bytes
+    expires_unix_s: float
 
 
 def read(files: TlsFiles) -> Pem:
     """Raises BadInput with the file that is missing, broken, or of another key."""
-    pem = Pem(contents(files.cert), contents(files.key), contents(files.ca))
+    cert, key, ca = contents(files.cert), contents(files.key), contents(files.ca)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    load_chain(context, (files.cert, pem.cert), (files.key, pem.key))
-    load_ca(context, files.ca, pem.ca)
-    return pem
+    load_chain(context, (files.cert, cert), (files.key, key))
+    load_ca(context, files.ca, ca)
+    return Pem(cert, key, ca, expires_unix_s(files.cert, cert))
 
 
 def contents(path: Path) -> bytes:
@@ -79,6 +80,20 @@ def load_ca(context: ssl.SSLContext, path: Path, raw: bytes) -> None:
         context.load_verify_locations(cadata=raw.decode("ascii", errors="replace"))
     except (ssl.SSLError, ValueError):
         raise BadInput(str(path), "has no valid certificate", "PEM certificates") from None
+
+
+def expires_unix_s(path: Path, raw: bytes) -> float:
+    """Unix time at which the first certificate of a chain ends. Raises BadInput."""
+    try:
+        with _held(raw) as file:
+            # The only parser of certificates in the standard library that needs no connection.
+            about = ssl._ssl._test_decode_cert(  # type: ignore[attr-defined]
+                f"/proc/self/fd/{file.fileno()}"
+            )
+        return float(ssl.cert_time_to_seconds(about["notAfter"]))
+    except (OSError, ValueError, KeyError):
+        allowed = "a PEM certificate with an end of its validity"
+        raise BadInput(str(path), "has no certificate that can be read", allowed) from None
 
 
 class Rotating(Generic[T]):

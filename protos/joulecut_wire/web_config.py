@@ -75,6 +75,7 @@ _FILE = flat(
 @dataclass(frozen=True, slots=True)
 class _Read:
     context: ssl.SSLContext | None
+    expires_unix_s: float | None = None
     users: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     client_certificates: bool = False
@@ -96,6 +97,11 @@ class WebConfig:
     def context(self) -> ssl.SSLContext | None:
         """For the next connection; None without TLS."""
         return self._now().context
+
+    @property
+    def expires_unix_s(self) -> float | None:
+        """End of the certificate in use; None without TLS."""
+        return self._now().expires_unix_s
 
     def headers(self) -> Mapping[str, str]:
         return self._now().headers
@@ -184,9 +190,10 @@ def _document(doc: Document, folder: Path) -> tuple[_Read, list[Path]]:
         raise doc.bad(at, "passwords need bcrypt, which is not installed", "pip install bcrypt")
     headers = data.get("http_server_config", {}).get("headers", {})
     if "tls_server_config" not in data:
-        return _Read(None, users, headers), []
-    context, paths = _context(doc, folder, data["tls_server_config"])
-    return _Read(context, users, headers, context.verify_mode is ssl.CERT_REQUIRED), paths
+        return _Read(None, None, users, headers), []
+    context, expires_unix_s, paths = _context(doc, folder, data["tls_server_config"])
+    required = context.verify_mode is ssl.CERT_REQUIRED
+    return _Read(context, expires_unix_s, users, headers, required), paths
 
 
 def _raised(error: BadInput) -> None:
@@ -195,7 +202,8 @@ def _raised(error: BadInput) -> None:
 
 def _context(
     doc: Document, folder: Path, words: Mapping[str, Any]
-) -> tuple[ssl.SSLContext, list[Path]]:
+) -> tuple[ssl.SSLContext, float, list[Path]]:
+    """Context, end of its certificate, and files."""
     at = ("tls_server_config",)
     cert, key = folder / words["cert_file"], folder / words["key_file"]
     sans = words.get("client_allowed_sans", ())
@@ -205,7 +213,8 @@ def _context(
     if context.minimum_version > context.maximum_version:
         raise doc.bad((*at, "min_version"), "above max_version", "at most that")
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    tls.load_chain(context, (cert, tls.contents(cert)), (key, tls.contents(key)))
+    chain = tls.contents(cert)
+    tls.load_chain(context, (cert, chain), (key, tls.contents(key)))
     paths = [cert, key]
     auth = words.get("client_auth_type", "NoClientCert")
     ca = folder / words["client_ca_file"] if "client_ca_file" in words else None
@@ -219,7 +228,7 @@ def _context(
         tls.load_ca(context, ca, tls.contents(ca))
         paths.append(ca)
     context.verify_mode = CLIENT_AUTH[auth]
-    return context, paths
+    return context, tls.expires_unix_s(cert, chain), paths
 
 
 def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:

@@ -46,7 +46,10 @@ class Authority:
         (folder / f"{name}.index").touch()
         (folder / f"{name}.serial").write_text("1000")
 
-    def leaf(self, name: str, *alternatives: str, subject: str = "", expired: bool = False) -> Leaf:
+    def leaf(
+        self, name: str, *alternatives: str, subject: str = "", expired: bool = False,
+        end: str = "20491231000000Z",
+    ) -> Leaf:  # fmt: skip
         """`alternatives` as openssl writes them: DNS:name, URI:uri, IP:address."""
         made = Leaf(self.folder / f"{name}.pem", self.folder / f"{name}.key", self.cert)
         request, about = self.folder / f"{name}.csr", self.folder / f"{name}.cnf"
@@ -60,7 +63,7 @@ class Authority:
         if alternatives:
             lines.append(f"subjectAltName={','.join(alternatives)}")
         about.write_text("\n".join(lines))
-        end = "20200102000000Z" if expired else "20491231000000Z"
+        end = "20200102000000Z" if expired else end
         _openssl("ca", "-batch", "-config", about, "-name", "ca", "-extensions", "leaf", "-notext",
                  "-in", request, "-out", made.cert, "-cert", self.cert, "-keyfile", self.key,
                  "-startdate", "20200101000000Z", "-enddate", end)  # fmt: skip

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,12 @@ def test_a_certificate_that_has_no_name_has_no_role() -> None:
                 assert _code(stub, channel, rpc, uuid) == "PERMISSION_DENIED"
 
 
+def _ends_unix_s(node: RunningAgent) -> float:
+    gauge = 'joulecut_certificate_expires_timestamp_seconds{use="grpc"} '
+    (line,) = (line for line in node.metrics().splitlines() if line.startswith(gauge))
+    return float(line.split()[1])
+
+
 def test_certificates_rotate_while_a_watch_runs(tmp_path: Path) -> None:
     with (made := Site(access=ACCESS)).node as node:
         node.start()
@@ -245,9 +252,11 @@ def test_certificates_rotate_while_a_watch_runs(tmp_path: Path) -> None:
             with made.client(old) as another:
                 another.Describe(pb.DescribeRequest(), timeout=PATIENCE_S)
             assert node.log.count("the previous files stay in force") == 1
+            assert _ends_unix_s(node) == datetime(2049, 12, 31, tzinfo=UTC).timestamp()
 
             fresh = Authority(tmp_path, "fresh")
-            made.install(fresh.leaf("server2", "IP:127.0.0.1"), fresh.cert)
+            renewed = fresh.leaf("server2", "IP:127.0.0.1", end="20480229120000Z")
+            made.install(renewed, fresh.cert)
             new = fresh.leaf("all", "DNS:all.test")
 
             def taken() -> bool:
@@ -256,6 +265,8 @@ def test_certificates_rotate_while_a_watch_runs(tmp_path: Path) -> None:
                     return _code(fresh_stub, channel, "Describe", "") == "OK"
 
             eventually("the new certificates", taken)
+            ends = datetime(2048, 2, 29, 12, tzinfo=UTC)
+            assert _ends_unix_s(node) == ends.timestamp()
             with old.channel(node.ready["grpc"], fresh.cert) as channel:
                 old_stub = agent_pb2_grpc.AgentServiceStub(channel)
                 assert _code(old_stub, channel, "Describe", "") == "UNAVAILABLE"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,22 @@ from certificates import Authority
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 COMMAND = str(Path(sys.executable).with_name("joulecut-controller"))
+END_UNIX_S = datetime(2049, 12, 31, tzinfo=UTC).timestamp()  # of every leaf
 POLICY = "apiVersion: joulecut/v1\nkind: Policy\nmode: recommend\njobs: []\n"
 
 
-def _get(url: str, ca: Path, password: str = "") -> tuple[int, Any]:
+def _text(url: str, ca: Path, password: str) -> str:
     token = base64.b64encode(f"ops:{password}".encode()).decode()
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"})
     context = ssl.create_default_context(cafile=ca)
+    with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def _get(url: str, ca: Path, password: str = "") -> tuple[int, Any]:
     try:
-        with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
-            return answer.status, json.loads(answer.read())
+        return 200, json.loads(_text(url, ca, password))
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
@@ -68,6 +75,11 @@ def test_a_controller_on_the_network() -> None:
                     return status == 200 and bool(shown["nodes"][0]["connected"])
 
                 eventually("the agent on the board", sees)
+                shown = _text(f"https://127.0.0.1:{port}/metrics", ca.cert, "secret")
+                for use in ("grpc", "http"):
+                    gauge = f'joulecut_certificate_expires_timestamp_seconds{{use="{use}"}} '
+                    (ends,) = (line for line in shown.splitlines() if line.startswith(gauge))
+                    assert float(ends.split()[1]) == END_UNIX_S
             finally:
                 controller.terminate()
                 assert controller.wait(PATIENCE_S) == 0

@@ -88,9 +88,12 @@ class AgentCollector:
         allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
         drift_watch: DriftWatch, window: MaintenanceWindow, latency: SetLatency,
         schedules: ClockSchedules, ranks: RankCount,
+        certificates: Mapping[str, Callable[[], float | None]],
     ) -> None:  # fmt: skip
+        """`certificates` are the ends of those in use, in unix seconds, by use."""
         self._node = node
         self._ranks = ranks
+        self._certificates = certificates
         self._sampler = sampler
         self._keeper = keeper
         self._counters = counters
@@ -107,6 +110,8 @@ class AgentCollector:
         picture = self._sampler.latest()
         status = self._keeper.status
         families.add(names.BUILD_INFO, 1, "agent", __version__)
+        for use, expires_unix_s in self._certificates.items():
+            families.add(names.CERTIFICATE_EXPIRES, expires_unix_s(), use)
         families.add(names.COLLECT_SUCCESS, float(picture is not None and picture.complete))
         families.add(names.COLLECT_TIMESTAMP, self._sampler.last_tick_unix_s)
         released = bool(self._window.left_s)

@@ -4,7 +4,7 @@ Nothing is kept between scrapes but high-water marks of counters, so a job that 
 leaves no stale series behind, and the metrics cannot disagree with the page.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from prometheus_client.core import (
@@ -103,6 +103,19 @@ class StandbyCollector(Collector):
         yield _build()
         yield _gauge(m.CONTROLLER_LEADER, [((), 0.0)])
         yield from _agents(self._board)
+
+
+class CertificateCollector(Collector):
+    """Ends of the certificates in use, in unix seconds, by use; None where there is none."""
+
+    def __init__(self, certificates: Mapping[str, Callable[[], float | None]]) -> None:
+        self._certificates = certificates
+
+    def collect(self) -> Iterator[Family]:
+        """See prometheus_client.registry.Collector."""
+        ends = [((use,), expires_unix_s()) for use, expires_unix_s in self._certificates.items()]
+        known = ((labels, end) for labels, end in ends if end is not None)
+        yield _gauge(m.CERTIFICATE_EXPIRES, known)
 
 
 def _build() -> Family:

@@ -1,6 +1,8 @@
 """Text of `/metrics`: a leader's series or a standby's, and those of the process (`process_*`)."""
 
 import threading
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
@@ -8,14 +10,22 @@ from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board
 from joulecut_controller.election.leadership import Leadership
-from joulecut_controller.metrics.collector import BoardCollector, StandbyCollector
+from joulecut_controller.metrics.collector import (
+    BoardCollector,
+    CertificateCollector,
+    StandbyCollector,
+)
 from joulecut_controller.reconcile.reconciler import Reconciler
 
 
 class MetricsEndpoint:
     """One collector at a time; no series before the first board."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, certificates: Mapping[str, Callable[[], float | None]] = MappingProxyType({})
+    ) -> None:
+        """`certificates` are the ends of those in use, in unix seconds, by use."""
+        self._certificates = CertificateCollector(certificates)
         self._registry = CollectorRegistry()
         self._process = ProcessCollector(registry=None)
         self._one_at_a_time = threading.Lock()  # scrapes share the high-water marks of counters
@@ -46,5 +56,6 @@ class MetricsEndpoint:
     def _collect(self, collector: Collector) -> None:
         registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old
         registry.register(collector)
+        registry.register(self._certificates)
         registry.register(self._process)
         self._registry = registry

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from joulecut_controller.board import Board, PowerLimits
-from joulecut_controller.metrics.collector import BoardCollector
+from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.traces import Delay
 from joulecut_controller.plan.trial import UNBOUNDED_GAP
@@ -30,6 +30,8 @@ class Shown:
         self.registry = CollectorRegistry()
         collector = BoardCollector(lambda: self.board, self.meters, epoch=7, leads=lambda: True)
         self.registry.register(collector)
+        ends = {"grpc": lambda: None, "http": lambda: 1.8e9}
+        self.registry.register(CertificateCollector(ends))
 
     def families(self) -> dict[str, Metric]:
         text = generate_latest(self.registry).decode()
@@ -77,6 +79,12 @@ def test_every_metric_of_the_contract_is_shown_of_a_running_job() -> None:
             continue  # registered, without series
         wanted = metric.full_name + ("_count" if metric.kind == "histogram" else "")
         assert wanted in names, wanted
+
+
+def test_of_a_page_without_tls_no_certificate_is_shown() -> None:
+    shown = Shown(boards.board())
+    assert shown.value("joulecut_certificate_expires_timestamp_seconds", use="http") == 1.8e9
+    assert shown.value("joulecut_certificate_expires_timestamp_seconds", use="grpc") is None
 
 
 def test_the_power_budget_is_shown_where_there_is_one() -> None:
