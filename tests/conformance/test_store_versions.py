@@ -1,6 +1,9 @@
 """A store of an older version is brought forward with all it holds; of a newer one, left alone."""
 
 import json
+import shutil
+import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Record, StoredBaseline
+from joulecut_controller.store.database import open_store
 from joulecut_controller.store.schema import MIGRATIONS, migrate
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
@@ -150,3 +154,29 @@ def test_a_migration_that_fails_leaves_the_old_version(database: Database) -> No
     assert database.open().next_generation() == 1
     with pytest.raises(SQLAlchemyError):
         database.run("select note from baseline")
+
+
+def test_the_page_s_backup_of_a_store_in_use_comes_back_whole(tmp_path: Path) -> None:
+    if shutil.which("sqlite3") is None:
+        pytest.skip("Debian package sqlite3 is not installed")
+    page = (Path(__file__).parents[2] / "docs" / "controller.md").read_text()
+    lines = [line.strip().partition("   #")[0] for line in page.splitlines()]
+    (backup,) = (line for line in lines if line.startswith("sqlite3 "))
+    (restore,) = (line for line in lines if line.startswith("cd /var/lib/joulecut-controller "))
+
+    def run(line: str) -> None:
+        moved = line.replace("/var/lib/joulecut-controller", str(tmp_path))
+        moved = moved.replace("/backup/store.db", str(tmp_path / "saved.db"))
+        subprocess.run(["bash", "-ec", moved], check=True)
+
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as store:
+        epoch = store.next_epoch(6)
+        store.keep_plan(plan_of(generation=2))
+        run(backup)
+        store.next_epoch(20)
+    (tmp_path / "store.db").write_bytes(b"damaged")
+    (tmp_path / "store.db-wal").write_bytes(b"of the damaged one")
+    run(restore)
+    with closing(open_store(f"sqlite:///{tmp_path}/store.db")) as store:
+        assert store.next_epoch(0) == epoch + 1
+        assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=2))
