@@ -14,8 +14,8 @@ from joulecut_wire.log_line import Level
 STDERR = 2
 
 
-def log(component: str, message: str, level: Level = "info") -> None:
-    line = log_line.rendered(component, message, level)
+def log(component: str, message: str, level: Level = "info", job: str = "") -> None:
+    line = log_line.rendered(component, message, level, job)
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [STDERR], [], 0)[1]:
             os.write(STDERR, line)

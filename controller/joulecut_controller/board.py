@@ -24,6 +24,7 @@ from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
+from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
 # A slowdown is shown once its standard error is a point at most.
@@ -152,6 +153,15 @@ class PowerLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLine:
+    """One event of one job; `job` is empty for the controller's own."""
+
+    job: str
+    text: str
+    level: Level
+
+
+@dataclass(frozen=True, slots=True)
 class Board:
     """Everything shown, as of one pass."""
 
@@ -173,6 +183,7 @@ class Board:
     holds: tuple[Hold, ...] = ()  # of all jobs, and on all of them
     policy: Policy | None = None  # in force
     steady: bool = False  # nothing was changed, and nothing needs attention
+    lines: tuple[LogLine, ...] = ()  # what was done since the last board, and what is wrong
     warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
 
 

@@ -16,7 +16,7 @@ from joulecut_controller.cluster.history import History
 from joulecut_controller.election.epoch import confirmed_epoch
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.fleet.gpu_owners import EQUAL_S
-from joulecut_controller.log import NAME, log
+from joulecut_controller.log import NAME, EventLog, log
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Store
 from joulecut_controller.reconcile.cluster_step import profiles_of
@@ -31,7 +31,6 @@ from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.log_line import Level
 
 STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out by itself
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
@@ -255,17 +254,13 @@ async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
 
 
 async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
-    """Every board, to the page and the history; a line for each that has something to say."""
-    said, results = "", reconciler.metrics.results
+    """Every board, to the page and the history; a line for each of its events."""
+    events = EventLog()
     while True:
-        failed = results["failed"]
         board = await reconciler.next_board()
         context.publisher.publish(board)
         await asyncio.to_thread(context.history.add, board)
-        if not board.steady and board.sentence != said:
-            level: Level = "error" if results["failed"] > failed else "info"
-            log(f"pass {board.pass_number}: {board.sentence}", level)
-        said = board.sentence
+        events.write(board.lines)
         if board.pass_number == BEGUN_BOARDS:
             context.sweeper.freeze()
         elif board.pass_number > BEGUN_BOARDS:

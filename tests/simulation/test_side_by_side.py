@@ -169,6 +169,9 @@ def test_a_job_that_cannot_be_reconciled_from_the_start_costs_no_other_its_plan(
     assert [one.view.policy.name for one in board.jobs] == ["right"]
     assert board.warnings[0].startswith("left cannot be reconciled: ZeroDivisionError at test_side")
     assert board.sentence.endswith(": a fault")
+    lines = [line for one in controller.boards for line in one.lines]
+    assert {(line.job, line.level) for line in lines} == {("left", "error"), ("right", "info")}
+    assert not any("right" in line.text for line in lines if line.job == "left")
     controller.run(2 * PASSES_TO_PLAN)
     assert job(controller, "right").applied, "its leases are renewed"
     assert sum("cannot be reconciled" in text for text in controller.events("plan")) == 1

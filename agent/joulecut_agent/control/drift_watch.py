@@ -162,6 +162,7 @@ class DriftWatch:
                 "agent",
                 f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends",
                 "warning",
+                lease.job,
             )
             self._end(Clear(uuids=(gpu.uuid,)))
             return
@@ -218,6 +219,7 @@ class DriftWatch:
             "agent",
             f"drift {gpu.uuid} cause={cause} job={lease.job if lease else '-'}{then}",
             "warning",
+            lease.job if lease else "",
         )
 
     def _end_lease(self, gpu: GpuSnapshot, lease: Lease, cause: str) -> bool:

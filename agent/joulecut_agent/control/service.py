@@ -165,7 +165,12 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         }
         if bad := next((uuid for uuid, reason in reasons.items() if reason), ""):
             also = f"nothing was changed, because {bad} was refused"
-            log("agent", f"apply job={wanted.job} refused: {bad} {reasons[bad]}", "warning")
+            log(
+                "agent",
+                f"apply job={wanted.job} refused: {bad} {reasons[bad]}",
+                "warning",
+                wanted.job,
+            )
             results = tuple(Result(u, False, why or also) for u, why in reasons.items())
             return pb.ApplyResponse(results=self._counted("apply", results))
         _check(context, validation.refuse_power_limits(wanted))
@@ -344,7 +349,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         except (KeeperGone, ProtocolError) as error:
             return self._refuse(op, uuids, str(error))
         if line := validation.log_line(op, command, reply, why):
-            log("agent", line)
+            refused = any(not slot.accepted for slot in reply.slots)
+            log("agent", line, "warning" if refused else "info", command.job)
         results = tuple(Result(slot.uuid, slot.accepted, slot.reason) for slot in reply.slots)
         return self._counted(op, results)
 

@@ -1,10 +1,10 @@
 """The board: what the steps since the last one observed, decided and did."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.board import Board, JobBoard, LogLine
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
@@ -22,9 +22,9 @@ class BoardMaker:
     jobs: Mapping[str, JobController]
 
     async def make(
-        self, number: int, done: Mapping[str, str], troubles: Mapping[str, str]
+        self, number: int, done: tuple[LogLine, ...], troubles: Mapping[str, str]
     ) -> Board:
-        """`done` is what was done since the last board, by job; `troubles` has the error of each
+        """`done` is what was done since the last board; `troubles` has the error of each
         key whose last step failed. Jobs stand as their last step left them; one that was never seen
         has no entry.
         """
@@ -32,14 +32,15 @@ class BoardMaker:
         said = {key: trouble_text(key, error) for key, error in troubles.items()}
         boards = await self._jobs(said)
         warnings = self._warnings(said)
-        acted = () if context.leases.lost else (f"{name}: {what}" for name, what in done.items())
-        actions = "; ".join((*acted, *warnings))
+        done = () if context.leases.lost else done
+        actions = "; ".join((*(f"{line.job}: {line.text}" for line in done), *warnings))
         return Board(
             at_unix_s=context.unix_s(),
             pass_number=number,
             epoch=context.epoch,
             sentence=actions or steady_sentence(boards),
             steady=not actions,
+            lines=(*done, *self._wrong(said, warnings)),
             warnings=warnings,
             view=self.cluster.view(board.view for board in boards),
             jobs=boards,
@@ -69,6 +70,14 @@ class BoardMaker:
                 boards.append(replace(shown, sentence=said.get(name, shown.sentence)))
                 await asyncio.sleep(0)
         return tuple(boards)
+
+    def _wrong(self, said: Mapping[str, str], warnings: Iterable[str]) -> Iterator[LogLine]:
+        """Failed steps are errors, of their job where the key is one."""
+        for key, text in said.items():
+            job = key if key in self.cluster.seen.policies else ""
+            yield LogLine(job, text.removeprefix(f"{job} ") if job else text, "error")
+        failed = set(said.values())
+        yield from (LogLine("", text, "warning") for text in warnings if text not in failed)
 
     def _warnings(self, said: Mapping[str, str]) -> tuple[str, ...]:
         """What is wrong with the controller itself, whatever was done."""

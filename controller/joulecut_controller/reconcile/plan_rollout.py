@@ -67,6 +67,7 @@ class PlanRollout:
         self.state = PlannerState()
         self.incomplete: tuple[int, Forecast, Comparison, Evaluation] | None = None
         self.action = ""
+        self.action_failed = False
         self.sentence = ""
         self._stands_for: JobPolicy | None = (
             None  # where `sentence` is no reason for default clocks
@@ -225,6 +226,7 @@ class PlanRollout:
         self._refused_as = (_asked(plan), why) if why else ()
         done = "enforced" if mode == "enforce" else f"{mode}ed"
         self.action = f"plan {plan.generation} {done}: {reason}"
+        self.action_failed = bool(plan.refused)
         if plan.forecast and decision.solved:
             self.incomplete = (plan.generation, plan.forecast, *decision.solved)
         if plan.refused:
@@ -238,6 +240,7 @@ class PlanRollout:
             self.state = replace(self.state, clocks=None)
             self.backoff.fail(outcome.first_refusal, self._context.now_s())
             self.action = f"plan {plan.generation} put back: {outcome.first_refusal}"
+            self.action_failed = True
             self.sentence = self.action
         else:
             self.action = f"plan {plan.generation} applied: {counts}; {plan.reason}"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from joulecut_controller.board import Board
+from joulecut_controller.board import Board, LogLine
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
@@ -219,9 +219,12 @@ class Reconciler:
         """What the steps since the last board observed, decided and did."""
         self._pass_number += 1
         rollouts = {name: job.rollout for name, job in self._jobs.items() if job.rollout.action}
-        done = {name: rollout.action for name, rollout in rollouts.items()}
+        done = tuple(
+            LogLine(name, rollout.action, "warning" if rollout.action_failed else "info")
+            for name, rollout in rollouts.items()
+        )
         for rollout in rollouts.values():  # shown; what happens from now on is the next board's
-            rollout.action = ""
+            rollout.action, rollout.action_failed = "", False
         failed = self._loop.failed_steps > self._failed_steps
         self._failed_steps = self._loop.failed_steps
         result: PassResult = "failed" if failed else "changed" if done else "unchanged"

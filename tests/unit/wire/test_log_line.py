@@ -36,11 +36,18 @@ def test_any_message_is_one_line_that_a_pipe_takes_whole(log_format: str, messag
         assert told == {"level": "warning", "component": "agent"}
 
 
-def test_text_has_no_level_and_hides_nothing_printable() -> None:
-    assert (
-        log_line.rendered("keeper", "leaving: a\x1b\n é", "error")
-        == "keeper: leaving: a?? é\n".encode()
-    )
+def test_text_hides_nothing_printable_and_says_what_is_no_information() -> None:
+    assert log_line.rendered("keeper", "a\x1b\n é") == "keeper: a?? é\n".encode()
+    assert log_line.rendered("keeper", "it left", "error") == b"keeper: error: it left\n"
+    assert log_line.rendered("keeper", "warning: x", "warning") == b"keeper: warning: x\n"
+
+
+@given(job=st.text(min_size=1, max_size=253))
+def test_the_job_of_a_line_is_a_field_whatever_its_name(job: str) -> None:
+    log_line.use(log_line.JSON)
+    line = log_line.rendered("agent", "x" * 5000, job=job)
+    assert len(line) <= log_line.LINE_BYTES_MAX + 1
+    assert json.loads(line)["job"] == job
 
 
 def test_a_short_message_is_whole_in_json() -> None:
