@@ -78,7 +78,7 @@ def assert_met(model: str, asked: Problem, default_w: float) -> None:
 @pytest.mark.parametrize("model", ["gpt3-xl", "bloom-3b", "bert-huge-uncased"])
 def test_nine_measured_caps_are_met_on_predicted_profiles(model: str) -> None:
     [work] = [one for one in five_models.workloads() if (one.card, one.model) == ("A100", model)]
-    found = five_models.predicted(five_models.whole(work))
+    found = five_models.stages_of(work)
     shape = Pipeline("1f1b", work.stages, work.microbatches)
     assert_met(model, problem(shape, found.profile, found.blocking_power_w), DEFAULT_W)
 

