@@ -176,7 +176,7 @@ def test_one_that_does_not_lead_commands_nothing(world: World, store: DatabaseSt
 
 def test_where_the_store_fails_the_gpus_still_come_back(world: World, store: DatabaseStore) -> None:
     class Full(DatabaseStore):
-        def keep_record(self, record: Record) -> None:
+        def keep_record(self, record: Record, kept_s: float | None = None) -> None:
             raise Unavailable("the disk is full")
 
     controller = enforcing(world, store)

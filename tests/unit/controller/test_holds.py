@@ -129,7 +129,7 @@ def test_what_cannot_be_read_holds(store: DatabaseStore, clock: Clock, content: 
 
 def test_a_store_that_fails_does_not_undo_a_word(store: DatabaseStore, clock: Clock) -> None:
     class Full(DatabaseStore):
-        def keep_record(self, record: Record) -> None:
+        def keep_record(self, record: Record, kept_s: float | None = None) -> None:
             raise Unavailable("the disk is full")
 
     store.__class__ = Full
