@@ -201,8 +201,7 @@ def _placed(
     policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
 ) -> tuple[dict[str, _Reporter], str]:
     """The reporters that are the job's own, and which GPU is none of them and why. Where reports
-    alone say where the job runs, a GPU that comes to a stage that has long been whole is none, nor
-    one that names a stage beyond the pipeline once all of that have been.
+    alone say where the job runs, a GPU that comes to a stage that has long been whole is none.
     """
     why = " but is not in its match.gpus"
     if policy.gpus or policy.found_by_allocation:
@@ -214,15 +213,11 @@ def _placed(
         limit_s, seats = _silence_limit_s(reporters.values()), dict[int, list[_Reporter]]()
         placed = {}
         for uuid, one in sorted(reporters.items(), key=lambda item: item[1].since_s):
-            count = policy.pipeline.stages if policy.pipeline else 0
-            beyond = 0 < count <= one.stage
-            rivals = range(count) if beyond else (one.stage,)
-            full = [seats[n][width - 1] for n in rivals if len(seats.get(n, ())) >= width]
-            whole = len(full) == len(rivals)
-            if not whole or one.since_s <= max(seat.since_s for seat in full) + limit_s:
-                seats.setdefault(one.stage, []).append(one)
+            seated = seats.setdefault(one.stage, [])
+            if len(seated) < width or one.since_s <= seated[width - 1].since_s + limit_s:
+                seated.append(one)
                 placed[uuid] = one
-        why = " beside those that have long worked its stages"
+        why = " beside those that have long worked its stage"
     outside = next((uuid for uuid in reporters if uuid not in placed), "")
     return placed, f"GPU {outside} reports this job{why}" if outside else ""
 
