@@ -194,7 +194,7 @@ def test_probes_ask_for_health_over_tls_too(
             if c["name"] == name
         )
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            assert probed[probe]["httpGet"]["scheme"] == wanted, (name, probe)
+            assert probed[probe]["httpGet"].get("scheme", "HTTP") == wanted, (name, probe)
     alone = ("agent.webConfigSecret=web", "agent.webConfigProbe=TCP")
     pod = one(chart("controller", sets=alone), "DaemonSet")["spec"]["template"]["spec"]
     (agent,) = (c for c in pod["containers"] if c["name"] == "agent")

@@ -31,7 +31,9 @@ def _words_of_ci() -> list[list[str]]:
     """What the targets that CI tests pass to pytest."""
     targets = re.findall(r"^tests ([\w-]+)$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
     said = [
-        subprocess.check_output(["make", "--dry-run", target], cwd=ROOT, text=True)
+        subprocess.check_output(
+            ["make", "--dry-run", "--no-print-directory", target], cwd=ROOT, text=True
+        )
         for target in targets
     ]
     assert said

@@ -110,7 +110,7 @@ runAsGroup: {{ int .Values.agent.uid }}
 {{- if eq .scheme "TCP" -}}
 tcpSocket: {port: {{ .port }}}
 {{- else -}}
-httpGet: {path: {{ .path }}, port: {{ .port }}, scheme: {{ .scheme }}}
+httpGet: {path: {{ .path }}, port: {{ .port }}{{ if ne .scheme "HTTP" }}, scheme: {{ .scheme }}{{ end }}}
 {{- end }}
 {{- end }}
 
