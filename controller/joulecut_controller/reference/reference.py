@@ -95,10 +95,6 @@ class Answer:
             return ""
         return f"they are known to ±{self.level_sd:.2%}, and {room:.2%} are left of the budget"
 
-    def is_late(self, budget: float) -> bool:
-        """Whether the setting in force is slower than the budget allows, and not by chance."""
-        return self.slowdown.mean - LATE_SDS * self.slowdown.sd > budget
-
 
 @dataclass(frozen=True, slots=True)
 class _State:
