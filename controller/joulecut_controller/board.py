@@ -27,6 +27,7 @@ from joulecut_controller.view import JobState, View
 from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
+PlanState = Literal["enforced", "recommended", "refused"]
 # A slowdown is shown once its standard error is a point at most.
 SLOWDOWN_SD_MAX, NORMAL_95 = 0.01, 1.96
 
@@ -85,6 +86,15 @@ class JobBoard:
     delay: Delay | None = None  # the part of the job that its iterations wait for
     vetoes: tuple[Veto, ...] = ()  # all that forbids a plan now, in their order
     solver_wait: SolverWait | None = None
+
+    @property
+    def plan_state(self) -> PlanState:
+        """Of the newest plan. A recommended one is sound, and no command is sent for it."""
+        plan, applied = self.decision, self.applied
+        if plan is not None and plan.refused:
+            return "refused"
+        held = plan is not None and applied is not None and plan.generation == applied.generation
+        return "enforced" if held else "recommended"
 
     @property
     def slowdown(self) -> Interval | None:

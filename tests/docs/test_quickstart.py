@@ -95,6 +95,9 @@ def test_the_quick_start_ends_in_a_recommendation(folder: Path, ports: dict[str,
     assert told.count("joulecut_gpu_power_watts{") >= 4, told
     assert "recommending, no command is sent" in told, told
     assert re.search(r"predicted [\d.]+ s an iteration \(\+?-?[\d.]+%\), [\d.]+% less energy", told)
+    assert "! Not enforceable now: GPU " in told, told
+    assert "Refused by the guard" not in told, told
+    assert "recommended" in told, told
     assert "Traceback" not in told, told
 
 

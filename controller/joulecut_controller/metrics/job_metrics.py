@@ -9,6 +9,7 @@ from typing import Any
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
+from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.trust.default_windows import ASKERS
 from joulecut_wire import metrics as m
 
@@ -32,9 +33,14 @@ def rows(job: JobBoard, samples: Callable[[JobBoard], Samples]) -> list[Row]:
     ]
 
 
+def _promised(job: JobBoard) -> Forecast | None:
+    """Of the newest plan, unless it changes no clock."""
+    return None if job.decision is None or job.decision.changes_nothing else job.decision.forecast
+
+
 def _iteration_time(job: JobBoard) -> Samples:
     current, baseline = job.view.measured.current, job.view.measured.baseline
-    forecast = job.decision.forecast if job.decision else None
+    forecast = _promised(job)
     return {
         "measured": current.time_mean_s if current else None,
         "baseline": baseline.time_mean_s if baseline else None,
@@ -44,7 +50,7 @@ def _iteration_time(job: JobBoard) -> Samples:
 
 def _power(job: JobBoard) -> Samples:
     current, baseline = job.view.measured.current, job.view.measured.baseline
-    forecast = job.decision.forecast if job.decision else None
+    forecast = _promised(job)
     return {
         "measured": current.power_w if current else None,
         "baseline": baseline.power_w if baseline else None,
@@ -62,15 +68,29 @@ def _margin(job: JobBoard) -> Samples:
     return 1.0 - slo.statistic_s(current.time_mean_s, current.time_sd_s) / deadline_s
 
 
+def _generation(job: JobBoard) -> Samples:
+    return {job.plan_state: job.decision.generation if job.decision else None}
+
+
 def _gap(job: JobBoard) -> Samples:
     forecast = job.decision.forecast if job.decision else None
-    return forecast.gap_ratio if forecast is not None and forecast.bounded else None
+    bounded = forecast is not None and forecast.bounded
+    return {job.plan_state: forecast.gap_ratio if forecast is not None and bounded else None}
+
+
+def _plan_saved(job: JobBoard) -> Samples:
+    forecast = _promised(job)
+    return {(job.plan_state, "mid"): forecast.saved_ratio} if forecast else None
 
 
 def _clocks(job: JobBoard) -> Samples:
     """The planned clock of each of its GPUs."""
     actions = job.decision.actions if job.decision else ()
-    return {one.uuid: one.clock_mhz * HERTZ_PER_MHZ for one in actions if one.clock_mhz is not None}
+    return {
+        (one.uuid, job.plan_state): one.clock_mhz * HERTZ_PER_MHZ
+        for one in actions
+        if one.clock_mhz is not None
+    }
 
 
 def _errors(job: JobBoard) -> Samples:
@@ -111,8 +131,9 @@ GAUGES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.JOB_REPORT_AGE, lambda job: job.view.placement.report_age_s),
     (m.JOB_SLOWDOWN, lambda job: job.slowdown_ratio),
     (m.JOB_SLO_MARGIN, _margin),
-    (m.PLAN_GENERATION, lambda job: job.decision.generation if job.decision else None),
+    (m.PLAN_GENERATION, _generation),
     (m.PLAN_GAP, _gap),
+    (m.PLAN_SAVED, _plan_saved),
     (m.JOB_SOLVER_WAIT, lambda job: job.solver_wait.waited_s if job.solver_wait else 0.0),
     (m.PLAN_CLOCK, _clocks),
     (m.PREDICT_ERROR, _errors),

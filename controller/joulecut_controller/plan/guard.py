@@ -104,7 +104,8 @@ def _alone(job: JobState, view: View) -> str:
 
 def _ours(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
     """Whether each GPU is the job's to set, and its agent is there and would let us, as of this
-    moment. A recommendation needs no more than the agents.
+    moment. A recommendation needs no more than the agents: what only keeps commands from being
+    sent (no keeper, another writer, a lease of another job) is no reason against it.
     """
     enforced = plan.mode == "enforce"
     if enforced and job.reservation:
@@ -119,7 +120,7 @@ def _ours(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
             return f"GPU {gpu.place}: {why}"
         if not node.connected:
             return f"agent {node.address} cannot be reached"
-        if not 0.0 < authority.ttl_s <= node.ttl_max_s:
+        if enforced and not 0.0 < authority.ttl_s <= node.ttl_max_s:
             return (
                 f"a lease of {authority.ttl_s:g} s is longer than agent {node.address} "
                 f"allows ({node.ttl_max_s:g} s)"
@@ -225,12 +226,13 @@ def _outside(
     clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
     asked = sorted(mhz for mhz in clocks if mhz is not None)
     site, shown = gpu.description, gpu.snapshot
+    enforced = plan.mode == "enforce"
     if shown is None or not gpu.age_s <= authority.snapshot_age_max_s:
         yield "there is no current reading"
-    if not site.controllable:
+    if enforced and not site.controllable:
         yield f"not controllable: {site.reason or 'no reason given'}"
     lease = shown.lease if shown else None
-    if lease and lease.job not in (job.policy.name, BUDGET_JOB):
+    if enforced and lease and lease.job not in (job.policy.name, BUDGET_JOB):
         yield f"its lease belongs to job {lease.job}"
     for mhz in asked:
         if mhz not in site.clocks_mhz:

@@ -111,7 +111,7 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
     if not jobs:
         return "no job in the policy"
     advised = [job for job in jobs if job.mode == "recommend" and job.decision is not None]
-    plans = [job.decision for job in advised if not job.view.hindrance]
+    plans = [job.decision for job in advised]
     planned = all(
         job.view.measured.baseline and not job.view.placement.complaint
         for job in jobs

@@ -122,7 +122,8 @@ def test_of_a_step_of_learning_no_bloat_and_no_gap_is_known() -> None:
     name = job.view.policy.name
     for kind in ("intrinsic", "extrinsic"):
         assert shown.value("joulecut_job_energy_bloat_watts", workload=name, kind=kind) is None
-    assert shown.value("joulecut_plan_gap_ratio", workload=name) is None
+    gap = shown.value("joulecut_plan_gap_ratio", workload=name, state="enforced")
+    assert gap is None
     assert shown.value("joulecut_job_power_watts", workload=name, kind="predicted") is not None
 
 
@@ -141,11 +142,15 @@ def test_figures_are_those_of_the_board() -> None:
         slowdown
         == job.view.measured.current.time_mean_s / job.view.measured.baseline.time_mean_s - 1.0
     )
-    assert shown.value("joulecut_plan_generation", workload=name) == job.decision.generation
+    state = {"workload": name, "state": "enforced"}
+    assert shown.value("joulecut_plan_generation", **state) == job.decision.generation
+    assert job.decision.forecast is not None
+    saved = shown.value("joulecut_plan_saved_ratio", **state, bound="mid")
+    assert saved == job.decision.forecast.saved_ratio
     assert shown.value("joulecut_controller_mode", workload=name, mode="enforce") == 1.0
     assert shown.value("joulecut_controller_mode", workload=name, mode="recommend") == 0.0
     for action in job.decision.actions:
-        hertz = shown.value("joulecut_plan_clock_hertz", workload=name, uuid=action.uuid)
+        hertz = shown.value("joulecut_plan_clock_hertz", **state, uuid=action.uuid)
         assert hertz == (None if action.clock_mhz is None else action.clock_mhz * 1e6)
 
 

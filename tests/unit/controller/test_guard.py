@@ -248,6 +248,26 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
+# What only keeps commands from being sent: such a plan stays a recommendation.
+OF_CONTROL = (
+    "longer than agent",
+    "not controllable: MIG",
+    "belongs to job other",
+    "its agent sees drift (reset)",
+    "its agent backs off",
+    "takes no commands: a file",
+    "lets this controller only observe",
+    "job else reports from it",
+    "ranks are not verified",
+)
+
+
+@pytest.mark.parametrize("expected", OF_CONTROL)
+def test_a_plan_is_recommended_for_gpus_that_may_not_be_set(expected: str) -> None:
+    plan, view, authority = SPOILS[expected](*good())
+    assert not refusal(replace(plan, mode="recommend"), view, authority, check)
+
+
 @pytest.mark.parametrize("expected", SPOILS)
 def test_every_spoiled_plan_is_refused(expected: str) -> None:
     why = refusal(*SPOILS[expected](*good()), check)

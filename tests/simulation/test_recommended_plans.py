@@ -1,0 +1,47 @@
+"""A plan that is not sent for want of control stays a recommendation, in every place alike."""
+
+from worlds import Controller, World
+
+from joulecut_cli import explain
+from joulecut_cli.recommend import recommendation
+from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.metrics.job_metrics import GAUGES, rows
+from joulecut_controller.store.database import DatabaseStore
+from joulecut_controller.web.board_json import board_json
+from joulecut_wire import metrics as m
+
+
+def test_without_a_keeper_the_page_the_commands_and_the_metrics_show_the_plan(
+    world: World, store: DatabaseStore
+) -> None:
+    for agent in world.agents.values():
+        agent.controllable = False
+    controller = Controller(world, store, world.policy("recommend"))
+    controller.run(60, until=lambda: standing(controller.job).state == "recommended")
+    board, job = controller.boards[-1], controller.job
+    assert job.decision is not None
+    assert job.decision.forecast is not None
+    saved = job.decision.forecast.saved_ratio
+    assert saved > 0.03
+    shown = standing(job)
+    assert (shown.state, shown.predicted_saved_ratio) == ("recommended", saved)
+    assert "not controllable: MIG is on" in shown.next_step
+    assert f"{-saved:+.1%}".replace("%", " %") in cluster_of(board).headline
+    api = board_json(board)["jobs"][0]
+    assert (api["state"], api["predicted_saved_ratio"]) == ("recommended", saved)
+    assert api["money"]["plan"]
+    made = recommendation(api)
+    assert made["refused"] is None
+    assert "not controllable" in made["hindrance"]
+    assert made["predicted"]["saved_ratio"] == saved
+    assert made["changes"]
+    text = explain.page(api, [], "http://c", board.at_unix_s)
+    assert "refused" not in text.lower()
+    assert "! Not enforceable now: GPU n1/0: not controllable: MIG is on." in text
+    samples = {metric: rows(job, read) for metric, read in GAUGES}
+    name = job.view.policy.name
+    assert samples[m.PLAN_SAVED] == [((name, "recommended", "mid"), saved)]
+    assert {labels[2] for labels, _ in samples[m.PLAN_CLOCK]} == {"recommended"}
+    assert len(samples[m.PLAN_CLOCK]) >= 1
+    assert not world.sent("apply")
