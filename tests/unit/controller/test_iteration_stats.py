@@ -1,26 +1,16 @@
 """What the ledger counts, and what it must not."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.observe.baseline import (
-    BASELINE_ITERATIONS_MIN,
-    Recalled,
-    mature,
-    progress,
-)
 from joulecut_controller.observe.iteration_stats import PENDING_MAX, Fresh, IterationStats, Measured
 from joulecut_controller.observe.measurement_window import (
-    ENERGY_SPAN_S_MIN,
     ITERATIONS_KEPT,
     KINDS_MAX,
-    OUTLIERS_IN_ROW,
     RECENT,
 )
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.view import GpuView, Window
+from joulecut_controller.view import GpuView
 from joulecut_wire.messages import (
     GpuDescription,
     GpuSnapshot,
@@ -100,73 +90,6 @@ class Job:
         return found
 
 
-@given(apart=st.integers(1, 5), lock=st.sampled_from((0, 1200)))
-def test_loads_in_turn_say_the_same_as_in_every_pass(apart: int, lock: int) -> None:
-    every, turns = Job(duration_s=0.5), Job(duration_s=0.5)
-    for job in (every, turns):
-        job.looks(8)
-        job.locks["a"] = lock
-        job.looks(4)
-    taken = [every.fresh_looks(1) for _ in range(apart)]
-    if apart > 1:
-        assert turns.fresh_looks(apart - 1, loads=False)[1].loads == ()
-    found, fresh = turns.fresh_looks(1)
-    assert found.loads == taken[-1][0].loads
-    assert found.current == taken[-1][0].current
-    assert fresh.loaded == sum(len(one.durations_s) for _, one in taken)
-    for load in fresh.loads:
-        parts = [one for _, each in taken for one in each.loads if one.uuid == load.uuid]
-        assert load.samples == sum(one.samples for one in parts)
-
-
-def test_another_clock_is_seen_out_of_turn() -> None:
-    """Drift is found by the clocks that loads show."""
-    job = Job()
-    job.looks(20)
-    shown = {load.uuid: load.clock_mhz for load in job.looks(1, loads=False).loads}
-    assert shown == {"a": 1410, "b": 1410}
-    job.shown_mhz["a"] = 900
-    shown = {load.uuid: load.clock_mhz for load in job.looks(40, loads=False).loads}
-    assert shown == {"a": 900, "b": 1410}
-
-
-def test_a_baseline_needs_iterations_and_several_looks() -> None:
-    job = Job()
-    assert job.looks(2).baseline is None
-    measured = job.looks(6)
-    assert measured.baseline is not None
-    assert measured.baseline.iterations >= BASELINE_ITERATIONS_MIN
-    assert measured.baseline.time_mean_s == job.duration_s or mature(measured.baseline)
-
-
-@given(st.integers(2, 59), st.floats(0.01, 2.0), st.floats(0.05, 0.3))
-def test_the_wait_for_a_baseline_ends_at_the_number_that_is_shown(
-    iterations: int, mean_s: float, noise: float
-) -> None:
-    seen = Window(iterations, mean_s, noise * mean_s, None, None)
-    assert not mature(seen)
-    counted, shown = progress(iterations, seen).split(" of ")
-    most = int(shown.split()[0])
-    assert int(counted) == iterations < most
-    assert mature(replace(seen, iterations=most)) or most == BASELINE_ITERATIONS_MIN
-    assert ("±" in shown) == (iterations >= BASELINE_ITERATIONS_MIN)
-
-
-def test_energy_comes_from_the_counters_of_all_gpus() -> None:
-    measured = Job().looks(12)
-    assert measured.current is not None
-    assert measured.current.power_w is not None
-    assert abs(measured.current.power_w - 400.0) < 1e-6
-    assert abs(measured.current.energy_j - 40.0) < 1e-6
-
-
-def test_energy_is_unknown_until_the_counters_spanned_enough() -> None:
-    job = Job(interval_s=1.0, duration_s=0.05)
-    measured = job.looks(int(ENERGY_SPAN_S_MIN) - 1)
-    assert measured.current is not None
-    assert measured.current.energy_j is None
-
-
 def test_a_mean_that_reaches_back_over_a_change_of_clocks_counts_for_neither() -> None:
     job = Job(interval_s=5.0)
     changed_s = job.now_s + 60.0
@@ -203,31 +126,6 @@ def test_one_missing_counter_means_no_sum() -> None:
     assert measured.current.energy_j is None
 
 
-def test_a_counter_that_falls_back_starts_a_new_window() -> None:
-    job = Job()
-    assert job.looks(12).current is not None
-    job.energy_j = dict.fromkeys(UUIDS, 0.0)  # the driver was reloaded
-    measured = job.looks(1)
-    assert measured.current_iterations == 0
-    later = job.looks(12)
-    assert later.current is not None
-    assert abs((later.current.power_w or 0.0) - 400.0) < 1e-6
-
-
-def test_a_lease_that_runs_out_unseen_by_us_separates_windows() -> None:
-    job = Job()
-    job.locks = dict.fromkeys(UUIDS, 1200)
-    slow = job.looks(10)
-    assert not slow.at_default
-    assert slow.baseline is None
-    job.locks = dict.fromkeys(UUIDS, 0)
-    job.duration_s = 0.08
-    measured = job.looks(10)
-    assert measured.at_default
-    assert measured.baseline is not None
-    assert abs(measured.baseline.time_mean_s - 0.08) < 1e-9
-
-
 @given(
     change_after=st.integers(1, 12),
     before_s=st.floats(0.05, 0.4),
@@ -251,71 +149,12 @@ def test_no_window_mixes_two_sets_of_clocks(
             assert window.time_sd_s < 1e-9
 
 
-def test_straggler_iterations_are_kept_apart() -> None:
-    job = Job()
-    before = job.looks(8)
-    job.peer_s, job.duration_s = 0.15, 0.15
-    during = job.looks(4)
-    assert during.straggling
-    assert during.peer_iteration_time_s is not None
-    assert abs(during.peer_iteration_time_s - 0.15) < 1e-9
-    assert during.baseline is not None
-    assert before.baseline is not None
-    assert abs(during.baseline.time_mean_s - before.baseline.time_mean_s) < 1e-12
-    job.peer_s, job.duration_s = None, 0.1
-    after = job.looks(1)
-    assert not after.straggling
-    assert after.peer_iteration_time_s is None
-
-
-def test_a_straggler_that_changes_is_not_averaged_with_what_it_was() -> None:
-    job = Job()
-    job.looks(5)
-    job.peer_s = job.duration_s = 0.2
-    job.looks(3)
-    job.peer_s = job.duration_s = 0.15
-    measured = job.looks(1)
-    assert abs((measured.peer_iteration_time_s or 0.0) - 0.15) < 1e-9
-
-
-def test_a_checkpoint_is_no_clock() -> None:
-    job = Job()
-    job.looks(6)
-    job.duration_s = 0.7
-    job.looks(1)
-    job.duration_s = 0.1
-    measured = job.looks(2)
-    assert measured.current is not None
-    assert measured.current.time_sd_s < 1e-9
-
-
-def test_a_new_pace_is_believed_after_a_few_iterations() -> None:
-    job = Job()
-    job.looks(6)
-    job.duration_s = 0.3
-    measured = job.looks(OUTLIERS_IN_ROW)
-    assert measured.current is not None
-    assert abs(measured.current.time_mean_s - 0.3) < 1e-9
-
-
 def test_lost_datagrams_cost_their_reports_and_nothing_else() -> None:
     job = Job()
     job.silent = {"b"}
     measured = job.looks(20)
     assert measured.current is not None
     assert abs(measured.current.time_mean_s - 0.1) < 1e-9
-
-
-def test_fresh_loads_say_what_this_pass_added_and_at_which_clock() -> None:
-    job = Job()
-    job.locks = dict.fromkeys(UUIDS, 1200)
-    job.looks(3)
-    _, fresh = job.fresh_looks(1)
-    assert fresh.durations_s
-    assert {load.clock_mhz for load in fresh.loads} == {1200}
-    for load in fresh.loads:
-        assert abs(load.busy_s["forward"] - 0.01) < 1e-9
-        assert load.samples == 4 * len(fresh.durations_s)
 
 
 def test_a_stale_gpu_holds_everything_back() -> None:
@@ -332,18 +171,6 @@ def test_a_stale_gpu_holds_everything_back() -> None:
     measured = job.looks(10)
     assert measured.current is None
     assert measured.baseline is None
-
-
-def test_a_remembered_baseline_is_used_until_a_new_one_is_measured() -> None:
-    window = Window(100, 0.5, 0.001, 1.0, 2.0)
-    remembered = Recalled(window, window, age_s=40.0)
-    job = Job()
-    job.now_s += 1.0
-    measured, _ = job.stats.fold(
-        "job", STAGES, [], job.gpus(), job.now_s, shape="s", recall=lambda _shape: remembered
-    )
-    assert measured.baseline == window
-    assert measured.drift.measured_s == job.now_s - 40.0
 
 
 def test_memory_is_bounded() -> None:

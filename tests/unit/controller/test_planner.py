@@ -1,6 +1,5 @@
 """The rule for deadlines and stragglers, against a plain reading of it."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ from worlds import World
 
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
-from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
@@ -75,24 +73,6 @@ def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> No
     decision = planned(inputs(model_ratio=ratio))
     assert decision.verdict == "default"
     assert decision.topic == "explained"
-
-
-def test_a_stall_that_the_pace_had_learnt_is_counted_once() -> None:
-    """A loader began to hold up iterations by 12 % while clocks were low, and default clocks show
-    it now: no operation follows it.
-    """
-    asked = inputs(slowdown=0.05, model_ratio=1.12)
-    asked = replace(asked, job=changed(asked.job, time_ratios=dict.fromkeys(WORLD.uuids, 1.0)))
-    before = planned(inputs(slowdown=0.05)).state
-    held = replace(
-        PlannerState(),
-        costs=before.costs,
-        mode=before.mode,
-        pace=Pace(1.12, cautious_until_s=math.inf),
-    )
-    decision = planned(asked, held)
-    assert decision.verdict == "change"
-    assert decision.state.pace.learned == pytest.approx(1.0, abs=0.003)
 
 
 @settings(max_examples=25, deadline=None)
