@@ -76,16 +76,16 @@ def test_a_silent_job_is_released(world: World, store: DatabaseStore) -> None:
     assert len(world.calls) == sent
 
 
-def test_an_uncontrollable_gpu_means_a_refused_plan(world: World, store: DatabaseStore) -> None:
+def test_an_uncontrollable_gpu_means_a_recommendation(world: World, store: DatabaseStore) -> None:
     world.agents["n1:1"].controllable = False
     controller = Controller(world, store, world.policy())
     controller.run(40)
     assert world.calls == []
     plan = controller.job.decision
     assert plan is not None
-    assert "not controllable: MIG is on" in plan.refused
-    assert plan.changes_nothing
-    assert len(controller.plans()) == 1  # the same refusal is not numbered again and again
+    assert "not controllable: MIG is on" in controller.job.view.reservation
+    assert not plan.changes_nothing
+    assert len(controller.plans()) == 1
 
 
 def test_granularity_computation_falls_back_to_one_that_can_be_applied(

@@ -9,6 +9,7 @@ from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.metrics.job_metrics import GAUGES, rows
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.board_json import board_json
+from joulecut_engine.optimize.check import check
 from joulecut_wire import metrics as m
 
 
@@ -45,3 +46,23 @@ def test_without_a_keeper_the_page_the_commands_and_the_metrics_show_the_plan(
     assert {labels[2] for labels, _ in samples[m.PLAN_CLOCK]} == {"recommended"}
     assert len(samples[m.PLAN_CLOCK]) >= 1
     assert not world.sent("apply")
+
+
+def test_a_recommendation_that_was_refused_for_a_moment_comes_back(
+    world: World, store: DatabaseStore
+) -> None:
+    doubts = ["not now"]
+    policy = world.policy("recommend")
+    controller = Controller(
+        world, store, policy, judge=lambda *asked: tuple(doubts) or check(*asked)
+    )
+    controller.run(
+        60, until=lambda: bool(controller.job.decision and controller.job.decision.refused)
+    )
+    assert controller.job.decision is not None
+    assert controller.job.decision.refused == "not now"
+    controller.run(3)
+    doubts.clear()
+    controller.run(3)
+    assert standing(controller.job).state == "recommended"
+    assert not controller.job.decision.refused

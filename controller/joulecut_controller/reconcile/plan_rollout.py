@@ -200,7 +200,7 @@ class PlanRollout:
             phase=job.measured.phase.kind,
         )
         why = refusal(plan, view, authority, context.check)
-        if decision.solved and mode == "enforce" and why:  # the clocks before still run
+        if decision.solved and why:  # the clocks before stand, and the next step decides again
             held = before.clocks if before.mode == mode else None
             self.state = replace(
                 self.state,
