@@ -28,12 +28,12 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from joulecut_engine.estimate.sensitivity import (
+from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
     Counters,
     FirstSaving,
     KnownJob,
-    Sensitivity,
+    OtherJobs,
     first_saving,
     measured_shares,
 )
@@ -110,7 +110,7 @@ def _targets(known: tuple[KnownJob, ...]) -> Floats:
 
 
 def _physics(_known: tuple[KnownJob, ...], asked: Counters) -> Floats:
-    return Sensitivity(()).possible(asked)
+    return OtherJobs(()).possible(asked)
 
 
 def _mean(known: tuple[KnownJob, ...], _asked: Counters) -> Floats:
@@ -127,7 +127,7 @@ def _learnt(make: Callable[[], object]) -> Learner:
 
 
 def _ours(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
-    return Sensitivity(known).possible(asked)
+    return OtherJobs(known).possible(asked)
 
 
 LEARNERS: dict[str, Learner] = {

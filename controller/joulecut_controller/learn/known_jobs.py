@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from joulecut_engine.estimate.sensitivity import ClockShares, Counters, KnownJob
+from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob
 
 NAME = "fleet prior"  # of the text in the store; the version before wrote it too
 VERSION = 1

@@ -23,12 +23,12 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import GpuView, View
-from joulecut_engine.estimate.sensitivity import (
+from joulecut_engine.estimate.other_jobs import (
     ClockShares,
     Counters,
     FirstSaving,
     KnownJob,
-    Sensitivity,
+    OtherJobs,
     first_saving,
     measured_shares,
 )
@@ -55,7 +55,7 @@ class FirstSavings:
     def __init__(self, store: Store, audit: AuditLog, background: BackgroundTasks) -> None:
         self._store, self._audit, self._background = store, audit, background
         self._known: list[KnownJob] = []
-        self._model = Sensitivity(())
+        self._model = OtherJobs(())
         self._jobs: dict[str, _Job] = {}
         self.begun = False
         self._changed = False
@@ -72,7 +72,7 @@ class FirstSavings:
             self._known = decoded(kept)
         except ValueError as error:
             self._audit.note("learn", "", f"known jobs cannot be read and start empty: {error}")
-        self._model = Sensitivity(self._known)
+        self._model = OtherJobs(self._known)
 
     async def save(self) -> None:
         """Stores what has changed. Raises Unavailable."""
@@ -125,10 +125,10 @@ class FirstSavings:
     def _teach(self, known: KnownJob) -> None:
         others = [one for one in self._known if one.workload != known.workload]
         self._known, self._changed = [*others, known][-KNOWN_KEPT:], True
-        work = partial(Sensitivity, tuple(self._known))
+        work = partial(OtherJobs, tuple(self._known))
         self._background.want(KEY, work, self._adopt)
 
-    def _adopt(self, model: Sensitivity) -> None:
+    def _adopt(self, model: OtherJobs) -> None:
         self._model = model
 
 

@@ -5,5 +5,5 @@ Read in this order: `physics` (the form), `power_cap` and `fitting` (its numbers
 (departures from the form), `bands` (smoothing, the forest's weight, bands), `work_fit` (all of it
 for many kinds of work). For running jobs: `sample_window` and `admission` (which samples count),
 `drift` (bias per GPU), `grid` (a curve with both), `refit`, and `online`, the controller's
-estimator. `sensitivity` is for jobs of which only counters are known.
+estimator. `other_jobs` is for jobs that never ran at lower clocks.
 """

@@ -1,7 +1,7 @@
 """What one lower clock would save of an audited job, predicted from its counters. Pure."""
 
 from joulecut_engine.estimate.card import find_card
-from joulecut_engine.estimate.sensitivity import Counters, Sensitivity, first_saving
+from joulecut_engine.estimate.other_jobs import Counters, OtherJobs, first_saving
 from joulecut_lab.audit.auditor import OwnerTotals
 from joulecut_lab.audit.finding import PlanSaving
 
@@ -9,7 +9,7 @@ CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
 
 
 def predicted_saving(
-    facts: OwnerTotals, card: str, top_mhz: float, budget: float, model: Sensitivity
+    facts: OwnerTotals, card: str, top_mhz: float, budget: float, model: OtherJobs
 ) -> PlanSaving | None:
     """Of the energy that was used at work; None where a counter is missing or nothing is saved.
 

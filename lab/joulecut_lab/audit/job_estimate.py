@@ -24,7 +24,7 @@ from joulecut_wire.messages import Allocation
 
 if TYPE_CHECKING:
     from joulecut_cli.jobfile import JobFile
-    from joulecut_engine.estimate.sensitivity import KnownJob, Sensitivity
+    from joulecut_engine.estimate.other_jobs import KnownJob, OtherJobs
     from joulecut_engine.optimize.problem import Problem
 
 BUDGETS = (0.02, 0.05)  # slowdowns of predictions from counters, where no policy has one
@@ -40,11 +40,11 @@ class OperatorInput:
     known: "tuple[KnownJob, ...]" = ()  # probed jobs of a controller's store
 
     @cached_property
-    def sensitivity(self) -> "Sensitivity":
+    def sensitivity(self) -> "OtherJobs":
         """What counters say, by these jobs."""
-        from joulecut_engine.estimate.sensitivity import Sensitivity
+        from joulecut_engine.estimate.other_jobs import OtherJobs
 
-        return Sensitivity(self.known)
+        return OtherJobs(self.known)
 
     @property
     def cost(self) -> Cost:

@@ -6,7 +6,7 @@ import pytest
 
 from joulecut_controller.learn.known_jobs import NAME, encoded
 from joulecut_controller.store.database import open_store
-from joulecut_engine.estimate.sensitivity import ClockShares, Counters, KnownJob, Sensitivity
+from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob, OtherJobs
 from joulecut_lab.audit import job_estimate
 from joulecut_lab.audit.auditor import Auditor, OwnerTotals
 from joulecut_lab.audit.first_saving import predicted_saving
@@ -50,7 +50,7 @@ def known(count: int) -> list[KnownJob]:
 
 
 def test_work_that_waits_for_memory_could_save_more() -> None:
-    model = Sensitivity(())
+    model = OtherJobs(())
     found = [predicted_saving(totals(memory), MODEL, 0.0, 0.05, model) for memory in (0.1, 0.8)]
     ratios = [one.ratio for one in found if one is not None and one.ratio is not None]
     assert len(ratios) == 2
@@ -65,11 +65,11 @@ def test_work_that_waits_for_memory_could_save_more() -> None:
 
 
 def test_clocks_that_this_product_holds_say_nothing_of_default_clocks() -> None:
-    assert predicted_saving(totals(0.5, on_purpose=True), MODEL, 0.0, 0.05, Sensitivity(())) is None
+    assert predicted_saving(totals(0.5, on_purpose=True), MODEL, 0.0, 0.05, OtherJobs(())) is None
 
 
 def test_a_job_without_power_has_no_prediction() -> None:
-    assert predicted_saving(totals(0.5, power_w=None), MODEL, 0.0, 0.05, Sensitivity(())) is None
+    assert predicted_saving(totals(0.5, power_w=None), MODEL, 0.0, 0.05, OtherJobs(())) is None
 
 
 def test_an_audit_predicts_jobs_without_a_profile(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
 from joulecut_engine.estimate.physics import Physics
-from joulecut_engine.estimate.sensitivity import (
+from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
     ClockShares,
     Counters,
     KnownJob,
-    Sensitivity,
+    OtherJobs,
     first_saving,
     measured_shares,
 )
@@ -77,7 +77,7 @@ def test_a_job_that_was_never_lowered_has_no_shares() -> None:
 
 def test_probed_jobs_teach_what_physics_does_not_know() -> None:
     known = fleet(40)
-    taught, alone = Sensitivity(known), Sensitivity(())
+    taught, alone = OtherJobs(known), OtherJobs(())
     mean = np.mean([one.shares.time for one in known])
     asked = [job(memory) for memory in (0.15, 0.3, 0.45, 0.6, 0.75)]
     off = [abs(taught.shares(one.counters).time - one.shares.time) for one in asked]
@@ -91,9 +91,9 @@ def test_a_forest_that_learns_noise_has_no_weight() -> None:
     noise = []
     for i in range(30):
         counters = Counters(CARD, *dice.uniform(0.2, 1.0, 4))
-        time, power = np.clip(counters.physics() + dice.normal(0.0, 0.1, 2), 0.0, 1.0)
+        time, power = np.clip(counters.prior() + dice.normal(0.0, 0.1, 2), 0.0, 1.0)
         noise.append(KnownJob(f"job{i}", counters, ClockShares(float(time), float(power))))
-    taught, alone = Sensitivity(noise), Sensitivity(())
+    taught, alone = OtherJobs(noise), OtherJobs(())
     for asked in noise[:5]:
         moved = taught.shares(asked.counters).time - alone.shares(asked.counters).time
         assert abs(moved) < 0.05
@@ -103,14 +103,14 @@ def test_the_band_narrows_as_jobs_are_probed() -> None:
     asked = job(0.5).counters
 
     def width(known: list[KnownJob]) -> float:
-        found = first_saving(Sensitivity(known).possible(asked), CARD, TOP_MHZ, CLOCKS, 0.05)
+        found = first_saving(OtherJobs(known).possible(asked), CARD, TOP_MHZ, CLOCKS, 0.05)
         assert found is not None
         return found.saved.high - found.saved.low
 
     assert width(fleet(40)) < 0.6 * width([])
 
 
-@settings(max_examples=50)
+@settings(max_examples=10)
 @given(
     known=st.integers(0, 12),
     counters=st.builds(
@@ -130,7 +130,7 @@ def test_the_band_narrows_as_jobs_are_probed() -> None:
 def test_a_recommendation_keeps_its_budget_and_its_order(
     known: int, counters: Counters, default_mhz: float, budget: float
 ) -> None:
-    possible = Sensitivity(fleet(known)).possible(counters)
+    possible = OtherJobs(fleet(known)).possible(counters)
     found = first_saving(possible, counters.card, default_mhz, CLOCKS, budget)
     if found is None:
         return
@@ -143,6 +143,6 @@ def test_a_recommendation_keeps_its_budget_and_its_order(
 
 
 def test_without_a_lower_clock_there_is_no_recommendation() -> None:
-    possible = Sensitivity(()).possible(job(0.5).counters)
+    possible = OtherJobs(()).possible(job(0.5).counters)
     assert first_saving(possible, CARD, 210.0, CLOCKS, 0.1) is None
     assert first_saving(possible, CARD, TOP_MHZ, (1410,), 0.1) is None
