@@ -8,9 +8,13 @@ change and not the draw. `make nightly` draws fresh ones (profile `fresh`) and p
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,9 +37,16 @@ settings.register_profile("quick", parent=settings.get_profile("fixed"), max_exa
 settings.load_profile("fixed")
 
 
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 << 30  # what a run leaves there at once is below 1 GB
+
+
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads its options, and before workers start
 def pytest_configure(config: pytest.Config) -> None:
     option = config.option
+    # Journals and stores sync thousands of times; no test cuts the power, so memory shows the same.
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES_MIN:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     if option.hypothesis_seed is not None:
         option.hypothesis_profile = "fresh"  # a fixed draw has no seed
     elif option.hypothesis_profile == "fresh":
@@ -68,19 +79,32 @@ def _own_environment() -> dict[str, str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test marked `alone` in a process of its own where gRPC has started threads in this
-    one. Such a test forks without exec, as the keeper does with its single thread.
+    """Runs tests marked `alone` in a process of their own, all of a file in one, where gRPC has
+    started threads in this one. They fork without exec, as the keeper does with its single thread.
     """
     marked = pyfuncitem.get_closest_marker("alone") is not None
     if not marked or "grpc" not in sys.modules or "JOULECUT_ALONE" in os.environ:
         return None
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
-        cwd=pyfuncitem.config.rootpath,
-        env={**_own_environment(), "JOULECUT_ALONE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    if pyfuncitem.path not in ALONE:
+        ALONE[pyfuncitem.path] = _run_alone(pyfuncitem)
+    if failure := ALONE[pyfuncitem.path][pyfuncitem.name]:
+        pytest.fail(failure, pytrace=False)
     return True
+
+
+ALONE: dict[Path, dict[str, str]] = {}  # by file: what failed of each test, "" where it passed
+
+
+def _run_alone(asked: pytest.Function) -> dict[str, str]:
+    ids = [one.nodeid for one in asked.session.items if one.path == asked.path]
+    with tempfile.NamedTemporaryFile(suffix=".xml") as results:
+        words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={results.name}"]
+        subprocess.run(
+            [sys.executable, *words, *ids],
+            cwd=asked.config.rootpath,
+            env={**_own_environment(), "JOULECUT_ALONE": "1"},
+            capture_output=True,
+            check=False,
+        )
+        cases = ElementTree.parse(results.name).iter("testcase")
+        return {case.attrib["name"]: "".join(case.itertext()) for case in cases}
