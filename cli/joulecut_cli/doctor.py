@@ -27,7 +27,7 @@ def run(argv: list[str]) -> int:
     parser = Parser(
         "joulecut doctor",
         "What is missing between a running job and enforced savings, in order; without a JOB, "
-        "what is wrong with the installation of this machine.",
+        "what is wrong with the installation of this machine. `joulecut explain` is about a plan.",
     )
     parser.add_argument("job", metavar="JOB", nargs="?", help="as `joulecut status` names it")
     parser.add_argument(

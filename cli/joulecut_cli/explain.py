@@ -22,6 +22,7 @@ from joulecut_cli.figures import (
     seconds,
     sentence,
     table,
+    watt_hours,
     watts,
 )
 from joulecut_cli.status import (
@@ -52,7 +53,9 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
     """The newest plan: its reason, state, prediction and optimality gap."""
     plan = job["decision"]
     if plan is None or not plan_name(plan):
-        yield labelled("Plan", f"none yet: {plan['reason']}" if plan else "none yet")
+        # Only what the last pass says still holds.
+        holds = plan and plan["reason"] == job["sentence"]
+        yield labelled("Plan", f"none yet: {plan['reason']}" if holds else "none yet")
         return
     yield labelled(
         f"Plan {plan['generation']}",
@@ -138,9 +141,9 @@ def granularity_lines(job: Json) -> list[str]:
         if name in saved:
             used = ", in use" if name == job["granularity"] else ""
             lines.append(f"  {name:<11} {percent(saved[name]):>7}  {meaning}{used}")
-    if job.get("granularity_why"):
+    if saved and job.get("granularity_why"):
         lines.append(f"  {job['granularity_why']}")
-    return [*lines, *_timing_lines(job.get("timing"))]
+    return lines
 
 
 def _timing_lines(timing: Json | None) -> Iterator[str]:
@@ -149,20 +152,25 @@ def _timing_lines(timing: Json | None) -> Iterator[str]:
         return
     error_s = timing["change_error_s"]
     error = f", changes {error_s * 1e3:.0f} ms off" if error_s else ""
-    yield (
-        f"  starts from {timing['source']}: {timing['starts_per_minute']:.1f} a minute, "
+    yield labelled(
+        "Starts",
+        f"from {timing['source']}: {timing['starts_per_minute']:.1f} a minute, "
         f"{percent(timing['missed_ratio'])} missed, {timing['start_jitter_s'] * 1e3:.0f} ms jitter"
-        f"{error}"
+        f"{error}",
     )
 
 
+DESCRIPTION = (
+    "Why a job has its clocks, at the last pass. `joulecut recommend` prints the clock changes of "
+    "the newest plan alone; `joulecut doctor JOB` what is missing before a plan is enforced."
+)
 EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
 
 
 @understood
 def run(argv: list[str]) -> int:
     """Prints the explanation. Raises BadInput for an unknown job, Unavailable as `status`."""
-    parser = Parser("joulecut explain", "Why a job has its clocks, at the last pass.")
+    parser = Parser("joulecut explain", DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     add_controller_flags(parser)
     given = parser.parse_args(argv)
@@ -221,8 +229,9 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
             "Breaker",
             f"tripped {job['breaker_trips']} times in the last day; 3 trips end enforcement",
         )
-    yield labelled("Evidence", f"{job['evidence']['level']}: {job['evidence']['text']}")
+    yield labelled("Evidence", job["evidence"]["text"])
     yield from _phase_lines(job.get("phase"))
+    yield from _timing_lines(job.get("timing"))
     for veto in job.get("vetoes", ())[1:]:  # the first one is the sentence above
         yield labelled("Also", sentence(veto["text"], [job["name"]]))
     yield labelled("Baseline", _window(job["baseline"], "measured at default clocks"))
@@ -256,13 +265,13 @@ def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
 
 def _saved(measured: Json, predicted_j: float | None) -> str:
     """Measured and predicted of the same time, then predicted of all time under plans."""
-    text = f"{joules(measured['saved_j'])} measured"
+    text = f"{watt_hours(measured['saved_j'])} measured"
     share, promised_j = measured.get("saved_known_ratio"), measured.get("promised_j")
     if share is not None:
         text += f" for {percent(share)} of the time under plans"
     if promised_j is not None:  # absent before 0.1.0
-        text += f" ({joules(promised_j)} predicted for the same)"
-    return f"{text}; {joules(predicted_j)} predicted for all time under plans"
+        text += f" ({watt_hours(promised_j)} predicted for the same)"
+    return f"{text}; {watt_hours(predicted_j)} predicted for all time under plans"
 
 
 def _phase_lines(phase: Json | None) -> Iterator[str]:

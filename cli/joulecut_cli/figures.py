@@ -14,6 +14,11 @@ def joules(value: float | None) -> str:
     return _scaled(value, "J")
 
 
+def watt_hours(value_j: float | None) -> str:
+    """Of sums over time, as on the page. An iteration's energy is in joules."""
+    return _scaled(None if value_j is None else value_j / 3600.0, "Wh")
+
+
 def watts(value: float | None) -> str:
     return _scaled(value, "W")
 

@@ -18,7 +18,9 @@ PREDICTED = (
 def run(argv: list[str]) -> int:
     """Raises BadInput for an unknown job, Unavailable without a controller."""
     parser = Parser(
-        "joulecut recommend", "Clock changes of a job's newest plan, with their predicted effect."
+        "joulecut recommend",
+        "Clock changes of a job's newest plan, with their predicted effect, to approve or to apply "
+        "by hand. `joulecut explain` says why each clock.",
     )
     parser.add_argument("job", metavar="JOB", help="as `joulecut status` names it")
     add_controller_flags(parser)

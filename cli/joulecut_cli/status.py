@@ -26,6 +26,7 @@ from joulecut_cli.figures import (
     seconds,
     sentence,
     table,
+    watt_hours,
     watts,
 )
 from joulecut_wire import duration
@@ -213,7 +214,7 @@ def _cluster(cluster: Json, budget: Json | None) -> Iterator[str]:
     change = percent(power["now_w"] / without_w - 1.0, signed=True) if without_w else "-"
     basis = "partly predicted" if power["without_is_predicted"] else "estimate"
     now, without = watts(power["now_w"]), watts(without_w)
-    measured, predicted = joules(savings["measured_j"]), joules(savings["predicted_j"])
+    measured, predicted = watt_hours(savings["measured_j"]), watt_hours(savings["predicted_j"])
     budget_w = budget["budget_w"] if budget else None
     words = [
         f"{now} now, {without} without Joulecut ({basis}): {change}",
@@ -228,8 +229,8 @@ def _cluster(cluster: Json, budget: Json | None) -> Iterator[str]:
 
 
 JOB_COLUMNS = (
-    "  PREDICTED: energy saved by the newest plan. Measured: TIME and ENERGY of one iteration "
-    "now, LESS under a plan and SAVED so far."
+    "  PREDICTED: what the newest plan saves. MEASURED: what is saved now, beside TIME and ENERGY "
+    "of an iteration. SAVED: measured so far."
 )
 NEED_MARKS = {"fault": "!", "decision": "?", "note": "-"}
 
@@ -291,7 +292,7 @@ def _worst_jobs(board: Json) -> list[str]:
 
 def _job_table(jobs: list[Json]) -> list[str]:
     head = (
-        "JOB", "STATE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "PREDICTED", "LESS",
+        "JOB", "STATE", "PLAN", "TIME", "BASELINE", "SLOWER", "ENERGY", "PREDICTED", "MEASURED",
         "SAVED",
     )  # fmt: skip
     return table(head, [_job_row(job) for job in jobs], frozenset(head[2:]))
@@ -319,7 +320,7 @@ def _job_row(job: Json) -> tuple[str, ...]:
         joules(current.get("energy_j")),
         percent(job["predicted_saved_ratio"]),
         percent(job["measured"]["saved_ratio"] if job["generation_running"] else None),
-        joules(job["measured"]["saved_j"]),
+        watt_hours(job["measured"]["saved_j"]),
     )
 
 
@@ -390,8 +391,12 @@ def plan_name(plan: Json | None) -> str:
 
 
 def planned(row: dict[str, Any] | None) -> str:
-    """The clock of a GPU in a plan: `default` for no lock, `-` without a plan."""
-    return "-" if row is None or row["verb"] is None else mhz(row["clock_recommended_mhz"])
+    """The clock of a GPU in a plan, or `1260-1410` where it changes in an iteration: `default` for
+    no lock, `-` without a plan."""
+    if row is None or row["verb"] is None:
+        return "-"
+    lowest, highest = row.get("clock_lowest_recommended_mhz"), row["clock_recommended_mhz"]
+    return mhz(highest) if lowest in (None, highest) else f"{lowest}-{mhz(highest)}"
 
 
 def _lease(gpu: Json, *, fresh: bool) -> str:

@@ -149,8 +149,8 @@ def window(
 
 def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> Plan:
     reasons = {
-        1410: "on the critical path: 1395 MHz is 2.1 ms over the deadline (+34.2 ms, -11 J)",
-        1200: "slack 1.2 ms: 1185 MHz takes 1.5 J more while others wait 9.8 ms longer",
+        1410: "on the critical path; 1395 MHz would be 2.1 ms late",
+        1200: "waits 1.2 ms; 1185 MHz would take 1.5 J more",
     }
     return Plan(
         job="gpt3-175b",
@@ -164,7 +164,7 @@ def plan(of: Solution, fastest: Solution, mode: Mode, generation: int = 42) -> P
                 stage,
                 "hold" if clock == 1410 else "lower",
                 clock,
-                reasons.get(clock, f"slack 2 ms: {clock} MHz is the policy's clocks.min_mhz"),
+                reasons.get(clock, f"waits 2 ms; {clock} MHz is the policy's clocks.min_mhz"),
             )
             for stage, clock in enumerate(PLANNED_MHZ)
         ),

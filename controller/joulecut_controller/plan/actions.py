@@ -30,7 +30,7 @@ def actions_for(
     for stage, uuids in enumerate(costs.gpus):
         default_mhz = costs.default_mhz[stage]
         stage_mhz = sorted({clocks[i] for i in costs.problem.graph.order[stage]})
-        why = sentence_of(reasons[stage], marked=bool(marks[stage]))
+        why = sentence_of(reasons[stage])
         for uuid in uuids:
             own_steps = tuple(
                 replace(step, clock_max_mhz=costs.clock_of(uuid, step.clock_max_mhz))

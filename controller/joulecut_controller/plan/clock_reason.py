@@ -39,19 +39,14 @@ def clock_reasons(
     return tuple(map(tuple, found))
 
 
-def sentence_of(reasons: tuple[ClockReason, ...], *, marked: bool = False) -> str:
-    """The reasons of one GPU. Of clocks by operation the lowest speaks."""
-    if marked:
-        lowest, highest = reasons[0], reasons[-1]
-        span = f"{highest.clock_mhz} to {lowest.clock_mhz} MHz by operation"
-        return f"{span}; at the lowest: {lowest.text}"
-    if len(reasons) > 1:
-        parts = (f"{one.clock_mhz} MHz from {one.offset_s:.3g} s: {one.text}" for one in reasons)
-        return "; ".join(parts)
-    for one in reasons:
-        step = one.higher
-        return f"{one.text}; {step.clock_mhz} MHz: {_prices(step)}" if step else one.text
-    return "its work has no clock of its own"
+def sentence_of(reasons: tuple[ClockReason, ...]) -> str:
+    """One sentence for a GPU: of several clocks the lowest speaks."""
+    if not reasons:
+        return "its work has no clock of its own"
+    lowest = min(reasons, key=lambda one: one.clock_mhz)
+    highest_mhz = max(one.clock_mhz for one in reasons)
+    span = f"{lowest.clock_mhz} to {highest_mhz} MHz; at the lowest: "
+    return f"{span if highest_mhz > lowest.clock_mhz else ''}{lowest.text}"
 
 
 def _real(step: ClockStep | None, comparison: Comparison) -> ClockStep | None:
@@ -63,37 +58,29 @@ def _why_not_lower(
     one: Stretch, comparison: Comparison, after: Evaluation, min_mhz: int, *, held_back: bool
 ) -> tuple[Binding, str]:
     critical = one.slack_s <= CRITICAL_RATIO * after.iteration_time_s
-    slack = "on the critical path" if critical else f"slack {_time(comparison.ratio * one.slack_s)}"
+    waits = "on the critical path" if critical else f"waits {_time(comparison.ratio * one.slack_s)}"
     step = _real(one.lower, comparison)
     if step is None or one.lower is None:
         least = "policy's clocks.min_mhz" if one.clock_mhz == min_mhz else "lowest clock known"
-        return "floor", f"{slack}: {one.clock_mhz} MHz is the {least}"
+        return "floor", f"{waits}; {one.clock_mhz} MHz is the {least}"
     goal_s = comparison.goal.deadline_s * (1.0 + ROUNDING)
     late_s = comparison.ratio * (after.held_s + one.lower.time_s - goal_s)
-    then = f"{slack}: {step.clock_mhz} MHz"
+    then = f"{waits}; {step.clock_mhz} MHz would"
     if late_s > 0.0:
-        return "deadline", f"{then} is {_time(late_s)} over the deadline ({_prices(step)})"
+        return "deadline", f"{then} be {_time(late_s)} late"
     if step.energy_j >= 0.0:
-        longer = step.time_s > CRITICAL_RATIO * comparison.ratio * after.iteration_time_s
-        why = f" while others wait {_time(step.time_s)} longer" if longer else ""
-        return "energy", f"{then} takes {_energy(step.energy_j)} more{why}"
-    saves = f"{then} saves {_energy(-step.energy_j)} more"
+        return "energy", f"{then} take {_energy(step.energy_j)} more"
+    saves = f"{then} save {_energy(-step.energy_j)} more"
     if held_back:
         return "dwell", f"{saves}, after the dwell"
     if not comparison.jitter.still:
-        return "jitter", f"{saves} on mean times: with jitter it is not known to keep the deadline"
+        return "jitter", f"{saves}, but may be late by jitter"
     return "gap", f"{saves}: within the gap of the search"
 
 
-def _prices(step: ClockStep) -> str:
-    return f"{_time(step.time_s, '+')}, {_energy(step.energy_j, '+')}"
+def _time(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1.0 else f"{1e3 * seconds:.3g} ms"
 
 
-def _time(seconds: float, sign: str = "") -> str:
-    if abs(seconds) >= 1.0:
-        return f"{seconds:{sign}.3g} s"
-    return f"{1e3 * seconds:{sign}.3g} ms"
-
-
-def _energy(joules: float, sign: str = "") -> str:
-    return f"{joules:{sign},.0f} J" if abs(joules) >= 100.0 else f"{joules:{sign}.2g} J"
+def _energy(joules: float) -> str:
+    return f"{joules:,.0f} J" if joules >= 100.0 else f"{joules:.2g} J"

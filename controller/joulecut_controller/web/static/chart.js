@@ -1,5 +1,6 @@
 // Line charts of the history, drawn by uPlot (vendor/uplot) in the page’s colours.
 
+import { choose, chosen } from "./address.js";
 import { h, setText, show } from "./dom.js";
 import { known } from "./format.js";
 
@@ -19,8 +20,11 @@ export class HistoryChart {
     this.plot = h("div", { class: "chart", role: "img", "aria-label": "History, not loaded yet" });
     this.none = h("p", { class: "empty", hidden: true });
     this.legend = h("p", { class: "chart-key" });
+    const asked = Number(chosen("period"));
+    this.chosen = SPANS.some(([, seconds]) => seconds === asked);
+    if (this.chosen) this.span = asked;
     this.buttons = SPANS.map(([name, seconds]) => {
-      const button = h("button", { type: "button", "aria-pressed": String(seconds === span) }, name);
+      const button = h("button", { type: "button", "aria-pressed": String(seconds === this.span) }, name);
       button.addEventListener("click", () => this.choose(seconds));
       return button;
     });
@@ -34,6 +38,7 @@ export class HistoryChart {
 
   choose(seconds) {
     this.chosen = true;
+    choose({ period: seconds });
     this.take(seconds);
     this.refresh(true);
   }
@@ -72,6 +77,7 @@ export class HistoryChart {
     if (!data) return;
     const lines = this.series.map(({ key }) => data[key]);
     const points = lines.at(-1).filter(known).length;
+    this.least = leastOf(lines.flat().filter(known));
     show(this.plot, points > 0);
     show(this.legend, points > 0 && this.series.length > 1);
     show(this.none, points === 0);
@@ -96,7 +102,7 @@ export class HistoryChart {
     return {
       width, height: HEIGHT, padding: [10, 24, 0, 0],
       legend: { show: false }, cursor: { drag: { x: false, y: false }, points: { size: 6 } },
-      scales: { x: { time: true, range: () => [end - span, end] }, y: { range: (_, low, high) => rangeOf(low, high) } },
+      scales: { x: { time: true, range: () => [end - span, end] }, y: { range: (_, low, high) => rangeOf(Math.max(low, this.least), high) } },
       axes: [
         { ...axis, size: 26, space: 70, values: (_, ticks) => ticks.map((tick) => timeText(tick, span)) },
         { ...axis, size: 62, space: 34, values: (_, ticks) => ticks.map(format) },
@@ -128,6 +134,12 @@ function withLone(times, lines, step) {
     }
   });
   return columns;
+}
+
+/** The axis begins at the least of the usual values: beside an idle hour no saving could be seen. */
+function leastOf(values) {
+  const middle = values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+  return Math.min(...values.filter((value) => value >= 0.5 * middle));
 }
 
 /** At least a tenth of the value, so that noise does not look like a mountain. */

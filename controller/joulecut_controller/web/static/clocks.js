@@ -1,7 +1,7 @@
 // Clocks per GPU: in the plan, set by the lease, and seen on the device.
 
 import { h, keyed, setText, show } from "./dom.js";
-import { gpuName, known, mhz, NONE } from "./format.js";
+import { gpuName, joules, known, mhz, NONE, seconds } from "./format.js";
 import { term } from "./terms.js";
 
 const SHOWN_RATIO = 0.75; // At least the top quarter of the clocks, or noise looks like a cut.
@@ -16,12 +16,15 @@ export class Clocks {
     this.scale = h("p", { class: "clock-scale", "aria-hidden": "true" }, h("span"), h("span"));
     this.reasons = h("ul");
     this.details = h("details", { open: true }, h("summary", {}, "Why these clocks"), this.reasons);
+    this.steps = h("tbody");
+    this.prices = h("details", {}, h("summary", {}, "What one step costs ", h("small", {}, "an iteration of the job, predicted")),
+      h("table", {}, h("thead", {}, h("tr", {}, ...["Stage", "From", "Clock", "Waits", "One step lower", "One step higher"].map((t) => h("th", { scope: "col" }, t)))), this.steps));
     this.root = h("section", { class: "card clocks-card" },
       h("h2", {}, "Clocks: recommended against applied"),
       h("p", { class: "clock-key" },
         h("span", { class: "want-key" }, "recommended"), h("span", { class: "ask-key" }, "set, under a ", term("lease")),
         h("span", { class: "see-key" }, term("clock seen", "seen on the device"))),
-      this.head, this.rows, this.scale, this.note, this.details);
+      this.head, this.rows, this.scale, this.note, this.details, this.prices);
   }
 
   update(job) {
@@ -41,6 +44,12 @@ export class Clocks {
     setText(this.note, rows.length
       ? `${hidden} more in the job’s JSON.`
       : job.complaint || "No GPU has reported this job yet.");
+    const steps = job.decision?.clock_reasons ?? [];
+    show(this.prices, steps.length > 0);
+    keyed(this.steps, steps, (one) => `${one.stage} ${one.offset_s} ${one.clock_mhz}`, () => h("tr", {}, ...[1, 2, 3, 4, 5, 6].map(() => h("td"))), (node, one) => {
+      const cells = [one.stage, seconds(one.offset_s), mhz(one.clock_mhz), seconds(one.slack_s), stepText(one.lower), stepText(one.higher)];
+      cells.forEach((text, i) => setText(node.children[i], String(text)));
+    });
     const reasons = byReason(rows);
     show(this.details, reasons.length > 0);
     keyed(this.reasons, reasons, ([reason]) => reason, () => h("li", {}, h("b"), " ", h("span")), (node, [reason, of]) => {
@@ -49,6 +58,9 @@ export class Clocks {
     });
   }
 }
+
+const stepText = (step) => (step ? `${mhz(step.clock_mhz)}: ${change(step.time_s, seconds)}, ${change(step.energy_j, joules)}` : NONE);
+const change = (value, text) => `${value > 0 ? "+" : ""}${text(value)}`;
 
 /** [reason, GPUs] pairs: stages in the middle of a pipeline mostly share theirs. */
 function byReason(rows) {
@@ -61,6 +73,9 @@ function byReason(rows) {
 
 /** No clock means the default clocks, where it is certain that none is set. */
 const clockText = (clock, certain) => (known(clock) ? String(clock) : certain ? "default" : NONE);
+
+/** `1245–1410`: the clocks of an iteration, where they change in it. */
+export const rangeText = (lowest, highest) => (known(lowest) && String(lowest) !== highest ? `${lowest}–${highest}` : highest);
 
 function make() {
   return h("li", {},
@@ -81,7 +96,7 @@ function update(node, gpu, low, high) {
   if (known(gpu.clock_recommended_mhz)) want.style.left = at(gpu.clock_recommended_mhz);
   show(see, known(gpu.clock_seen_mhz) && gpu.clock_seen_mhz >= low);
   if (known(gpu.clock_seen_mhz)) see.style.left = at(gpu.clock_seen_mhz);
-  const wanted = clockText(gpu.clock_recommended_mhz, gpu.verb !== null);
+  const wanted = rangeText(gpu.clock_lowest_recommended_mhz, clockText(gpu.clock_recommended_mhz, gpu.verb !== null));
   const asked = clockText(gpu.clock_asked_mhz, known(gpu.age_s));
   const seen = clockText(gpu.clock_seen_mhz, false);
   numbers.replaceChildren(

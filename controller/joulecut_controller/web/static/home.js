@@ -108,7 +108,7 @@ export class Home {
 /** An amount in money or CO₂; nothing without a price. The interval where hold-outs give one. */
 function worth(name, interval, price, kwh, text) {
   if (!known(price)) return null;
-  if (!interval) return [[name, " ", h("small", {}, "at the wall")], text(kwh * price)];
+  if (!interval) return [[name, " ", h("small", {}, "at the wall")], known(kwh) ? text(kwh * price) : NONE];
   return [[name, " ", h("small", {}, `${text(interval.low)} to ${text(interval.high)}`)], text(interval.mid)];
 }
 

@@ -176,7 +176,7 @@ function shapeOf(job) {
   parts.push(`granularity ${job.granularity}${job.granularity_why ? ` (${job.granularity_why})` : ""}`, sloText(job));
   if (job.timing) parts.push(timingText(job.timing));
   parts.push(job.profile === null ? "no profile" : `profile ${job.profile.split("/").pop()}`);
-  parts.push(`${job.evidence.level}: ${job.evidence.text}`);
+  parts.push(job.evidence.text);
   if (known(job.report_age_s)) parts.push(`last report ${ago(job.report_age_s)} ago`);
   const { error_time_ratio: time, error_power_ratio: power } = job.predicted;
   if (known(time) && known(power)) {

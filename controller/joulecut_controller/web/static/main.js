@@ -25,6 +25,7 @@ const boards = new Boards("/api/v1/cluster/stream", (arrived) => {
 explainTerms();
 addEventListener("hashchange", () => {
   if (!cluster) return;
+  view = null; // the words behind `?` may differ
   drawView();
   scrollTo(0, 0);
 });
@@ -33,12 +34,13 @@ setInterval(() => {
   if (boards.connected) view?.page.tick?.();
 }, 500);
 
-/** #/job/NAME and #/node/NAME; #NAME of earlier versions is a job. */
+/** #/job/NAME and #/node/NAME; #NAME of earlier versions is a job. Words after `?` are the table’s. */
 function asked() {
-  const hash = location.hash.slice(1);
+  const hash = location.hash.slice(1).split("?")[0];
   const [, kind, name] = /^\/(job|node)\/(.+)$/.exec(hash) ?? [];
   if (kind) return { kind, name: decoded(name) };
-  return hash && !hash.startsWith("/") && hash !== "content" ? { kind: "job", name: decoded(hash) } : { kind: "home", name: "" };
+  if (["", "/", "content"].includes(hash)) return { kind: "home", name: "" };
+  return { kind: hash.startsWith("/") ? "page" : "job", name: decoded(hash) };
 }
 
 function decoded(text) {
@@ -85,8 +87,9 @@ async function drawView() {
   const mine = view;
   const job = await mine.page.update(cluster);
   if (mine !== view) return;
-  if (kind === "job" && job === null) {
-    byId("view").replaceChildren(h("p", { class: "card empty large" }, `No job ${name} in the policy. `, h("a", { href: "#/" }, "All jobs")));
+  if (job === null) {
+    const missing = kind === "job" ? `No job ${name} in the policy. ` : `No page ${name}. `;
+    byId("view").replaceChildren(h("p", { class: "card empty large" }, missing, h("a", { href: "#/" }, "All jobs")));
     view = null;
   }
   document.title = titleOf(kind, name, job);
@@ -95,6 +98,7 @@ async function drawView() {
 function pageOf(kind, name) {
   const arrivedS = () => boards.ageS();
   if (kind === "job") return new JobPage(name, arrivedS);
+  if (kind === "page") return { root: h("p"), update: () => null };
   return kind === "node" ? new NodePage(name, arrivedS) : new Home();
 }
 

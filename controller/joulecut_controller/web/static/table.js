@@ -1,5 +1,6 @@
 // A table a page at a time: the server searches, sorts and cuts it, whatever its length.
 
+import { choose, chosen } from "./address.js";
 import { h, keyed, setText, show } from "./dom.js";
 import { term } from "./terms.js";
 
@@ -12,9 +13,11 @@ const SIZE = 50;
  */
 export class PagedTable {
   constructor({ url, columns, label, key, size = SIZE, empty, search = true, fill = () => {}, shown = () => {} }) {
-    Object.assign(this, { url, columns, key, size, empty, fillRow: fill, shown });
-    this.asked = { search: "", sort: columns[0].sort, order: "ascending", page: 1 };
+    Object.assign(this, { url, columns, key, size, empty, label, fillRow: fill, shown });
+    this.usual = { search: "", sort: columns[0].sort, order: "ascending", page: 1 };
+    this.asked = this.fromAddress();
     this.search = h("input", { type: "search", class: "search", placeholder: "Search", "aria-label": `Search ${label}`, autocomplete: "off", spellcheck: "false" });
+    this.search.value = this.asked.search;
     this.count = h("span", { class: "count", role: "status" });
     this.back = h("button", { type: "button", "aria-label": `Previous page of ${label}` }, "‹");
     this.next = h("button", { type: "button", "aria-label": `Next page of ${label}` }, "›");
@@ -58,8 +61,23 @@ export class PagedTable {
     return node;
   }
 
+  word(key) {
+    return `${this.label.toLowerCase()}-${key}`;
+  }
+
+  /** What the address asks for; words that no column and no order has count for nothing. */
+  fromAddress() {
+    const asked = { ...this.usual };
+    for (const key of Object.keys(asked)) asked[key] = chosen(this.word(key)) ?? asked[key];
+    if (!this.columns.some((column) => column.sort === asked.sort)) asked.sort = this.usual.sort;
+    if (asked.order !== "descending") asked.order = this.usual.order;
+    asked.page = Math.max(1, Math.trunc(Number(asked.page)) || 1);
+    return asked;
+  }
+
   ask(changes) {
     Object.assign(this.asked, changes);
+    choose(Object.fromEntries(Object.entries(this.asked).map(([key, value]) => [this.word(key), value === this.usual[key] ? null : value])));
     return this.refresh();
   }
 
