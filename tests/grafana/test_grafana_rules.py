@@ -73,7 +73,11 @@ def test_promtool_accepts_the_rules() -> None:
 @pytest.mark.parametrize(
     "cases",
     [
-        pytest.param(path, marks=[pytest.mark.long] if path.stem == "days" else [], id=path.stem)
+        pytest.param(
+            path,
+            marks=[pytest.mark.long, *([] if path.stem == "days" else [pytest.mark.smoke])],
+            id=path.stem,
+        )
         for path in CASES
     ],
 )

@@ -90,6 +90,7 @@ def test_six_measured_caps_are_met_on_a_profile_that_is_held_alike(model: str) -
     assert_met(model, asked, held_alike_w(asked, slower))
 
 
+@pytest.mark.long
 def test_a_card_that_is_held_by_default_has_less_to_cap() -> None:
     """The public profile draws 480 W, beyond the 400 W of its card: there a cap saves more than on
     the measured cards, which 300 W hold. Held by its own limit it saves much less, as they do.

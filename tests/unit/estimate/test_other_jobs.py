@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
-from joulecut_engine.estimate.physics import Physics
 from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
     ClockShares,
@@ -16,6 +15,7 @@ from joulecut_engine.estimate.other_jobs import (
     first_saving,
     measured_shares,
 )
+from joulecut_engine.estimate.physics import Physics
 
 TOP_MHZ = 1410.0
 CLOCKS = tuple(range(210, 1411, 15))

@@ -166,7 +166,7 @@ def drawn(seed: int) -> Problem:
 
 
 @pytest.mark.parametrize("slowdown", [0.0, 0.02])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
 def test_no_number_of_changes_is_dearer_than_a_smaller_one(seed: int, slowdown: float) -> None:
     problem = drawn(seed)
     goal, energies_j = Goal(baseline(problem).iteration_time_s * (1 + slowdown)), []
@@ -179,8 +179,22 @@ def test_no_number_of_changes_is_dearer_than_a_smaller_one(seed: int, slowdown: 
     assert energies_j[0] <= one * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
-@pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
+@pytest.mark.parametrize(
+    ("name", "slowdown"),
+    [
+        ("simulated a100", 0.0),
+        ("simulated a40", 0.01),
+        *(
+            pytest.param(name, slowdown, marks=pytest.mark.long)
+            for name, slowdown in (
+                ("simulated a100", 0.01),
+                ("simulated a100", 0.05),
+                ("simulated a40", 0.0),
+                ("simulated a40", 0.05),
+            )
+        ),
+    ],
+)
 def test_two_changes_keep_most_of_what_a_clock_per_operation_saves(
     name: str, slowdown: float
 ) -> None:
@@ -205,7 +219,9 @@ def test_limits_of_time_are_kept() -> None:
         assert shortest_stretch_s(problem, found) >= allowed.min_dwell_s
 
 
-@pytest.mark.parametrize("name", ["simulated a100", "a100", "a40"])
+@pytest.mark.parametrize(
+    "name", ["a40", *(pytest.param(n, marks=pytest.mark.long) for n in ("simulated a100", "a100"))]
+)
 def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
     """The bound knows the dwell, and plans are near it. What is legal under a longer dwell is legal
     under a shorter one, so that saves as much, within what the random search leaves."""
