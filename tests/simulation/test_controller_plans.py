@@ -35,7 +35,7 @@ def test_a_straggler_is_waited_for_and_its_recovery_is_not(
     assert applied is not None
     assert "is waited for" in applied.reason
     world.peer_s = 0.0
-    took = controller.run(6, until=lambda: world.clocks_mhz() == before)
+    took = controller.run(6, until=lambda: sum(world.clocks_mhz().values()) >= sum(before.values()))
     assert took <= 3
     controller.run(15)
     assert world.recent_s() <= alone_s * 1.005

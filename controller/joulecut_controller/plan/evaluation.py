@@ -6,10 +6,12 @@ blocking power for the rest of the time. Model seconds become real ones by the m
 that a forecast can be compared with a measurement.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
+from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_engine.graph.clock_option import ClockOption
@@ -127,16 +129,15 @@ ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by
 class Comparison:
     """Compares plans of one pass: same costs, goal, jitter and baseline.
 
-    `constant_s` is what an iteration takes beside its pipeline, in model seconds; `ratio` real
-    seconds over model seconds, that included; `promised_s` the real deadline, or the straggler's
+    `constant_s` is what an iteration takes beside its pipeline, in model seconds; `pace` makes
+    model seconds real ones, that included; `promised_s` is the real deadline, or the straggler's
     time where the goal waits.
     """
 
     costs: Costs
     goal: Goal
     default: Evaluation
-    baseline_s: float
-    ratio: float
+    pace: Pace
     promised_s: float
     jitter: Jitter = STILL
     granularity: Granularity = "gpu"
@@ -170,8 +171,13 @@ class Comparison:
     def baseline_j(self) -> float:
         return self.cost_j(self.default)
 
+    @property
+    def ratio(self) -> float:
+        """Real seconds over model seconds, at default clocks."""
+        return self.pace.default_s / self.pace.modelled_s
+
     def real_s(self, evaluation: Evaluation) -> float:
-        own_s = self.ratio * (evaluation.mean_s + self.constant_s)
+        own_s = self.pace.real_s(evaluation.mean_s + self.constant_s)
         return max(own_s, self.promised_s) if self.goal.waits else own_s
 
 
@@ -182,7 +188,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
     width, problem = comparison.costs.width, comparison.costs.problem
     beyond_s = comparison.real_s(after) - comparison.charged_s(after)
     waited_s = comparison.promised_s if comparison.goal.waits else 0.0
-    baseline_s = max(comparison.baseline_s, waited_s)
+    baseline_s = max(comparison.pace.default_s, waited_s)
     own_saved = 1.0 - comparison.cost_j(after) / comparison.baseline_j
     return Forecast(
         iteration_time_s=comparison.real_s(after),
@@ -194,6 +200,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         saved_by_granularity=((answer.granularity, own_saved),),
         constant_s=comparison.constant_s,
         work=comparison.work,
+        modelled=math.log((after.mean_s + comparison.constant_s) / comparison.pace.modelled_s),
     )
 
 

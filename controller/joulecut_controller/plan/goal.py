@@ -1,69 +1,105 @@
 """The solver's goal: the job's deadline in model seconds.
 
-The deadline is in measured time; the model is a little faster than reality, by a ratio learned
-from running plans (`pace`). A straggler's time replaces the job's own deadline where it is waited
-for anyway.
+The deadline is in measured time; `pace` says what the model takes for it. A straggler's time
+replaces the job's own deadline where it is waited for anyway.
 """
 
+import math
 from dataclasses import replace
 
-from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import at_default, evaluate, with_jitter
-from joulecut_controller.plan.pace import doubt_ratio, learn
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.evaluation import Evaluation
+from joulecut_controller.plan.pace import Pace, doubt_ratio, surely_above
+from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Question
-from joulecut_controller.plan.work import work_between, work_of
+from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
-# A goal this much tighter than it need be stands; it is never held when it became too loose.
-GOAL_SLACK_RATIO = 0.001
+# A goal stands while there is room for no slowdown longer than by so much of it: what is measured
+# of the clocks held moves with every iteration, and every other goal is a new solve.
+GOAL_SLACK = 0.15
 GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
 # A straggler's time is a mean: aiming at it exactly would be late every second time.
 PEER_MARGIN_RATIO = 0.005
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
 ROUNDING = 1e-9  # deadlines are held to this, relative
+# Clocks that came out late are not tried again for this many dwell times: a job must not swing
+# between two plans of which one is late. Each plan that is late again doubles it.
+CAUTION_DWELLS = 20.0
+CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
+LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
 
-def learn_pace(
-    inputs: PlanningInput,
-    state: PlannerState,
-    solver: Answers,
-    deadline_s: float,
-    measured_ratio: float,
-) -> tuple[PlannerState, bool]:
-    """The pace updated by the running plan, and whether that plan is late."""
-    measured, costs = inputs.job.measured.current, state.costs
-    if not inputs.measured_applied or state.clocks is None or measured is None or costs is None:
-        return state, False
-    running = evaluate(costs, state.clocks)
-    if running is None:
-        return state, False
-    baseline = inputs.job.measured.baseline
-    assert baseline is not None
-    measured_s = measured.adjusted_mean_s
-    seen, known = work_of(measured, costs, running), work_of(baseline, costs, at_default(costs))
-    if seen is not None and known is not None:
-        measured_s /= work_between(seen, known, (measured, baseline))
-    running = with_jitter(running, costs, state.jitter, solver)
-    # Pace is learnt from means, whichever statistic the deadline is for.
-    deadline_s -= inputs.job.policy.slo.beyond_mean_s(measured.adjusted_sd_s)
-    limit_s, peer_s = deadline_s, inputs.job.measured.peer_iteration_time_s
-    if peer_s is not None:
-        limit_s = max(deadline_s, peer_s * (1.0 + PEER_LATE_RATIO))
-        if measured.time_mean_s <= limit_s:
-            return state, False  # the time measured is the straggler's, not ours
-    pace, late = learn(
-        state.pace,
-        measured_s=measured_s,
-        iterations=measured.iterations,
-        doubt=doubt_ratio(measured, baseline),
-        modelled_s=running.mean_s + state.constant_s,
-        limit_s=limit_s,
-        at_default=measured_ratio,
-        now_s=inputs.view.now_s,
-        dwell_s=dwell_s(inputs),
-    )
-    return replace(state, pace=pace), late
+def is_late(inputs: PlanningInput) -> bool:
+    """Whether iterations under the clocks in force surely miss their deadline. At default clocks
+    nothing is late.
+    """
+    measured = inputs.job.measured
+    current, baseline, known = measured.current, measured.baseline, measured.reference
+    if not inputs.measured_applied or not any(inputs.running.values()):
+        return False
+    if current is None or baseline is None or current.iterations < LATE_ITERATIONS_MIN:
+        return False
+    peer_s = measured.peer_iteration_time_s
+    limit_s = inputs.mean_deadline_s
+    if peer_s is not None:  # one's own time does not show beside a straggler's
+        limit_s = max(limit_s, peer_s * (1.0 + PEER_LATE_RATIO))
+        return surely_above(current.time_mean_s, doubt_ratio(current, baseline), limit_s)
+    if known is None:
+        return False
+    slowdown = known.slowdown
+    return slowdown.mean - LATE_SDS * slowdown.sd > math.log(limit_s / inputs.default_s)
+
+
+def pace_of(
+    inputs: PlanningInput, state: PlannerState, default: Evaluation, held: Evaluation | None
+) -> Pace:
+    """`held` are the clocks of the plan in force, or of the suspended one."""
+    modelled_s, known = default.mean_s + state.constant_s, inputs.job.measured.reference
+    pace = Pace(inputs.default_s, modelled_s)
+    if known is None:
+        return pace
+    pace = replace(pace, scale=known.scale)
+    measured = known.settings.get(state.setting) if state.setting else None
+    if held is None or measured is None:
+        return pace
+    predicted = math.log((held.mean_s + state.constant_s) / modelled_s)
+    return replace(pace, held=(predicted, measured))
+
+
+def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
+    """What is remembered of plans that came out late, with the plan in force."""
+    now_s, before = inputs.view.now_s, state.late
+    if late:
+        caution_s = (
+            CAUTION_DWELLS * dwell_s(inputs) * 2.0 ** min(before.count, CAUTION_DOUBLINGS_MAX)
+        )
+        return Lateness(state.setting, pace.held[0], now_s + caution_s, caution_s, before.count + 1)
+    if before.count and now_s >= before.until_s + before.caution_s:
+        return Lateness()
+    return before
+
+
+def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
+    """The model seconds that the own deadline leaves. A plan that is not late is not asked to be
+    faster.
+    """
+    deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
+    wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
+    held = state.goal
+    if held is not None and not held.waits and not late:
+        held_s = held.deadline_s / (1.0 + ROUNDING) + state.constant_s
+        wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
+        stays = pace.holds and state.clocks is not None
+        if (1.0 - GOAL_SLACK) * wanted <= found and (stays or found <= wanted + ROUNDING):
+            wanted_s = held_s
+    ceiling = state.late
+    if known is None or inputs.view.now_s >= ceiling.until_s:
+        return wanted_s
+    measured = known.settings.get(ceiling.setting) if ceiling.setting else None
+    if measured is None or measured.mean <= math.log(deadline_s / pace.default_s):
+        return wanted_s  # default clocks have been measured since: those clocks were not late
+    tighter = replace(pace, held=(ceiling.predicted, measured))
+    return min(wanted_s, tighter.goal_s(deadline_s, careful=False))
 
 
 def _peer_s(inputs: PlanningInput) -> float | None:
@@ -75,7 +111,13 @@ def _peer_s(inputs: PlanningInput) -> float | None:
 
 
 def goal_of(
-    inputs: PlanningInput, state: PlannerState, solver: Answers, deadline_s: float, ratio: float
+    inputs: PlanningInput,
+    state: PlannerState,
+    solver: Answers,
+    pace: Pace,
+    deadline_s: float,
+    *,
+    late: bool,
 ) -> tuple[Goal, float]:
     """The solver's goal in model seconds, and what it promises in real ones.
 
@@ -85,8 +127,8 @@ def goal_of(
     """
     assert state.costs is not None
     constant_s = state.constant_s
-    in_model_s = (deadline_s / ratio - constant_s) * (1.0 + ROUNDING)
-    own = Goal(_hold(state.goal, in_model_s, waits=False))
+    own_s = own_goal_s(inputs, state, pace, late=late)
+    own = Goal((own_s - constant_s) * (1.0 + ROUNDING))
     peer_s = _peer_s(inputs)
     if peer_s is None:
         return own, deadline_s
@@ -96,10 +138,18 @@ def goal_of(
     lone_s, late_ratio = lone_times(lone, state, solver)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
-    wanted_s = (peer_s * (1.0 - PEER_MARGIN_RATIO) / ratio - constant_s) / late_ratio
+    peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)
+    wanted_s = (peer_goal_s - constant_s) / late_ratio
     if wanted_s <= lone_s:
         return own, deadline_s
-    return Goal(_hold(state.goal, wanted_s, waits=True), waits=True), peer_s
+    held = state.goal
+    if (
+        held is not None
+        and held.waits
+        and 0.0 <= 1.0 - held.deadline_s / wanted_s <= GOAL_SLACK_RATIO_PEER
+    ):
+        wanted_s = held.deadline_s
+    return Goal(wanted_s, waits=True), peer_s
 
 
 def lone_times(
@@ -115,17 +165,6 @@ def lone_times(
     return time_s, max(1.0, spread.mean_s / time_s)
 
 
-def _hold(held: Goal | None, wanted_s: float, *, waits: bool) -> float:
-    """The held deadline while it is a little tighter than wanted; else the wanted one."""
-    slack = GOAL_SLACK_RATIO_PEER if waits else GOAL_SLACK_RATIO
-    if held is None or held.waits != waits:
-        return wanted_s
-    tight_enough = held.deadline_s <= wanted_s * (1.0 + ROUNDING)
-    return (
-        held.deadline_s if tight_enough and held.deadline_s >= wanted_s * (1 - slack) else wanted_s
-    )
-
-
 def dwell_s(inputs: PlanningInput) -> float:
     """Least time between two lowerings: the operator's setting, or a site's if longer."""
     sites = (
@@ -135,18 +174,3 @@ def dwell_s(inputs: PlanningInput) -> float:
         if uuid in inputs.view.gpus
     )
     return max((inputs.job.policy.clocks.min_dwell_s, *sites))
-
-
-def rescaled(state: PlannerState, costs: Costs) -> PlannerState:
-    """The state with new costs, and the pace by their seconds, so that the clocks held keep their
-    real time.
-    """
-    old, pace = state.costs, state.pace
-    if old is not None and pace.learned is not None:
-        before = evaluate(old, state.clocks) if state.clocks else at_default(old)
-        after = evaluate(costs, state.clocks) if state.clocks else at_default(costs)
-        learned = None
-        if before is not None and after is not None:
-            learned = pace.learned * before.iteration_time_s / after.iteration_time_s
-        pace = replace(pace, learned=learned)
-    return replace(state, costs=costs, pace=pace)

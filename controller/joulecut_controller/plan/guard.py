@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
-from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO, moved_ratio
+from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, NodeView, View
@@ -280,6 +280,13 @@ def _sound(plan: Plan, job: JobState, check: Check) -> str:
     return "" if trial else _solved(plan, forecast, job, check)
 
 
+def _default_s(job: JobState) -> float:
+    """Seconds of an iteration at default clocks, as measured by now."""
+    known, baseline = job.measured.reference, job.measured.baseline
+    assert baseline is not None
+    return math.exp(known.default.mean) if known else baseline.adjusted_mean_s
+
+
 def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
     """Whether the whole iteration was predicted, communication and optimizer included, and the
     solution passes the check.
@@ -293,10 +300,10 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
         return f"{constant_s:.4g} s beside the pipeline are absurd"
     if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
         return f"work of {forecast.work:.3g} times what was predicted is absurd"
-    least_s = forecast.work * (moved_ratio(job) * solution.iteration_time_s + constant_s)
-    if forecast.iteration_time_s < least_s * (1.0 - EXPLAINED_RATIO):
+    default_s = _default_s(job)
+    if forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
         return (
-            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but pipeline and "
-            f"communication take {least_s:.6g} s"
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks take "
+            f"{default_s:.6g} s"
         )
     return next(iter(check(basis.problem, basis.goal, solution)), "")

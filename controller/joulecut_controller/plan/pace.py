@@ -1,14 +1,16 @@
-"""Pace: measured over modelled iteration time.
+"""Pace: measured iteration times from modelled ones, and back.
 
 The graph has no communication and no optimizer step. Where the job's operations are measured, what
-its baseline takes beside the graph is a constant that no clock changes (`constant_s`). What is
-left, and all of it where operations are not measured, counts as a ratio: the solver gets the
-deadline divided by it. It is learned at default clocks first, and under a plan afterwards.
+its baseline takes beside the graph is a constant that no clock changes (`constant_s`). What is left
+is a matter of slowdowns: the model says by how much clocks slow the job, the reference what default
+clocks take now, by how much the clocks held slow the job, and how much of predicted slowdowns comes
+true. Times are never scaled, so an error at one plan is no error of default clocks.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from joulecut_controller.reference.reference import LATE_SDS, Figure
 from joulecut_controller.view import JobState, Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
@@ -19,46 +21,61 @@ EXPLAINED_RATIO = 0.03
 CONSTANT_RATIO_MAX = 1.0
 # Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
 DOUBT_STDERRS = 2.0
-RISK_ITERATIONS_MIN = 8  # fewer do not give a standard error worth the name
-TRUST_ITERATIONS_MIN = 30  # as for a baseline
 BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most baselines are as good
 RATIO_STEP_MIN = 0.003  # less is within the noise of a window
-OVERRUN_RATIO_MAX = 1.05  # one step back at a time; the next window says whether it was enough
-# A plan may turn out faster than the model says by this much. What is faster still may be the job
-# itself, which would be as much faster at default clocks, where the promise is made.
-FASTER_RATIO_MAX = 0.01
-# After a plan came out late the correction is not relaxed for this many dwell times: a job
-# must not swing between two plans of which one is late. Each plan that is late again doubles it.
-CAUTION_DWELLS = 20.0
-CAUTION_DOUBLINGS_MAX = 6  # at 10 s of dwell: 3.6 hours
+# Of a predicted slowdown. Clocks hardly slow work by more than they are lowered, so that a steeper
+# curve than three times the profile's is no curve.
+SCALE_MIN, SCALE_MAX = 0.5, 3.0
+# Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
+# of 5 % by one point, for the dozen iterations that show it.
+CAREFUL_SDS = 0.5
+
+
+NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`learned` is measured time over modelled time under a plan; None before any. `late` counts
-    the plans that came out late since one that did not.
+    """`default_s` is measured at default clocks, `modelled_s` what the model says of them, with the
+    constant. `held` is the log slowdown of the clocks held, as modelled and as measured: 0 at
+    default clocks. `scale` is the part of further predicted slowdowns that comes true.
     """
 
-    learned: float | None = None
-    cautious_until_s: float = -math.inf
-    late: int = 0
+    default_s: float
+    modelled_s: float
+    held: tuple[float, Figure] = (0.0, NONE)
+    scale: Figure = EXACT
 
-    def ratio(self, at_default: float) -> float:
-        if self.learned is None:
-            return at_default
-        return max(self.learned, at_default * (1.0 - FASTER_RATIO_MAX))
+    @property
+    def holds(self) -> bool:
+        """Whether clocks below the default ones have been measured."""
+        return self.held != (0.0, NONE)
 
-    def shifted(self, ratio: float) -> "Pace":
-        """Of a job whose iterations take `ratio` times as long at the same clocks."""
-        return self if self.learned is None else replace(self, learned=ratio * self.learned)
+    @property
+    def slope(self) -> float:
+        return min(max(self.scale.mean, SCALE_MIN), SCALE_MAX)
 
+    def real_s(self, modelled_s: float) -> float:
+        """Expected seconds of an iteration that the model says takes so long."""
+        if modelled_s == self.modelled_s:
+            return self.default_s
+        modelled, measured = self.held
+        beyond = math.log(modelled_s / self.modelled_s) - modelled
+        return self.default_s * math.exp(measured.mean + self.slope * beyond)
 
-def moved_ratio(job: JobState) -> float:
-    """By how much the graph has to be scaled since it was first compared with the job. Operations
-    that are reported correct the graph themselves.
-    """
-    reported = bool(job.measured.time_ratios) or any(load.busy_s for load in job.measured.loads)
-    return 1.0 if reported else job.measured.drift.moved_ratio
+    def goal_s(self, limit_s: float, *, careful: bool) -> float:
+        """The longest modelled time whose real one keeps a limit. `careful`: longer than the clocks
+        held only where they surely leave room.
+        """
+        modelled, measured = self.held
+        room = math.log(limit_s / self.default_s) - measured.mean
+        if room <= 0.0:
+            return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
+        slope = self.slope
+        if careful:
+            room = max(0.0, room - LATE_SDS * measured.sd)
+            slope = max(slope, 1.0) + CAREFUL_SDS * self.scale.sd
+        return self.modelled_s * math.exp(modelled + room / slope)
 
 
 def constant_s(job: JobState, measured_s: float, modelled_s: float, held_s: float) -> float:
@@ -83,37 +100,3 @@ def doubt_ratio(window: Window, baseline: Window) -> float:
     # A usual baseline is as good as exact; the doubt of a noisy one is shared by all windows.
     rough = max(0.0, baseline.stderr_ratio**2 - BASELINE_STDERR_RATIO**2)
     return math.hypot(window.stderr_ratio, math.sqrt(rough))
-
-
-def learn(
-    pace: Pace,
-    *,
-    measured_s: float,
-    iterations: int,
-    doubt: float,
-    modelled_s: float,
-    limit_s: float,
-    at_default: float,
-    now_s: float,
-    dwell_s: float,
-) -> tuple[Pace, bool]:
-    """The pace updated by the running plan, and whether the plan is late.
-
-    Iterations take `measured_s` under the plan's clocks, with a relative standard error `doubt`;
-    the model says `modelled_s`, and `limit_s` is the real deadline, all for the same work. A late
-    plan is corrected at once, a fast one only after a while.
-    """
-    seen = measured_s / modelled_s
-    before = pace.ratio(at_default)
-    if iterations >= RISK_ITERATIONS_MIN and surely_above(measured_s, doubt, limit_s):
-        caution_s = CAUTION_DWELLS * dwell_s * 2.0 ** min(pace.late, CAUTION_DOUBLINGS_MAX)
-        overrun = min(measured_s / limit_s, OVERRUN_RATIO_MAX)
-        return Pace(max(seen, before * overrun), now_s + caution_s, pace.late + 1), True
-    if iterations < TRUST_ITERATIONS_MIN:
-        return pace, False
-    cautious = now_s < pace.cautious_until_s
-    if abs(seen / before - 1.0) < max(RATIO_STEP_MIN, DOUBT_STDERRS * doubt):
-        return pace if cautious else replace(pace, late=0), False
-    if seen < before and cautious:
-        return pace, False
-    return replace(pace, learned=seen), False

@@ -96,6 +96,7 @@ class Forecast:
     variability_bloat_w: float | None = None  # ... or unless the times of all GPUs are measured
     constant_s: float = 0.0  # of the iteration: communication and optimizer, whatever the clocks
     work: float = 1.0  # inferred work of an iteration over that of the predicted costs
+    modelled: float | None = None  # log slowdown by the model alone; None of a trial
 
     @property
     def bounded(self) -> bool:

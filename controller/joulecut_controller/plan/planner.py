@@ -23,7 +23,7 @@ from joulecut_controller.plan.evaluation import (
     forecast,
     with_jitter,
 )
-from joulecut_controller.plan.goal import dwell_s, goal_of, learn_pace, rescaled
+from joulecut_controller.plan.goal import dwell_s, goal_of, is_late, lateness, pace_of
 from joulecut_controller.plan.granularity import (
     Rung,
     rung_of,
@@ -36,13 +36,16 @@ from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     DOUBT_STDERRS,
     EXPLAINED_RATIO,
-    Pace,
     constant_s,
-    moved_ratio,
     surely_above,
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput, SuspendedPlan
+from joulecut_controller.plan.planning_input import (
+    Lateness,
+    PlannerState,
+    PlanningInput,
+    SuspendedPlan,
+)
 from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
 from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
 from joulecut_controller.plan.timed_steps import Steps, timed_steps
@@ -108,8 +111,7 @@ def decide(
         priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
-    if priced is not state.costs:
-        state = rescaled(state, priced)
+    state = replace(state, costs=priced)
     try:
         if inputs.earlier is not None and state.clocks is None:
             decision = _resume(inputs, inputs.earlier, state, priced)
@@ -132,7 +134,6 @@ def _resume(
     again = replace(
         state,
         suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named),
-        pace=Pace(earlier.iteration_time_s / made.mean_s),
         rung=Rung(earlier.granularity, earlier.resumption.limits),
     )
     solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
@@ -204,22 +205,20 @@ def _within_reach(
     default = at_default(costs)
     measured = measured_graph(job, costs.problem.graph, state.measured)
     state = replace(state, measured=measured)
-    work, base_s = work_of(baseline, costs, default) or 1.0, baseline.adjusted_mean_s
-    unexplained = _unexplained(job, work * moved_ratio(job) * default.iteration_time_s, measured)
-    if unexplained:
-        return _give_back(state, "explained", unexplained)
-    slo = job.policy.slo
-    beyond_s = slo.beyond_mean_s(baseline.adjusted_sd_s)
-    deadline_s = slo.deadline_s(base_s + beyond_s)
-    if surely_above(base_s, baseline.stderr_ratio, deadline_s - beyond_s):
+    work = work_of(baseline, costs, default) or 1.0
+    if not state.explained:
+        unexplained = _unexplained(job, work * default.iteration_time_s, measured)
+        if unexplained:
+            return _give_back(state, "explained", unexplained)
+    state = replace(state, explained=True)
+    base_s, deadline_s = inputs.default_s, inputs.deadline_s()
+    if surely_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
         return _give_back(
             state,
             "unreachable",
-            f"target unreachable: {slo.given_as} asks for {deadline_s:.4g} s an "
-            f"iteration, default clocks give {base_s + beyond_s:.4g} s: no change",
+            f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
+            f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
         )
-    if inputs.allotted_s is not None:
-        deadline_s = max(deadline_s, inputs.allotted_s + beyond_s)
     suspended = state.suspended
     rung = rung_of(job, inputs.view, state.rung, dwell_s(inputs), inputs.prices)
     recorded = measured.recorded if measured else None
@@ -228,35 +227,28 @@ def _within_reach(
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
-    beside_s = constant_s(job, base_s / work, default.mean_s, state.constant_s)
-    # The clocks held keep their real time: a stall that the pace had learnt is in it no longer.
-    held = state.pace.shifted((default.mean_s + state.constant_s) / (default.mean_s + beside_s))
-    state = replace(state, constant_s=beside_s, pace=held)
-    measured_ratio = base_s / (default.mean_s + state.constant_s)
-    pace_ratio = job.measured.drift.pace_ratio
-    if pace_ratio != state.pace_ratio:
-        shifted = state.pace.shifted(pace_ratio / state.pace_ratio)
-        state = replace(state, pace=shifted, pace_ratio=pace_ratio)
-    state, late = learn_pace(inputs, state, solver, deadline_s, measured_ratio)
-    ratio = state.pace.ratio(measured_ratio)
-    goal, promised_s = goal_of(inputs, state, solver, deadline_s, ratio)
+    beside_s = constant_s(job, baseline.adjusted_mean_s / work, default.mean_s, state.constant_s)
+    state = replace(state, constant_s=beside_s)
+    held_clocks = suspended.clocks if suspended else state.clocks
+    held = evaluate(costs, held_clocks) if held_clocks and inputs.mode == "enforce" else None
+    held = held and with_jitter(held, costs, state.jitter, solver)
+    state = _in_force(inputs, state)
+    pace, late = pace_of(inputs, state, default, held), is_late(inputs)
+    state = replace(state, late=lateness(inputs, state, pace, late=late))
+    goal, promised_s = goal_of(inputs, state, solver, pace, deadline_s, late=late)
     jitter = STILL if goal.waits else state.jitter
     answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
-        if rung.granularity == "computation" and state.pace.learned is not None:
-            # Learned of clocks that follow their marks; timed changes are sent ahead of theirs.
-            state = replace(state, rung=replace(rung, late_s=inputs.view.now_s), pace=Pace())
-        elif inputs.view.now_s >= state.pace.cautious_until_s:
-            # Nothing runs that would correct it.
-            state = replace(state, pace=Pace(late=state.pace.late))
-        least_s = ratio * (answer.fastest_s + state.constant_s)
+        if rung.granularity == "computation" and state.late.count:
+            # Seen of clocks that follow their marks; timed changes are sent ahead of theirs.
+            state = replace(state, rung=replace(rung, late_s=inputs.view.now_s), late=Lateness())
+        least_s = pace.real_s(answer.fastest_s + state.constant_s)
         return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
     comparison = Comparison(
         costs,
         goal,
         default,
-        base_s,
-        ratio,
+        pace,
         promised_s,
         jitter,
         rung.granularity,
@@ -281,6 +273,14 @@ def _within_reach(
     return replace(decision, reason=words or decision.reason)
 
 
+def _in_force(inputs: PlanningInput, state: PlannerState) -> PlannerState:
+    """With the setting of the plan whose clocks run."""
+    known = inputs.job.measured.reference
+    if known is None or state.clocks is None or not inputs.measured_applied:
+        return state
+    return replace(state, setting=known.setting or None)
+
+
 def _compare(
     inputs: PlanningInput,
     state: PlannerState,
@@ -301,9 +301,10 @@ def _compare(
         before = comparison.appraised(state.clocks, solver)
     if before is None:  # the held clocks left the bounds, or the graph changed
         return _give_back(state, "bounds", "the clocks held are no longer among those allowed")
-    limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
     carried = state.clocks is None or _carried(inputs, state)
-    fits = not late and before.held_s <= limit_s and carried
+    limit_s = comparison.goal.deadline_s * (1.0 + FIT_RATIO)
+    # Clocks that were measured are judged by that.
+    fits = carried and not late and (comparison.pace.holds or before.held_s <= limit_s)
     after = comparison.appraised(new, solver)
     assert after is not None
     gain = (comparison.cost_j(before) - comparison.cost_j(after)) / comparison.baseline_j
@@ -311,7 +312,10 @@ def _compare(
     held_asked = state.asked if state.clocks else {}
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
-    if same or (fits and gain < IMPROVEMENT_RATIO_MIN and not (new == held and slower)):
+    # Measured clocks make way only for some that surely keep the deadline, or are no slower.
+    daring = state.clocks is not None and _dares(inputs, comparison, before, after)
+    worse = daring or gain < IMPROVEMENT_RATIO_MIN
+    if same or (fits and worse and not (new == held and slower)):
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
     waits_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
@@ -358,6 +362,19 @@ def _compare(
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
+def _dares(
+    inputs: PlanningInput, comparison: Comparison, before: Evaluation, after: Evaluation
+) -> bool:
+    """Whether clocks may be late that replace measured ones."""
+    pace, beside_s = comparison.pace, comparison.constant_s
+    if not pace.holds or comparison.goal.waits:
+        return False
+    surely_s = pace.goal_s(inputs.deadline_s(strict=True), careful=True)
+    modelled_s = after.mean_s + beside_s
+    late = comparison.real_s(after) > comparison.promised_s
+    return late or modelled_s > max(surely_s, before.mean_s + beside_s) * (1.0 + FIT_RATIO)
+
+
 def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
     """The least possible time, and what would make room."""
     waits = inputs.job.policy.slo.given_as
@@ -376,7 +393,8 @@ def _changes(
     between two of them in measured seconds."""
     problem, iteration_s = comparison.costs.problem, comparison.real_s(after)
     none = ((),) * len(problem.graph.order)
-    own_s = comparison.ratio * after.mean_s
+    modelled_s = after.mean_s + comparison.constant_s
+    own_s = comparison.pace.real_s(modelled_s) * after.mean_s / modelled_s
     if comparison.granularity == "computation":
         marks = marked_steps(problem, plan)
         apart_s = shortest_stretch_s(problem, plan) * own_s / plan.iteration_time_s

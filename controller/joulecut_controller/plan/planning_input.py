@@ -5,21 +5,25 @@ Values only, so that a decision can be replayed.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.earlier import EarlierPlan
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.pace import Pace
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.policy.policy import Mode
+from joulecut_controller.reference.chunk import Setting
 from joulecut_controller.reference.reference import Answer
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
+
+# A plan for a budget of 0 % aims at half of the tolerance, which is for measurements: clocks
+# that fill slack under jitter delay the mean iteration by some hundredths of a percent.
+STRICT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,37 @@ class PlanningInput:
     examined: bool = True
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
+
+    @property
+    def default_s(self) -> float:
+        """Mean seconds of an iteration at default clocks. Infinite before any were measured."""
+        known, baseline = self.job.measured.reference, self.job.measured.baseline
+        if baseline is None:
+            return math.inf
+        if known is None:
+            return baseline.adjusted_mean_s
+        scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s
+        return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
+
+    @property
+    def beyond_mean_s(self) -> float:
+        """How far the statistic of the target is above the mean, at default clocks."""
+        baseline = self.job.measured.baseline
+        return self.job.policy.slo.beyond_mean_s(baseline.adjusted_sd_s) if baseline else 0.0
+
+    def deadline_s(self, *, strict: bool = False) -> float:
+        """What the statistic must not exceed; `strict` with a part of the tolerance alone."""
+        slo = self.job.policy.slo
+        slo = replace(slo, tolerance=slo.tolerance / STRICT) if strict else slo
+        deadline_s = slo.deadline_s(self.default_s + self.beyond_mean_s)
+        if self.allotted_s is None:
+            return deadline_s
+        return max(deadline_s, self.allotted_s + self.beyond_mean_s)
+
+    @property
+    def mean_deadline_s(self) -> float:
+        """What the mean must not exceed."""
+        return self.deadline_s() - self.beyond_mean_s
 
     @property
     def budget(self) -> float:
@@ -89,6 +124,19 @@ class SuspendedPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Lateness:
+    """Clocks that came out late: their setting and modelled log slowdown. No others as slow are
+    tried until `until_s`, which `caution_s` led to. `count` is that of late plans in succession.
+    """
+
+    setting: Setting | None = None
+    predicted: float = 0.0
+    until_s: float = -math.inf
+    caution_s: float = 0.0
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PlannerState:
     """The planner's state from pass to pass. `clocks` are those of the last decision, None for
     default clocks; in mode recommend they do not run.
@@ -98,8 +146,9 @@ class PlannerState:
     clocks: Clocks | None = None
     costs: Costs | None = None
     goal: Goal | None = None
-    pace: Pace = field(default_factory=Pace)
-    pace_ratio: float = 1.0  # of the job when its pace was learned
+    setting: Setting | None = None  # of `clocks`, or of the suspended ones, once in force
+    late: Lateness = field(default_factory=Lateness)
+    explained: bool = False  # the graph described the job when it was compared first
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer

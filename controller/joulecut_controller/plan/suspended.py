@@ -47,7 +47,7 @@ def as_before(
 ) -> tuple[Comparison, Solution]:
     """The suspended clocks, unless the solver's answer saves `gain_min` of the baseline's energy.
 
-    Like a running plan they may exceed the goal by `fit_ratio`, since a baseline measured again is
+    Like a running plan they may exceed the goal by `fit_ratio`, since what is measured again is
     never the same to the last digit; the goal is then relaxed to theirs.
     """
     kept = comparison.appraised(suspended.clocks, solver)

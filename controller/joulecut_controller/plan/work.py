@@ -1,24 +1,18 @@
 """Inferred work of measured windows, by the predicted times of their operations.
 
-Operations under a plan take longer because of its clocks, and longer or less because of their work
-(sequence lengths). Beside the prediction for these clocks the second is left, and what the
-prediction misses. As far as work varies from iteration to iteration the difference between two
-windows counts as work; what is beyond that counts as the clocks' effect. Pure.
+Operations take longer because of their clocks, and longer or less because of their work (sequence
+lengths). Beside the prediction for these clocks the second is left, and what the prediction misses.
+Pure.
 """
 
-import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Evaluation
 from joulecut_controller.view import Window
 
 HALVES = ("input", "weight")  # of a backward
-# How far the mean work of two windows may be apart by chance. It is asked again with each
-# iteration, so that two standard errors would be exceeded every few minutes.
-VARIES_STDERRS = 4.0
-WORK_ITERATIONS = 64  # a window's operations are means over so many iterations at most
 
 
 def work_of(window: Window, costs: Costs, ran: Evaluation) -> float | None:
@@ -36,15 +30,6 @@ def work_of(window: Window, costs: Costs, ran: Evaluation) -> float | None:
             return None
         ratios.append(max(known))
     return statistics.median(ratios)
-
-
-def work_between(seen: float, known: float, windows: Iterable[Window]) -> float:
-    """How much of the difference between two windows (works by `work_of`) is work, as a ratio."""
-    doubt = math.hypot(
-        *(one.work_sd_ratio / math.sqrt(min(one.iterations, WORK_ITERATIONS)) for one in windows)
-    )
-    most = VARIES_STDERRS * doubt
-    return math.exp(min(most, max(-most, math.log(seen / known))))
 
 
 def _predicted_s(costs: Costs, ran: Evaluation, stage: int) -> dict[str, tuple[float, int]]:

@@ -140,11 +140,14 @@ class AppliedPlan:
 
 
 def _predicted(plan: Plan) -> Figure | None:
-    """The slowdown of a plan at equal work."""
+    """The slowdown of a plan at equal work, as predicted before anything corrects it."""
     made = plan.forecast
     if made is None:
         return None
-    return Figure(math.log(made.iteration_time_s / made.baseline_time_s), EFFECT_SD)
+    slower = made.modelled
+    if slower is None:
+        slower = math.log(made.iteration_time_s / made.baseline_time_s)
+    return Figure(slower, EFFECT_SD)
 
 
 def as_asked(holding: Holding, job: JobState) -> bool:

@@ -5,6 +5,7 @@ state that follows is kept here; the next decision starts from it. After a failu
 off: twice as long after each one, until a plan has held.
 """
 
+import math
 from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
@@ -163,13 +164,15 @@ class PlanRollout:
 
     def _log_lateness(self, decision: Decision, job: JobState) -> None:
         """One line when iterations under the plan begin to miss their deadline."""
-        current, applied = job.measured.current, self._applied_plan.plan
-        if decision.late and not self._late and current and applied:
+        applied, known = self._applied_plan.plan, job.measured.reference
+        if decision.late and not self._late and applied and applied.deadline_s and known:
+            default_s = math.exp(known.default.mean)
             self._context.audit.post(
                 "verify",
                 job.policy.name,
-                f"late: {current.time_mean_s:.4g} s measured over {current.iterations} "
-                f"iterations, {applied.deadline_s or 0.0:.4g} s allowed; backing off",
+                f"late: {default_s * math.exp(known.slowdown.mean):.4g} s an iteration measured "
+                f"({math.expm1(known.slowdown.mean):+.2%} ± {known.slowdown.sd:.2%} of default "
+                f"clocks), {applied.deadline_s:.4g} s allowed; backing off",
                 generation=applied.generation,
             )
         self._late = decision.late

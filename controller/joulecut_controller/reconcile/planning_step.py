@@ -21,9 +21,9 @@ from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
+from joulecut_controller.plan.goal import is_late
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import Jitter
-from joulecut_controller.plan.pace import doubt_ratio, surely_above
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
@@ -250,7 +250,7 @@ class PlanningStep:
         name = inputs.job.policy.name
         planning = self._planning(name)
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
-        on_time = _on_time(inputs, applied)
+        on_time = not is_late(inputs)
         stands = not inputs.examined and not hindered and planning.steady == rests_on
         if stands and on_time and planning.asked is None:
             planning.waits_since_s = None
@@ -323,16 +323,6 @@ class PlanningStep:
             return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
 
 
-def _on_time(inputs: PlanningInput, applied: Plan | None) -> bool:
-    """Whether the iterations under the applied plan keep its deadline, as far as can be said."""
-    job, slo = inputs.job, inputs.job.policy.slo
-    current, baseline = job.measured.current, job.measured.baseline
-    if current is None or baseline is None or applied is None or applied.deadline_s is None:
-        return True
-    limit_s = applied.deadline_s - slo.beyond_mean_s(current.adjusted_sd_s)
-    return not surely_above(current.adjusted_mean_s, doubt_ratio(current, baseline), limit_s)
-
-
 def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
     """What a decision under way rests on: the same job, on the same GPUs, under the same clocks and
     bounds. What was measured of it may have moved on.
@@ -347,7 +337,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         inputs.allotted_s,
         inputs.host_power_w,
         job.measured.baseline is None,
-        job.measured.drift.pace_ratio,
+        job.measured.reference and job.measured.reference.moved,
         job.measured.peer_iteration_time_s is None,
     )
 
@@ -359,6 +349,7 @@ def _resumed(asked: PlanningInput, now: PlanningInput) -> PlanningInput:
         now.job.measured,
         baseline=before.baseline,
         current=before.current,
+        reference=before.reference,
         current_iterations=before.current_iterations,
         peer_iteration_time_s=before.peer_iteration_time_s,
     )

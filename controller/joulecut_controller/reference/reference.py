@@ -17,7 +17,7 @@ Pure: the same chunks give the same answers. Times are monotonic seconds, figure
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ ROOM_PART = 3.0  # of the room: what the standard error may be
 WALK_PER_S = 0.005**2 / 3600.0  # of b, at least: half a percent an hour, a room that warms up
 EFFECT_SHARE = 0.25  # of that walk, of each effect: heat lowers default clocks and no others
 WORK_WALK_PER_S = 0.02**2 / 3600.0  # of m: sequences grow
+WALK_KNOWN_S = 300.0  # the least walk counts as one that was seen for so long, a window apart
 WALKED_MAX = 0.03  # between two runs at default clocks: more is a jump
 WALK_FADE = 0.7  # of what earlier runs at default clocks say of the walk: three of them count
 LATE_SDS = 2.0  # one false alarm in forty independent ones, and it only raises clocks
@@ -78,6 +79,8 @@ class Answer:
     default: Figure
     slowdown: Figure
     scale: Figure = Figure(1.0, SCALE_SD)
+    setting: Setting = DEFAULT
+    settings: Mapping[Setting, Figure] = field(default_factory=dict)  # slowdowns of those that ran
     level_sd: float = 0.0  # of `default` at the work of its measurements
     moved: float = 0.0
     walk_per_s: float = WALK_PER_S
@@ -196,6 +199,7 @@ class Reference:
         self._left: _State | None = None  # when default clocks ended
         self._shown: list[float] = []  # of the present run at default clocks
         self._counted = 0  # iterations
+        self._seen: set[Setting] = set()  # settings that ran, others are only predicted
         self._cusum = _Cusum()
         self._calm: _State | None = None  # while no jump is in sight
         self._before: _State | None = None  # the newest jump
@@ -224,7 +228,14 @@ class Reference:
         scale = Figure(float(self._state.x[2]), math.sqrt(float(self._state.p[2, 2])))
         level_sd = math.sqrt(float(self._state.p[0, 0]))
         return Answer(
-            self.default_now(), self.slowdown(setting), scale, level_sd, self.moved, self._walk
+            self.default_now(),
+            self.slowdown(setting),
+            scale,
+            setting,
+            {known: self.slowdown(known) for known in self._state.columns if known in self._seen},
+            level_sd,
+            self.moved,
+            self._walk,
         )
 
     def default_now(self) -> Figure:
@@ -292,6 +303,7 @@ class Reference:
         if math.isinf(self._state.at_s):
             self._state = _State(self._state.x, self._state.p, self._state.columns, chunk.at_s)
         self._state = self._state.aged(self._walk, chunk.at_s).newest(chunk.setting)
+        self._seen = (self._seen | {chunk.setting}) & self._state.columns.keys()
         counted: list[Timed] = []
         for one in chunk.iterations:
             counted.append(one)
@@ -343,7 +355,8 @@ class Reference:
             WALK_FADE * squares + min(moved**2, WALKED_MAX**2) - known,
             WALK_FADE * lasted_s + self._state.at_s - left.at_s,
         )
-        self._walk = max(WALK_PER_S, self._walked[0] / max(1.0, self._walked[1]))
+        squares, lasted_s = self._walked
+        self._walk = max(WALK_PER_S, squares / (WALK_KNOWN_S + lasted_s))
 
     # -- jumps -----------------------------------------------------------------------------
 

@@ -424,7 +424,7 @@ TIMED_SPOILS: dict[str, Spoil] = {
     "allow inf s": lambda p, v, a: (p, _timing(v, starts_per_minute=0.0), a),
     "cannot time": lambda p, v, a: (p, _node(v, lambda n: replace(n, timed_steps_max=1)), a),
     "above the clock where it rests": lambda p, v, a: (
-        _steps(p, lambda s: (replace(s[0], clock_max_mhz=1410), *s[1:])),
+        _steps(p, lambda s: (replace(s[0], clock_max_mhz=1500), *s[1:])),
         v,
         a,
     ),

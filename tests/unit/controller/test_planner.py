@@ -1,5 +1,6 @@
 """The rule for deadlines and stragglers, against a plain reading of it."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision, decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Question, SolverCache
+from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
@@ -73,6 +75,79 @@ def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> No
     decision = planned(inputs(model_ratio=ratio))
     assert decision.verdict == "default"
     assert decision.topic == "explained"
+
+
+def applied(
+    decision: Decision, slowdown: Figure, *, budget: float = 0.05, scale: float = 1.0
+) -> tuple[PlanningInput, PlannerState]:
+    """The case and the state in which a plan's clocks run, measured to slow the job by so much."""
+    asked, state = inputs(slowdown=budget), decision.state
+    baseline = asked.job.measured.baseline
+    assert baseline is not None
+    setting = ((("GPU-0", 1000),), ())
+    known = Answer(
+        default=Figure(math.log(baseline.time_mean_s), 0.0),
+        slowdown=slowdown,
+        scale=Figure(scale, 0.0),
+        setting=setting,
+        settings={setting: slowdown},
+    )
+    job = changed(asked.job, reference=known, current=baseline)
+    later = replace(asked.view, now_s=asked.view.now_s + 60.0)
+    running = dict(state.asked)
+    return replace(asked, job=job, view=later, running=running, measured_applied=True), state
+
+
+def test_clocks_that_came_out_late_are_raised_and_not_tried_again_soon() -> None:
+    first = planned(inputs(slowdown=0.05))
+    asked, state = applied(first, Figure(0.06, 0.001))
+    late = planned(asked, state)
+    assert late.late
+    assert late.plan is not None
+    assert late.plan.forecast is not None
+    assert late.plan.forecast.slowdown_ratio <= 0.05
+    # At default clocks nothing is late, and what came out late is remembered.
+    released = replace(late.state, clocks=None, changed_s=-math.inf)
+    again = planned(replace(asked, running=dict.fromkeys(asked.running, 0)), released)
+    assert not again.late
+    assert again.plan is not None
+    assert again.plan.solution is not None
+    assert late.plan.solution is not None
+    assert again.plan.solution.iteration_time_s <= late.plan.solution.iteration_time_s * (1 + 1e-9)
+    much_later = replace(asked.view, now_s=late.state.late.until_s + 1.0)
+    forgotten = planned(
+        replace(asked, running=dict.fromkeys(asked.running, 0), view=much_later), released
+    )
+    assert forgotten.plan is not None
+    assert forgotten.plan.solution is not None
+    assert forgotten.plan.solution.iteration_time_s > again.plan.solution.iteration_time_s
+
+
+def test_a_doubtful_slowdown_is_not_late() -> None:
+    first = planned(inputs(slowdown=0.05))
+    asked, state = applied(first, Figure(0.06, 0.01))
+    decision = planned(asked, state)
+    assert (decision.verdict, decision.late) == ("keep", False)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])
+def test_measured_clocks_that_leave_room_are_lowered_by_what_slowdowns_come_to(
+    scale: float,
+) -> None:
+    """A curve flatter than the profile's is not believed beyond the clocks that showed it."""
+    first = planned(inputs(slowdown=0.02))
+    assert first.plan is not None
+    assert first.plan.forecast is not None
+    modelled = first.plan.forecast.modelled
+    assert modelled is not None
+    asked, state = applied(first, Figure(scale * modelled, 0.0), budget=0.08, scale=scale)
+    wider = planned(asked, state)
+    assert wider.plan is not None
+    assert wider.plan.forecast is not None
+    assert wider.plan.forecast.slowdown_ratio <= 0.08
+    allowed = modelled + (math.log(1.08) - scale * modelled) / max(scale, 1.0)
+    assert wider.plan.forecast.modelled == pytest.approx(allowed, abs=0.01)
+    assert wider.plan.forecast.modelled <= allowed * (1.0 + 1e-6)
 
 
 @settings(max_examples=25, deadline=None)
