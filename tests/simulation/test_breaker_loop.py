@@ -54,10 +54,13 @@ def slow_world(seed: int = 1, card: str = "a100-sxm") -> World:
     return World(stages=2, microbatches=160, seed=seed, card=card)
 
 
-def lowered(world: World, since: int) -> int:
-    """Iterations at lower clocks; between two windows default clocks are measured."""
+def late(world: World, since: int, limit_s: float) -> int:
+    """Iterations at lower clocks that took longer than the target allows."""
     top = {world.sku.clock_max_mhz}
-    return sum(set(clocks.values()) != top for _, _, clocks in world.history[since:])
+    return sum(
+        set(clocks.values()) != top and time_s > limit_s
+        for _, time_s, clocks in world.history[since:]
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,9 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(
         before = len(world.history)
         controller.run(3000, until=lambda trip=trip: controller.job.trips == trip)  # type: ignore[misc]
         assert world.at_default()
-        assert lowered(world, before) <= 2 * WINDOWS[0] + 16, "two windows, and the ways there"
+        allowed_s = slo.deadline_s(default_s)
+        # Two windows in a row, one before them that was late in part, and the steps in between.
+        assert late(world, before, allowed_s) <= 3 * WINDOWS[0] + 4
         assert controller.job.applied is None
         assert controller.job.trips == trip
         (hold,) = controller.job.holds
@@ -110,7 +115,8 @@ def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
     before = len(world.history)
     controller.run(300, until=lambda: controller.job.trips == 1)
     assert world.at_default()
-    assert lowered(world, before) <= 2 * WINDOWS[0] + 8
+    default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
+    assert late(world, before, default_s * (1.0 + budget)) <= 2 * WINDOWS[0] + 8
 
 
 @pytest.mark.long

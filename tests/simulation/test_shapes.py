@@ -24,7 +24,7 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     world = ShapeWorld(SHAPE, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S, seen_apart=seen_apart)
     policy = world.policy(slo=Slo(max_slowdown=BUDGET))
     controller = Controller(world, store, policy, complete=completion)
-    controller.run(45)
+    controller.run(90)
     clocks = world.clocks_mhz()
     assert clocks["GPU-0-1-0"] == clocks["GPU-0-1-1"] < clocks["GPU-0-0-0"]
     apart = clocks["GPU-0-0-1"] < clocks["GPU-0-0-0"]
@@ -63,7 +63,7 @@ def test_running_jobs_of_other_schedules(store: DatabaseStore, shape: Pipeline) 
     """Their costs are learnt from reports that tell neither chunks nor parts of the model."""
     world = ShapeWorld(shape, slow={(0, 0, 0): 1.05}, constant_s=CONSTANT_S)
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
-    controller.run(30)
+    controller.run(90)
     job = controller.job
     assert job.view.measured.baseline is not None
     assert job.applied is not None, job.sentence

@@ -16,7 +16,8 @@ from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal stands while there is room for no slowdown longer than by so much of it: what is measured
 # of the clocks held moves with every iteration, and every other goal is a new solve.
-GOAL_SLACK = 0.15
+GOAL_SLACK = 0.05
+ALLOWED_STEP = 0.003  # of the allowed slowdown: more is another promise, and no noise
 GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
 # A straggler's time is a mean: aiming at it exactly would be late every second time.
 PEER_MARGIN_RATIO = 0.005
@@ -85,13 +86,15 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
     """
     deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
     wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
-    held = state.goal
+    held, runs = state.goal, inputs.mode == "enforce" and state.clocks is not None
     if held is not None and not held.waits and not late:
         held_s = held.deadline_s / (1.0 + ROUNDING) + state.constant_s
         wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
-        stays = pace.holds and state.clocks is not None
-        if (1.0 - GOAL_SLACK) * wanted <= found and (stays or found <= wanted + ROUNDING):
-            wanted_s = held_s
+        if runs and not pace.holds:  # nothing is measured of them yet
+            same = abs(math.log(deadline_s / pace.default_s) - state.allowed) <= ALLOWED_STEP
+        else:
+            same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= wanted + ROUNDING)
+        wanted_s = held_s if same else wanted_s
     ceiling = state.late
     if known is None or inputs.view.now_s >= ceiling.until_s:
         return wanted_s

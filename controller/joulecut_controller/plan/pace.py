@@ -10,7 +10,7 @@ true. Times are never scaled, so an error at one plan is no error of default clo
 import math
 from dataclasses import dataclass
 
-from joulecut_controller.reference.reference import LATE_SDS, Figure
+from joulecut_controller.reference.reference import Figure
 from joulecut_controller.view import JobState, Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
@@ -65,7 +65,7 @@ class Pace:
 
     def goal_s(self, limit_s: float, *, careful: bool) -> float:
         """The longest modelled time whose real one keeps a limit. `careful`: longer than the clocks
-        held only where they surely leave room.
+        held only by the room that they leave but for a standard error.
         """
         modelled, measured = self.held
         room = math.log(limit_s / self.default_s) - measured.mean
@@ -73,8 +73,8 @@ class Pace:
             return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
         slope = self.slope
         if careful:
-            room = max(0.0, room - LATE_SDS * measured.sd)
-            slope = max(slope, 1.0) + CAREFUL_SDS * self.scale.sd
+            room = max(0.0, room - measured.sd)
+            slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
         return self.modelled_s * math.exp(modelled + room / slope)
 
 

@@ -60,10 +60,14 @@ from joulecut_engine.optimize.problem import Infeasible, Solution
 
 # A new plan must promise this much more of the baseline's energy than the running one: half
 # of what a prediction of power is off by, so that plans are not swapped for noise.
-IMPROVEMENT_RATIO_MIN = 0.005
+IMPROVEMENT_RATIO_MIN = 0.003
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 # Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
 FIT_RATIO_EARLIER = 0.003
+
+# Clocks that keep their deadline are replaced by better ones after so many iterations, which show
+# what they cost, and no more often than this: sixty times an hour at most.
+BETTER_ITERATIONS, BETTER_S = 32, 60.0
 
 Verdict = Literal["default", "keep", "change"]
 SOLVING = "solving"  # the topic of a decision that waits for the solver
@@ -206,11 +210,9 @@ def _within_reach(
     measured = measured_graph(job, costs.problem.graph, state.measured)
     state = replace(state, measured=measured)
     work = work_of(baseline, costs, default) or 1.0
-    if not state.explained:
-        unexplained = _unexplained(job, work * default.iteration_time_s, measured)
-        if unexplained:
-            return _give_back(state, "explained", unexplained)
-    state = replace(state, explained=True)
+    unexplained = _unexplained(job, work * default.iteration_time_s, measured)
+    if unexplained:
+        return _give_back(state, "explained", unexplained)
     base_s, deadline_s = inputs.default_s, inputs.deadline_s()
     if surely_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
         return _give_back(
@@ -313,8 +315,9 @@ def _compare(
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
     # Measured clocks make way only for some that surely keep the deadline, or are no slower.
+    early = state.clocks is not None and _early(inputs, state)
     daring = state.clocks is not None and _dares(inputs, comparison, before, after)
-    worse = daring or gain < IMPROVEMENT_RATIO_MIN
+    worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
     if same or (fits and worse and not (new == held and slower)):
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
@@ -358,8 +361,16 @@ def _compare(
     )
     changes = max(map(len, (*steps, *marks))), shortest_step_s
     state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
+    allowed = math.log(inputs.deadline_s(strict=True) / comparison.pace.default_s)
+    state = replace(state, allowed=allowed)
     state = replace(state, changed_s=inputs.view.now_s)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
+
+
+def _early(inputs: PlanningInput, state: PlannerState) -> bool:
+    """Whether the clocks held have run too short for better ones to be known."""
+    seen, held_s = inputs.job.measured.current_iterations, inputs.view.now_s - state.changed_s
+    return inputs.mode == "enforce" and (seen < BETTER_ITERATIONS or held_s < BETTER_S)
 
 
 def _dares(
@@ -429,6 +440,8 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
         if measured.complaint:
             return f"{measured.complaint}: no change"
         modelled_s = measured_s / measured.ratio
+    elif not job.measured.time_ratios:  # since the graph was first compared with the job
+        modelled_s *= job.measured.drift.moved_ratio
     least = EXPLAINED_RATIO + doubt
     most = max(CONSTANT_RATIO_MAX if job.measured.time_ratios else EXPLAINED_RATIO, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):

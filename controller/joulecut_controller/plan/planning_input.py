@@ -146,9 +146,9 @@ class PlannerState:
     clocks: Clocks | None = None
     costs: Costs | None = None
     goal: Goal | None = None
+    allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
     setting: Setting | None = None  # of `clocks`, or of the suspended ones, once in force
     late: Lateness = field(default_factory=Lateness)
-    explained: bool = False  # the graph described the job when it was compared first
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
     constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
