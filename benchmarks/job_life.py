@@ -89,7 +89,7 @@ ROWS = (
     Row("evaluation", "operations", 0.65),
     Row("throttling", "operations", 0.80),
     Row("production", "operations", 0.50),
-    Row("production", "profile", 0.50, shown=False),  # rows of four and seven
+    Row("production", "profile", 0.50),
     Row("steady", "profile", 0.0, budget=0.0),
     Row("random-waves", "profile", 0.0, budget=0.0),
     Row("steady", "rate", COMMON),

@@ -85,6 +85,7 @@ def test_a_cold_start_measures_first_and_then_keeps_the_target(
 
 def test_with_nothing_new_nothing_happens(world: World, store: DatabaseStore) -> None:
     controller = enforcing(world, store)
+    controller.run(100)  # the careful first plan, and the better one that it leads to
     plans, audit = controller.plans(), len(store.events(limit=1000))
     applies = len(world.sent("apply"))
     controller.run(40)

@@ -37,7 +37,8 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     plans = [board.jobs[0].applied for board in controller.boards]
     forecasts = [plan.forecast for plan in plans if plan and plan.forecast]
     assert max(one.variability_bloat_w or 0.0 for one in forecasts) > 0.0  # of default clocks
-    missed = 0.01 if seen_apart else 0.02  # what only the own times would show
+    # What only the own times would show, and one step of clocks.
+    missed = 0.012 if seen_apart else 0.02
     assert world.saved() >= possible(world.plant, BUDGET) - missed, job.sentence
     assert world.recent_s(250) <= job.view.measured.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 

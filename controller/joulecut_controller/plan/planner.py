@@ -58,8 +58,8 @@ from joulecut_engine.graph.pipeline import EVALUATION
 from joulecut_engine.optimize.change_timing import shortest_stretch_s
 from joulecut_engine.optimize.problem import Infeasible, Solution
 
-# A new plan must promise this much more of the baseline's energy than the running one: half
-# of what a prediction of power is off by, so that plans are not swapped for noise.
+# A new plan must promise this much more of the baseline's energy than the running one: a third of
+# what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.003
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 # Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
@@ -315,7 +315,7 @@ def _compare(
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
     # Measured clocks make way only for some that surely keep the deadline, or are no slower.
-    early = state.clocks is not None and _early(inputs, state)
+    early = state.clocks is not None and _early(inputs, state, comparison)
     daring = state.clocks is not None and _dares(inputs, comparison, before, after)
     worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
     if same or (fits and worse and not (new == held and slower)):
@@ -367,10 +367,11 @@ def _compare(
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
-def _early(inputs: PlanningInput, state: PlannerState) -> bool:
-    """Whether the clocks held have run too short for better ones to be known."""
+def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:
+    """Whether measured clocks have run too short for better ones to be known."""
     seen, held_s = inputs.job.measured.current_iterations, inputs.view.now_s - state.changed_s
-    return inputs.mode == "enforce" and (seen < BETTER_ITERATIONS or held_s < BETTER_S)
+    known = comparison.pace.holds and not comparison.goal.waits
+    return known and (seen < BETTER_ITERATIONS or held_s < BETTER_S)
 
 
 def _dares(
