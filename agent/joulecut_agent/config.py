@@ -7,6 +7,7 @@ too: a mistyped role would be lost.
 
 import os
 import re
+import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from joulecut_agent.control.access import OBSERVE, PATTERNS_MAX, ROLES, LocalSoc
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.log_line import LINES_MAX, PRESETS, LogSource
 from joulecut_agent.jobs.log_number import QUANTITIES
+from joulecut_agent.jobs.log_tail import LINE_BYTES_MAX
 from joulecut_agent.jobs.owner import SOURCES
 from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
@@ -37,6 +39,7 @@ from joulecut_wire.tls import TlsFiles
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
 OFF = "off"
 LOGS_MAX = 64
+SEARCHED_WITHIN_S = 1.0  # of a processor; `.*` twice in a pattern takes a tenth of it
 COUNT_MAX = 1e12  # samples or tokens of an iteration
 SOCKET = "/run/joulecut/jobs.sock"  # the default of `joulecut.Reporter` too
 STATE_DIR = "/var/lib/joulecut"
@@ -64,6 +67,12 @@ def _word(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable() or not value or " " in value:
         raise Fault(shown(value), "printable text without spaces")
     return value
+
+
+def _node_name(value: object) -> str:
+    if "/" in (name := _word(value)):
+        raise Fault(shown(name), "a name without /, which stands between a node and its GPU")
+    return name
 
 
 def _mapping(value: object) -> dict[str, Any]:
@@ -113,7 +122,31 @@ def _pattern(value: object) -> re.Pattern[str]:
             f"a group (?P<NAME>...) with NAME {', '.join(QUANTITIES)}, or {', '.join(PRESETS)}"
         )
         raise Fault(f"pattern {shown(given)} has no time", allowed)
+    if given not in PRESETS and not _searched_soon(pattern):
+        what = f"pattern {shown(given)} takes longer than {SEARCHED_WITHIN_S:g} s on one line"
+        raise Fault(what, "a pattern without a repeat inside a repeat, like (a+)+")
     return pattern
+
+
+def _searched_soon(pattern: re.Pattern[str]) -> bool:
+    """Whether lines of one letter that it names, or of a digit, are searched in time. The search
+    would hold up the whole agent.
+    """
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, late)  # the search looks for signals by itself
+    try:
+        for letter in sorted({*pattern.pattern, *"0a "}):
+            signal.setitimer(signal.ITIMER_VIRTUAL, SEARCHED_WITHIN_S)
+            pattern.search(letter * LINE_BYTES_MAX + "\0")
+    except TimeoutError:
+        return False
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+    return True
 
 
 def _order(value: object) -> tuple[str, ...]:
@@ -224,7 +257,7 @@ class AgentKeys:
     """The whole file, without the keys that a device has for itself under its own name."""
 
     device: str = key(_word)
-    node: str = key(_word, "")
+    node: str = key(_node_name, "")
     listen: ListenKeys = key(ListenKeys, ListenKeys())
     state_dir: str = key(_PATH, STATE_DIR)
     journal_dir: str = key(_PATH, "")
@@ -455,7 +488,7 @@ def _node(given: str | None, named: str) -> str:
     for where, name in (("--node", given), ("", named), (NODE, os.environ.get(NODE))):
         if name or (name is not None and where == "--node"):
             try:
-                return _word(name)
+                return _node_name(name)
             except Fault as fault:
                 raise BadInput(where, fault.what, fault.allowed) from None
     return socket.gethostname()

@@ -214,6 +214,8 @@ def check_limit(document: Document, model: Architecture, system: System, run: Ru
 
 def read_cost(document: Document, keys: FileKeys) -> Cost:
     found: Cost = record(document, ("cost",), keys.cost or {}, Cost, Cost())
+    if found.tokens and found.iterations:
+        raise document.bad(("cost",), "tokens and iterations both give its length", "one of them")
     return found
 
 

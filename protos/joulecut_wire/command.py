@@ -8,6 +8,7 @@ import argparse
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from typing import Any, NoReturn, TextIO
@@ -99,6 +100,8 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name that the terminal cannot show
             stream.reconfigure(errors="backslashreplace")
+    # Some of its variables numba only warns of, with a traceback in the warning.
+    warnings.filterwarnings("error", "Environment variable", RuntimeWarning, r"numba\.")
     try:
         status = run()
         if sys.stdout is not None:
@@ -116,16 +119,17 @@ def guarded(name: str, run: Callable[[], int]) -> int:
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
-    except ValueError as error:
+    except (ValueError, RuntimeWarning) as error:
         variables = _refused_variables(error)
         if not variables:
             raise
-        _complain(name, str(BadInput(f"environment: {variables}", str(error))))
+        what = str(error.__context__ or error)
+        _complain(name, str(BadInput(f"environment: {variables}", what)))
         return BAD_INPUT
     return status
 
 
-def _refused_variables(error: ValueError) -> str:
+def _refused_variables(error: ValueError | RuntimeWarning) -> str:
     """The variables of the library that raised the error; "" where it is none of READERS."""
     frame = error.__traceback__
     while frame and frame.tb_next:

@@ -157,6 +157,8 @@ def _check_origin(request: Request) -> None:
 
 async def body_of(request: Request, bytes_max: int) -> dict[str, Any]:
     """The JSON object that a command carries. Raises HTTPException."""
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise HTTPException(415, f"content-encoding {coding!r:.40}; allowed: none, identity")
     raw = bytearray()
     async for part in request.stream():
         raw += part

@@ -115,6 +115,8 @@ def test_a_log_that_gives_nothing_says_so_with_its_newest_line(
         ("[{job: a, path: x, pattern: megatron}]", "an absolute path"),
         ("[{job: a, path: /x, pattern: '('}]", "a regular expression"),
         ("[{job: a, path: /x, pattern: 'step'}]", "a group"),
+        ("[{job: a, path: /x, pattern: '(a+)+$ (?P<s>[0-9]+)'}]", "takes longer than 1 s"),
+        (r"[{job: a, path: /x, pattern: '(\d+\s?)*, (?P<s>[0-9]+)'}]", "takes longer than 1 s"),
         ("nonsense", "a list"),
     ],
 )

@@ -114,6 +114,7 @@ def test_examples_are_estimated(name: str) -> None:
         ("512, tensor: 8, pipeline: 8, data: 8", "99, pipeline: 99", "run.pipeline"),
         ("run:", "runs:", "run.yaml:3: runs"),
         ("microbatch: 1", "microbatch: 0", "run.microbatch"),
+        ("run:", "cost: {tokens: 1e9, iterations: 9}\nrun:", "cost: tokens and iterations"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, old: str, new: str, where: str) -> None:

@@ -138,6 +138,7 @@ def test_a_body_too_large_is_refused(served: Serving, clerk: Clerk) -> None:
     ("headers", "status"),
     [
         ({"content_type": "text/plain"}, 415),
+        ({"content_encoding": "gzip"}, 415),
         ({"content_type": "application/x-www-form-urlencoded"}, 415),
         ({"x_joulecut_command": ""}, 403),
         ({"origin": "http://evil.example"}, 403),
