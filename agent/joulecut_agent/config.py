@@ -38,6 +38,7 @@ from joulecut_wire.tls import TlsFiles
 
 NODE = "JOULECUT_NODE"  # environment variable; set in a pod by Kubernetes
 OFF = "off"
+NODE_LENGTH_MAX = 253  # as names of hosts
 LOGS_MAX = 64
 SEARCHED_WITHIN_S = 1.0  # of a processor; `.*` twice in a pattern takes a tenth of it
 COUNT_MAX = 1e12  # samples or tokens of an iteration
@@ -70,8 +71,10 @@ def _word(value: object) -> str:
 
 
 def _node_name(value: object) -> str:
-    if "/" in (name := _word(value)):
-        raise Fault(shown(name), "a name without /, which stands between a node and its GPU")
+    name = _word(value)
+    if "/" in name or len(name) > NODE_LENGTH_MAX:
+        allowed = f"at most {NODE_LENGTH_MAX} characters, without the / between a node and its GPU"
+        raise Fault(shown(name), allowed)
     return name
 
 

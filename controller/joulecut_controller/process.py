@@ -29,7 +29,7 @@ from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.agents import AgentSource
 from joulecut_controller.sources.policy_file import PolicyFile, present
 from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore, is_missing, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_controller.store.sqlite import file_of
@@ -60,6 +60,8 @@ def run(config: Config) -> int:
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
     present(config.policy)  # a wrong path leaves no store behind
+    if is_missing(config.store):  # nor does a policy that is refused; nothing is uploaded yet
+        PolicyFile(config.policy, profiles=config.profiles).load()
     store = open_store(
         config.store,
         base=config.base,

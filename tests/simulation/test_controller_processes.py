@@ -61,19 +61,22 @@ def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:
         ("agents: [127.0.0.1:1]\npolicy: none.yaml\nstore: sqlite:///c.db\n", "none.yaml"),
         ("agents: [127.0.0.1:1]\nstore: sqlite:///c.db\n", "policy: key missing"),
         ("agents: [8.8.8.8:1]\npolicy: p\nstore: sqlite:///c.db\n", "8.8.8.8 without encryption"),
+        ("agents: ['127.0.0.1:1']\npolicy: wrong.yaml\nstore: sqlite:///c.db\n", "apiVersion"),
         ("what", "not a mapping"),
     ],
 )
 def test_bad_input_is_one_line_and_status_two(tmp_path: Path, text: str, expected: str) -> None:
     config = tmp_path / "controller.yaml"
     config.write_text(text)
+    (tmp_path / "wrong.yaml").write_text("jobs: [{name: a}]\n")
+    before = sorted(tmp_path.iterdir())
     argv = [str(BIN / "joulecut-controller"), "--config", str(config)]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
     assert expected in ended.stderr
-    assert not (tmp_path / "c.db").exists()
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_port_in_use_is_one_line_and_takes_no_term(tmp_path: Path) -> None:

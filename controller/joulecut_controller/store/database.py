@@ -76,6 +76,11 @@ def _replace(
     connection.execute(table.insert().values(**values))
 
 
+def is_missing(url: str) -> bool:
+    """Whether it is a store in a file that is not there yet."""
+    return not url.startswith(POSTGRESQL) and not sqlite.file_of(url).exists()
+
+
 def open_store(
     url: str,
     kept: Retention | None = None,

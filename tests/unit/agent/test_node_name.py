@@ -25,7 +25,7 @@ def test_the_nearest_word_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert _name(tmp_path, "") == socket.gethostname()
 
 
-@pytest.mark.parametrize("bad", ["a b", "a/b", "a\n", "\x1b"])
+@pytest.mark.parametrize("bad", ["a b", "a/b", "a" * 254, "a\n", "\x1b"])
 def test_a_name_that_is_none_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
