@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from joulecut_agent.control import local_release
 from joulecut_agent.keeper import keeper, service
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.requests import Clear
@@ -87,13 +88,17 @@ def _directly(
     """The GPUs that the journal names, and whether each of them was restored."""
     journal = keeper.journal(settings)
     kept = journal.kept_mw if lift_power_limits else ()
-    named = sorted({*journal.held, *kept, *(writer.uuids() if journal.damaged else ())})
-    if not named:
-        return named, True  # and no handle is opened: the driver may be being replaced
+    restores = {*journal.held, *kept, *(writer.uuids() if journal.damaged else ())}
+    unread = {uuid for uuid, clocks_mhz in journal.clocks_mhz.items() if clocks_mhz}
+    if local_release.window(settings.state_dir).left_s():
+        unread = set()  # the keeper reads them after the window
+    if not restores | unread:
+        return [], True  # and no handle is opened: the driver may be being replaced
     ours = keeper.Keeper(settings, writer)
     if lift_power_limits:
         ours.handle(0, Clear(lift_power_limit=True))
-    done = ours.restore_all("keeper_start")
+    done = ours.leave("keeper_start")
+    named = sorted(restores | {uuid for uuid in unread if ours.state.gpu(uuid).shown})
     for uuid in named:
         _print(uuid, ours.state.gpu(uuid).is_restored, "the device refused; see standard error")
     return named, done

@@ -51,6 +51,7 @@ GPU_CLOCK = _gauge("gpu_clock_hertz", ("uuid", "domain"), "Clock the device show
 GPU_CLOCK_LIMIT = _gauge("gpu_clock_limit_hertz", ("uuid", "bound"), "Clock range that Joulecut set; absent for a GPU without a lock.")
 GPU_CLOCK_EVENT = _gauge("gpu_clock_event_active", ("uuid", "reason"), "1 while the device names this reason for its clock.")
 GPU_STUCK = _gauge("gpu_stuck_locked", ("uuid",), "1 while a GPU without a lease could not be restored and keeps its setting.")
+GPU_RESET_UNREAD = _gauge("gpu_reset_unread", ("uuid",), "1 while no reading has shown the default clock of a GPU since clocks of ours were reset on it: an idle GPU shows none.")
 GPU_POWER_PROFILE = _gauge("gpu_power_profile_active", ("uuid", "profile"), "1 while the device enforces this workload power profile, which another program requested.")
 GPU_UTILIZATION = _gauge("gpu_utilization_ratio", ("uuid", "engine"), "Share of time an engine was busy: engine gpu or memory.")
 GPU_TEMPERATURE = _gauge("gpu_temperature_celsius", ("uuid", "sensor"), "Temperature by sensor.")

@@ -38,6 +38,8 @@ class Board:
     closed: int = 0
     shown_mhz: dict[str, int] = field(default_factory=dict)  # others are at what is locked
     busy: bool = True
+    lies: dict[str, int] = field(default_factory=dict)  # calls that are answered, and not done
+    cap_mhz: int = 0  # what the power limit leaves
 
     def permission(self) -> str:
         return self.denied
@@ -63,7 +65,8 @@ class Board:
         self.calls.append(f"reset {uuid}")
         if error := self.fail("reset", uuid):
             raise error
-        self.locked.pop(uuid, None)
+        if not self._lies("reset"):
+            self.locked.pop(uuid, None)
 
     def power_limits_mw(self, uuid: str) -> tuple[int, int, int]:
         self.before_limits(uuid)
@@ -71,15 +74,23 @@ class Board:
 
     def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
         self.before_read(uuid)
-        shown_mhz = self.shown_mhz.get(uuid)
-        return shown_mhz or self.locked.get(uuid, (0, CLOCKS[-1]))[1], float(self.busy), ()
+        shown_mhz = self.shown_mhz.get(uuid) or self.locked.get(uuid, (0, CLOCKS[-1]))[1]
+        if 0 < self.cap_mhz <= shown_mhz:
+            return self.cap_mhz, float(self.busy), ("sw_power_cap",)
+        return shown_mhz, float(self.busy), ()
 
     def limit_power(self, uuid: str, limit_mw: int) -> None:
         self.before_write(uuid)
         self.calls.append(f"limit {uuid} {limit_mw // 1000}")
         if error := self.fail("limit", uuid):
             raise error
-        self.limits_mw[uuid] = limit_mw
+        if not self._lies("limit"):
+            self.limits_mw[uuid] = limit_mw
+
+    def _lies(self, call: str) -> bool:
+        left = self.lies.get(call, 0)
+        self.lies[call] = max(0, left - 1)
+        return left > 0
 
     def close(self) -> None:
         self.closed += 1

@@ -4,7 +4,10 @@ import os
 import signal
 import socket
 
+from driven_agent import agent_on, fake_driver
 from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, eventually
+
+from joulecut_wire.v1 import agent_pb2 as pb
 
 
 def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
@@ -50,6 +53,23 @@ class TestRestore:
         again = node.restore()  # a write that hung in the killed keeper may come late
         assert (again.returncode, again.stdout) == (0, done.stdout)
         assert not node.locked()
+
+    def test_without_one_a_reset_that_did_nothing_is_found_out(self) -> None:
+        """The last keeper was answered "success", and has gone for good."""
+        with fake_driver(2, load={0: 0.5, 1: 0.5}) as driver, agent_on(driver) as node:
+            node.start()
+            setting = pb.Setting(uuid=driver.uuids[0], clock_max_mhz=1005)
+            request = pb.ApplyRequest(
+                epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting]
+            )
+            assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+            driver.set_error("nvmlDeviceResetGpuLockedClocks", 0, gpu=0, lies=True)
+            assert node.kill(signal.SIGTERM) == 1, "it has read our clock"
+            assert driver.locks()[0] == (210, 1005)
+            driver.clear_errors()
+            done = node.restore()
+            assert (done.returncode, done.stdout) == (0, f"{driver.uuids[0]} restored\n")
+            assert driver.locks() == (None, None)
 
     def test_where_nothing_ever_ran(self, node: RunningAgent) -> None:
         done = node.restore()

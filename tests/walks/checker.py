@@ -27,6 +27,7 @@ GRACE_S = 2.0  # of the published bound
 STEP_S = 1.7  # a lowered step: its stretch in a walk, and a second without its agent
 RETRY_S = 4.0  # after trouble of its own GPU has ended, besides as long again as it lasted
 RETRY_S_MAX = 60.0
+FAILING = {"hang", "slow", "error", "lost", "unloaded", "whole_driver", "permission"}
 WRITER_S = 4.5  # a writer process is lost: the deadline of its call, and the retry after it
 KEEPER_S_MAX = 40.0  # a keeper that has ended is back after that
 CONVERGE_S = 15.0  # a write that is late, or a reset that did nothing: seen in readings, and reset
@@ -127,6 +128,7 @@ class Checker:
         self._troubles: list[list[Interval]] = [[] for _ in self._gpus]
         self._stalls: list[tuple[float, float]] = []
         begun: dict[int, Mapping[str, Any]] = {}
+        ended: list[tuple[Mapping[str, Any], float]] = []
         down_s: float | None = None
         self._epochs: list[tuple[float, int]] = []  # (answered, epoch) of what was accepted
         for event in ordered:
@@ -134,7 +136,7 @@ class Checker:
             if "trouble" in event:
                 begun[event["trouble"]] = event
             elif "over" in event and event["over"] in begun:
-                self._add_trouble(begun.pop(event["over"]), at_s)
+                ended.append((begun.pop(event["over"]), at_s))
             elif event.get("keeper") == "down":
                 down_s = at_s if down_s is None else down_s
             elif event.get("keeper") == "up" and down_s is not None:
@@ -142,6 +144,7 @@ class Checker:
                 down_s = None
             else:
                 self._collect_one(event, at_s)
+        self._add_troubles(ended)
         for event in begun.values():
             self._add(event.get("gpu", EVERY_GPU), Interval(float(event["at_s"]), math.inf))
         if down_s is not None:
@@ -163,10 +166,21 @@ class Checker:
         elif (write := event.get("write")) and not write["done"] and not write["code"]:
             self._add(write["gpu"], Interval(at_s, at_s + CONVERGE_S))
 
-    def _add_trouble(self, event: Mapping[str, Any], over_s: float) -> None:
-        begin_s = float(event["at_s"])
-        free_s = over_s + min(over_s - begin_s, RETRY_S_MAX) + RETRY_S
-        self._add(event.get("gpu", EVERY_GPU), Interval(begin_s, free_s))
+    def _add_troubles(self, ended: list[tuple[Mapping[str, Any], float]]) -> None:
+        """Calls of a GPU that fail without a break, for several reasons, are one fault of it."""
+        for index, troubles in enumerate(self._troubles):
+            since_s = failing_s = -math.inf
+            for event, over_s in sorted(ended, key=lambda one: float(one[0]["at_s"])):
+                if event.get("gpu", EVERY_GPU) not in {EVERY_GPU, index}:
+                    continue
+                begin_s = float(event["at_s"])
+                lasted_s = over_s - begin_s
+                if event.get("kind") in FAILING:
+                    since_s = since_s if begin_s <= failing_s else begin_s
+                    failing_s = max(failing_s, over_s)
+                    lasted_s = over_s - since_s
+                free_s = over_s + min(lasted_s, RETRY_S_MAX) + RETRY_S
+                troubles.append(Interval(begin_s, free_s))
 
     def _add_down(self, down_s: float, up_s: float) -> None:
         if up_s - down_s > KEEPER_S_MAX + self._stalled_s(down_s, up_s):

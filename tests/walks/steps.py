@@ -168,7 +168,8 @@ FAULTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "slow": lambda rng: {**_gpu(rng), "call": rng.choice(CALLS),
                          "delay_s": round(rng.uniform(0.02, 1.0), 2)},
     "late": _late,
-    "lie": lambda rng: {"gpu": rng.choice(NAMED), "count": rng.randint(1, 2)},
+    "lie": lambda rng: {"gpu": rng.choice(NAMED), "count": rng.randint(1, 2),
+                        "call": rng.choice(("reset", "reset", "lock", "limit"))},
     "error": lambda rng: {**_gpu(rng), "call": rng.choice(CALLS), "code": rng.choice(CODES),
                           "probability": rng.choice((0.3, 1.0))},
     "lose": _gpu,
@@ -309,8 +310,8 @@ class Steps:
         delay_s = -1.0 if hangs else 0.0
         self._rule("late", gpu, late_s, SETTERS[call], late_s=late_s, delay_s=delay_s, count=1)
 
-    def _lie(self, gpu: int, count: int) -> None:
-        self._rule("lie", gpu, 3.0, SETTERS["reset"], lies=True, count=count)
+    def _lie(self, gpu: int, count: int, call: str = "reset") -> None:
+        self._rule("lie", gpu, 3.0, SETTERS[call], lies=True, count=count)
 
     def _error(self, gpu: int, for_s: float, call: str, code: int, probability: float) -> None:
         self._rule("error", gpu, for_s, call, code=code, probability=probability)

@@ -122,6 +122,18 @@ def _stepped(log: Log, raised_s: float) -> Log:
     ]  # fmt: skip
 
 
+def _hangs(for_s: float) -> Log:
+    """Three, each begun 2 s after the one before."""
+    return [
+        event
+        for n in range(3)
+        for event in (
+            {"at_s": 11.0 + 2 * n, "trouble": n, "kind": "hang", "gpu": 0},
+            {"at_s": 11.0 + 2 * n + for_s, "over": n},
+        )
+    ]
+
+
 BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
     "a lock that is never reset": ("not restored in time", without(RESET)),
     "a limit that is never put back": ("not restored", lambda log: [*log[:7], *log[8:]]),
@@ -157,6 +169,8 @@ BAD: dict[str, tuple[str, Callable[[Log], Log]]] = {
         "not restored in time",
         lambda log: [*late(6.0)(log), {"at_s": 14.5, "trouble": 1, "gpu": 0},
                      {"at_s": 17.0, "over": 1}]),
+    "calls that hang one after the other, with breaks": (
+        "not restored in time", lambda log: [*late(13.5)(log), *_hangs(1.9)]),
     "a lock that the driver did late, and nobody noticed": (
         "not restored in time",
         with_more(write(20.0, LOCK, 210, 900, done=False),
@@ -189,6 +203,7 @@ EXCUSED: dict[str, Callable[[Log], Log]] = {
         *late(5.0)(log), {"at_s": 11.0, "trouble": 1, "gpu": 0}, {"at_s": 12.0, "over": 1}],
     "trouble of the whole driver": lambda log: [
         *late(5.0)(log), {"at_s": 11.0, "trouble": 1, "gpu": -1}, {"at_s": 12.0, "over": 1}],
+    "calls that hang without a break": lambda log: [*late(13.5)(log), *_hangs(2.1)],
     "the keeper was gone": lambda log: [
         *late(9.0)(log), {"at_s": 11.0, "keeper": "down"}, {"at_s": 19.5, "keeper": "up"}],
     "the machine stood still": lambda log: [

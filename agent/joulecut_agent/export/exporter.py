@@ -270,6 +270,8 @@ def _add_control(families: Families, status: Status) -> None:
                 ends_s = unix_s + slot.kept_left_s - (now_s - status.taken_at_s)
                 families.add(names.CONTROL_KEPT_LIMIT_ENDS, ends_s, uuid)
         lease = status.lease(uuid, now_s)
+        if slot.written_mhz and lease is None:
+            families.add(names.GPU_RESET_UNREAD, 1, uuid)
         if lease is not None:
             if lease.clock_min_mhz:
                 families.add(names.GPU_CLOCK_LIMIT, lease.clock_min_mhz * HZ_PER_MHZ, uuid, "min")

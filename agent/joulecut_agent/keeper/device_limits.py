@@ -114,7 +114,7 @@ class DeviceLimits:
         try:
             self._writer.limit_power(uuid, limit_mw)
             set_mw = self.power_limits(uuid).now_mw
-            if set_mw and not is_same_limit(set_mw, limit_mw):
+            if not is_same_limit(set_mw, limit_mw):
                 what = f"power limit {set_mw / 1000:g} W, not {limit_mw / 1000:g} W"
                 raise Unanswered("not_taken", f"{uuid}: {what}")
         except Unanswered:

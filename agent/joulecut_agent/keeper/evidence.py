@@ -38,6 +38,7 @@ class Verdict(Enum):
     OURS = "ours"  # clocks that this boot's keepers wrote, and no lease asks for
     FREE = "free"  # the default clocks
     OTHER = "other"  # another writer's
+    HIDDEN = "hidden"  # slow for a reason, beneath which a lock of ours would not show
 
 
 def verdict(
@@ -46,7 +47,7 @@ def verdict(
 ) -> Verdict:  # fmt: skip
     """`leased_mhz`: the lowest and the highest max clock of the lease; zeros without one.
 
-    Beside the default clock, a lock of ours and none look the same.
+    Beside the default clock, a lock of ours and none look the same. HIDDEN without a lease only.
     """
     clock_mhz, (low_mhz, high_mhz) = reading.clock_mhz, leased_mhz
     if high_mhz and low_mhz - CLOCK_SLACK_MHZ <= clock_mhz <= high_mhz + CLOCK_SLACK_MHZ:
@@ -59,7 +60,11 @@ def verdict(
         return Verdict.OURS
     if (above_lock or busy) and clock_mhz >= free_mhz:
         return Verdict.FREE
-    return Verdict.OTHER if shows else Verdict.UNCLEAR
+    if shows:
+        return Verdict.OTHER
+    lowered_mhz = [mhz for mhz in written_mhz if mhz < lowest_default_mhz(default_mhz)]
+    hides = busy and not high_mhz and clock_mhz <= max(lowered_mhz, default=0)
+    return Verdict.HIDDEN if hides else Verdict.UNCLEAR
 
 
 def unshown(reading: Reading, written_mhz: Collection[int], default_mhz: int) -> tuple[int, ...]:

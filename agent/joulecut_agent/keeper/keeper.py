@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from joulecut_agent.keeper import bounds, evidence, lease, unleased
 from joulecut_agent.keeper.bounds import Change, WriteHistory
 from joulecut_agent.keeper.device_limits import LIMIT_SLACK_MW, DeviceLimits, is_same_limit
-from joulecut_agent.keeper.evidence import Reading, Verdict
+from joulecut_agent.keeper.evidence import APART_S, READINGS, Reading, Verdict
 from joulecut_agent.keeper.journal import UNKNOWN_LIMITS, Journal
 from joulecut_agent.keeper.lease import (
     RETRY_S_MAX,
@@ -101,6 +101,7 @@ class Keeper:
             written_mhz=self._journal.clocks_mhz.get(uuid, ()),
             written_s=now_s,  # by an earlier keeper, no later than now
             unshown_mhz=self._journal.clocks_mhz.get(uuid, ()),
+            reset_s=now_s,
             left=uuid in self._journal.left,
             kept_power_mw=self._journal.kept_mw.get(uuid, 0),
             kept_until_s=min(
@@ -145,6 +146,35 @@ class Keeper:
             self._restore_due()
         return all(gpu.is_restored for gpu in self.state.gpus.values())
 
+    def leave(self, cause: str) -> bool:
+        """Restores every GPU and reads it back; whether each is restored, as far as readings show.
+
+        A driver may answer "success" to a reset and do nothing, and no keeper reads the GPU from
+        now on: where nothing shows whose clocks it has, it is reset once more.
+        """
+        gpus = self.state.gpus
+        ended = [uuid for uuid, gpu in gpus.items() if gpu.lease or gpu.pending_restore]
+        until_s = time.monotonic() + LEAVE_WAIT_S
+        self.restore_all(cause)
+        while (due_s := self._unproven_s()) < until_s and not self._release_left_s():
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            self._read_unleased(APART_S)
+            self._restore_due()
+        proven = {uuid: gpu.evidence.proves for uuid, gpu in self.state.gpus.items()}
+        for uuid in ended:
+            gpu = self.state.gpu(uuid)
+            if proven[uuid] is Verdict.UNCLEAR and gpu.is_restored and not gpu.left:
+                with contextlib.suppress(DeviceError):  # it was done once
+                    self._limits.reset_clocks(uuid)
+        is_restored = all(gpu.is_restored for gpu in self.state.gpus.values())
+        return is_restored and Verdict.OURS not in proven.values()
+
+    def _unproven_s(self) -> float:
+        """Time of the next reading of a GPU that was not read often enough to know its clocks."""
+        gpus = self.state.gpus.values()
+        unproven = (gpu for gpu in gpus if gpu.is_watched and gpu.evidence.readings < READINGS)
+        return min((gpu.reading_s for gpu in unproven), default=math.inf)
+
     def stopped(self) -> str:
         """Reason why no GPU of this node takes commands now, or ""."""
         if left_s := self._release_left_s():
@@ -178,19 +208,32 @@ class Keeper:
             if any(self._set_leases(outcome, self.state.epoch_seen, {}).values()):
                 self._end([step.uuid], "step_ended")
 
-    def _read_unleased(self) -> None:
-        """Reads the GPUs that may not be as we left them; without a lease, a lock of ours that
-        shows is reset.
-        """
+    def _read_unleased(self, apart_s: float = unleased.READ_S) -> None:
+        """Reads the GPUs that may not be as we left them; a lock of ours that shows is reset."""
         now_s = time.monotonic()
         for uuid in () if self._release_left_s() else unleased.due(self.state, now_s):
             before = self.state.gpu(uuid)
             seen, unshown_mhz = self._seen(uuid)
             seen = Verdict.UNCLEAR if uuid in self._by_hand() else seen
-            self.state = unleased.read(self.state, uuid, seen, unshown_mhz, time.monotonic())
-            free_of = self.state.gpu(uuid).written_mhz
-            if free_of != before.written_mhz:
-                self._journal.restored((), free={uuid: free_of})
+            self.state = unleased.read(
+                self.state, uuid, seen, unshown_mhz, time.monotonic(), apart_s=apart_s
+            )
+            after = self.state.gpu(uuid)
+            if after.written_mhz != before.written_mhz:
+                self._journal.restored((), free={uuid: after.written_mhz})
+            if after.lease and after.shown != before.shown:
+                self._retake_under_limit(uuid)
+
+    def _retake_under_limit(self, uuid: str) -> None:
+        """Resets the clocks of a GPU whose lease is on power alone; a failure is tried again."""
+        with contextlib.suppress(DeviceError):
+            self._limits.reset_clocks(uuid)
+            self._count(uuid, "lock_shows")
+            log("keeper", f"restore {uuid} cause=lock_shows: done, its power limit stays")
+        settling = dataclasses.replace(
+            self.state.gpu(uuid), evidence=evidence.none_until_settled(time.monotonic())
+        )
+        self.state = self.state.updated({uuid: settling})
 
     def _seen(self, uuid: str) -> tuple[Verdict, tuple[int, ...]]:
         """Whose clocks one reading of a GPU shows; the clocks of ours that none has shown."""
@@ -203,8 +246,6 @@ class Keeper:
         except DeviceError:
             return Verdict.UNCLEAR, gpu.unshown_mhz
         unshown_mhz = evidence.unshown(reading, gpu.unshown_mhz, default_mhz)
-        if held and not held.limits.max_mhz:
-            return Verdict.UNCLEAR, unshown_mhz  # the lease says nothing about clocks
         return evidence.verdict(reading, gpu.written_mhz, default_mhz, leased_mhz), unshown_mhz
 
     def _restore_due(self) -> None:
@@ -315,8 +356,10 @@ class Keeper:
         now_mw = self._limits.power_limits(uuid).now_mw if held.limits.power_mw else 0
         changed = now_mw > 0 and not is_same_limit(now_mw, held.limits.power_mw)
         theirs = changed and not self._limits.is_written(uuid, now_mw)
+        # Of a lease on power alone no clocks are another writer's.
+        seen = self._seen(uuid)[0] if held.limits.max_mhz else Verdict.UNCLEAR
         outcome = lease.yield_(
-            self.state, request, self._seen(uuid)[0], time.monotonic(),
+            self.state, request, seen, time.monotonic(),
             limit_changed=changed, limit_is_theirs=theirs,
         )  # fmt: skip
         self.state = outcome.state

@@ -53,10 +53,12 @@ CAUSES = (  # of a restore
     "stopped",
     "step_ended",  # a lowered step was not held, and its raise failed
     "lock_shows",  # readings show a lock of ours without a lease
+    "lock_hidden",  # no reading can show whether a reset took effect: once more
     "clocks_left",  # readings show another writer's clocks: they were left as they are
     "limit_left",  # a power limit that another writer has lowered was left as it is
     "limit_ended",  # a power limit that outlived its lease has come to its end
 )
+RETAKES = {"lock_shows", "lock_hidden"}  # causes of a reset that was done before
 STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
 WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 
@@ -138,7 +140,7 @@ class PendingRestore:
 
 @dataclass(frozen=True, slots=True)
 class ShownLock:
-    """A lock of ours that readings show without a lease: resets so far, and the next one."""
+    """A lock of ours that shows without a lease, or may be hidden: resets so far, the next one."""
 
     resets: int
     next_s: float
@@ -157,6 +159,7 @@ class Gpu:
     # Of these, those that no reading has shown since: a driver may yet carry them out.
     unshown_mhz: tuple[int, ...] = ()
     look_s: float = -inf  # the next reading under a lease, for them
+    reset_s: float = -inf  # time of the reset at the end of its last lease
     evidence: Evidence = NO_EVIDENCE  # of the keeper's readings since the lease began or ended
     left: bool = False  # its lease ended because another writer's clocks were seen: they stay
     kept_power_mw: int = 0
@@ -182,10 +185,14 @@ class Gpu:
 
     @property
     def is_watched(self) -> bool:
-        """Whether the keeper reads it: a lock of ours may show, and no reset is under way."""
+        """Whether the keeper reads it: a lock of ours may show, and no reset is under way.
+
+        A lease on power alone asks for no clocks, so a lock beneath it is one without a lease.
+        """
         pending = self.pending_restore
         resets = pending is not None and not (pending.again and self.left)
-        return self.may_be_ours and not self.lease and not resets
+        locked = self.lease is not None and bool(self.lease.clocks_mhz)
+        return self.may_be_ours and not locked and not resets
 
     @property
     def reading_s(self) -> float:
@@ -403,8 +410,17 @@ def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State
         again = PendingRestore(pending.cause, 0, now_s + LATE_AGAIN_S, pending.power, again=True)
     else:
         again = None
-    evidence = none_until_settled(now_s)
-    return state.updated({uuid: replace(gpu, pending_restore=again, evidence=evidence)})
+    is_retake = pending.cause in RETAKES
+    return state.updated(
+        {
+            uuid: replace(
+                gpu,
+                pending_restore=again,
+                evidence=none_until_settled(now_s),
+                reset_s=gpu.reset_s if is_retake or not done else now_s,
+            )
+        }
+    )
 
 
 def without_repetitions(state: State) -> State:

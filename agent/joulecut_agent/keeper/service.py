@@ -62,7 +62,7 @@ def run(
     path.unlink(missing_ok=True)
     listener.close()
     log("keeper", f"leaving: {cause}")
-    return 0 if keeper.restore_all(cause) else 1
+    return 0 if keeper.leave(cause) else 1
 
 
 def hold(lock: Path, wait_s: float) -> int:

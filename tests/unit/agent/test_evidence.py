@@ -38,7 +38,9 @@ CAP = ("sw_power_cap",)
         (Reading(900, 0.1), HELD, Verdict.UNCLEAR),
         (Reading(TOP_MHZ - 45, 1.0), HELD, Verdict.FREE),
         (Reading(HELD_MHZ, 1.0), NONE, Verdict.OURS),
-        (Reading(HELD_MHZ, 1.0, CAP), NONE, Verdict.UNCLEAR),
+        (Reading(HELD_MHZ, 1.0, CAP), NONE, Verdict.HIDDEN),
+        (Reading(900, 1.0, CAP), NONE, Verdict.HIDDEN),
+        (Reading(EARLIER_MHZ + 15, 1.0, CAP), NONE, Verdict.UNCLEAR),  # above each lock of ours
         (Reading(HELD_MHZ, 1.0, ("idle",)), NONE, Verdict.UNCLEAR),
         (Reading(900, 1.0), NONE, Verdict.OTHER),
         (Reading(TOP_MHZ, 1.0), NONE, Verdict.FREE),  # beside it a lock and none look the same

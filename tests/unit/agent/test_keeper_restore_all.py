@@ -13,6 +13,7 @@ from keeper_board import (
     apply,
     on_disk,
     open_keeper,
+    set_both,
     verdicts,
 )
 from keeper_requests import apply_of
@@ -20,10 +21,11 @@ from keeper_requests import apply_of
 from joulecut_agent.keeper import keeper as module
 from joulecut_agent.keeper.evidence import READINGS, SETTLE_S
 from joulecut_agent.keeper.keeper import Keeper
-from joulecut_agent.keeper.lease import LATE_S, STUCK
+from joulecut_agent.keeper.lease import LATE_S, RETAKES_MAX, STUCK
 from joulecut_agent.keeper.requests import (
     Clear,
     Release,
+    Renew,
     Resume,
     Status,
     Yield,
@@ -36,6 +38,7 @@ from joulecut_agent.ports.failure import Transient, Unanswered
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
     made = HeldClock()
+    made.sleep = made.pass_s  # a keeper that leaves waits for readings
     monkeypatch.setattr(module, "time", made)
     return made
 
@@ -340,6 +343,88 @@ def test_a_clock_of_ours_that_a_person_has_locked_is_reset_until_he_says_so(
     file.write_text("GPU-b")
     keeper.tick()
     assert board.calls[-1] == "reset GPU-b", "its lease ends"
+
+
+@pytest.mark.parametrize("ends", ["expired", "cleared", "killed", "stopped"])
+@pytest.mark.parametrize("cap_mhz", [0, 600], ids=["shown", "hidden"])
+@pytest.mark.parametrize("lies", [("reset",), ("limit",), ("reset", "limit")], ids="+".join)
+def test_a_call_that_is_answered_and_not_done_is_found_out_and_made_again(
+    tmp_path: Path, clock: HeldClock, lies: tuple[str, ...], cap_mhz: int, ends: str
+) -> None:
+    """However the lease ends, and whether or not a power limit hides the lock."""
+    for count in (1, 2):
+        board, folder = Board(cap_mhz=cap_mhz), tmp_path / str(count)
+        free = ({}, 400_000 if ends == "cleared" else 180_000)
+        folder.mkdir()
+        keeper = open_keeper(folder, board, power_safe=180_000)
+        assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
+        board.lies = dict.fromkeys(lies, count)
+        if ends == "expired":
+            clock.pass_s(30.0)
+            keeper.tick()
+        elif ends == "cleared":
+            keeper.handle(2, Clear())
+        elif ends == "killed":
+            keeper = open_keeper(folder, board, power_safe=180_000)
+        elif count == 1:
+            assert keeper.leave("shutdown")
+            assert (board.locked, board.limits_mw["GPU-a"]) == free
+            continue
+        else:  # nothing but the next keeper finds out of the second lie
+            keeper.leave("shutdown")
+            keeper = open_keeper(folder, board, power_safe=180_000)
+        for _ in range(17):
+            clock.pass_s(1.0)
+            keeper.tick()
+        assert (board.locked, board.limits_mw["GPU-a"]) == free
+        board.locked["GPU-a"], board.cap_mhz = (0, 1200), 0  # another writer's
+        for _ in range(round(LATE_S)):
+            clock.pass_s(1.0)
+            keeper.tick()
+        assert board.locked == ({} if ends == "killed" else {"GPU-a": (0, 1200)})
+
+
+def test_a_reset_that_cannot_be_seen_is_repeated_a_few_times_and_no_more(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    """Later it could be another writer's lock that is hidden."""
+    board = Board(cap_mhz=600)
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    keeper.handle(2, Clear())
+    board.calls.clear()
+    for _ in range(3600):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert board.calls == ["reset GPU-a"] * RETAKES_MAX
+    (slot,) = keeper.handle(3, Status(("GPU-a",))).slots
+    assert slot.accepted, "nothing shows that it is stuck"
+    board.locked["GPU-a"], board.cap_mhz = (0, 900), 0
+    for _ in range(READINGS + 1):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert board.locked == {}, "what shows is reset at once"
+
+
+def test_under_a_lease_on_power_alone_a_lock_of_ours_is_reset_and_the_limit_stays(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board.lies = {"reset": 1}
+    keeper.handle(2, Clear())
+    assert set_both(keeper, "GPU-a", 2, (0, 0), 300).accepted
+    for _ in range(READINGS + 1):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 300_000)
+    assert keeper.state.gpu("GPU-a").lease
+    board.locked["GPU-a"] = (0, 1200)
+    for _ in range(3600):
+        clock.pass_s(1.0)
+        keeper.handle(3, Renew(1, "blue", 2, 30.0))
+    assert board.locked == {"GPU-a": (0, 1200)}, "another writer's"
 
 
 def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path, clock: HeldClock) -> None:
