@@ -69,15 +69,22 @@ def pace_of(
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
     """What is remembered of plans that came out late, with the plan in force."""
-    now_s, before = inputs.view.now_s, state.late
-    if late:
-        caution_s = (
-            CAUTION_DWELLS * dwell_s(inputs) * 2.0 ** min(before.count, CAUTION_DOUBLINGS_MAX)
-        )
-        return Lateness(state.setting, pace.held[0], now_s + caution_s, caution_s, before.count + 1)
-    if before.count and now_s >= before.until_s + before.caution_s:
-        return Lateness()
-    return before
+    if not late:
+        return remembered(inputs, state.late)
+    again = late_again(inputs, state.late)
+    return replace(again, setting=state.setting, predicted=pace.held[0])
+
+
+def late_again(inputs: PlanningInput, before: Lateness) -> Lateness:
+    """After one more late plan."""
+    doublings = min(before.count, CAUTION_DOUBLINGS_MAX)
+    caution_s = CAUTION_DWELLS * dwell_s(inputs) * 2.0**doublings
+    return Lateness(None, 0.0, inputs.view.now_s + caution_s, caution_s, before.count + 1)
+
+
+def remembered(inputs: PlanningInput, before: Lateness) -> Lateness:
+    """Nothing once no plan was late for as long again as the caution lasted."""
+    return before if inputs.view.now_s < before.until_s + before.caution_s else Lateness()
 
 
 def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
