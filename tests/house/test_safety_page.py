@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,17 +15,41 @@ NAMED = re.compile(r"`(tests/[\w/]+\.py::\w+)`( \(night\))?")
 PROMISES = 20
 
 
-def _collected(words: list[str], files: list[str]) -> set[str]:
-    """The tests that pytest would run in files, without their classes and parameters."""
+# Prints each test, without its parameters, and its marks.
+COLLECTS = """
+import sys, pytest
+class Printed:
+    def pytest_collection_finish(self, session):
+        for one in session.items:
+            marks = {mark.name for mark in one.iter_markers()}
+            print("::", f"{one.location[0]}::{one.originalname}", *marks)
+pytest.main(["--collect-only", "-qq", "-m", "", "-n", "0", *sys.argv[1:]], plugins=[Printed()])
+"""
+Marked = list[tuple[str, set[str]]]
+
+
+def _collected(files: list[str]) -> Marked:
+    """Every test that pytest finds in files, with its marks."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, "--collect-only", "-q", "-n", "0", *files],
+        [sys.executable, "-c", COLLECTS, *files],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode in {0, 5}, done.stdout + done.stderr  # 5: none of these
-    names = (
-        line.partition("[")[0].split("::") for line in done.stdout.splitlines() if "::" in line
-    )
-    return {f"{name[0]}::{name[-1]}" for name in names}
+    found = [line.split()[1:] for line in done.stdout.splitlines() if line.startswith(":: ")]
+    assert found, done.stdout + done.stderr
+    return [(test, set(marks)) for test, *marks in found]
+
+
+def _chosen(words: list[str], collected: Marked) -> set[str]:
+    """Of them those that `-m` chooses: the last one counts, that of pyproject.toml else."""
+    usual = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    said = [*usual["addopts"], *words]
+    wanted = [said[i + 1] for i, word in enumerate(said) if word == "-m"][-1]
+    rule = compile(wanted, "-m", "eval")
+    return {
+        test
+        for test, marks in collected
+        if eval(rule, {name: name in marks for name in rule.co_names})
+    }
 
 
 def _words_of_ci() -> list[list[str]]:
@@ -45,15 +70,11 @@ def test_what_the_page_names_runs_in_ci_or_at_night_as_it_says() -> None:
     page = (ROOT / "docs/safety.md").read_text()
     rows = [NAMED.findall(line) for line in page.splitlines() if NAMED.search(line)]
     named = {test: bool(night) for row in rows for test, night in row}
-    files = sorted({test.partition("::")[0] for test in named})
-    smoke = [file for file in files if "mark.smoke" in (ROOT / file).read_text()]
-    ci = set[str]()
-    for words in _words_of_ci():
-        ci |= _collected(words, smoke if "smoke" in words else files)
+    collected = _collected(sorted({test.partition("::")[0] for test in named}))
+    ci = set[str]().union(*(_chosen(words, collected) for words in _words_of_ci()))
     at_night = {test for test, night in named.items() if night}
     assert named.keys() - at_night <= ci
-    late = sorted({test.partition("::")[0] for test in at_night})
-    assert at_night <= _collected(["-m", ""], late) - ci
+    assert at_night <= {test for test, _ in collected} - ci
     assert not [row for row in rows if all(night for _, night in row)]
 
 

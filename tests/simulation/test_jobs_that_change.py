@@ -83,6 +83,8 @@ def test_a_job_that_changed_is_saved_for_after_a_restart_too(store: DatabaseStor
     assert world.saved() >= 0.8 * before, second.job.sentence
 
 
+@pytest.mark.long
+@pytest.mark.smoke
 def test_clocks_chosen_in_the_heat_are_raised_as_it_passes(store: DatabaseStore) -> None:
     """A hot day and its end: default clocks fall by 5 % and come back, which no iteration under a
     lock shows.

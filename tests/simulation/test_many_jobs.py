@@ -104,6 +104,7 @@ def test_every_job_is_planned_however_many_there_are(store: DatabaseStore) -> No
     assert asyncio.run(both()) == (JOBS, JOBS + LATER)
 
 
+@pytest.mark.long
 def test_a_job_that_waits_says_for_how_long_and_where_in_the_line(store: DatabaseStore) -> None:
     many, jobs = Many(store, 2 * JOBS_AT_ONCE), 2 * JOBS_AT_ONCE
 

@@ -54,7 +54,7 @@ def test_few_numbers_change_and_all_are_named() -> None:
     assert found.time_error < 0.005
 
 
-@pytest.mark.parametrize("wild", [1, 7])
+@pytest.mark.parametrize("wild", [1, pytest.param(7, marks=pytest.mark.long)])
 def test_one_wild_row_does_not_move_the_rest(wild: int) -> None:
     """Plain least squares would be 11 to 15 % off on the others."""
     rows = measured(KNOWN, RUNS)
@@ -78,7 +78,8 @@ def test_no_rows_is_an_error() -> None:
         calibrate([], KNOWN)
 
 
-@pytest.mark.parametrize("noise", [0.002, 0.002001])  # the same rows, but for the fifth digit
+# The same rows, but for the fifth digit.
+@pytest.mark.parametrize("noise", [0.002, pytest.param(0.002001, marks=pytest.mark.long)])
 def test_components_of_power_are_found_within_their_errors(noise: float) -> None:
     """Clocks tell arithmetic from the rest, recomputation and tensor groups memory from waiting."""
     made = {"idle_w": 80.0, "compute_pj_per_flop": 1.1, "hbm_pj_per_bit": 9.0}
