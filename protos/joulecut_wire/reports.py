@@ -86,7 +86,7 @@ def decode(datagram: bytes) -> IterationReport | Mark:
         raise
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BadInput(
-            "datagram", str(error), "a version 1 report or mark (docs/job-reports.md)"
+            "datagram", str(error), "a version 1 report or mark (docs/integrations.md#job-reports)"
         ) from None
 
 

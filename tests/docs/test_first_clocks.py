@@ -179,9 +179,8 @@ def test_a_pipeline_that_runs_gives_a_profile_that_plans(
 ) -> None:
     pytest.importorskip("torch")
     driver, node = agent
-    page = (
-        (ROOT / "docs" / "probing.md").read_text().partition("## The profile of a running job")[2]
-    )
+    page = (ROOT / "docs/predictors.md").read_text()
+    page = page.partition("### The profile of a running job")[2]
     profile, plan = (
         shlex.split(re.sub(r"\[.*?\]", "", line))[1:] for line in page.splitlines()[2:4]
     )
