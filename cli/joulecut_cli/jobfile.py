@@ -5,7 +5,7 @@ pipeline: {schedule: 1f1b, stages: 8, microbatches: 12}
 profile: stage_profile.csv     # relative to this file
 blocking_power_w: 83.64        # what a GPU draws while it waits for its neighbours
 ```
-Read strictly: a key that is not known may be one that matters. docs/commands.md#job-files has them all.
+Read strictly: a key that is not known may be one that matters. docs/commands.md has them all.
 """
 
 from dataclasses import dataclass, replace

@@ -21,9 +21,7 @@ from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput, Unavailable
 
 CLOCKS_ENOUGH = 3  # of a stage: a line through two has no curve
-SETTINGS_PER_STAGE = (
-    5  # a job of eight stages is learnt with about 40 (docs/predictors.md#jobs-without-a-profile)
-)
+SETTINGS_PER_STAGE = 5  # a job of eight stages is learnt with about 40 (docs/predictors.md)
 
 
 @understood

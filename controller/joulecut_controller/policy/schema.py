@@ -208,7 +208,8 @@ class PipelineKeys:
         None,
         takes="path",
         meaning="CSV `stage,instruction,frequency,time,energy`, relative to this file. Without it "
-        "the job is learnt while it runs, in mode `enforce` ([jobs without a profile](predictors.md#jobs-without-a-profile))",
+        "the job is learnt while it runs, in mode `enforce` "
+        "([jobs without a profile](predictors.md#jobs-without-a-profile))",
     )
     model: str | None = key(
         _PATH,
