@@ -273,8 +273,8 @@ class OnlineProfiler:
             return Decision("keep", "probing", words, state)
         late, before = advice.verdict == "raise", remembered(inputs, state.late)
         rest_s = before.until_s - inputs.view.now_s
-        # One late step is part of learning. After a second one its cause is not known before default
-        # clocks are measured again.
+        # One late step is part of learning. After a second one its cause is not known before
+        # default clocks are measured again.
         measured = inputs.job.measured.drift.measured_s > before.until_s - before.caution_s
         if lowers and before.count > 1 and rest_s > 0.0 and not measured:
             words = f"{reason}; clocks came out late, none are lowered for {rest_s:.0f} s yet"
