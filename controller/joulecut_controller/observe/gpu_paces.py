@@ -20,6 +20,7 @@ SHIFT_RATIO_MIN = 0.03  # cards of one model differ by as much; a throttled one 
 DOUBT_DEVIATIONS = 8.0  # of one GPU's busy time: a false alarm costs a dozen iterations
 # One slow iteration may be a pause of a process, and one quick a clock change that came late.
 IN_ROW = 3
+FITS = 3  # of usual times and of work in turn; more move neither by a thousandth
 
 
 class GpuPaces:
@@ -35,29 +36,30 @@ class GpuPaces:
         self._apart: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
 
     def take(self, operations: Mapping[str, Busy]) -> GpuShift | None:
-        """Adds an iteration; the GPUs that have shifted, if any have. Iterations without the
-        operations of all GPUs say nothing.
+        """Adds an iteration; the GPUs that have shifted, if any have. Reports get lost: a GPU
+        without one stays as it was, and an iteration without half of them says nothing.
         """
-        if not self._first:
-            self._uuids = tuple(sorted(operations))
+        if operations.keys() - set(self._uuids):
+            self._uuids, self._first = tuple(sorted({*self._uuids, *operations})), []
             others = max(1, len(self._uuids) - 1)
             self._needed = max(FIRST, 1 + math.ceil(READINGS_MIN / others))
-        if len(self._uuids) < 2 or len(operations) != len(self._uuids):
+        seconds = np.array([_mean_s(operations.get(uuid, {})) for uuid in self._uuids])
+        seen = seconds > 0.0
+        if len(self._uuids) < 2 or 2 * seen.sum() < len(self._uuids):
             return None
-        means = [_mean_s(operations.get(uuid, {})) for uuid in self._uuids]
-        seconds = np.array(means)
-        if not (seconds > 0.0).all():
-            return None
+        seconds = np.where(seen, seconds, np.nan)
         if len(self._first) < self._needed:
             self._first.append(seconds)
             if len(self._first) == self._needed:
                 self._learn()
             return None
         beside = _beside(seconds / self._usual_s)
+        known = np.isfinite(beside)
+        beside = np.where(known, beside, 0.0)
         side = np.sign(beside).astype(np.int64)
         on = np.where(side * self._apart > 0, self._apart, 0) + side
-        self._apart = np.where(np.abs(beside) > self._limit, on, 0)
-        shifted = np.abs(self._apart) >= IN_ROW
+        self._apart = np.where(known, np.where(np.abs(beside) > self._limit, on, 0), self._apart)
+        shifted = known & (np.abs(self._apart) >= IN_ROW)
         if not shifted.any():
             return None
         most = np.argsort(np.where(shifted, -np.abs(beside), 0.0), kind="stable")[: shifted.sum()]
@@ -66,18 +68,22 @@ class GpuPaces:
 
     def _learn(self) -> None:
         first = np.stack(self._first)
-        self._usual_s = first.mean(axis=0)
+        readings = np.isfinite(first).sum(axis=0)
+        self._usual_s = np.nanmean(first, axis=0)
+        for _ in range(FITS):  # the work of the iterations that each was reported of
+            work = np.nanmedian(first / self._usual_s, axis=1)
+            self._usual_s = np.nanmean(first / work[:, None], axis=0)
         apart = np.stack([_beside(one / self._usual_s) for one in first])
-        free = (len(first) - 1) * (len(self._uuids) - 1)
-        deviation = math.sqrt(float((apart**2).sum()) / free)
-        deviation *= math.sqrt(1.0 + 1.0 / len(first))  # that of the mean compared with
+        free = max(1, int(readings.sum()) - len(first) - len(self._uuids) + 1)
+        deviation = math.sqrt(float(np.nansum(apart**2)) / free)
+        deviation *= math.sqrt(1.0 + 1.0 / max(1, int(readings.min())))  # that of the mean beside
         self._limit = max(SHIFT_RATIO_MIN, DOUBT_DEVIATIONS * deviation)
         self._apart = np.zeros(len(self._uuids), dtype=np.int64)
 
 
 def _beside(ratios: NDArray[np.float64]) -> NDArray[np.float64]:
     """What all GPUs have in common is not a GPU's: a longer batch, another phase of the job."""
-    return ratios / np.median(ratios) - 1.0
+    return ratios / np.nanmedian(ratios) - 1.0
 
 
 def _mean_s(busy: Busy) -> float:

@@ -19,6 +19,9 @@ EXPLAINED_RATIO = 0.03
 # executions, 8.2 % at most; waiting for data may take as long as the graph. Where the operations
 # are measured, the rest follows no clock.
 CONSTANT_RATIO_MAX = 1.0
+# Of a rate alone, which cannot show what is beside the graph: a network that holds up a fifth to a
+# quarter of an iteration. Clocks then slow the job by less than the graph says.
+RATE_CONSTANT_RATIO_MAX = 0.3
 # Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
 DOUBT_STDERRS = 2.0
 BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most baselines are as good

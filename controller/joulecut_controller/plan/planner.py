@@ -36,6 +36,7 @@ from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     DOUBT_STDERRS,
     EXPLAINED_RATIO,
+    RATE_CONSTANT_RATIO_MAX,
     constant_s,
     surely_above,
 )
@@ -444,7 +445,10 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
     elif not job.measured.time_ratios:  # since the graph was first compared with the job
         modelled_s *= job.measured.drift.moved_ratio
     least = EXPLAINED_RATIO + doubt
-    most = max(CONSTANT_RATIO_MAX if job.measured.time_ratios else EXPLAINED_RATIO, least)
+    beside = CONSTANT_RATIO_MAX
+    if not job.measured.time_ratios:
+        beside = RATE_CONSTANT_RATIO_MAX if measured is None else EXPLAINED_RATIO
+    most = max(beside, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""
     return (

@@ -187,7 +187,8 @@ class OnlineProfiler:
         wanted = min(lock, usual) if lock else usual
         if not lock and _moved_together(measured, usual_mhz):
             return _default_mhz(view.get(uuids[0]), seen)
-        if not seen or seen >= wanted * REACHED_RATIO:
+        # Without a lock a power limit moves the clock between readings, and time is measured there.
+        if not seen or seen >= wanted * (REACHED_RATIO if lock else THROTTLED_RATIO):
             return lock or usual
         words = f"{lock} MHz was asked" if lock else f"{usual} MHz is usual at default clocks"
         return f"{words}, {seen} MHz was reached: not learned from"

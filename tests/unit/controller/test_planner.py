@@ -70,8 +70,8 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     assert made.energy_j - made.lower_bound_j == pytest.approx(above_j, rel=1e-6)
 
 
-@pytest.mark.parametrize("ratio", [0.96, 1.04])
-def test_a_model_more_than_three_percent_off_changes_nothing(ratio: float) -> None:
+@pytest.mark.parametrize("ratio", [0.96, 1.31])
+def test_a_model_that_does_not_explain_the_job_changes_nothing(ratio: float) -> None:
     decision = planned(inputs(model_ratio=ratio))
     assert decision.verdict == "default"
     assert decision.topic == "explained"

@@ -83,7 +83,6 @@ def test_uneven_iterations_are_explained_by_their_own_operations() -> None:
     kept = traces(lengths(64, 0.3))
     means_s = at_default(COSTS).iteration_time_s
     assert np.mean([trace.measured_s for trace in kept]) > 1.1 * means_s
-    assert decision(kept, timed=False).topic == "explained"  # by means alone
     made = decision(kept)
     assert made.topic == "plan"
     assert made.plan is not None
