@@ -40,6 +40,7 @@ BIN = Path(sys.executable).parent
 LOOK_S = 0.02
 BEAT_S, STALL_S = 0.02, 0.1  # a beat that comes later than that is a stall of the machine
 READY_S = 90.0  # for a busy machine
+LED_S = 300.0  # there, until controllers have measured enough to lower a clock
 RESTART_S = 0.2  # of the supervisor, as RestartSec= of a unit
 LOST_S = 10.0  # a limit that has not gone back by then stays
 END_S = 75.0  # longer than the longest wait between two tries of a restore
@@ -171,7 +172,7 @@ class Node:
         self._leading = {
             name: Unit(name, self.controllers.argv(name)) for name in self.controllers.cables
         }
-        until(lambda: any(self.driver.locks()), "clocks that a controller has set")
+        until(lambda: any(self.driver.locks()), "clocks that a controller has set", LED_S)
 
     def iterate(self, iteration_s: float) -> None:
         """A job reports an iteration of every GPU, again and again."""
@@ -474,7 +475,9 @@ class Node:
     # -- the end ------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """All trouble ends, nobody commands; waits until every GPU is free, and notes the end."""
+        """All trouble ends, nobody commands; waits until the keeper is back and every GPU is free,
+        and notes the end.
+        """
         self._leading, leading = {}, self._leading
         for unit in leading.values():
             if unit.process is not None:
@@ -489,7 +492,7 @@ class Node:
         end_s = time.monotonic() + END_S
         quiet_s = time.monotonic() + self.site.ttl_s + 3.0  # a command may still be on its way
         while time.monotonic() < end_s and not (
-            self._is_free(quiet_s + LOST_S) and time.monotonic() > quiet_s
+            not self._down and self._is_free(quiet_s + LOST_S) and time.monotonic() > quiet_s
         ):
             time.sleep(0.1)
         self.drain()
@@ -511,11 +514,11 @@ class Node:
         return unlocked and (unlimited or (self.journal_was_lost and now_s > lost_s))
 
 
-def until(condition: Callable[[], object], what: str) -> None:
-    end_s = time.monotonic() + READY_S
+def until(condition: Callable[[], object], what: str, patience_s: float = READY_S) -> None:
+    end_s = time.monotonic() + patience_s
     while not condition():
         if time.monotonic() > end_s:
-            raise AssertionError(f"{what}: not within {READY_S:g} s")
+            raise AssertionError(f"{what}: not within {patience_s:g} s")
         time.sleep(LOOK_S)
 
 
