@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from databases import Database, event_of, plan_of
 
-from joulecut_controller.ports import Record, Store, StoredBaseline
+from joulecut_controller.ports import Event, Record, Store, StoredBaseline
 from joulecut_controller.store.database import LEARNT_MAX, RECORD_MAX, Retention
 from joulecut_controller.view import Window
 
@@ -36,6 +36,17 @@ def test_one_busy_job_does_not_push_out_the_plan_of_another(database: Database) 
     for generation in range(2, 50):
         store.keep_plan(plan_of(job="busy", generation=generation))
     assert store.last_plan_json("quiet")
+
+
+def test_events_are_kept_by_job_and_for_their_age(database: Database) -> None:
+    store = database.open(Retention(events_per_job=3, events_s=20.0))
+    store.record(Event(0.0, "plan", "quiet", 1, "the first", ""))
+    for at in range(20):
+        store.record(Event(float(at), "plan", "busy", at, "", ""))
+    assert [one.generation for one in store.events(job="busy")] == [19, 18, 17]
+    assert store.events(job="quiet"), "a busy job pushes out its own events alone"
+    store.record(Event(21.0, "plan", "busy", 21, "", ""))
+    assert not store.events(job="quiet")
 
 
 def test_records_are_pruned_by_job_and_in_all_and_none_is_too_long(database: Database) -> None:

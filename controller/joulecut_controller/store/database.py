@@ -38,7 +38,7 @@ NUMBER_MAX = 2**62  # of a counter: SQLite and the wire hold 63 bits
 TEXT_MAX = 2_000  # characters of an event's sentence; longer ones are cut
 RECORD_MAX = 65_536  # characters of a record's JSON
 DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
-# With each record that is added: tables shrink, and one wrong time of the clock costs two records.
+# With each row that is added: tables shrink, and one wrong time of the clock costs two rows.
 OUTDATED_AT_ONCE = 2
 LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 
@@ -47,7 +47,9 @@ LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packe
 class Retention:
     """How many rows each table keeps."""
 
-    events: int = 100_000  # 20-40 MB; weeks of decisions for tens of jobs
+    events_per_job: int = 5_000  # weeks of decisions of a busy job
+    events_s: float = 92 * 86_400.0  # a quarter: a job that is gone is asked about until then
+    events: int = 1_000_000  # of all jobs: the events of 200 busy ones, some 400 MB
     plans_per_job: int = 50  # the last hours of a busy job
     plans: int = 10_000  # of all jobs together: one each in the largest policy file
     baselines: int = 10_000  # likewise
@@ -176,6 +178,11 @@ class DatabaseStore:
             assert written.inserted_primary_key is not None
             newest = int(written.inserted_primary_key[0])
             connection.execute(EVENTS.delete().where(EVENTS.c.id <= newest - self._kept.events))
+            of_job = EVENTS.c.job == _text(event.job)
+            prune(connection, EVENTS.c.id, self._kept.events_per_job, of_job)
+            first = select(EVENTS.c.id).order_by(EVENTS.c.id).limit(OUTDATED_AT_ONCE)
+            outdated = EVENTS.c.at_unix_s < event.at_unix_s - self._kept.events_s
+            connection.execute(EVENTS.delete().where(EVENTS.c.id.in_(first), outdated))
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         wanted = (
