@@ -1,6 +1,9 @@
 """Sends the spans of a Megatron rank over real OTLP, as its exporter does."""
 
+import contextlib
 import http.client
+import socket
+import struct
 import time
 from dataclasses import dataclass, field
 
@@ -76,6 +79,31 @@ def send_grpc(port: int, raw: bytes) -> str:
         except grpc.RpcError as error:
             return error.code().name
     return ""
+
+
+def unfinished_calls(port: int, streams: int, size: int) -> socket.socket:
+    """A connection with calls that have announced 4 MiB and sent `size` bytes of it."""
+
+    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        return struct.pack(">I", len(body))[1:] + struct.pack(">BBI", kind, flags, stream) + body
+
+    def header(name: str, value: str) -> bytes:
+        return b"\0" + b"".join(bytes([len(text)]) + text.encode() for text in (name, value))
+
+    asked = {":method": "POST", ":scheme": "http", ":path": TRACES, ":authority": "localhost",
+             "content-type": "application/grpc", "te": "trailers"}  # fmt: skip
+    head = b"".join(header(name, value) for name, value in asked.items())
+    held = socket.create_connection(("127.0.0.1", port))
+    held.settimeout(0.2)
+    with contextlib.suppress(OSError):  # it is refused, or not read any more
+        window = frame(8, 0, 0, struct.pack(">I", 1 << 30))
+        held.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0, b"") + window)
+        for stream in range(1, 2 * streams, 2):
+            held.sendall(frame(1, 4, stream, head))
+            body = b"\0" + struct.pack(">I", 4 << 20) + bytes(size)
+            for start in range(0, len(body), 16_384):
+                held.sendall(frame(0, 0, stream, body[start : start + 16_384]))
+    return held
 
 
 def send_http(port: int, raw: bytes, encoding: str = "") -> int:

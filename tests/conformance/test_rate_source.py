@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from otlp_exporter import Rank, send_grpc, send_http
+from otlp_exporter import Rank, send_grpc, send_http, unfinished_calls
 from running_agent import eventually
 
 from joulecut import Reporter
@@ -306,6 +306,28 @@ def test_posts_that_never_end_take_no_memory_and_keep_no_exporter_out(node: Node
     assert send_http(node.otlp.http_port, rank.taken()) == 200
     for stranger in strangers:
         stranger.close()
+
+
+def test_calls_that_never_end_take_no_memory_and_no_thread_of_others(node: Node) -> None:
+    """The same over gRPC: what connections may hold is bounded before a message is read."""
+    rank = Rank({"service.name": "demo"})
+    with unfinished_calls(node.otlp.grpc_port, streams=2, size=65_536):
+        rank.iteration(1, time.time(), 0.5)
+        assert send_grpc(node.otlp.grpc_port, rank.taken()) == ""
+    before, highest, strangers = _resident_bytes(), 0, []
+    for _ in range(200):
+        strangers.append(unfinished_calls(node.otlp.grpc_port, 64, 65_536))
+        highest = max(highest, _resident_bytes())
+    assert highest - before < 40 << 20
+    for stranger in strangers:
+        stranger.close()
+    rank.iteration(2, time.time(), 0.5)
+    raw = rank.taken()
+    eventually("taken again", lambda: send_grpc(node.otlp.grpc_port, raw) == "")
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,20 @@ REQUEST_BYTES_MAX = 4 << 20  # the default limit of OTLP receivers
 # 16 ranks with 200 spans a second of 400 bytes are 1.3 MB/s; a decoded MB costs some 5 ms.
 BYTES_PER_S_MAX, BYTES_BURST = 4 << 20, 16 << 20
 JSON_COST = 10  # a byte of JSON counts as so many: a MB takes 110 ms, and so 5 % of a core at most
-THREADS = 2  # gRPC; one decodes at a time
-CALLS_MAX = 16  # one for each GPU of the largest node
+CALLS_MAX = (
+    16  # gRPC, one for each GPU of the largest node; a call without its message has a thread
+)
+# What one connection may make this process hold before a call is accepted: two streams of a window
+# that does not grow. The library bounds no number of connections; each ends within 25 s, and with
+# it a call whose message never came.
+GRPC_LIMITS = (
+    ("grpc.max_concurrent_streams", 2),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 16_384),
+    ("grpc.max_metadata_size", 8_192),
+    ("grpc.max_connection_age_ms", 20_000),
+    ("grpc.max_connection_age_grace_ms", 5_000),
+)
 CONNECTIONS_MAX = 16  # HTTP, as many; with bodies of 4 MiB that never end, 64 MiB for some seconds
 SENDER_TRUST_S = 10.0  # how long a connection is known to be the same process's
 SENDERS_KEPT = 1024
@@ -160,12 +172,13 @@ class OtlpReceiver:
 
     def _bind_grpc(self, address: tuple[str, int]) -> grpc.Server:
         server = grpc.server(
-            ThreadPoolExecutor(THREADS, thread_name_prefix="otlp"),
+            ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="otlp"),
             handlers=[_Handler(self._called)],
             maximum_concurrent_rpcs=CALLS_MAX,
             options=[
                 ("grpc.so_reuseport", 0),  # two agents on one port would share its calls
                 ("grpc.max_receive_message_length", REQUEST_BYTES_MAX),
+                *GRPC_LIMITS,
             ],
         )
         try:
