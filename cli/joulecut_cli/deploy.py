@@ -12,7 +12,7 @@ from joulecut_wire.errors import BadInput, Unavailable
 
 SHIPPED = Path(__file__).with_name("shipped")  # of a wheel
 CHECKOUT = Path(__file__).resolve().parents[2]
-IGNORED = shutil.ignore_patterns("__pycache__", "preview.py", "tests")
+IGNORED = shutil.ignore_patterns("__pycache__", "queries.py", "tests")
 # The folder of each, and the next command.
 KINDS = {
     "systemd": ("deploy/systemd", "{dir}/install"),

@@ -67,7 +67,7 @@ async function framesOf(panel, answers) {
 }
 
 function Content({ panel, frames, range, width, height }) {
-  if (!frames.length || !frames.some((frame) => frame.length)) return <div style={{ textAlign: "center", paddingTop: height / 2 - 10 }}>No data</div>;
+  if (!frames.length || !frames.some((frame) => frame.length)) return <div style={{ textAlign: "center", paddingTop: height / 2 - 10 }}>{panel.fieldConfig.defaults.noValue ?? "No data"}</div>;
   if (panel.type === "timeseries") {
     const { legend } = panel.options;
     return <TimeSeries frames={frames} timeRange={range} timeZone="utc" width={width} height={height} legend={legend} options={panel.options} structureRev={1} />;

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
 
 import pytest
-from preview import ask
+from queries import ask
 
 from joulecut_wire.errors import Unavailable
 
