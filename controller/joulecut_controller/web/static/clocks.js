@@ -18,7 +18,8 @@ export class Clocks {
     this.details = h("details", { open: true }, h("summary", {}, "Why these clocks"), this.reasons);
     this.steps = h("tbody");
     this.prices = h("details", {}, h("summary", {}, "What one step costs ", h("small", {}, "an iteration of the job, predicted")),
-      h("table", {}, h("thead", {}, h("tr", {}, ...["Stage", "From", "Clock", "Waits", "One step lower", "One step higher"].map((t) => h("th", { scope: "col" }, t)))), this.steps));
+      h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "What one step costs" },
+        h("table", {}, h("thead", {}, h("tr", {}, ...["Stage", "From", "Clock", "Waits", "One step lower", "One step higher"].map((t) => h("th", { scope: "col" }, t)))), this.steps)));
     this.root = h("section", { class: "card clocks-card" },
       h("h2", {}, "Clocks: recommended against applied"),
       h("p", { class: "clock-key" },
@@ -88,7 +89,7 @@ function update(node, gpu, low, high) {
   const [who, track, numbers] = node.children;
   const [ask, want, see] = track.children;
   const at = (clock) => `${(100 * (clock - low)) / (high - low)}%`;
-  who.replaceChildren(h("b", {}, String(gpu.stage)), ` ${gpuName(gpu)}`);
+  who.replaceChildren(h("b", {}, String(gpu.stage)), h("span", { class: "name" }, h("bdi", {}, gpuName(gpu))));
   who.title = gpu.uuid;
   show(ask, known(gpu.clock_asked_mhz));
   if (known(gpu.clock_asked_mhz)) ask.style.width = at(gpu.clock_asked_mhz);
