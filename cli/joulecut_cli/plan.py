@@ -4,7 +4,7 @@ The flags alone: `planning` does the work, and is imported after they are read, 
 and a misspelt flag need no solver.
 """
 
-from argparse import Namespace, _ActionsContainer
+from argparse import SUPPRESS, Namespace, _ActionsContainer
 from pathlib import Path
 
 from joulecut_cli.granularity import HELP, read_granularity
@@ -48,9 +48,8 @@ def _parse(argv: list[str]) -> Namespace:
         help=f"{HELP} (the default; changes where the job file has `switching`)",
     )
     add_prove(parser)
-    parser.add_argument(
-        "--effort", choices=EFFORTS, help="for older scripts: usual and thorough mean --prove"
-    )
+    # Accepted until 0.3: usual and thorough mean --prove.
+    parser.add_argument("--effort", choices=EFFORTS, help=SUPPRESS)
     add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="FILE", help="write a picture: .html or .png")
