@@ -89,12 +89,8 @@ class Baseline:
             self.window = blended(before, seen, _wanted(seen))
         if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
             self.first = self.first or self.window
-            pace_ratio = self.drift.pace_ratio
-            if self.drift.gpu_shift is not None and before is not None:
-                pace_ratio *= self.window.time_mean_s / before.time_mean_s
             self.drift = BaselineDrift(
                 measured_s=now_s,
-                pace_ratio=pace_ratio,
                 moved_ratio=self._moved_ratio(),
                 moved_work=self._moved_work(),
             )
@@ -111,12 +107,12 @@ class Baseline:
         shift_ratio = drift.shift_ratio * ratio
         if abs(math.log(shift_ratio)) < JUMP_MIN:  # it is back
             shift_ratio = 1.0
-        self.drift = replace(drift, shift_ratio=shift_ratio, pace_ratio=drift.pace_ratio * ratio)
+        self.drift = replace(drift, shift_ratio=shift_ratio)
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""
         self.window = self._before = self.first = None
-        self.drift = BaselineDrift(measured_s=-math.inf, pace_ratio=self.drift.pace_ratio)
+        self.drift = BaselineDrift(measured_s=-math.inf)
 
 
 def mature(window: Window) -> bool:

@@ -280,13 +280,6 @@ def _sound(plan: Plan, job: JobState, check: Check) -> str:
     return "" if trial else _solved(plan, forecast, job, check)
 
 
-def _default_s(job: JobState) -> float:
-    """Seconds of an iteration at default clocks, as measured by now."""
-    known, baseline = job.measured.reference, job.measured.baseline
-    assert baseline is not None
-    return math.exp(known.default.mean) if known else baseline.adjusted_mean_s
-
-
 def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
     """Whether the whole iteration was predicted, communication and optimizer included, and the
     solution passes the check.
@@ -300,10 +293,11 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
         return f"{constant_s:.4g} s beside the pipeline are absurd"
     if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
         return f"work of {forecast.work:.3g} times what was predicted is absurd"
-    default_s = _default_s(job)
+    assert job.measured.baseline is not None  # `_evidence`
+    default_s = job.measured.baseline.adjusted_mean_s
     if forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
         return (
-            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks take "
+            f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks took "
             f"{default_s:.6g} s"
         )
     return next(iter(check(basis.problem, basis.goal, solution)), "")
