@@ -406,6 +406,38 @@ def test_a_reset_that_cannot_be_seen_is_repeated_a_few_times_and_no_more(
     assert board.locked == {}, "what shows is reset at once"
 
 
+def test_what_is_hidden_long_after_its_reset_is_left_alone(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    """Another job may have locked it since, on an idle GPU that showed nothing."""
+    board = Board(cap_mhz=600, busy=False)
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    keeper.handle(2, Clear())
+    board.calls.clear()
+    for second in range(600):
+        board.busy = second > LATE_S
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert not board.calls
+
+
+def test_what_was_left_to_another_writer_is_not_reset_where_it_is_hidden(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    board = Board()
+    keeper = open_keeper(tmp_path, board)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board.locked["GPU-a"] = (0, 600)
+    assert _yield(keeper, "GPU-a", clock)
+    board.cap_mhz = 210
+    board.calls.clear()
+    for _ in range(round(LATE_S)):
+        clock.pass_s(1.0)
+        keeper.tick()
+    assert (board.calls, board.locked) == ([], {"GPU-a": (0, 600)})
+
+
 def test_under_a_lease_on_power_alone_a_lock_of_ours_is_reset_and_the_limit_stays(
     tmp_path: Path, clock: HeldClock
 ) -> None:
