@@ -137,7 +137,7 @@ LEASE = [
     ("resets = pending is not None and not (pending.again and self.left)", "resets = False"),
     ("return self.may_be_ours and not locked and not resets", "return self.may_be_ours"),
     ("and bool(self.lease.clocks_mhz)", "and True"),
-    ("gpu.reset_s if is_retake or not done else now_s", "now_s"),
+    ("reset_s=now_s if done else gpu.reset_s", "reset_s=gpu.reset_s"),
     ("written_mhz=(*before_mhz, *asked_mhz)", "written_mhz=asked_mhz"),
     ("        evidence=none_until_settled(now_s),\n        kept", "        kept"),
     ("and pending.again and pending.power is power", "and False"),

@@ -58,7 +58,6 @@ CAUSES = (  # of a restore
     "limit_left",  # a power limit that another writer has lowered was left as it is
     "limit_ended",  # a power limit that outlived its lease has come to its end
 )
-RETAKES = {"lock_shows", "lock_hidden"}  # causes of a reset that was done before
 STUCK = "stuck_locked"  # no lease, and a restore has failed, or has no effect
 WHOLE = ""  # in place of a GPU: the reason concerns the request as a whole
 
@@ -159,7 +158,7 @@ class Gpu:
     # Of these, those that no reading has shown since: a driver may yet carry them out.
     unshown_mhz: tuple[int, ...] = ()
     look_s: float = -inf  # the next reading under a lease, for them
-    reset_s: float = -inf  # time of the reset at the end of its last lease
+    reset_s: float = -inf  # time of its last reset
     evidence: Evidence = NO_EVIDENCE  # of the keeper's readings since the lease began or ended
     left: bool = False  # its lease ended because another writer's clocks were seen: they stay
     kept_power_mw: int = 0
@@ -410,14 +409,13 @@ def restore_finished(state: State, uuid: str, done: bool, now_s: float) -> State
         again = PendingRestore(pending.cause, 0, now_s + LATE_AGAIN_S, pending.power, again=True)
     else:
         again = None
-    is_retake = pending.cause in RETAKES
     return state.updated(
         {
             uuid: replace(
                 gpu,
                 pending_restore=again,
                 evidence=none_until_settled(now_s),
-                reset_s=gpu.reset_s if is_retake or not done else now_s,
+                reset_s=now_s if done else gpu.reset_s,
             )
         }
     )

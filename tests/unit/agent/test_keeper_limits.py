@@ -247,6 +247,10 @@ def test_where_no_limit_can_be_read_it_is_restored(tmp_path: Path) -> None:
     board.before_limits = fail
     keeper.handle(2, Clear())
     assert board.limits_mw["GPU-a"] == 400_000
+    assert not keeper.state.gpu("GPU-a").is_restored, "nothing has read it back"
+    board.before_limits = lambda uuid: None
+    keeper.handle(3, Clear(uuids=("GPU-a",)))
+    assert keeper.state.gpu("GPU-a").is_restored
 
 
 def test_the_limit_found_first_is_the_highest_of_all_later_ones(tmp_path: Path) -> None:

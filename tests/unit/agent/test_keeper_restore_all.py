@@ -112,11 +112,11 @@ def test_a_file_on_the_node_stops_all_control(tmp_path: Path) -> None:
     assert verdicts(apply(keeper, {"GPU-a": (0, 600)}, 3)) == {True}
 
 
-def _yield(keeper: Keeper, uuid: str, clock: HeldClock) -> bool:
+def _yield(keeper: Keeper, uuid: str, clock: HeldClock, generation: int = 1) -> bool:
     """Asks as often as it takes for readings to prove anything."""
     for _ in range(2 * READINGS):
         clock.pass_s(SETTLE_S)
-        if keeper.handle(9, Yield(uuid, 1, 1)).slots[0].accepted:
+        if keeper.handle(9, Yield(uuid, 1, generation)).slots[0].accepted:
             return True
     return False
 
@@ -406,6 +406,19 @@ def test_a_reset_that_cannot_be_seen_is_repeated_a_few_times_and_no_more(
     assert board.locked == {}, "what shows is reset at once"
 
 
+def test_a_keeper_that_leaves_resets_an_idle_gpu_twice_and_says_what_it_has_read(
+    tmp_path: Path, clock: HeldClock
+) -> None:
+    for lies, busy, locked in ((1, False, {}), (9, True, {"GPU-a": (0, 900)})):
+        board, folder = Board(busy=busy), tmp_path / str(lies)
+        folder.mkdir()
+        keeper = open_keeper(folder, board)
+        assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+        board.lies = {"reset": lies}
+        assert keeper.leave("shutdown") == (not locked)
+        assert board.locked == locked
+
+
 def test_what_is_hidden_long_after_its_reset_is_left_alone(
     tmp_path: Path, clock: HeldClock
 ) -> None:
@@ -452,6 +465,7 @@ def test_under_a_lease_on_power_alone_a_lock_of_ours_is_reset_and_the_limit_stay
         keeper.tick()
     assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 300_000)
     assert keeper.state.gpu("GPU-a").lease
+    assert not _yield(keeper, "GPU-a", clock, generation=2), "it asks for no clocks"
     board.locked["GPU-a"] = (0, 1200)
     for _ in range(3600):
         clock.pass_s(1.0)
