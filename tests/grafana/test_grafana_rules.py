@@ -17,6 +17,7 @@ RULES = ALERTS / "joulecut.rules.yaml"
 CASES = sorted((ALERTS / "tests").glob("*.yaml"))
 PARTS = ("**Means.**", "**Look.**", "**Do.**", "**By itself.**")
 ALERTS_MIN = 15
+SCRAPED = {"cluster", "instance", "job", "le"}  # by Prometheus, and of histograms
 SUFFIXES = ("_bucket", "_sum", "_count")
 
 
@@ -89,6 +90,19 @@ def test_alerts_fire_and_stay_silent_as_told(cases: Path) -> None:
 def test_the_scrape_configuration_is_accepted(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "grafana", tmp_path / "grafana")
     _promtool("check", "config", str(tmp_path / "grafana" / "prometheus.yaml"))
+
+
+def test_the_series_of_each_case_are_those_of_an_exporter() -> None:
+    """Else an alert could fire in its case, and never where it is installed."""
+    known = {metric.full_name: set(metric.labels) for metric in metrics.AGENT + metrics.CONTROLLER}
+    known |= {name + suffix: labels for name, labels in known.items() for suffix in SUFFIXES}
+    for path in CASES:
+        for case in yaml.safe_load(path.read_text())["tests"]:
+            for one in case["input_series"]:
+                name, _, labels = one["series"].partition("{")
+                if name.startswith("joulecut_"):
+                    given = set(re.findall(r"(\w+)=", labels)) - SCRAPED
+                    assert given == known[name], f"{path.name}: {one['series']}"
 
 
 def test_each_alert_has_a_case_for_firing_and_one_for_silence() -> None:
