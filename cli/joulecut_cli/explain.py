@@ -14,6 +14,7 @@ from joulecut_cli.controller_client import (
 )
 from joulecut_cli.figures import (
     ago,
+    band_text,
     gpu_name,
     joules,
     labelled,
@@ -72,6 +73,8 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
         f"{joules(forecast['energy_j'])} "
         f"({_negated(forecast['saved_ratio'])}) an iteration (predicted)",
     )
+    if band := forecast.get("band"):
+        yield labelled("", band_text(band))
     if not forecast["lower_bound_j"]:
         return  # a step of learning has no bound
     bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])

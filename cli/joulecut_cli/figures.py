@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 NONE = "-"  # not known; never zero
@@ -117,3 +117,13 @@ def _digits(value: float, significant: int = 4) -> str:
         return "0"
     decimals = significant - 1 - math.floor(math.log10(abs(value)))
     return f"{value:.{min(6, max(0, decimals))}f}"
+
+
+def band_text(band: Mapping[str, float]) -> str:
+    """What nine in ten forecasts like this one stay within."""
+    slower = [percent(band[f"slowdown_{end}_ratio"], signed=True) for end in ("low", "high")]
+    less = [percent(-band[f"saved_{end}_ratio"], signed=True) for end in ("high", "low")]
+    return (
+        f"nine in ten stay within {slower[0]} to {slower[1]} time and {less[0]} to {less[1]} "
+        "energy (predicted)"
+    )

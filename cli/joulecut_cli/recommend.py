@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator
 
 from joulecut_cli.controller_client import Controller, Json, understood
-from joulecut_cli.figures import gpu_name, joules, mhz, percent, seconds, sentence
+from joulecut_cli.figures import band_text, gpu_name, joules, mhz, percent, seconds, sentence
 from joulecut_cli.status import MODES, add_controller_flags, plan_name
 from joulecut_wire.command import FINE, Parser
 
@@ -44,6 +44,7 @@ def recommendation(job: Json) -> Json:
         "generation": plan.get("generation") or None,
         "reason": plan.get("reason") or job["sentence"],
         "refused": plan.get("refused") or None,
+        "predicted_from": plan.get("predicted_from") or None,
         "held": [hold["sentence"] for hold in job["holds"]],
         "hindrance": job.get("hindrance") or None,
         "in_force": _in_force(job),
@@ -59,6 +60,7 @@ def recommendation(job: Json) -> Json:
             for row in _changing(job)
         ],
         "predicted": forecast and {key: forecast[key] for key in PREDICTED},
+        "band": forecast.get("band"),
     }
 
 
@@ -85,7 +87,7 @@ def _page(job: Json, url: str) -> Iterator[str]:
         yield f"! {sentence(hold['sentence'], [job['name']])}"
     plan = job["decision"]
     if not plan_name(plan):
-        yield from _first_step(job)
+        yield f"No recommendation yet: {sentence(job['sentence'], [job['name']])}"
         return
     yield f"Plan {plan['generation']}: {sentence(plan['reason'], [job['name']])}"
     if plan["refused"]:
@@ -117,25 +119,10 @@ def _predicted(forecast: Json) -> Iterator[str]:
         f"{seconds(forecast['iteration_time_s'])} an iteration "
         f"({percent(forecast['slowdown_ratio'], signed=True)}, predicted)"
     )
-    saved = forecast["saved_ratio"]
+    saved, band = forecast["saved_ratio"], forecast.get("band")
     yield (
         f"  energy  {joules(forecast['baseline_energy_j'])} -> {joules(forecast['energy_j'])} "
         f"an iteration ({percent(None if saved is None else -saved, signed=True)}, predicted)"
     )
-
-
-def _first_step(job: Json) -> Iterator[str]:
-    """The next setting to try, of a job without a profile."""
-    probing = job.get("probing")
-    if job["state"] != "recommended" or not probing:
-        yield f"No recommendation yet: {sentence(job['sentence'], [job['name']])}"
-        return
-    clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
-    yield f"First step, without a profile: {clocks} MHz by stage."
-    yield (
-        f"  time    at most {seconds(probing['guessed_iteration_time_high_s'])} an iteration, "
-        f"{seconds(probing['deadline_s'])} allowed (predicted)"
-    )
-    saved, doubt = probing["guessed_saved_ratio"], probing["guessed_saved_doubt_ratio"]
-    yield f"  energy  {percent(-saved, signed=True)} ± {percent(doubt)} an iteration (predicted)"
-    yield "No command is sent; `mode: enforce` in the policy tries it and goes on from there."
+    if band:
+        yield f"  band    {band_text(band)}"

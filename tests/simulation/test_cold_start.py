@@ -120,14 +120,16 @@ def test_every_iteration_counts_once(store: DatabaseStore) -> None:
     assert 0.7 * len(world.history) <= counted <= len(world.history)
 
 
-def test_recommend_probes_nothing_and_says_what_it_would_try(store: DatabaseStore) -> None:
+def test_recommend_probes_nothing_and_says_what_other_jobs_let_expect(
+    store: DatabaseStore,
+) -> None:
     world = UnprofiledWorld()
     controller = Controller(world, store, world.unprofiled("recommend"))
     controller.run(60)
     assert world.calls == []
-    assert "would try" in controller.job.sentence
-    assert controller.job.probing is not None
-    assert controller.job.probing.verdict == "probe"
+    assert controller.job.probing is None
+    assert controller.job.decision is not None
+    assert controller.job.decision.predicted_from
 
 
 def test_a_restart_in_the_middle_of_learning_loses_nothing(store: DatabaseStore) -> None:

@@ -84,7 +84,8 @@ def test_it_is_found_with_its_shape_and_recommended(cluster: Cluster, tmp_path: 
     assert [(row["index"], row["stage"]) for row in found["gpus"]] == [
         (i, i) for i in range(STAGES)
     ]
-    assert found["probing"]["guessed_saved_ratio"] > 0.0
+    assert found["decision"]["predicted_from"].startswith("predicted from other jobs")
+    assert found["predicted_saved_ratio"] > 0.0
     assert cluster.commands().get("apply", 0.0) == 0.0
     opened = StateFile.open(state)
     assert all(opened.lock_mhz(index) == (0, 0) for index in range(STAGES))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.learn.advice import Advice
 from joulecut_controller.trust.default_windows import Account
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
@@ -78,7 +77,10 @@ def state_of(job: JobBoard) -> State:
     """One word; what keeps a job from control comes before what is missing for it."""
     kinds = {hold.kind for hold in job.holds}
     view, plan, probing = job.view, job.decision, job.probing
-    learnt = view.policy.profile is not None or (probing and probing.verdict == "enough")
+    # Of a job that is only recommended, other jobs say what lower clocks would do.
+    forecast = job.mode == "recommend" and view.policy.pipeline is not None
+    known = forecast or view.policy.profile is not None
+    learnt = known or (probing is not None and probing.verdict == "enough")
     ordered: tuple[tuple[bool, State], ...] = (
         (job.mode == "off", "off"),
         ("breaker" in kinds, "tripped"),
@@ -90,19 +92,12 @@ def state_of(job: JobBoard) -> State:
             "silent",
         ),
         (view.measured.baseline is None, "measuring"),
-        (first_step(job) is not None, "recommended"),
         (not learnt, "learning"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
         (_awaits_plan(job), "measuring"),
     )
     return next((state for applies, state in ordered if applies), "steady")
-
-
-def first_step(job: JobBoard) -> Advice | None:
-    """The next clocks to try, of a job without a profile that is only recommended."""
-    probing = job.probing
-    return probing if job.mode == "recommend" and probing and probing.changes else None
 
 
 def _awaits_plan(job: JobBoard) -> bool:
@@ -123,12 +118,8 @@ def rate_source(job: JobBoard) -> str:
 
 
 def predicted_saved_ratio(job: JobBoard) -> float | None:
-    """Predicted for the newest plan, else for the first step without one; None where neither
-    changes a clock.
-    """
-    plan, step = job.decision, first_step(job)
-    if plan is None and step is not None:
-        return step.gain_ratio
+    """Predicted for the newest plan; None where it changes no clock."""
+    plan = job.decision
     if plan is None or plan.changes_nothing or plan.forecast is None:
         return None
     return plan.forecast.saved_ratio
@@ -155,9 +146,9 @@ def _next_step(job: JobBoard, state: State) -> str:
 
 
 def _towards_enforcement(job: JobBoard) -> str:
-    verdict, step = job.advisable, first_step(job)
-    if step is not None:
-        return f"{step.reason}; `mode: enforce` in the policy tries it"
+    verdict, plan = job.advisable, job.decision
+    if plan is not None and plan.predicted_from:
+        return f"{plan.predicted_from}; `mode: enforce` in the policy learns the job, step by step"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
     return f"not yet: {verdict.missing}" if verdict.missing else verdict.text

@@ -12,6 +12,22 @@ from joulecut_controller.reference.reference import Figure
 STEP_RATIO = 0.045
 # A lowered stage may turn out to be the slowest. Even then one window is late by no more than this.
 OVER_RATIO = 0.0045
+# The first steps of a job whose curves other jobs let expect: as far as the worst case, work that
+# slows as much as its clock, misses the budget by no more than a window over it may.
+FIRST_WINDOWS = 2
+FIRST_OVER_RATIO = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Slopes of log time and log power against log(default clock / clock), by other jobs, with
+    standard deviations.
+    """
+
+    time: float
+    time_sd: float
+    power: float
+    power_sd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +46,19 @@ class ExplorerInput:
     alike: tuple[int, ...]
     host_power_w: float = 0.0  # per GPU
     slowdown: Figure | None = None  # log, of the clocks now, by the reference
+    expected: Expected | None = None  # by other jobs
+    first: bool = False  # fewer than FIRST_WINDOWS settings were measured below default clocks
     margin: float = 0.0  # log: how far default clocks may move before they are measured again
+
+    @property
+    def begins(self) -> bool:
+        """Whether a step goes as far as the worst case allows."""
+        return self.first and self.expected is not None
+
+    @property
+    def over_ratio(self) -> float:
+        """How far the worst case of a step may miss the budget."""
+        return FIRST_OVER_RATIO if self.begins else OVER_RATIO
 
 
 def measurement_at(

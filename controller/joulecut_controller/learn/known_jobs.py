@@ -1,5 +1,9 @@
-"""Probed jobs as the controller's store keeps them: what counters said, and what was measured."""
+"""Measured jobs as the controller's store keeps them: counters, and what was measured.
 
+No names: a workload is a hash.
+"""
+
+import hashlib
 from collections.abc import Sequence
 
 import msgspec
@@ -7,7 +11,8 @@ import msgspec
 from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob
 
 NAME = "fleet prior"  # of the text in the store; the version before wrote it too
-VERSION = 1
+VERSION = 2
+NAMED = 1  # the version that kept names
 
 
 class _Known(msgspec.Struct):
@@ -23,6 +28,11 @@ class _Stored(msgspec.Struct):
     finished: list[_Known] = []
 
 
+def hashed(name: str) -> str:
+    """In place of a job's name."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
 def encoded(jobs: Sequence[KnownJob]) -> str:
     rows = [_Known(one.counters, one.shares, one.workload) for one in jobs]
     return msgspec.json.encode(_Stored(finished=rows)).decode()
@@ -36,9 +46,10 @@ def decoded(text: str) -> list[KnownJob]:
         stored = msgspec.json.decode(text, type=_Stored)
     except (ValueError, RecursionError) as error:  # DecodeError is a ValueError
         raise ValueError(str(error).splitlines()[0]) from None
-    if stored.version != VERSION:
+    if stored.version not in (NAMED, VERSION):
         raise ValueError(f"version {stored.version}, not {VERSION}")
+    named = stored.version == NAMED
     return [
-        KnownJob(one.workload or f"#{i}", one.shown, one.shares)
+        KnownJob(hashed(one.workload or f"#{i}") if named else one.workload, one.shown, one.shares)
         for i, one in enumerate(stored.finished)
     ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from joulecut_controller.learn.advice import Advice, Verdict
 from joulecut_controller.learn.clock_curves import Floats, Ints
-from joulecut_controller.learn.evidence import OVER_RATIO, ExplorerInput
+from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
@@ -36,6 +36,8 @@ def operation_advice(
         measurements,
         paths,
         host_power_w=facts.host_power_w,
+        expected=facts.expected,
+        begins=facts.begins,
     )
     return _Step(facts, measurements, model).advice()
 
@@ -122,7 +124,7 @@ class _Step:
         search = OperationSearch(model.paths, model.cost_j, model.reachable, model.second_j)
         tables = (
             (model.high_s, self._limit_s),
-            (model.worst_s, self._limit_s * (1.0 + OVER_RATIO)),
+            (model.worst_s, self._limit_s * (1.0 + self._facts.over_ratio)),
         )
         at = model.default
         surplus = [self._surplus(table, at) for table, _ in tables]

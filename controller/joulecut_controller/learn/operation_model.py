@@ -5,7 +5,9 @@ one of power, so all stages may change in one window. The graph makes iterations
 Ratios to default clocks are what counts: noise that a whole window has in common cancels out.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +20,7 @@ from joulecut_controller.learn.clock_curves import (
     Ints,
     below_cap,
 )
-from joulecut_controller.learn.evidence import STEP_RATIO, lowest_of
+from joulecut_controller.learn.evidence import STEP_RATIO, Expected, lowest_of
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 
@@ -72,8 +74,19 @@ class OperationModel:
         paths: LongestPaths,
         *,
         host_power_w: float = 0.0,
+        expected: Expected | None = None,
+        begins: bool = False,
     ) -> None:
-        """The first measurement is at default clocks. All have busy times."""
+        """The first measurement is at default clocks. All have busy times. `expected` are the
+        slopes before any measurement; with `begins` no step is limited but by its worst case.
+        """
+        self._time_prior, self._power_prior = TIME, POWER
+        if expected is not None:
+            time_sd = min(TIME.slope_sd, expected.time_sd)
+            power_sd = min(POWER.slope_sd, expected.power_sd)
+            self._time_prior = replace(TIME, slope=expected.time, slope_sd=time_sd)
+            self._power_prior = replace(POWER, slope=expected.power, slope_sd=power_sd)
+        step_mhz = math.inf if begins else STEP_RATIO * constants.clock_max_mhz
         self.paths, self.stages = paths, len(grids)
         kept = [measurements[0], *measurements[1:][-(WINDOWS_KEPT - 1) :]]
         self.lowest = lowest_of(tuple(measurements))
@@ -82,7 +95,7 @@ class OperationModel:
         self._busy_s = np.array([m.busy_s for m in kept]).transpose(1, 2, 0)
         self._stderr = MEMORY * np.array([m.stderr_ratio for m in kept])
         self._cards = np.unique(alike, return_inverse=True)[1]  # kind of GPU by stage
-        self.grid_mhz, self.reachable = self._grid(grids, STEP_RATIO * constants.clock_max_mhz)
+        self.grid_mhz, self.reachable = self._grid(grids, step_mhz)
         spreads = [m.operation_sd_ratio for m in kept if m.operation_sd_ratio is not None]
         self._spread = float(np.mean(spreads)) if spreads else SPREAD_UNKNOWN
         self._noise = self._scatter(kept, constants.pipeline.microbatches)
@@ -120,6 +133,7 @@ class OperationModel:
         low, cards = np.array(self.lowest, dtype=np.float64), self._cards
         self._low_of_card = np.array([low[cards == card].min() for card in cards])
         reachable = grid >= np.minimum(low - step_mhz, self._low_of_card)[:, None]
+        reachable &= np.arange(width) >= [[width - len(own)] for own in grids]  # no padding
         reachable[:, -1] = True
         return grid, reachable
 
@@ -135,7 +149,7 @@ class OperationModel:
         common_sd = np.full(fall.shape[1], COMMON_SD)
         curves = below_cap(
             CurveValues(fall, values, group, common_sd, locked, locked_sd, self._noise),
-            TIME,
+            self._time_prior,
             held + LATE_KNEE if held > 0.0 else 0.0,
         )
         change, sd = curves.changes(ahead, groups * (ahead > 0.0)[:, :, None])
@@ -166,7 +180,7 @@ class OperationModel:
             watts = np.maximum(energy_j / work_s - waiting_w * waits, waiting_w)
             less, doubt = (waiting_w * waits / watts)[:, :, None], np.array([doubt_sd])
             values = CurveValues(fall, np.log(watts), self._cards, common_sd, less, doubt)
-            return below_cap(values, POWER)
+            return below_cap(values, self._power_prior)
 
         self.waiting_w = constants.blocking_power_w
         if not self.waiting_w:

@@ -80,7 +80,12 @@ def _gap(job: JobBoard) -> Samples:
 
 def _plan_saved(job: JobBoard) -> Samples:
     forecast = _promised(job)
-    return {(job.plan_state, "mid"): forecast.saved_ratio} if forecast else None
+    if forecast is None:
+        return None
+    bounds = {"mid": forecast.saved_ratio}
+    if forecast.band is not None:
+        bounds |= {"low": forecast.band.saved_low_ratio, "high": forecast.band.saved_high_ratio}
+    return {(job.plan_state, bound): ratio for bound, ratio in bounds.items()}
 
 
 def _clocks(job: JobBoard) -> Samples:

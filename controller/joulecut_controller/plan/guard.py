@@ -72,7 +72,8 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
 
 
 def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
-    if job.policy.profile is None and not (plan.basis and plan.basis.reach_mhz):
+    recommended = plan.mode != "enforce" and plan.predicted_from
+    if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or recommended):
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"
@@ -241,6 +242,8 @@ def _outside(
         yield f"{asked[0]} MHz is below what policy or site allow"
     if 0 < site.clock_max_mhz < asked[-1]:
         yield f"{asked[-1]} MHz is above what the site allows"
+    if plan.predicted_from:
+        return  # of other jobs: it is a recommendation
     reach = plan.basis.reach_mhz if plan.basis else None
     lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     if lowest_mhz is None or asked[0] < lowest_mhz:

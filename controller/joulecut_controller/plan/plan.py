@@ -77,6 +77,16 @@ class FrontierPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """What nine in ten forecasts stay within; ratios against default clocks."""
+
+    slowdown_low_ratio: float
+    slowdown_high_ratio: float
+    saved_low_ratio: float
+    saved_high_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
 class Forecast:
     """Predicted time and energy of a plan, and those of the baseline.
 
@@ -97,6 +107,7 @@ class Forecast:
     constant_s: float = 0.0  # of the iteration: communication and optimizer, whatever the clocks
     work: float = 1.0  # inferred work of an iteration over that of the predicted costs
     modelled: float | None = None  # log slowdown by the model alone; None of a trial
+    band: Band | None = None  # of a plan that is predicted from other jobs
 
     @property
     def bounded(self) -> bool:
@@ -165,6 +176,7 @@ class Plan:
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
     resumption: Resumption | None = None  # of a plan that was solved for and is enforced
     basis: Basis | None = field(default=None, compare=False, repr=False)
+    predicted_from: str = ""  # what a plan rests on whose clocks never ran; empty of all others
     phase: PhaseKind = "train"  # of the job, that its clocks are for
     clock_reasons: tuple[ClockReason, ...] = ()  # by stage; empty for a step of learning
 

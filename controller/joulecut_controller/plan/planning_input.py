@@ -6,6 +6,7 @@ Values only, so that a decision can be replayed.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.earlier import EarlierPlan
@@ -20,6 +21,9 @@ from joulecut_controller.reference.reference import Answer
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
+
+if TYPE_CHECKING:
+    from joulecut_controller.plan.predicted import Prediction
 
 # A plan for a budget of 0 % aims at half of the tolerance, which is for measurements: clocks
 # that fill slack under jitter delay the mean iteration by some hundredths of a percent.
@@ -48,6 +52,7 @@ class PlanningInput:
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
     examined: bool = True
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
+    predicted: "Prediction | None" = None  # of a job without a profile
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
 
     @property

@@ -57,6 +57,8 @@ def _action(action: Action) -> dict[str, Any]:
 def _forecast(forecast: Forecast) -> dict[str, Any]:
     made: dict[str, Any] = _known(asdict(forecast))
     del made["saved_by_granularity"], made["work"]
+    if forecast.band is None:
+        del made["band"]
     return made | {
         "saved_ratio": number(forecast.saved_ratio) if forecast.baseline_energy_j else None,
         "slowdown_ratio": number(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
@@ -127,6 +129,7 @@ PLAN = Answer(
     changes_nothing=FLAG,
     reason=TEXT,
     refused=TEXT,
+    predicted_from=TEXT,
     made_at_unix_s=NUMBER,
     deadline_s=NUMBER,
     actions=listed(Key(_ACTION.schema, _action)),

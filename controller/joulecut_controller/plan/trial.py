@@ -29,6 +29,8 @@ def trial_of(
     top = facts.constants.clock_max_mhz
     lowest = min(advice.lowest_mhz)
     reach_mhz = tuple(min(int(low - STEP_RATIO * top), lowest) for low in advice.lowest_mhz)
+    if facts.begins:
+        reach_mhz = tuple(grid[0] for grid in facts.grids)
     actions = []
     for stage, uuids in enumerate(job.placement.stages):
         asked_mhz, default_mhz = advice.clocks_mhz[stage], facts.constants.default_mhz[stage]

@@ -43,6 +43,7 @@ def parse(document: Document, profiles: Profiles, models: Models | None = None) 
         mode=keys.mode,
         jobs=tuple(jobs),
         found_jobs=keys.found_jobs,
+        predict=keys.predict,
         cost=keys.cluster.cost,
         source=document.name,
         power_budget_w=keys.cluster.power_budget_w,

@@ -347,12 +347,27 @@ class FoundJobsPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictPolicy:
+    """What predictions of jobs that never ran at lower clocks are made from."""
+
+    forest: bool = key(
+        flag,
+        True,
+        default="on",
+        takes="`on`, `off`",
+        meaning="whether measured jobs of this cluster correct the predictions of others; off: "
+        "they rest on public sweeps alone ([predictors](predictors.md#before-any-probe))",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file in force. `digest` names its content in the audit trail."""
 
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
     found_jobs: FoundJobsPolicy = FoundJobsPolicy()
+    predict: PredictPolicy = PredictPolicy()
     cost: Cost = Cost()
     power_budget_w: float | None = None  # of all GPUs together, host power included
     node_power_w: float | None = None  # what the power limits of one node can sum to

@@ -17,6 +17,7 @@ from joulecut_controller.policy.policy import (
     Mode,
     OptIn,
     PodMatch,
+    PredictPolicy,
     Ranks,
     Slo,
     SlurmJobMatch,
@@ -353,6 +354,7 @@ class PolicyKeys:
     )
     cluster: ClusterKeys = key(ClusterKeys, ClusterKeys())
     found_jobs: FoundJobsPolicy = key(FoundJobsPolicy, FoundJobsPolicy())
+    predict: PredictPolicy = key(PredictPolicy, PredictPolicy())
     jobs: tuple[JobKeys, ...] = key(
         Listed(JobKeys),
         (),

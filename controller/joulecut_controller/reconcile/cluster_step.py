@@ -95,7 +95,7 @@ class Cluster:
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
         services = self._services
-        for memory in (services.learning, services.first_savings, services.energy):
+        for memory in (services.learning, services.predictions, services.energy):
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
 
@@ -193,7 +193,7 @@ class Cluster:
         services = self._services
         if not self._context.leases.lost:
             await services.learning.step(self._context.now_s())
-            await services.first_savings.save()
+            await services.predictions.save()
             await services.energy.save(self._context.unix_s())
             services.holds.refresh()
 

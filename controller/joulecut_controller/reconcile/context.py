@@ -14,7 +14,6 @@ from joulecut_controller.power.job_budgets import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.energy_book import EnergyBook
-from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
@@ -24,6 +23,7 @@ from joulecut_controller.reconcile.loop_metrics import LoopMetrics
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep
 from joulecut_controller.reconcile.power_budget import PowerBudget
+from joulecut_controller.reconcile.predictions import Predictions
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_controller.view import JobState, View
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -102,7 +102,7 @@ class JobServices:
     holds: Holds
     breakers: Breakers
     default_windows: DefaultWindows
-    first_savings: FirstSavings
+    predictions: Predictions
     energy: EnergyBook
     unready: Callable[[], str]
     metrics: LoopMetrics
@@ -114,7 +114,7 @@ class JobServices:
             self.default_windows,
             self.frontiers,
             self.background,
-            self.first_savings,
+            self.predictions,
             self.inbox,
             self.planning,
         ):

@@ -295,6 +295,8 @@ class JobController:
         examined: bool,
     ) -> PlanningInput:
         services, holding, applied = self._services, self._applied_plan.holding, self.applied
+        services.predictions.learn(self._cluster.policy.predict.forest)
+        services.predictions.see(observation, self._profiler, view)
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
@@ -318,6 +320,7 @@ class JobController:
             prices=dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {},
             earlier=self._earlier,
             examined=examined,
+            predicted=services.predictions.of(observation, view),
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
         )
         seen = job_seen(
@@ -383,7 +386,6 @@ class JobController:
         """Keeps what the step measured, and starts computing what takes seconds."""
         observation, services, costs = picture.observation, self._services, self.state.costs
         await self._baseline.keep(observation)
-        services.first_savings.see(observation, self._profiler, picture.view)
         if costs is not None and observation.job.measured.baseline is not None:
             granularity, now_s = self.state.rung.granularity, self._context.now_s()
             services.frontiers.ask(self.name, costs, granularity, now_s)
@@ -397,9 +399,9 @@ class JobController:
 
     def party(self, job: JobState, gpus: Mapping[str, GpuView]) -> Party:
         """The job as a party to the power budget."""
-        costs = self.state.costs
+        costs = self.state.costs if job.policy.profile is not None else None
         job = without_limits(job, gpus, costs)
-        points = self._frontier(job)
+        points = self._frontier(job) if costs is not None else ()
         if costs is None or not points:
             return Party(job, points)
         return Party(job, points, costs.digest, peak_ratio(costs))
@@ -441,9 +443,16 @@ class JobController:
             account=windows.account(self.name),
             vetoes=_vetoes(picture.inputs),
             solver_wait=wait,
-            learnt=learned or Learnt(services.first_savings.sentence(self.name)),
+            learnt=_learnt(learned, services.predictions.sentence(self.name)),
         )
         return replace(shown, advisable=advice_to_enforce(shown))
+
+
+def _learnt(learned: Learnt | None, of_others: str) -> Learnt:
+    """What its own work taught, and what other jobs say."""
+    if learned is None:
+        return Learnt(of_others)
+    return replace(learned, text="; ".join(filter(None, (learned.text, of_others))))
 
 
 def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:

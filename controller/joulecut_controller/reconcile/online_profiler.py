@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.evidence import FIRST_WINDOWS, ExplorerInput
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
     LONG_ITERATION_S,
@@ -229,9 +229,6 @@ class OnlineProfiler:
         reason = f"no profile, learning from the job: {advice.reason}"
         if self._said:
             reason += f" ({self._said})"
-        if inputs.mode != "enforce" and advice.changes:
-            would = f"no profile: would try {advice.reason}, if this job were enforced"
-            return Decision("keep", "probing", would, state)
         return self._judged(inputs, state, facts, reason)
 
     def _advised(self, inputs: PlanningInput, facts: ExplorerInput, advise: Advise) -> Advice:
@@ -291,6 +288,11 @@ class OnlineProfiler:
         held = (inputs.running.get(setter, 0) for setter in setters)
         return tuple(mhz or top for mhz, top in zip(held, default, strict=True))
 
+    @property
+    def _lowered(self) -> int:
+        """Settings measured below default clocks."""
+        return len(self._log.measurements) - 1
+
     def _facts(self, inputs: PlanningInput) -> ExplorerInput | str:
         """Input of the explorer in this pass, or what it waits for."""
         if not self._log.measurements:
@@ -318,6 +320,8 @@ class OnlineProfiler:
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
             slowdown=_slowdown(inputs),
+            expected=inputs.predicted.expected(policy.name) if inputs.predicted else None,
+            first=self._lowered < FIRST_WINDOWS,
             margin=_margin(inputs),
         )
 

@@ -27,6 +27,7 @@ from joulecut_controller.plan.jitter import Jitter
 from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import SOLVING, Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.predicted import predicted_decision
 from joulecut_controller.plan.solver_cache import (
     NOISE_KEPT,
     Prepare,
@@ -315,6 +316,8 @@ class PlanningStep:
         policy = inputs.job.policy
         try:
             if policy.profile is None and policy.pipeline is not None:
+                if inputs.mode == "recommend":
+                    return predicted_decision(inputs, state, answers)
                 return profiler.decide(inputs, state, partial(answers.advise, policy.name))
             return decide(inputs, state, self._estimator, answers)
         except Unanswered:
@@ -338,6 +341,7 @@ def _rests_on(inputs: PlanningInput) -> tuple[object, ...]:
         inputs.host_power_w,
         job.measured.baseline is None,
         job.measured.reference and job.measured.reference.moved,
+        inputs.predicted.text if inputs.predicted else "",
         job.measured.peer_iteration_time_s is None,
     )
 

@@ -30,7 +30,6 @@ from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, C
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.energy_book import EnergyBook
-from joulecut_controller.reconcile.first_savings import FirstSavings
 from joulecut_controller.reconcile.frontiers import Frontiers
 from joulecut_controller.reconcile.holds import Breakers, Holds
 from joulecut_controller.reconcile.inbox import Inbox
@@ -43,6 +42,7 @@ from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import PlanningStep, SolverFunctions
 from joulecut_controller.reconcile.policy_watcher import PolicySource
 from joulecut_controller.reconcile.power_budget import PowerBudget
+from joulecut_controller.reconcile.predictions import Predictions
 from joulecut_controller.reconcile.trust_inputs import StoredBook
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -140,7 +140,7 @@ class Reconciler:
             holds=holds,
             breakers=Breakers(holds, audit, pacing.lag_s),
             default_windows=DefaultWindows(StoredBook(store, audit), lag_s=pacing.lag_s),
-            first_savings=FirstSavings(store, audit, tasks),
+            predictions=Predictions(store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,
             metrics=self.metrics,

@@ -12,6 +12,7 @@ there (0 is allowed). The errors of the same jobs are the band. A prediction set
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,14 +43,6 @@ TIME_HALF, POWER_HALF = 0.4, 0.2
 FORM_HALF = 0.035
 # Of the limit, what full memory traffic adds: STREAM's static power on an A100 is 94 W, DGEMM's 51.
 MEMORY_POWER_SHARE = 0.1
-# The prior: both shares as ridge regression (penalty 3) on power over limit and the first values of
-# `Counters.physics`, fitted to 21 applications on an A100 (Ali et al., "Optimal GPU frequency
-# selection using DNN models", 2023) from NVML's counters: `benchmarks/forest.py --prior` fits them
-# again. Left out by application it is off by 3.4 % in time, 3.5 % in power and 4.3 % in energy.
-PRIOR_AT = np.array([0.509, 0.595, 0.393])
-PRIOR_SD = np.array([0.206, 0.328, 0.136])
-PRIOR_MEAN = np.array([0.447, 0.354])
-PRIOR_SLOPES = np.array([[0.077, -0.056], [0.197, -0.056], [-0.011, 0.066]])
 TREES = 40
 LEAF_MIN = 2  # jobs: fewer would be a table of them
 RIDGE = 3.0
@@ -101,11 +94,6 @@ class Counters:
             power = still / self.power_ratio
         return np.asarray(np.clip(np.array([time, power]), 0.0, 1.0))
 
-    def prior(self) -> Floats:
-        """Both shares by the prior, (2,)."""
-        moved = (np.array([self.power_ratio, *self.physics()]) - PRIOR_AT) / PRIOR_SD
-        return np.asarray(np.clip(PRIOR_MEAN + moved @ PRIOR_SLOPES, 0.0, 1.0))
-
     def features(self) -> Floats:
         """The card counts as ratios of its data sheet, never by name."""
         figures = (
@@ -121,7 +109,40 @@ class Counters:
         sheet = np.zeros(5) if card is None else card.ratios()
         shown = [UNKNOWN if one is None else one for one in figures]
         kinds = [self.kind == "forward", self.kind == "backward"]
-        return np.concatenate([shown, kinds, self.prior(), sheet])
+        return np.concatenate([shown, kinds, self.physics(), sheet])
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Both shares as linear regression on what work shows at default clocks: `at` and `sd` (3,)
+    scale it, `mean` (2,) and `slopes` (3, 2) are the shares.
+    """
+
+    at: Floats
+    sd: Floats
+    mean: Floats
+    slopes: Floats
+
+    def shares(self, counters: Counters) -> Floats:
+        """(2,)"""
+        moved = (self.shown(counters) - self.at) / self.sd
+        return np.asarray(np.clip(self.mean + moved @ self.slopes, 0.0, 1.0))
+
+    @staticmethod
+    def shown(counters: Counters) -> Floats:
+        """Power over limit, and the first value of both shares: (3,)."""
+        return np.array([counters.power_ratio, *counters.physics()])
+
+
+# Ridge regression (penalty 3) on 21 applications on an A100 (Ali et al., "Optimal GPU frequency
+# selection using DNN models", public data of 2022) from NVML's counters; `benchmarks/forest.py`
+# prints the fit. Left out by application it is off by 3.4 % in time and 4.3 % in energy.
+PUBLIC = Prior(
+    np.array([0.509, 0.595, 0.393]),
+    np.array([0.206, 0.328, 0.136]),
+    np.array([0.447, 0.354]),
+    np.array([[0.077, -0.056], [0.197, -0.056], [-0.011, 0.066]]),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,32 +154,45 @@ class KnownJob:
     shares: ClockShares
 
 
-Predictor = Callable[[Floats], Floats]  # rows of features, to what both shares are off the prior
+@dataclass(frozen=True, slots=True)
+class Predictor:
+    """A fitted model of scikit-learn: rows of features, to what both shares are off the prior.
+    Features count by their spread among the rows it was taught; what did not vary says nothing.
+    """
+
+    model: Any
+    at: Floats
+    sd: Floats
+
+    def __call__(self, rows: Floats) -> Floats:
+        return np.asarray(self.model.predict((rows - self.at) / self.sd))
 
 
+def _fitted(model: Any, rows: Floats, targets: Floats) -> Predictor:
+    sd = rows.std(axis=0)
+    at, sd = rows.mean(axis=0), np.where(sd > 0.0, sd, np.inf)
+    return Predictor(model.fit((rows - at) / sd, targets), at, sd)
+
+
+# Loading scikit-learn takes a second, and a controller that has seen no job needs none of it.
 def _forest(rows: Floats, targets: Floats) -> Predictor:
-    # Loading takes a second, and a controller that has seen no job needs no forest.
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
-    made = RandomForestRegressor(
-        TREES, min_samples_leaf=LEAF_MIN, max_features=0.6, random_state=0
-    ).fit(rows, targets)
-    return lambda asked: np.asarray(made.predict(asked))
+    made = RandomForestRegressor(TREES, min_samples_leaf=LEAF_MIN, max_features=0.6, random_state=0)
+    return _fitted(made, rows, targets)
 
 
 def _ridge(rows: Floats, targets: Floats) -> Predictor:
     from sklearn.linear_model import Ridge  # noqa: PLC0415
 
-    made = Ridge(RIDGE).fit(_scaled(rows, rows), targets)
-    return lambda asked: np.asarray(made.predict(_scaled(rows, asked)))
+    return _fitted(Ridge(RIDGE), rows, targets)
 
 
 def _neighbours(rows: Floats, targets: Floats) -> Predictor:
     from sklearn.neighbors import KNeighborsRegressor  # noqa: PLC0415
 
     made = KNeighborsRegressor(min(NEIGHBOURS, len(rows)), weights="distance")
-    made.fit(_scaled(rows, rows), targets)
-    return lambda asked: np.asarray(made.predict(_scaled(rows, asked)))
+    return _fitted(made, rows, targets)
 
 
 PREDICTORS: Mapping[str, Callable[[Floats, Floats], Predictor]] = {
@@ -176,9 +210,12 @@ class OtherJobs:
     clocks were off (ratios) where the workload was left out; of the known workloads alone.
     """
 
-    def __init__(self, known: Sequence[KnownJob], *, learns: bool = True) -> None:
+    def __init__(
+        self, known: Sequence[KnownJob], *, learns: bool = True, prior: Prior = PUBLIC
+    ) -> None:
         """With `learns` False the prior alone predicts, and its errors are kept all the same."""
-        self.predicts, self._predictor, self._weight = PRIOR, None, np.zeros(2)
+        self._prior, self.predicts, self._weight = prior, PRIOR, np.zeros(2)
+        self._predictor: Predictor | None = None
         self.known = len({one.workload for one in known})
         self.erred: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         half = np.array([TIME_HALF, POWER_HALF])
@@ -186,8 +223,8 @@ class OtherJobs:
         if not known:
             return
         rows = np.array([one.counters.features() for one in known])
-        prior = np.array([one.counters.prior() for one in known])
-        off = np.array([(one.shares.time, one.shares.power) for one in known]) - prior
+        said = np.array([prior.shares(one.counters) for one in known])
+        off = np.array([(one.shares.time, one.shares.power) for one in known]) - said
         names = sorted({one.workload for one in known})
         fold = np.array([names.index(one.workload) % FOLDS_MAX for one in known])
         corrected = {name: _left_out(made, rows, off, fold) for name, made in PREDICTORS.items()}
@@ -214,16 +251,10 @@ class OtherJobs:
 
     def possible(self, counters: Counters) -> Floats:
         """Shares (1 + errors, 2): predicted, and as far off as those of each known job were."""
-        mean = counters.prior()
+        mean = self._prior.shares(counters)
         if self._predictor is not None:
             mean = mean + self._weight * self._predictor(counters.features()[None])[0]
         return np.asarray(np.clip(np.vstack([mean, mean + self._errors]), 0.0, 1.0))
-
-
-def _scaled(known: Floats, asked: Floats) -> Floats:
-    """By the spread of the known rows; what does not vary among them says nothing."""
-    sd = known.std(axis=0)
-    return np.asarray((asked - known.mean(axis=0)) / np.where(sd > 0.0, sd, np.inf))
 
 
 def _left_out(
@@ -350,17 +381,25 @@ def _band(values: Floats, half: float) -> Predicted:
 
 
 def measured_shares(
-    clock_ratios: Floats, time_ratios: Floats, power_ratios: Floats, card: str, top_mhz: float
+    clock_ratios: Floats,
+    time_ratios: Floats,
+    power_ratios: Floats,
+    card: str,
+    *,
+    default_mhz: float,
+    top_mhz: float,
 ) -> ClockShares | None:
     """Least squares through default clocks; None if no clock was clearly lower.
 
     `clock_ratios` (windows, stages) are of default clocks, times and powers (windows,) of those
-    there. Stages count alike.
+    there. Stages count alike. `top_mhz` is the highest clock of the card.
     """
     stretch = (1.0 / clock_ratios - 1.0).mean(axis=1)
     if stretch.max(initial=0.0) < FALL_MIN:
         return None
-    fall = 1.0 - _switching_ratio(card, clock_ratios * top_mhz, top_mhz, top_mhz).mean(axis=1)
+    fall = 1.0 - _switching_ratio(card, clock_ratios * default_mhz, default_mhz, top_mhz).mean(
+        axis=1
+    )
     time = float(stretch @ (time_ratios - 1.0) / (stretch @ stretch))
     power = 1.0 - float(fall @ (1.0 - power_ratios) / (fall @ fall))
     return ClockShares(min(1.0, max(0.0, time)), min(1.0, max(0.0, power)))

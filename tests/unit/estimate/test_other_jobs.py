@@ -5,11 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.fitting import KNEE_PRIOR_RATIO, SLOPE_PRIOR_PER_GHZ
 from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
+    PUBLIC,
     ClockShares,
     Counters,
+    DefaultWork,
+    FromOtherJobs,
     KnownJob,
     OtherJobs,
     first_saving,
@@ -64,7 +68,9 @@ def fleet(count: int) -> list[KnownJob]:
 def test_shares_are_those_of_the_curve(time: float, power: float, ratios: list[float]) -> None:
     clocks, truth = TOP_MHZ * np.array(ratios), curve(time, power)
     at = np.array(ratios)[:, None]
-    found = measured_shares(at, truth.time_s(clocks), truth.power_w(clocks), CARD, TOP_MHZ)
+    found = measured_shares(
+        at, truth.time_s(clocks), truth.power_w(clocks), CARD, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ
+    )
     assert found is not None
     assert found.time == pytest.approx(time, abs=1e-9)
     assert found.power == pytest.approx(power, abs=1e-9)
@@ -72,7 +78,7 @@ def test_shares_are_those_of_the_curve(time: float, power: float, ratios: list[f
 
 def test_a_job_that_was_never_lowered_has_no_shares() -> None:
     ratio, time, power = np.array([[0.99]]), np.array([1.01]), np.array([0.97])
-    assert measured_shares(ratio, time, power, CARD, TOP_MHZ) is None
+    assert measured_shares(ratio, time, power, CARD, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ) is None
 
 
 def test_probed_jobs_teach_what_physics_does_not_know() -> None:
@@ -91,7 +97,7 @@ def test_a_forest_that_learns_noise_has_no_weight() -> None:
     noise = []
     for i in range(30):
         counters = Counters(CARD, *dice.uniform(0.2, 1.0, 4))
-        time, power = np.clip(counters.prior() + dice.normal(0.0, 0.1, 2), 0.0, 1.0)
+        time, power = np.clip(PUBLIC.shares(counters) + dice.normal(0.0, 0.1, 2), 0.0, 1.0)
         noise.append(KnownJob(f"job{i}", counters, ClockShares(float(time), float(power))))
     taught, alone = OtherJobs(noise), OtherJobs(())
     for asked in noise[:5]:
@@ -146,3 +152,52 @@ def test_without_a_lower_clock_there_is_no_recommendation() -> None:
     possible = OtherJobs(()).possible(job(0.5).counters)
     assert first_saving(possible, CARD, 210.0, CLOCKS, 0.1) is None
     assert first_saving(possible, CARD, TOP_MHZ, (1410,), 0.1) is None
+
+
+@given(
+    time=st.floats(0.0, 1.0),
+    power=st.floats(0.0, 0.99),
+    default=st.sampled_from([1110, 1260, 1410]),
+    card=st.sampled_from([CARD, "NVIDIA A100-SXM4-80GB"]),
+)
+def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_default(
+    time: float, power: float, default: int, card: str
+) -> None:
+    work = DefaultWork(card, default, int(TOP_MHZ), 0.02, 300.0)
+    made = FromOtherJobs({(0, "forward"): work}, {"forward": ClockShares(time, power)}, CLOCKS)
+    asked = Subject("job", "GPU-0", 0, "forward")
+    clocks = made.known_clocks_mhz(asked)
+    assert min(clocks) >= LOWEST_RATIO * default
+    curve = made.predict(asked, clocks)
+    assert curve is not None
+    above = np.array(clocks) >= default
+    assert curve.time_s[above] == pytest.approx(0.02)
+    assert curve.power_w[above] == pytest.approx(300.0)
+    lower = np.array(clocks)[~above]
+    found = measured_shares(
+        lower[:, None] / default,
+        curve.time_s[~above] / 0.02,
+        curve.power_w[~above] / 300.0,
+        card,
+        default_mhz=default,
+        top_mhz=TOP_MHZ,
+    )
+    assert found is not None
+    assert (found.time, found.power) == pytest.approx((time, power), abs=1e-9)
+    assert made.predict(Subject("job", "GPU-0", 1, "forward"), clocks) is None
+
+
+def test_the_same_jobs_give_the_same_numbers_and_each_predictor_is_judged() -> None:
+    known = fleet(12)
+    one, two = OtherJobs(known), OtherJobs(known)
+    asked = job(0.4).counters
+    assert (one.possible(asked) == two.possible(asked)).all()
+    assert set(one.erred) == {"prior", "forest", "ridge", "neighbours"}
+    assert all(
+        set(each) == {known_job.workload for known_job in known} for each in one.erred.values()
+    )
+    alone = OtherJobs(known, learns=False)
+    assert alone.predicts == "prior"
+    assert (alone.possible(asked)[0] == OtherJobs(()).possible(asked)[0]).all()
+    mean = {name: np.mean([t for t, _ in each.values()]) for name, each in one.erred.items()}
+    assert mean[one.predicts] < mean["prior"]

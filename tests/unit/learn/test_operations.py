@@ -8,7 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, CurveValues
-from joulecut_controller.learn.evidence import OVER_RATIO, STEP_RATIO, ExplorerInput
+from joulecut_controller.learn.evidence import (
+    FIRST_OVER_RATIO,
+    OVER_RATIO,
+    STEP_RATIO,
+    Expected,
+    ExplorerInput,
+)
 from joulecut_controller.learn.explorer import Explorer
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import (
@@ -80,6 +86,36 @@ def test_whatever_the_card_does_every_window_is_near_the_evidence_and_in_time(
         for s in below:
             assert advice.clocks_mhz[s] >= min(lowest[s] - STEP_RATIO * TOP, *lowest)
         at = replace(at, now_mhz=advice.clocks_mhz)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    work=st.lists(st.floats(0.85, 1.15), min_size=1, max_size=6).map(tuple),
+    share=st.floats(0.0, 1.0),
+    expected=st.floats(0.0, 1.0),
+    budget=st.sampled_from([0.01, 0.03, 0.05, 0.1]),
+)
+def test_a_start_from_other_jobs_is_a_point_late_at_most_whatever_they_let_expect(
+    work: tuple[float, ...], share: float, expected: float, budget: float
+) -> None:
+    stages = len(work)
+    log = MeasurementLog("walk")
+    grids = tuple(CLOCKS[stage % 2 :] for stage in range(stages))  # of different lengths
+    begun = replace(
+        facts(stages, (TOP,) * stages, budget),
+        grids=grids,
+        expected=Expected(expected, 0.05, -1.7, 0.05),
+        first=True,
+    )
+    base_s = window(begun.now_mhz, share, work).time_s
+    for late in (FIRST_OVER_RATIO, FIRST_OVER_RATIO):
+        log, _ = log.add(window(begun.now_mhz, share, work))
+        advice = Explorer().advise(begun, log)
+        begun = replace(begun, now_mhz=advice.clocks_mhz)
+        seen = window(begun.now_mhz, share, work)
+        assert seen.time_s <= base_s * (1.0 + budget) * (1.0 + late + 0.001)
+    if budget >= 0.05:
+        assert min(begun.now_mhz) < TOP, "padding of shorter grids is no clock"
 
 
 def test_slow_hours_are_not_taken_for_the_effect_of_clocks() -> None:

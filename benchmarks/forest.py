@@ -1,0 +1,392 @@
+"""What other jobs say of a job before any probe, with and without the forest.
+
+    python benchmarks/forest.py [--jobs 12] [--first-seed 1]
+
+Public sweeps: each of the 21 applications on an A100 (Ali et al., read in place) is left out in
+turn, and every predictor predicts it from its counters at the highest clock, taught by the others:
+the share of the time that follows the clock and the share of the power that does not. The prior is
+fitted to the others as well. Errors are those of time, power and energy at all clocks above 60 % of
+the highest; then the clock of least predicted energy within a budget is judged by its measured
+saving. Curves are smoothed, because single sweeps have 1 to 5 % noise. Without public data this
+part is left out. The last lines are the fit of the prior to all applications.
+
+Drawn jobs, simulated: each seed is a cluster of its own card with eight measured jobs, and one more
+job that was never measured, in mode recommend. Its recommended saving is compared with what these
+clocks save on the plant.
+"""
+
+import argparse
+import csv
+import random
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from prediction.sweeps import APPLICATIONS_AT
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from sklearn.isotonic import IsotonicRegression
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
+from drawn import DrawnPlant, case
+from unprofiled import UnprofiledWorld
+from worlds import Agent, Controller
+
+from joulecut_controller.learn.known_jobs import NAME, encoded
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.policy.policy import ClockPolicy, PredictPolicy
+from joulecut_controller.store.database import open_store
+from joulecut_engine.estimate.other_jobs import (
+    LOWEST_RATIO,
+    PREDICTORS,
+    Counters,
+    FirstSaving,
+    KnownJob,
+    OtherJobs,
+    Prior,
+    first_saving,
+    measured_shares,
+)
+from joulecut_engine.graph.pipeline import KINDS, Profile
+from joulecut_sim.plant import Noise
+from joulecut_wire.messages import GpuSnapshot
+
+Floats = NDArray[np.float64]
+CARD = "NVIDIA A100-SXM4-80GB"
+PENALTY = 3.0  # of the prior
+LIMIT_W = 500.0  # the highest power seen is 476 W
+BUDGETS = (0.02, 0.05, 0.1)
+SHORT_NAMES = {"mem_copy_utilization": "MCUTL"}  # in one of the files
+# Shares of the application left out: predicted, and (with errors of others) possible.
+Learner = Callable[[tuple[KnownJob, ...], Counters], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """Time and power at each clock, as smoothed ratios to the highest."""
+
+    job: KnownJob
+    clocks_mhz: Floats  # ascending, from LOWEST_RATIO on
+    time: Floats
+    power: Floats
+
+
+def read() -> tuple[Application, ...]:
+    rows: dict[str, list[dict[str, str]]] = {}
+    for path in sorted(APPLICATIONS_AT.glob("*-dcgm.csv")):
+        with path.open(newline="") as file:
+            for row in csv.DictReader(file):
+                rows.setdefault(row["application"], []).append(row)
+    return tuple(_application(name, rows[name]) for name in sorted(rows))
+
+
+def _application(name: str, rows: list[dict[str, str]]) -> Application:
+    rows.sort(key=lambda row: float(row["sm_app_clock"]))
+    clocks = np.array([float(row["sm_app_clock"]) for row in rows])
+    stretch = clocks[-1] / clocks - 1.0
+    time = _smooth(stretch, [float(row["run_time"]) for row in rows], 1)
+    power = _smooth(stretch, [float(row["power_usage"]) for row in rows], -1)
+    kept = clocks > LOWEST_RATIO * clocks[-1]
+    lower = kept & (clocks < clocks[-1])
+    ratios = (clocks[lower, None] / clocks[-1], time[lower], power[lower])
+    shares = measured_shares(*ratios, CARD, default_mhz=clocks[-1], top_mhz=clocks[-1])
+    assert shares is not None
+    top = rows[-1]
+
+    def shown(column: str, scale: float = 1.0) -> float | None:
+        text = top.get(column) or top.get(SHORT_NAMES.get(column, ""))
+        return None if not text else float(text) * scale
+
+    counters = Counters(
+        card=CARD,
+        clock_ratio=1.0,
+        power_ratio=(shown("power_usage") or 0.0) / LIMIT_W,
+        gpu_ratio=shown("gpu_utilization", 0.01),
+        memory_ratio=shown("mem_copy_utilization", 0.01),
+        sm_ratio=shown("sm_active"),
+        tensor_ratio=shown("tensor_activity"),
+        dram_ratio=shown("dram_active"),
+    )
+    return Application(KnownJob(name, counters, shares), clocks[kept], time[kept], power[kept])
+
+
+def _smooth(stretch: Floats, values: list[float], sign: int) -> Floats:
+    """Ratio to the highest clock of a monotone smooth curve through noisy values."""
+    kernel = ConstantKernel(0.1) * RBF(0.4, (0.15, 3.0)) + WhiteKernel(1e-4, (1e-8, 1e-2))
+    rows, target = stretch[:, None], sign * np.log(values)
+    mean = GaussianProcessRegressor(kernel).fit(rows, target).predict(rows)
+    rising = IsotonicRegression(increasing=True).fit_transform(stretch[::-1], mean[::-1])[::-1]
+    return np.asarray(np.exp(sign * (rising - rising[-1])))
+
+
+def _targets(known: tuple[KnownJob, ...]) -> Floats:
+    return np.array([(one.shares.time, one.shares.power) for one in known])
+
+
+def fit_prior(known: tuple[KnownJob, ...]) -> Prior:
+    """Ridge regression of both shares."""
+    rows, targets = np.array([Prior.shown(one.counters) for one in known]), _targets(known)
+    at, sd, mean = rows.mean(axis=0), rows.std(axis=0), targets.mean(axis=0)
+    scaled = (rows - at) / sd
+    normal = scaled.T @ scaled + PENALTY * np.eye(scaled.shape[1])
+    return Prior(at, sd, mean, np.linalg.solve(normal, scaled.T @ (targets - mean)))
+
+
+def _mean(known: tuple[KnownJob, ...], _asked: Counters) -> Floats:
+    return _targets(known).mean(axis=0)[None]
+
+
+def _physics(_known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+    return asked.physics()[None]
+
+
+def _prior(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+    return OtherJobs((), prior=fit_prior(known)).possible(asked)
+
+
+def _one(name: str) -> Learner:
+    """A predictor at full weight."""
+
+    def predict(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+        prior = fit_prior(known)
+        rows = np.array([one.counters.features() for one in known])
+        off = _targets(known) - np.array([prior.shares(one.counters) for one in known])
+        moved = PREDICTORS[name](rows, off)(asked.features()[None])
+        return np.clip(prior.shares(asked) + moved, 0.0, 1.0)
+
+    return predict
+
+
+def _chosen(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+    return OtherJobs(known, prior=fit_prior(known)).possible(asked)
+
+
+LEARNERS: dict[str, Learner] = {
+    "mean of the others": _mean,
+    "physics alone": _physics,
+    "prior (forest: off)": _prior,
+    **{f"prior and {name}": _one(name) for name in PREDICTORS},
+    "chosen (forest: on)": _chosen,
+}
+
+
+def only_nvml(one: KnownJob) -> KnownJob:
+    counters = replace(one.counters, sm_ratio=None, tensor_ratio=None, dram_ratio=None)
+    return replace(one, counters=counters)
+
+
+def errors(one: Application, shares: Floats) -> Floats:
+    """Mean absolute errors of time, power and energy over the clocks, in percent."""
+    top = one.clocks_mhz[-1]
+    found = []
+    for clock, time, power in zip(one.clocks_mhz[:-1], one.time, one.power, strict=False):
+        said = first_saving(shares[:1], CARD, top, [int(clock), int(top)], 9.0)
+        slower = shares[0, 0] * (top / clock - 1.0) + 1.0
+        saved = 0.0 if said is None else said.saved.mean
+        drawn = (1.0 - saved) / slower
+        found.append((slower / time, drawn / power, slower * drawn / (time * power)))
+    return 100.0 * np.abs(np.array(found) - 1.0).mean(axis=0)
+
+
+def chosen(
+    one: Application, shares: Floats, budget: float
+) -> tuple[FirstSaving | None, float, float]:
+    """The recommendation, and measured: saving and slowdown at its clock."""
+    top = one.clocks_mhz[-1]
+    said = first_saving(shares, CARD, top, [int(mhz) for mhz in one.clocks_mhz], budget)
+    if said is None:
+        return None, 0.0, 0.0
+    at = int(np.abs(one.clocks_mhz - said.clock_mhz).argmin())
+    return said, 1.0 - float(one.time[at] * one.power[at]), float(one.time[at]) - 1.0
+
+
+def table(applications: tuple[Application, ...], title: str) -> Iterator[str]:
+    yield f"\n**{title}**: shares and curves\n"
+    yield "| learner | time % | power % | energy % | k, rms | static, rms | in its band |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    said = {
+        name: [
+            learner(
+                tuple(other.job for other in applications if other is not one), one.job.counters
+            )
+            for one in applications
+        ]
+        for name, learner in LEARNERS.items()
+    }
+    truth = _targets(tuple(one.job for one in applications))
+    for name, shares in said.items():
+        off = np.mean(
+            [errors(one, each) for one, each in zip(applications, shares, strict=True)], 0
+        )
+        rms = np.sqrt(((np.array([each[0] for each in shares]) - truth) ** 2).mean(axis=0))
+        cells = [f"{value:.1f}" for value in off] + [f"{value:.2f}" for value in rms]
+        yield f"| {name} | {' | '.join(cells)} | {_held(applications, shares)} |"
+    yield "\n| learner | budget | predicted % | measured % | points apart | points late | latest |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for name, shares in said.items():
+        for budget in BUDGETS:
+            rows = [
+                chosen(one, each, budget) for one, each in zip(applications, shares, strict=True)
+            ]
+            guess = 100.0 * np.array([0.0 if one is None else one.saved.mean for one, _, _ in rows])
+            real = 100.0 * np.array([saved for _, saved, _ in rows])
+            late = 100.0 * np.array([max(0.0, slower - budget) for _, _, slower in rows])
+            yield (
+                f"| {name} | {budget:.0%} | {guess.mean():.1f} | {real.mean():.1f} "
+                f"| {np.abs(guess - real).mean():.1f} | {late.mean():.1f} | {late.max():.0f} |"
+            )
+
+
+def _held(applications: tuple[Application, ...], shares: list[Floats]) -> str:
+    """Share of recommendations whose measured saving lies in the band; empty without a band."""
+    if len(shares[0]) == 1:
+        return ""
+    held = []
+    for one, each in zip(applications, shares, strict=True):
+        for budget in BUDGETS:
+            said, saved, _ = chosen(one, each, budget)
+            if said is not None:
+                held.append(said.saved.low <= saved <= said.saved.high)
+    return f"{100.0 * np.mean(held):.0f} %"
+
+
+# -- drawn jobs ----------------------------------------------------------------------------
+
+OTHERS = 8
+COUNTER_SD = 0.08  # of memory utilisation beside what does not follow the clock: assumed
+JOB_SHARES = (0.35, 0.97)  # of the time of other jobs on the card; of `drawn.CLOCK_SHARES`
+BUDGET = 0.05
+
+
+class DrawnWorld(UnprofiledWorld):
+    """A job on a drawn card. Its memory utilisation: what does not follow the clock, and noise."""
+
+    detailed = True
+
+    def __init__(self, seed: int) -> None:
+        made = case(seed)
+        super().__init__(stages=made.stages, microbatches=made.microbatches)
+        noise = Noise(operation=made.jitter_percent / 100.0)
+        self.plant = DrawnPlant(made.stages, made.microbatches, noise=noise, seed=seed)
+        self.sku = self.plant.skus[0]
+        share = self.plant.curve(0, "forward").clock_bound
+        noise_ratio = random.Random(f"counter {seed}").gauss(0.0, COUNTER_SD)
+        self.memory_ratio = min(1.0, max(0.0, 1.0 - share + noise_ratio))
+
+    def profile(self, _lowest_mhz: int = 0) -> Profile:
+        """None: the simulator's profiles are of cards that are sold."""
+        return Profile({})
+
+    def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
+        return replace(super()._snapshot(agent, uuid), utilization_memory_ratio=self.memory_ratio)
+
+
+def others(seed: int) -> tuple[KnownJob, ...]:
+    """Measured jobs on the drawn card."""
+    dice, found = random.Random(f"others {seed}"), []
+    for number in range(OTHERS):
+        plant = DrawnPlant(2, 8, seed=seed)
+        share = dice.uniform(*JOB_SHARES)
+        memory = min(1.0, max(0.0, 1.0 - share + dice.gauss(0.0, COUNTER_SD)))
+        sku = plant.skus[0]
+        for kind in KINDS:
+            curve = replace(plant.curve(0, kind), clock_bound=share)
+            top = min(float(sku.clocks_mhz[-1]), curve.cap_mhz)
+            clocks = np.array([mhz for mhz in sku.clocks_mhz if 0.6 * top < mhz < top])
+            time = [curve.time_s(mhz) / curve.time_s(top) for mhz in clocks]
+            power = [curve.power_w(mhz) / curve.power_w(top) for mhz in clocks]
+            ratios = (clocks[:, None] / top, np.array(time), np.array(power))
+            shares = measured_shares(
+                *ratios, sku.model, default_mhz=top, top_mhz=sku.clocks_mhz[-1]
+            )
+            assert shares is not None
+            drawn = curve.power_w(top) / sku.power_limit_w
+            counters = Counters(sku.model, top / sku.clocks_mhz[-1], drawn, 1.0, memory, kind=kind)
+            found.append(KnownJob(f"{seed} {number}", counters, shares))
+    return tuple(found)
+
+
+def recommended(seed: int, *, forest: bool) -> tuple[Plan, float, float] | None:
+    """The plan of a dry run, and what it saves and costs on the plant."""
+    world = DrawnWorld(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(f"sqlite:///{folder}/controller.db")
+        store.keep_learnt(NAME, encoded(others(seed)))
+        policy = world.unprofiled("recommend", budget=BUDGET)
+        job = replace(policy.jobs[0], clocks=ClockPolicy(min_dwell_s=5.0))
+        policy = replace(policy, jobs=(job,), predict=PredictPolicy(forest))
+        controller = Controller(world, store, policy)
+        controller.run(90, until=lambda: planned(controller))
+        plan = controller.job.decision
+        store.close()
+    if plan is None or plan.changes_nothing:
+        return None
+    asked = {one.uuid: one.clock_mhz or world.sku.clocks_mhz[-1] for one in plan.actions}
+    world.plant.noise = Noise()
+    made = world.plant.iterate([asked[uuid] for uuid in world.uuids])
+    before = world.plant.iterate([world.sku.clocks_mhz[-1]] * world.stages)
+    energy = [sum(stage.energy_j for stage in one.stages) for one in (made, before)]
+    return plan, 1.0 - energy[0] / energy[1], made.own_s / before.own_s - 1.0
+
+
+def planned(controller: Controller) -> bool:
+    plan = next((job.decision for job in controller.boards[-1].jobs), None)
+    return plan is not None and bool(plan.predicted_from)
+
+
+def drawn_table(jobs: int, first: int) -> Iterator[str]:
+    seeds = f"seeds {first} to {first + jobs - 1}"
+    yield f"\n**Drawn jobs** (simulated), {seeds}, budget {BUDGET:.0%}\n"
+    yield (
+        "| forest | plans | recommended % | achieved % | points apart | within 2 points "
+        "| in the band | slowdown, mean | points over, worst |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
+    for forest in (True, False):
+        found = [recommended(seed, forest=forest) for seed in range(first, first + jobs)]
+        rows = [one for one in found if one is not None]
+        said = np.array([plan.forecast.saved_ratio for plan, _, _ in rows if plan.forecast])
+        real = np.array([saved for _, saved, _ in rows])
+        slow = np.array([slower for _, _, slower in rows])
+        bands = [plan.forecast.band for plan, _, _ in rows if plan.forecast]
+        held = [
+            band is not None and band.saved_low_ratio <= saved <= band.saved_high_ratio
+            for band, saved in zip(bands, real, strict=True)
+        ]
+        apart = 100.0 * np.abs(said - real)
+        yield (
+            f"| {'on' if forest else 'off'} | {len(rows)} of {jobs} | {100 * said.mean():.1f} "
+            f"| {100 * real.mean():.1f} | {apart.mean():.1f} | {100 * (apart <= 2.0).mean():.0f} % "
+            f"| {100 * np.mean(held):.0f} % | {100 * slow.mean():+.1f} % "
+            f"| {100 * max(0.0, slow.max() - BUDGET):.1f} |"
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--jobs", type=int, default=12)
+    parser.add_argument("--first-seed", type=int, default=1)
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    if APPLICATIONS_AT.is_dir():
+        applications = read()
+        print("\n".join(table(applications, "With DCGM's counters")))
+        nvml = tuple(replace(one, job=only_nvml(one.job)) for one in applications)
+        print("\n".join(table(nvml, "With NVML's alone")), flush=True)
+        print(f"\nThe prior of all: {fit_prior(tuple(one.job for one in nvml))}", flush=True)
+    else:
+        print(f"no {APPLICATIONS_AT}: the public sweeps are left out")
+    print("\n".join(drawn_table(given.jobs, given.first_seed)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

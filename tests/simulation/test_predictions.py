@@ -1,0 +1,233 @@
+"""Predictions from other jobs: every dry run has a plan, and measured jobs teach the next ones."""
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from unprofiled import UnprofiledWorld
+from worlds import Agent, Controller
+
+from joulecut_cli.recommend import recommendation
+from joulecut_controller.cluster.standing import standing
+from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
+from joulecut_controller.plan.plan import Plan
+from joulecut_controller.policy.policy import PredictPolicy
+from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.web.job_json import job_json
+from joulecut_engine.estimate.other_jobs import JUDGES_MIN, ClockShares, Counters, KnownJob
+from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import KINDS, Profile
+from joulecut_engine.optimize.solver import frontier
+from joulecut_sim.gpt3 import Curve, Instruction
+from joulecut_sim.plant import Noise, Plant
+from joulecut_wire.messages import GpuSnapshot
+
+PASSES = 900
+
+
+class MemoryPlant(Plant):
+    """Of every operation's time `clock_share` follows the clock."""
+
+    clock_share = 0.5
+
+    def curve(self, stage: int, instruction: Instruction) -> Curve:
+        return replace(super().curve(stage, instruction), clock_bound=self.clock_share)
+
+
+class MemoryWorld(UnprofiledWorld):
+    """A job whose memory utilisation is the part of the time that does not follow the clock; its
+    GPUs show their mean power between two looks.
+    """
+
+    detailed = True
+
+    def __init__(self, job: str, clock_share: float) -> None:
+        self.read: dict[str, tuple[float, float]] = {}  # energy counter, and when
+        self.power_w: dict[str, float] = {}
+        super().__init__(job=job, stages=2, microbatches=8, scale=0.1)
+        noise = Noise(operation=0.002)
+        self.plant = MemoryPlant([self.sku] * 2, 8, time_scale=self.scale, noise=noise, seed=1)
+        self.plant.clock_share = clock_share
+
+    def _snapshot(self, agent: Agent, uuid: str) -> GpuSnapshot:
+        shown = super()._snapshot(agent, uuid)
+        energy_j, (before_j, before_s) = shown.energy_j or 0.0, self.read.get(uuid, (0.0, 0.0))
+        if self.now_s > before_s:  # a step may look twice at the same moment
+            self.read[uuid] = energy_j, self.now_s
+            if before_j:
+                self.power_w[uuid] = (energy_j - before_j) / (self.now_s - before_s)
+        return replace(
+            shown,
+            power_average_w=self.power_w.get(uuid),
+            utilization_memory_ratio=1.0 - self.plant.clock_share,
+        )
+
+    def true_profile(self) -> Profile:
+        """What the plant does at every clock."""
+        plant = self.plant
+        return Profile(
+            {
+                (stage, kind): tuple(
+                    ClockOption(
+                        mhz,
+                        plant.time_s(stage, kind, mhz),
+                        plant.time_s(stage, kind, mhz) * plant.power_w(stage, kind, mhz),
+                    )
+                    for mhz in self.sku.clocks_mhz
+                    if mhz >= 800
+                )
+                for stage in range(self.stages)
+                for kind in KINDS
+            },
+            "swept",
+        )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DatabaseStore]:
+    made = open_store(f"sqlite:///{tmp_path}/controller.db")
+    yield made
+    made.close()
+
+
+def learned(store: DatabaseStore, job: str, clock_share: float) -> Controller:
+    """A controller that has probed the job to the end."""
+    world = MemoryWorld(job, clock_share)
+    controller = Controller(world, store, world.unprofiled())
+
+    def enough() -> bool:
+        advice = controller.job.probing
+        return advice is not None and advice.verdict == "enough"
+
+    controller.run(PASSES, until=enough)
+    assert enough(), controller.job.sentence
+    controller.run(2)
+    return controller
+
+
+def first_text(controller: Controller) -> str:
+    """What the first prediction rested on."""
+    texts = (board.jobs[0].learnt.text for board in controller.boards)
+    return next(text for text in texts if text)
+
+
+def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
+    controller = Controller(world, store, world.unprofiled("recommend"))
+    controller.run(120, until=lambda: standing(controller.job).state == "recommended")
+    return controller
+
+
+@pytest.mark.parametrize("detailed", [True, False])
+def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
+    store: DatabaseStore, detailed: bool
+) -> None:
+    world = UnprofiledWorld(stages=4, microbatches=8)
+    world.detailed = detailed
+    policy = world.unprofiled("recommend")
+    controller = Controller(world, store, policy, frontier=frontier)
+    controller.run(120, until=lambda: bool(controller.boards and controller.job.frontier))
+    job, shown = controller.job, standing(controller.job)
+    assert shown.state == "recommended"
+    assert job.decision is not None
+    assert job.decision.predicted_from.startswith("predicted from other jobs: public sweeps alone")
+    assert "predicted from other jobs" in shown.next_step
+    assert job.decision.reason.startswith(job.decision.predicted_from)
+    made = job.decision.forecast
+    assert made is not None
+    assert made.band is not None
+    assert made.band.saved_low_ratio < made.saved_ratio < made.band.saved_high_ratio
+    assert made.slowdown_ratio <= 0.05
+    assert made.slowdown_ratio <= made.band.slowdown_high_ratio
+    assert len(job.frontier) > 5
+    truth = sum(truly(world, job.decision)) / sum(truly(world, None)) if detailed else None
+    if truth is not None:
+        assert made.band.saved_low_ratio <= 1.0 - truth <= made.band.saved_high_ratio
+    assert recommendation(job_json(job, controller.boards[-1].view))["predicted_from"]
+    assert not world.sent("apply")
+
+
+def truly(world: UnprofiledWorld, plan: Plan | None) -> list[float]:
+    """Joules of each GPU in an iteration under a plan of one clock per GPU; None: default."""
+    asked = {one.uuid: one.clock_mhz for one in plan.actions} if plan else {}
+    clocks = [asked.get(uuid) or world.sku.clock_max_mhz for uuid in world.uuids]
+    return [stage.energy_j for stage in world.plant.iterate(clocks).stages]
+
+
+def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
+    learned(store, "one", 0.5)
+    known = decoded(store.learnt(NAME))
+    assert {one.counters.kind for one in known} == {"forward", "backward"}
+    assert all(one.counters.memory_ratio == pytest.approx(0.5) for one in known)
+    # The card runs at its power cap by default, which hides a tenth of what follows the clock.
+    assert [one.shares.time for one in known] == pytest.approx([0.5, 0.5], abs=0.15)
+    assert "one" not in store.learnt(NAME)
+    learned(store, "one", 0.5)  # a restart: a job teaches once
+    assert len(decoded(store.learnt(NAME))) == len(known)
+
+
+def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> None:
+    """Of the time a half follows the clock; the prior says seven tenths for want of counters."""
+    for number in range(JUDGES_MIN):
+        world = MemoryWorld(f"job{number}", 0.5 + 0.01 * number)
+        policy = world.policy("recommend", profile=world.true_profile())
+        Controller(world, store, policy).run(40)
+    assert len({one.workload for one in decoded(store.learnt(NAME))}) == JUDGES_MIN
+    world = MemoryWorld("next", 0.54)
+    controller = recommending(store, world)
+    plan = controller.job.decision
+    assert plan is not None
+    assert f"of {JUDGES_MIN} jobs measured here" in plan.predicted_from
+    assert plan.forecast is not None
+    truth = sum(truly(world, plan)) / sum(truly(world, None))
+    assert plan.forecast.saved_ratio == pytest.approx(1.0 - truth, abs=0.02)
+    off = replace(world.unprofiled("recommend", digest="2"), predict=PredictPolicy(forest=False))
+    controller.source.put(off)
+    controller.run(30)
+    assert "public sweeps alone" in controller.job.learnt.text
+
+
+def test_enforcement_begins_where_other_jobs_let_expect_and_no_window_is_a_point_over(
+    store: DatabaseStore,
+) -> None:
+    lowest = {}
+    for forest in (True, False):
+        world = MemoryWorld(f"forest {forest}", 0.6)
+        shown = Counters(world.sku.model, 1.0, 0.9, 1.0, 0.4)
+        rows = [
+            KnownJob(f"job{number}", shown, ClockShares(0.6 + 0.01 * (number % 3), 0.2))
+            for number in range(JUDGES_MIN)
+        ]
+        store.keep_learnt(NAME, encoded(rows))
+        policy = replace(world.unprofiled(), predict=PredictPolicy(forest))
+        controller = Controller(world, store, policy)
+        controller.run(150, until=lambda world=world: bool(world.sent("apply")))
+        asked = world.clocks_mhz()
+        lowest[forest] = min(asked.values())
+        base_s = statistics.fmean(duration_s for _, duration_s, _ in world.history[:20])
+        controller.run(60)
+        lived = [duration_s for _, duration_s, _ in world.history]
+        windows = [statistics.fmean(lived[at : at + 10]) for at in range(0, len(lived) - 9, 10)]
+        assert max(windows) <= base_s * (1.0 + 0.05 + 0.01)
+    assert lowest[True] < lowest[False]
+
+
+def test_a_prediction_is_never_enforced(store: DatabaseStore) -> None:
+    world = UnprofiledWorld(stages=4, microbatches=8)
+    world.detailed = True
+    controller = Controller(world, store, world.unprofiled("enforce"))
+    controller.run(120, until=lambda: bool(world.sent("apply")))
+    applied = controller.job.applied
+    assert applied is not None
+    assert not applied.predicted_from
+    assert applied.basis is None
+
+
+def test_a_damaged_record_is_one_line_and_starts_empty(store: DatabaseStore) -> None:
+    for text in ("{", '{"version": 99}', '{"finished": [1]}'):
+        store.keep_learnt(NAME, text)
+        world = MemoryWorld("one", 0.5)
+        controller = Controller(world, store, world.unprofiled())
+        controller.run(2)
+        assert "known jobs cannot be read and start empty" in controller.events("learn")[-1]
