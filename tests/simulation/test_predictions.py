@@ -115,6 +115,7 @@ def first_text(controller: Controller) -> str:
 
 def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
     controller = Controller(world, store, world.unprofiled("recommend"))
+    controller.run(2)
     controller.run(120, until=lambda: standing(controller.job).state == "recommended")
     return controller
 
@@ -127,7 +128,8 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     world.detailed = detailed
     policy = world.unprofiled("recommend")
     controller = Controller(world, store, policy, frontier=frontier)
-    controller.run(120, until=lambda: bool(controller.boards and controller.job.frontier))
+    controller.run(2)
+    controller.run(120, until=lambda: bool(controller.job.frontier))
     job, shown = controller.job, standing(controller.job)
     assert shown.state == "recommended"
     assert job.decision is not None

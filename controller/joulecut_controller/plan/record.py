@@ -56,7 +56,7 @@ def _action(action: Action) -> dict[str, Any]:
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
     made: dict[str, Any] = _known(asdict(forecast))
-    del made["saved_by_granularity"], made["work"]
+    del made["saved_by_granularity"], made["work"], made["modelled"]
     if forecast.band is None:
         del made["band"]
     return made | {
