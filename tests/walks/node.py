@@ -495,6 +495,9 @@ class Node:
             not self._down and self._is_free(quiet_s + LOST_S) and time.monotonic() > quiet_s
         ):
             time.sleep(0.1)
+        self._over.set()  # nothing is judged after the end
+        for thread in self._threads:
+            thread.join(READY_S)
         self.drain()
         self.log.add(found={"locks": self.driver.locks(), "limits_mw": self._limits_mw()})
 
