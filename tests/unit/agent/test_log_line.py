@@ -29,7 +29,7 @@ MEGATRON = (
     "learning rate: 1.342E-04 | lm loss: 7.3"
 )
 BAR = "|███▎      | {}/{} [{}"
-ESC, UP = "\x1b", "\x1b[A"
+ESC = "\x1b"
 
 
 STEP = r"step (?P<iteration>\d+) (?P<s>[\d.]+)"
