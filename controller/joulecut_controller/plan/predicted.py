@@ -188,6 +188,8 @@ def predicted_decision(inputs: PlanningInput, state: PlannerState, solver: Answe
         return Decision("keep", "prediction", waits, state)
     inputs = replace(inputs, job=known.planned(inputs.job))
     decision = decide(inputs, state, known.estimator, solver)
+    if decision.topic == "nothing":
+        return replace(decision, reason=f"{known.text}: {decision.reason}")
     if decision.plan is None or decision.plan.forecast is None or decision.state.clocks is None:
         return decision
     band = _band(inputs, known, decision.state.clocks)
