@@ -289,6 +289,11 @@ class OnlineProfiler:
         return tuple(mhz or top for mhz, top in zip(held, default, strict=True))
 
     @property
+    def restarts(self) -> int:
+        """How often what was learnt of this shape no longer held."""
+        return self._log.restarts
+
+    @property
     def _lowered(self) -> int:
         """Settings measured below default clocks."""
         return len(self._log.measurements) - 1

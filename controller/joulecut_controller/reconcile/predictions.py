@@ -231,7 +231,8 @@ def _lesson(
         return fingerprint(profile), list(_of_profile(profile, counters, float(top)))
     if profiler.probed is None or advice is None or advice.verdict != "enough":
         return None
-    return f"windows of {observation.shape}", list(_of_windows(profiler.probed, counters))
+    name = f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
+    return name, list(_of_windows(profiler.probed, counters))
 
 
 def _of_profile(
