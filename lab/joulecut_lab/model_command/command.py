@@ -48,7 +48,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "sweep": Subcommand(
         "model_command.sweeping:run",
         "All layouts of a SWEEP.yaml, and those that nothing beats in time, energy, memory and "
-        "money at once (the Pareto front). A stopped sweep continues when it is started again.",
+        "money at once (the Pareto front).",
         (
             _flag("sweep", type=Path, metavar="SWEEP.yaml"),
             _flag("--out", metavar="FILE", help="write every layout: .csv or .parquet"),
@@ -59,8 +59,8 @@ SUBCOMMANDS: dict[str, Subcommand] = {
                 metavar="N",
                 help="processes (default: one per core)",
             ),
-            _flag("--dask", "--scheduler", metavar="ADDRESS", help="cluster: tcp://HOST:PORT"),
-            _flag("--fresh", action="store_true", help="start over, without an earlier run's rows"),
+            _flag("--dask", "--scheduler", metavar="ADDRESS", help="has no effect; until 0.3"),
+            _flag("--fresh", action="store_true", help="has no effect; until 0.3"),
             _JSON,
         ),
     ),

@@ -10,7 +10,6 @@ sweep: {tensor: all, pipeline: all, microbatch: [1, 2, 4], recompute: all, clock
 what the other keys leave.
 """
 
-import hashlib
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,13 @@ from joulecut_lab.run_file import (
     reader,
 )
 from joulecut_wire.document import Document, load
-from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import nearest, shown
 from joulecut_wire.section import key, taken
 from joulecut_wire.section import read as read_section
 
 ALL = "all"
 VALUES_MAX = 1000
-SIZE_MAX = 200_000_000  # a day on two cores
+SIZE_MAX = 200_000_000  # two hours on two cores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +47,8 @@ class SweepKeys(FileKeys):
     sweep: object = key(lambda value: value)
 
 
-def read(path: Path) -> tuple[Space, str]:
-    """The space, and a digest of all that its answer depends on. Raises BadInput."""
+def read(path: Path) -> Space:
+    """Raises BadInput."""
     document = load(path)
     keys: SweepKeys = read_section(document, SweepKeys, document.data)
     given_run = keys.run
@@ -73,7 +71,7 @@ def read(path: Path) -> tuple[Space, str]:
     if space.size > SIZE_MAX:
         what = f"{space.size:.3g} combinations"
         raise document.bad(("sweep",), what, f"at most {SIZE_MAX:.0e}")
-    return space, hashlib.sha256(repr(space).encode()).hexdigest()
+    return space
 
 
 def _choices(
@@ -104,14 +102,3 @@ def _choices(
         each = [taken(document, read_one, one, (*where, i)) for i, one in enumerate(values)]
         found[name] = tuple(dict.fromkeys(each))
     return found
-
-
-def folder_of(path: Path) -> Path:
-    """Where finished parts wait for the others. Raises BadInput."""
-    folder = path.with_name(f".{path.name}.parts")
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        what = f"{folder}: {error.strerror}"
-        raise BadInput(str(path), what, "a sweep file in a writable folder") from None
-    return folder

@@ -1,25 +1,17 @@
-"""`joulecut model sweep SWEEP.yaml`: all layouts, and the Pareto front.
+"""`joulecut model sweep SWEEP.yaml`: all layouts, and the Pareto front."""
 
-Finished parts are kept beside the sweep file, so that an interrupted sweep goes on. joblib runs the
-parts on the cores of this machine, or on a Dask cluster.
-"""
-
-import contextlib
 import json
-import shutil
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
 from joulecut_cli import figures, plot, tablefile
-from joulecut_cli.outfile import replacing
 from joulecut_cli.progress import Progress
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import WORDS
@@ -35,26 +27,22 @@ from joulecut_lab.model.sweep import (
 )
 from joulecut_lab.model_command import sweepfile
 from joulecut_lab.model_command.shown import gigabytes
-from joulecut_wire.command import FINE, INTERRUPTED
-from joulecut_wire.errors import Unavailable, not_installed
+from joulecut_wire.command import FINE
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
-BATCH = 4  # parts per process between two saves
 
 
 def run(options: Namespace) -> int:
     """Raises BadInput, Unavailable."""
     out = None if options.out is None else tablefile.target(options.out)
     picture = plot.target(options.plot)
-    space, digest = sweepfile.read(options.sweep)
-    store = _Store(sweepfile.folder_of(options.sweep), digest, fresh=options.fresh)
+    for flag in ("dask", "fresh"):
+        if getattr(options, flag):
+            said = f"joulecut: --{flag} has no effect: a sweep takes minutes, on this machine alone"
+            print(f"{said}; the flag goes with 0.3", file=sys.stderr)
+    space = sweepfile.read(options.sweep)
     began_s = time.perf_counter()
-    try:
-        parts = _evaluated(space, store, options)
-    except KeyboardInterrupt:
-        done = f"joulecut: stopped; {len(store.done)} parts are kept, the same command goes on"
-        print(done, file=sys.stderr)
-        return INTERRUPTED
+    parts = _evaluated(space, options.jobs or -1)
     seconds = time.perf_counter() - began_s
     rows = joined([part.rows for part in parts])
     best = pareto(rows)
@@ -75,95 +63,21 @@ def run(options: Namespace) -> int:
         print(json.dumps(answer.as_json(), allow_nan=False, indent=1))
     else:
         print("\n".join(answer.as_text()))
-    store.clear()
     return FINE
 
 
-class _Store:
-    """Finished parts, one file each, of one and the same sweep."""
-
-    def __init__(self, folder: Path, digest: str, *, fresh: bool) -> None:
-        self._folder = folder
-        told = folder / "digest"
-        if fresh or not told.exists() or told.read_text() != digest:
-            for old in folder.glob("*.npz"):
-                old.unlink()
-            told.write_text(digest)
-        self.done = {int(path.stem) for path in folder.glob("*.npz") if path.stem.isdigit()}
-
-    def save(self, place: int, found: Found) -> None:
-        path = self._folder / f"{place}.npz"
-        with replacing(path) as spare:
-            counts = np.array([found.impossible, found.too_large])
-            np.savez(spare, counts=counts, **found.rows)  # type: ignore[arg-type]
-        self.done.add(place)
-
-    def load(self, place: int) -> Found | None:
-        """None for a file that a full disk cut off."""
-        try:
-            with np.load(self._folder / f"{place}.npz") as data:
-                impossible, too_large = data["counts"]
-                rows = {name: data[name] for name in data.files if name != "counts"}
-        except (OSError, ValueError, KeyError, BadZipFile):
-            return None
-        return Found(rows, int(impossible), int(too_large))
-
-    def clear(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def _evaluated(space: Space, store: _Store, options: Namespace) -> list[Found]:
-    """All parts: those of an earlier run, and the others now."""
-    parts = list(space.parts())
-    found: dict[int, Found] = {}
-    for place in sorted(store.done):
-        kept = store.load(place) if place < len(parts) else None
-        if kept is not None:
-            found[place] = kept
-    left = [place for place in range(len(parts)) if place not in found]
-    with _workers(options.dask, options.jobs or -1) as jobs, Progress("layouts") as progress:
-        for some in _batches(left, jobs):
-            for place, one in zip(some, _together([parts[i] for i in some], jobs), strict=True):
-                store.save(place, one)
-                found[place] = one
-            progress.advance(sum(parts[place].size for place in found), space.size)
-    return [found[place] for place in sorted(found)]
-
-
-@contextlib.contextmanager
-def _workers(scheduler: str | None, jobs: int) -> Iterator[int]:
-    """How many parts run at once; within, joblib uses the cluster. Raises Unavailable."""
+def _evaluated(space: Space, jobs: int) -> list[Found]:
+    """All parts, on so many processes; -1 for one per core."""
     import joblib
 
-    if scheduler is None:
-        with joblib.parallel_config(n_jobs=jobs):
-            yield joblib.effective_n_jobs(jobs)
-        return
-    try:
-        from distributed import Client
-    except ModuleNotFoundError:
-        what = "--dask needs distributed, which is not installed"
-        raise not_installed(what, "dask") from None
-    try:
-        client = Client(scheduler, timeout="10s")  # type: ignore[no-untyped-call]
-    except (OSError, ValueError) as error:
-        raise Unavailable(f"--dask {scheduler}: no Dask cluster answers: {error}") from None
-    with client, joblib.parallel_config("dask", client=client):
-        yield max(1, joblib.effective_n_jobs(-1))
-
-
-def _together(parts: Sequence[Space], jobs: int) -> list[Found]:
-    import joblib
-
-    if jobs == 1 or len(parts) == 1:
-        return [evaluate(part) for part in parts]
-    return list(joblib.Parallel()(joblib.delayed(evaluate)(part) for part in parts))
-
-
-def _batches(places: Sequence[int], jobs: int) -> Iterator[Sequence[int]]:
-    size = max(1, BATCH * jobs)
-    for at in range(0, len(places), size):
-        yield places[at : at + size]
+    parts, found = list(space.parts()), list[Found]()
+    alone = jobs == 1 or len(parts) == 1
+    together = joblib.Parallel(n_jobs=1 if alone else jobs, return_as="generator")
+    with Progress("layouts") as progress:
+        for one in together(joblib.delayed(evaluate)(part) for part in parts):
+            found.append(one)
+            progress.advance(sum(part.size for part in parts[: len(found)]), space.size)
+    return found
 
 
 def _write(path: Path, space: Space, rows: Rows) -> None:

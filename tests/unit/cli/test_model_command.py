@@ -1,16 +1,12 @@
-"""`joulecut model`: the contract of its JSON, its bad-input lines, sweeps that go on."""
+"""`joulecut model`: the contract of its JSON, its bad-input lines, sweeps."""
 
 import csv
 import json
 import os
-import signal
-import sys
-import time
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from subprocess import PIPE, CompletedProcess, Popen
+from subprocess import CompletedProcess
 
 import commands
 import pytest
@@ -176,43 +172,15 @@ def test_a_sweep_needs_a_process(tmp_path: Path, jobs: str) -> None:
     assert "allowed: a whole number from 1 to" in said.stderr
 
 
-@pytest.mark.long
-def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
-    """Ctrl-C after the first parts: the same command evaluates only the others."""
-    text = (EXAMPLES / "megatron-1t-sweep.yaml").read_text().replace("clock_mhz: all", "")
-    path = _file(tmp_path, text.replace("[1f1b, zb-h1, zb-v]", "[1f1b]"), "sweep.yaml")
-    whole = json.loads(_run("sweep", path, "--jobs", "1", "--json").stdout)
-    command = ["model", "sweep", str(path), "--jobs", "1"]
-    with Popen([sys.executable, "-m", "joulecut_cli.main", *command], stderr=PIPE) as process:
-        parts = tmp_path / ".sweep.yaml.parts"
-        while process.poll() is None and not list(parts.glob("[0-9]*.npz")):
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, complaint = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert b"goes on" in complaint
-    kept = {part: part.stat().st_mtime_ns for part in parts.glob("[0-9]*.npz")}
-    assert kept
-    command = ["model", "sweep", str(path), "--jobs", "1", "--json"]
-    seen = set()
-    with Popen([sys.executable, "-m", "joulecut_cli.main", *command], stdout=PIPE) as process:
-        while process.poll() is None:
-            for part in kept:
-                with suppress(FileNotFoundError):  # removed at the end
-                    seen.add((part, part.stat().st_mtime_ns))
-            time.sleep(0.005)
-        again = json.loads(process.communicate()[0])
-    assert seen == set(kept.items()), "a finished part was evaluated again"
-    assert again["pareto"] == whole["pareto"]
-
-
-def test_parts_of_another_sweep_are_not_used(tmp_path: Path) -> None:
+def test_flags_that_went_say_so_and_change_nothing(tmp_path: Path) -> None:
     path = _file(tmp_path, SWEEP, "sweep.yaml")
-    folder = tmp_path / ".sweep.yaml.parts"
-    folder.mkdir()
-    (folder / "digest").write_text("of an older file")
-    (folder / "0.npz").write_bytes(b"no part at all")
-    assert _run("sweep", path, "--jobs", "1").returncode == 0
+    plain, flagged = (
+        _run("sweep", path, "--jobs", "1", "--json", *more)
+        for more in ((), ("--fresh", "--dask", "tcp://127.0.0.1:1"))
+    )
+    assert json.loads(flagged.stdout)["pareto"] == json.loads(plain.stdout)["pareto"]
+    notes = [line for line in flagged.stderr.splitlines() if "no effect" in line]
+    assert [note.split()[1] for note in notes] == ["--dask", "--fresh"]
 
 
 @pytest.mark.parametrize(
