@@ -23,7 +23,14 @@ from joulecut_controller.plan.evaluation import (
     forecast,
     with_jitter,
 )
-from joulecut_controller.plan.goal import dwell_s, goal_of, is_late, lateness, pace_of
+from joulecut_controller.plan.goal import (
+    ALLOWED_STEP,
+    dwell_s,
+    goal_of,
+    is_late,
+    lateness,
+    pace_of,
+)
 from joulecut_controller.plan.granularity import (
     Rung,
     rung_of,
@@ -369,10 +376,16 @@ def _compare(
 
 
 def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:
-    """Whether measured clocks have run too short for better ones to be known."""
-    seen, held_s = inputs.job.measured.current_iterations, inputs.view.now_s - state.changed_s
-    known = comparison.pace.holds and not comparison.goal.waits
-    return known and (seen < BETTER_ITERATIONS or held_s < BETTER_S)
+    """Whether measured clocks have run too short for better ones to be known. Another promise waits
+    for nothing.
+    """
+    pace, seen = comparison.pace, inputs.job.measured.current_iterations
+    if not pace.holds or comparison.goal.waits:
+        return False
+    allowed = math.log(inputs.deadline_s(strict=True) / pace.default_s)
+    if abs(allowed - state.allowed) > ALLOWED_STEP:
+        return False
+    return seen < BETTER_ITERATIONS or inputs.view.now_s - state.changed_s < BETTER_S
 
 
 def _dares(

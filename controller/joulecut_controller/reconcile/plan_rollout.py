@@ -12,6 +12,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import release_actions
 from joulecut_controller.plan.earlier import clock_runs, rests_on
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
+from joulecut_controller.plan.goal import ALLOWED_STEP
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Forecast, Plan, Resumption
 from joulecut_controller.plan.planner import Decision
@@ -124,8 +125,11 @@ class PlanRollout:
                     parent=inputs.earlier.generation if inputs.earlier else 0,
                 )
         except JoulecutError:
+            same = self._keeps(before)
             self.state = before
-            raise
+            if decision.late or not decision.solved or not same:
+                raise
+            # The clocks held keep their promise, and better ones wait for the store.
         self._topic = decision.topic
 
     def wait(self, decision: Decision, policy: JobPolicy) -> None:
@@ -161,6 +165,14 @@ class PlanRollout:
         if decision.topic != self._topic and decision.verdict == "default":
             self._context.audit.post("plan", job.policy.name, decision.reason)
             self.action = self.action or decision.reason
+
+    def _keeps(self, before: PlannerState) -> bool:
+        """Whether the clocks held are for the same promise as those of the decision."""
+        now, held = self.state, self._applied_plan.holding
+        if held is None or before.clocks is None or before.goal is None:
+            return False
+        waits = now.goal is not None and now.goal.waits
+        return before.goal.waits == waits and abs(now.allowed - before.allowed) <= ALLOWED_STEP
 
     def _log_lateness(self, decision: Decision, job: JobState) -> None:
         """One line when iterations under the plan begin to miss their deadline."""
