@@ -57,6 +57,8 @@ class _Job:
     counters: Counters
     seen: int = 0
     taught: str = ""
+    profile: Profile | None = None  # that `fingerprint` is of
+    fingerprint: str = ""
     made: tuple[object, Prediction] | None = None  # for what, and the prediction
 
 
@@ -114,10 +116,10 @@ class Predictions:
             job.counters, job.seen = _blended(job.counters, now), job.seen + 1
         if job is None or job.seen < SEEN_MIN:
             return
-        lesson = _lesson(observation, profiler, job.counters)
-        if lesson is not None and lesson[0] != job.taught:
-            job.taught = lesson[0]
-            self._teach(hashed(name), lesson[1])
+        taught = _lesson_name(observation, profiler, job)
+        if taught and taught != job.taught:
+            job.taught = taught
+            self._teach(hashed(name), _lesson(observation, profiler, job.counters))
 
     def of(self, observation: JobObservation, view: View) -> Prediction | None:
         """Of a job that was seen for a while at default clocks; None of one with a profile."""
@@ -221,18 +223,28 @@ def _half(kind: Kind) -> str:
     return "forward" if kind == "forward" else "backward"
 
 
-def _lesson(
-    observation: JobObservation, profiler: OnlineProfiler, counters: Counters
-) -> tuple[str, list[tuple[Counters, ClockShares]]] | None:
-    """The name of a measurement at lower clocks, and the shares that it shows, by kind."""
+def _lesson_name(observation: JobObservation, profiler: OnlineProfiler, job: _Job) -> str:
+    """Names a measurement at lower clocks; empty before there is one."""
     profile, advice = observation.job.policy.profile, profiler.advice
     if profile is not None:
-        top = max(options[-1].clock_mhz for options in map(sorted, profile.options.values()))
-        return fingerprint(profile), list(_of_profile(profile, counters, float(top)))
+        if profile is not job.profile:  # its fingerprint takes a millisecond
+            job.profile, job.fingerprint = profile, fingerprint(profile)
+        return job.fingerprint
     if profiler.probed is None or advice is None or advice.verdict != "enough":
-        return None
-    name = f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
-    return name, list(_of_windows(profiler.probed, counters))
+        return ""
+    return f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
+
+
+def _lesson(
+    observation: JobObservation, profiler: OnlineProfiler, counters: Counters
+) -> list[tuple[Counters, ClockShares]]:
+    """The shares that a measurement shows, by kind."""
+    profile = observation.job.policy.profile
+    if profile is not None:
+        top = max(options[-1].clock_mhz for options in map(sorted, profile.options.values()))
+        return list(_of_profile(profile, counters, float(top)))
+    assert profiler.probed is not None  # it has a name
+    return list(_of_windows(profiler.probed, counters))
 
 
 def _of_profile(
