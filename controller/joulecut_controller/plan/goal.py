@@ -14,8 +14,8 @@ from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.reference.reference import LATE_SDS
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
-# A goal stands while there is room for no slowdown longer than by so much of it: what is measured
-# of the clocks held moves with every iteration, and every other goal is a new solve.
+# A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
+# the wanted one with every iteration, and each new goal is a new solve.
 GOAL_SLACK = 0.05
 ALLOWED_STEP = 0.003  # of the allowed slowdown: more is another promise, and no noise
 GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
@@ -31,8 +31,8 @@ LATE_ITERATIONS_MIN = 8  # fewer show no standard error worth the name
 
 
 def is_late(inputs: PlanningInput) -> bool:
-    """Whether iterations under the clocks in force surely miss their deadline. At default clocks
-    nothing is late.
+    """Whether iterations under lowered clocks miss their deadline by more than two standard errors.
+    Default clocks are never late.
     """
     measured = inputs.job.measured
     current, baseline, known = measured.current, measured.baseline, measured.reference
@@ -68,7 +68,7 @@ def pace_of(
 
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
-    """What is remembered of plans that came out late, with the plan in force."""
+    """The memory of late plans, updated by the plan in force."""
     if not late:
         return remembered(inputs, state.late)
     again = late_again(inputs, state.late)

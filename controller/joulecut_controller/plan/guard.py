@@ -242,8 +242,8 @@ def _outside(
         yield f"{asked[0]} MHz is below what policy or site allow"
     if 0 < site.clock_max_mhz < asked[-1]:
         yield f"{asked[-1]} MHz is above what the site allows"
-    if plan.predicted_from:
-        return  # of other jobs: it is a recommendation
+    if plan.predicted_from and not enforced:
+        return  # of other jobs: nothing was measured of this one
     reach = plan.basis.reach_mhz if plan.basis else None
     lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     if lowest_mhz is None or asked[0] < lowest_mhz:

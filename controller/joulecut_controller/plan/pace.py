@@ -2,9 +2,9 @@
 
 The graph has no communication and no optimizer step. Where the job's operations are measured, what
 its baseline takes beside the graph is a constant that no clock changes (`constant_s`). What is left
-is a matter of slowdowns: the model says by how much clocks slow the job, the reference what default
-clocks take now, by how much the clocks held slow the job, and how much of predicted slowdowns comes
-true. Times are never scaled, so an error at one plan is no error of default clocks.
+is a matter of slowdowns. The model predicts the slowdown of any clocks. The reference measures the
+time at default clocks, the slowdown of the clocks held, and the part of predicted slowdowns that
+comes true. Times are never scaled, so an error at one plan is no error of default clocks.
 """
 
 import math
@@ -26,13 +26,12 @@ RATE_CONSTANT_RATIO_MAX = 0.3
 DOUBT_STDERRS = 2.0
 BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most baselines are as good
 RATIO_STEP_MIN = 0.003  # less is within the noise of a window
-# Of a predicted slowdown. Clocks hardly slow work by more than they are lowered, so that a steeper
-# curve than three times the profile's is no curve.
+# Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
+# work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
-
 
 NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
 

@@ -322,7 +322,8 @@ def _compare(
     held_asked = state.asked if state.clocks else {}
     slower = [u for u, mhz in asked.items() if mhz > held_asked.get(u, mhz)]
     same = new == held and not slower and bool(state.clocks or not costs.own_mhz)
-    # Measured clocks make way only for some that surely keep the deadline, or are no slower.
+    # Measured clocks are replaced only by clocks that keep the deadline by their margin, or are no
+    # slower.
     early = state.clocks is not None and _early(inputs, state, comparison)
     daring = state.clocks is not None and _dares(inputs, comparison, before, after)
     worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
