@@ -98,7 +98,7 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
         held_s = held.deadline_s / (1.0 + ROUNDING) + state.constant_s
         wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
         if runs and not pace.holds:  # nothing is measured of them yet
-            same = abs(math.log(deadline_s / pace.default_s) - state.allowed) <= ALLOWED_STEP
+            same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
         else:
             same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= wanted + ROUNDING)
         wanted_s = held_s if same else wanted_s
@@ -106,7 +106,7 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
     if known is None or inputs.view.now_s >= ceiling.until_s:
         return wanted_s
     measured = known.settings.get(ceiling.setting) if ceiling.setting else None
-    if measured is None or measured.mean <= math.log(deadline_s / pace.default_s):
+    if measured is None or measured.mean <= inputs.allowed:
         return wanted_s  # default clocks have been measured since: those clocks were not late
     tighter = replace(pace, held=(ceiling.predicted, measured))
     return min(wanted_s, tighter.goal_s(deadline_s, careful=False))

@@ -370,9 +370,7 @@ def _compare(
     )
     changes = max(map(len, (*steps, *marks))), shortest_step_s
     state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
-    allowed = math.log(inputs.deadline_s(strict=True) / comparison.pace.default_s)
-    state = replace(state, allowed=allowed)
-    state = replace(state, changed_s=inputs.view.now_s)
+    state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
@@ -383,8 +381,7 @@ def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -
     pace, seen = comparison.pace, inputs.job.measured.current_iterations
     if not pace.holds or comparison.goal.waits:
         return False
-    allowed = math.log(inputs.deadline_s(strict=True) / pace.default_s)
-    if abs(allowed - state.allowed) > ALLOWED_STEP:
+    if abs(inputs.allowed - state.allowed) > ALLOWED_STEP:
         return False
     return seen < BETTER_ITERATIONS or inputs.view.now_s - state.changed_s < BETTER_S
 

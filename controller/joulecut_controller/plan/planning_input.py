@@ -87,6 +87,11 @@ class PlanningInput:
         return self.deadline_s() - self.beyond_mean_s
 
     @property
+    def allowed(self) -> float:
+        """Log slowdown that a plan may aim at."""
+        return math.log(self.deadline_s(strict=True) / self.default_s)
+
+    @property
     def budget(self) -> float:
         """Log slowdown that the policy allows, of the mean."""
         known, slo = self.job.measured.reference, self.job.policy.slo

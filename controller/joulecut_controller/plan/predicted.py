@@ -20,6 +20,7 @@ from joulecut_controller.plan.planner import Decision, decide, given_up, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers
 from joulecut_controller.plan.veto import first
+from joulecut_controller.plan.work import HALVES
 from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.estimate.estimator import NOMINAL, Estimator, Subject
 from joulecut_engine.estimate.other_jobs import FORM_HALF, DefaultWork
@@ -27,7 +28,6 @@ from joulecut_engine.graph import build
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 
-HALVES = ("input", "weight")  # of a backward
 # Of a rate alone: a backward computes two products for each of a forward, and its halves one each.
 RELATIVE: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input": 1.0, "weight": 1.0}
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it

@@ -29,6 +29,7 @@ from joulecut_controller.plan.goal import dwell_s, late_again, remembered
 from joulecut_controller.plan.own_clocks import pace_setters
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.predicted import BLOCKING_UNKNOWN
 from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
@@ -43,7 +44,6 @@ REACHED_RATIO = 0.985
 # for as many windows at most.
 THROTTLED_RATIO, THROTTLED_WINDOWS = 0.95, 3
 POWERED_ITERATIONS = 32  # a window's power is the mean over about so many
-BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
 # The explorer's advice on a log. Raises Unanswered while it is being computed.
 Advise = Callable[[ExplorerInput, MeasurementLog], Advice]
 NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
