@@ -31,14 +31,18 @@ def job_faults(job: JobState, view: View) -> tuple[JobFault, ...]:
 
 def _refused(job: JobState, view: View) -> Iterator[JobFault]:
     listed = {f"{ref.node}/{ref.index}" for ref in job.policy.gpus}
-    mine = {uuid for stage in job.placement.stages for uuid in stage}
-    mine |= {uuid for uuid, gpu in view.gpus.items() if listed and gpu.place in listed}
+    placed = {uuid for stage in job.placement.stages for uuid in stage}
     names = {job.policy.name, *((job.running.name,) if job.running else ())}
+
+    def is_mine(uuid: str) -> bool:
+        gpu = view.gpus.get(uuid)
+        return uuid in placed or (gpu is not None and gpu.place in listed)
+
     for node in view.nodes:
         for fault in node.faults:
             if fault.source == RETIRED_SOURCE:
                 continue
-            if fault.job in names or mine.intersection(fault.uuids):
+            if fault.job in names or any(map(is_mine, fault.uuids)):
                 yield JobFault(node.node, fault.source, fault.text, fault.count, fault.age_s)
     for fault in view.rate_faults:
         if fault.job == job.policy.name:
