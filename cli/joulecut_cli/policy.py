@@ -188,8 +188,6 @@ def as_text(policy: "Policy", prices: Prices) -> str:
             f"    work    {_work(job)}",
             f"    so      {outcome(job)}",
         ]
-        if job.opt_in.allow:
-            lines.append(f"    opt-in  {_opt_in(job)}")
         if job.verify.holdout:
             lines.append(f"    saving  {_holdout(job)}")
         if job.warning:
@@ -253,27 +251,12 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
         "blocking_power_w": job.blocking_power_w if profile else None,
         "tenant": job.tenant or None,
-        "opt_in": {
-            "allow": job.opt_in.allow,
-            "max_slowdown_ratio": job.opt_in.max_slowdown,
-            "slurm": job.opt_in.slurm and job.opt_in.slurm.shown,
-        },
+        "each": job.each,
+        "except": [asdict(one) for one in job.excluded],
         "holdout_ratio": job.verify.holdout,
         "window_s": job.verify.window_s,
         "outcome": outcome(job),
     }
-
-
-def _opt_in(job: "JobPolicy") -> str:
-    """What running jobs may ask for."""
-    template = not job.gpus and not job.found_by_allocation
-    only = f"Slurm job with {job.opt_in.slurm.shown}" if job.opt_in.slurm else "job"
-    who = f"every {only} that names it gets a copy" if template else "the job may ask"
-    if job.slo.max_slowdown is None:
-        return who if template else "allowed, but the target is no max_slowdown"
-    most = job.opt_in.max_slowdown
-    most = job.slo.max_slowdown if most is None else most
-    return f"{who}, with a max_slowdown up to {most * 100:.6g}%"
 
 
 def _holdout(job: "JobPolicy") -> str:
@@ -303,7 +286,8 @@ def _gpus(job: "JobPolicy") -> str:
     if job.found_by_allocation:
         from joulecut_controller.policy.owner import wanted
 
-        return f"those allocated to {wanted(job)}; {said}"
+        each = "of every running job among" if job.each else "allocated to"
+        return f"those {each} {wanted(job)}; {said}"
     if not job.gpus:
         return f"those that report this job; {said}"
     names = [f"{gpu.node}/{gpu.index}" for gpu in job.gpus]

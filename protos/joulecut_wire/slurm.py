@@ -1,7 +1,7 @@
 """A Slurm job as a node's prolog records it, and as the labels of its GPUs carry it.
 
 The prolog writes one file a job: `joulecut-slurm-job 1`, then lines `KEY VALUE`. The first line
-is the version. User and partition are Slurm's word; array id, name and comment are the job's own,
+is the version. User and partition are Slurm's word; array id and name are the job's own,
 and so is the account where Slurm keeps no accounts.
 """
 
@@ -10,9 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 SOURCE = "slurm"  # of an allocation
 VERSION = "joulecut-slurm-job 1"
-TEXT_CHARS_MAX = 253  # of a value; a comment may be longer
-COMMENT_CHARS_MAX = 4096
-# Labels of the GPUs of a job. The comment stays on the node: its words become labels there.
+TEXT_CHARS_MAX = 253  # of a value
+# Labels of the GPUs of a job.
 LABELS = {
     "id": "slurm_job_id",
     "array_id": "slurm_array_id",
@@ -33,7 +32,6 @@ class SlurmJob:
     user: str = ""
     account: str = ""
     partition: str = ""
-    comment: str = ""
 
     def labels(self) -> dict[str, str]:
         """The labels of this job's GPUs."""
@@ -56,7 +54,6 @@ def of_record(job: str, text: str) -> SlurmJob:
     keys = {field.name for field in fields(SlurmJob)} - {"id"}
     for line in lines:
         key, _, value = line.partition(" ")
-        chars = COMMENT_CHARS_MAX if key == "comment" else TEXT_CHARS_MAX
         if key in keys and value.isprintable():
-            found = replace(found, **{key: value[:chars]})
+            found = replace(found, **{key: value[:TEXT_CHARS_MAX]})
     return found

@@ -106,7 +106,7 @@ def test_a_device_plugin_s_gpus(kubelet: FakeKubelet, look: Callable[..., Kubern
     eventually("the pod is gone", lambda: not kubernetes.claims)
 
 
-def test_annotations_for_us_are_labels_and_are_followed(
+def test_our_annotation_is_a_label_and_is_followed(
     kubelet: FakeKubelet,
     api: FakeApi,
     look: Callable[..., Kubernetes],
@@ -114,7 +114,7 @@ def test_annotations_for_us_are_labels_and_are_followed(
 ) -> None:
     monkeypatch.setattr(pods_module, "RECHECK_S", 0.05)
     kubelet.give("train", "gpt-0", [A])
-    asked = {"joulecut.dev/policy": "small", "joulecut.dev/max-slowdown": "1%"}
+    asked = {"joulecut.dev/policy": "small"}
     api.run("train", "gpt-0", UID, {"app": "gpt"}, **asked, **{"example.com/note": "x" * 9999})
     kubernetes = look(api)
     eventually("labels", lambda: _only(kubernetes, A).labels == {"app": "gpt", **asked})

@@ -6,10 +6,8 @@ import pytest
 from worlds import Controller, World
 
 from joulecut_cli.recommend import recommendation
-from joulecut_controller.policy.opt_in import MAX_SLOWDOWN, POLICY
 from joulecut_controller.policy.policy import (
     JobPolicy,
-    OptIn,
     PodMatch,
     Policy,
     Slo,
@@ -174,9 +172,12 @@ def test_ranks_that_the_reports_contradict_are_never_enforced(
     settled(controller)
 
 
-def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStore) -> None:
-    policy = world.policy(name="small", opt_in=OptIn(allow=True, max_slowdown=0.02))
-    controller = Controller(world, store, policy)
+def test_a_job_joins_a_class_by_an_annotation_and_leaves_it_again(
+    world: World, store: DatabaseStore
+) -> None:
+    label = "joulecut.dev/policy"
+    pods = PodMatch("train", labels=((label, "small"),))
+    controller = Controller(world, store, world.policy(name="small", each=True, pods=pods))
     world.give("run-1")
     controller.run(PASSES_TO_PLAN)
     assert world.calls == []
@@ -184,11 +185,10 @@ def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStor
         "kubernetes:train.run-1"
     ]
 
-    world.give("run-1", **{POLICY: "small", MAX_SLOWDOWN: "1%"})
+    world.give("run-1", **{label: "small"})
     settled(controller)
     (job,) = controller.boards[-1].jobs
     assert job.view.policy.name == "small:train.run-1"
-    assert job.view.policy.slo.max_slowdown == 0.01
     assert {call.job for call in world.sent("apply")} == {"small:train.run-1"}
 
     for agent in world.agents.values():  # the annotation goes, under a lease
@@ -196,17 +196,6 @@ def test_a_job_opts_in_by_itself_and_out_again(world: World, store: DatabaseStor
     controller.run(4)
     assert world.at_default()
     assert {job.mode for job in controller.boards[-1].jobs} == {"recommend"}
-
-
-def test_a_refused_opt_in_is_shown_and_moves_no_clock(world: World, store: DatabaseStore) -> None:
-    policy = world.policy(name="small", opt_in=OptIn(allow=True, max_slowdown=0.02))
-    controller = Controller(world, store, policy)
-    world.give("run-1", **{POLICY: "small", MAX_SLOWDOWN: "3%"})
-    controller.run(2 * PASSES_TO_PLAN)
-    (job,) = controller.boards[-1].jobs
-    assert job.sentence.endswith("is more than entry small allows, 2%")
-    assert "opt-in refused" in job.sentence
-    assert (job.mode, world.calls) == ("off", [])
 
 
 def test_a_recommendation_says_what_the_keeper_would_refuse(

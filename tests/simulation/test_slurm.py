@@ -23,7 +23,8 @@ jobs:
   - {name: by-account, match: {slurm: {account: bio, partition: long}}, slo: {max_slowdown: 1%}}
   - name: small
     slo: {max_slowdown: 1%}
-    opt_in: {allow: true, slurm: {account: physics}}
+    each: true
+    match: {slurm: {account: physics}}
 """
 
 
@@ -65,12 +66,10 @@ def _hold(node: RunningAgent, index: int) -> None:
 def test_a_job_is_known_whole_and_its_gpus_are_back_before_it_has_ended(
     node: RunningAgent, slurm: RealSlurm
 ) -> None:
-    words = ("-J", "gpt 3", "-A", "physics", "--comment", "joulecut.policy=small")
+    words = ("-J", "gpt 3", "-A", "physics")
     job = slurm.submit(*words, user=ALICE)
     known = SlurmJob(job, name="gpt 3", user=ALICE, account="physics", partition="short")
     eventually("the whole job", lambda: _given(node) == {job: known})
-    (allocation,) = [one for one in node.watch().allocations if one.job]
-    assert allocation.labels["joulecut.dev/policy"] == "small"
 
     tasks = slurm.submit("-a", "1-3", "-p", "long", user=BOB)  # the third waits for a GPU
     eventually("two tasks", lambda: len(_given(node)) == 3)
@@ -124,7 +123,7 @@ def test_a_policy_finds_jobs_by_every_word_of_their_record(
     cluster = Cluster(tmp_path, agents=[node.address])
     try:
         _, url, _ = cluster.controller()
-        words = ("-A", "physics", "--comment", "joulecut.policy=small")
+        words = ("-A", "physics")
         named = slurm.submit("-J", "gpt 3", user=ALICE)
         grouped = slurm.submit("-A", "bio", "-p", "long", user=BOB)
         asking = slurm.submit(*words, user=BOB)

@@ -31,14 +31,14 @@ DOWN_S = 5.0  # after a failed request
 PODS_MAX = 256  # a node holds 110 by default, at most 250
 LABELS_MAX = 64
 UNREAD = "labels of pods cannot be read from the API server"
-# A job's own wishes; a policy decides what they count. Other annotations are not kept.
-ANNOTATIONS = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
+# A job's own word, by which a policy may match it. Other annotations are not kept.
+ANNOTATION = "joulecut.dev/policy"
 Key = tuple[str, str]  # namespace and name
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod; `over`: it will not run again. `labels` has its ANNOTATIONS too."""
+    """One pod; `over`: it will not run again. `labels` has its ANNOTATION too."""
 
     uid: str = ""
     over: bool = False
@@ -150,7 +150,8 @@ def _pod(words: Any) -> Pod:
             for k, v in sorted((about.get("labels") or {}).items())[:LABELS_MAX]
         }
         given = about.get("annotations") or {}
-        labels |= {key: str(given[key])[:253] for key in ANNOTATIONS if key in given}
+        if ANNOTATION in given:
+            labels[ANNOTATION] = str(given[ANNOTATION])[:253]
         return Pod(str(about["uid"]), phase in {"Succeeded", "Failed"}, labels)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a pod: {error}") from None

@@ -6,26 +6,20 @@ job (`joulecut_wire.slurm`).
 """
 
 import os
-import re
 import stat
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from joulecut_agent.jobs.inventory import Inventory
-from joulecut_agent.jobs.owner import JOB_CHARS_MAX, SLURM, Claims, Owner, printable
+from joulecut_agent.jobs.owner import SLURM, Claims, Owner, printable
 from joulecut_agent.jobs.warnings import Warnings
 from joulecut_wire import slurm
 
 FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there
-FILE_BYTES_MAX = 8192  # a comment of 4096 letters beside the other lines
+FILE_BYTES_MAX = 8192  # an older prolog wrote a comment of 4096 letters beside the other lines
 FRESH_S = 1.0  # a file may change twice within one step of its time stamp
 OWNERS_MAX = 64  # of one GPU
-# Words of a comment, and the labels that they become; as annotations of a pod.
-WORDS = {
-    "joulecut.policy": "joulecut.dev/policy",
-    "joulecut.max-slowdown": "joulecut.dev/max-slowdown",
-}
 _Stamp = tuple[int, int, int]
 
 
@@ -54,7 +48,12 @@ class MappingDirectory:
             lines = [line.split() for line in text.splitlines()]
             jobs = printable([words[0] for words in lines if words])
             owners += [
-                Owner(SLURM, job, sliced=sliced, labels=_labels(job, records.get(job, "")))
+                Owner(
+                    SLURM,
+                    job,
+                    sliced=sliced,
+                    labels=slurm.of_record(job, records.get(job, "")).labels(),
+                )
                 for job in jobs[: OWNERS_MAX - len(owners)]
             ]
         names = ", ".join(unknown[:4])
@@ -110,19 +109,3 @@ class _Folder:
         finally:
             os.close(fd)
         return stamp, raw.decode(errors="replace")
-
-
-def _labels(job: str, record: str) -> dict[str, str]:
-    """The labels of a job's GPUs: its record, and the words of its comment."""
-    known = slurm.of_record(job, record)
-    return {**known.labels(), **words_of(known.comment)}
-
-
-def words_of(comment: str) -> dict[str, str]:
-    """The WORDS of a comment, as labels; separated by spaces, commas or semicolons."""
-    pairs = (word.partition("=") for word in re.split(r"[\s,;]+", comment))
-    return {
-        WORDS[key]: value[:JOB_CHARS_MAX]
-        for key, _, value in pairs
-        if key in WORDS and value and value.isprintable()
-    }

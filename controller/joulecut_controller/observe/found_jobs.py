@@ -8,7 +8,7 @@ job. Pure: owners as agents report them, reports and policy go in.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from joulecut_controller.policy.opt_in import copy_name, match_of
+from joulecut_controller.policy.job_classes import instance_name, match_of
 from joulecut_controller.policy.owner import KUBERNETES, SLURM, Instance, instance_of, matches
 from joulecut_controller.policy.owner import shared as has_several_owners
 from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
@@ -78,5 +78,5 @@ class FoundJobs:
 
 def _entry(policy: Policy, instance: Instance) -> JobPolicy:
     pods, slurm = match_of(instance)
-    name, slo = copy_name(instance.source, instance), Slo(policy.found_jobs.max_slowdown)
+    name, slo = instance_name(instance.source, instance), Slo(policy.found_jobs.max_slowdown)
     return JobPolicy(name, "recommend", slo, pods=pods, slurm=slurm, found=True)

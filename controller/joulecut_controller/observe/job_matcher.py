@@ -12,12 +12,13 @@ from joulecut_controller.policy.owner import (
     KUBERNETES,
     SLURM,
     Instance,
+    excludes,
     instance_of,
     matches,
     shared,
     wanted,
 )
-from joulecut_controller.policy.policy import JobPolicy, Policy
+from joulecut_controller.policy.policy import JobPolicy, PodMatch, Policy
 from joulecut_controller.view import GpuView
 from joulecut_wire import slurm
 
@@ -81,7 +82,8 @@ def _by_owner(policy: Policy, gpus: Mapping[str, GpuView]) -> Owners:
     owners: dict[Instance, dict[Hashable, list[str]]] = {}
     if not any(job.found_by_allocation for job in policy.jobs):
         return owners
-    keys = {key for job in policy.jobs if job.pods for key, _ in job.pods.labels}
+    pods = (one for job in policy.jobs for one in (job.pods, *job.excluded))
+    keys = {key for one in pods if isinstance(one, PodMatch) for key, _ in one.labels}
     keys.update(slurm.LABELS.values())
     for uuid, gpu in gpus.items():
         given = gpu.allocation
@@ -101,6 +103,8 @@ def _groups(
     groups: dict[Instance, set[str]] = {}
     for owner, alike in owners.items():
         found = [uuids for uuids in alike.values() if _matches(job, gpus[uuids[0]])]
+        if any(_excludes(job, gpus[uuids[0]]) for uuids in alike.values()):
+            continue
         if found and job.slurm is not None:  # the name may be known of some of a job's GPUs only
             found = list(alike.values())
         mine = set(chain.from_iterable(found))
@@ -111,6 +115,10 @@ def _groups(
 
 def _matches(job: JobPolicy, gpu: GpuView) -> bool:
     return gpu.allocation is not None and matches(job, gpu.allocation)
+
+
+def _excludes(job: JobPolicy, gpu: GpuView) -> bool:
+    return gpu.allocation is not None and excludes(job, gpu.allocation)
 
 
 def _one(
@@ -126,7 +134,7 @@ def _one(
         more = ", ..." if len(names) > NAMED_MAX else ""
         return JobMatch(
             complaint=f"{len(names)} running jobs match ({', '.join(names[:NAMED_MAX])}{more}); "
-            "an entry stands for one"
+            "an entry stands for one, and with each: true for every one"
         )
     running, uuids = next(iter(groups.items()))
     if taken := _taken(uuids, gpus, owned):

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from joulecut_controller.policy.policy import JobPolicy, SlurmJobMatch
+from joulecut_controller.policy.policy import JobPolicy, PodMatch, SlurmJobMatch
 from joulecut_wire import slurm
 from joulecut_wire.messages import Allocation
 
@@ -74,24 +74,33 @@ def fits(written: str, word: str) -> bool:
 
 
 def matches(job: JobPolicy, allocation: Allocation) -> bool:
-    """Whether an entry's `match.kubernetes` or `match.slurm` matches this GPU."""
-    if shared(allocation):
+    """Whether an entry's `match.kubernetes` or `match.slurm` matches this GPU, and no `except`."""
+    wanted = job.pods or job.slurm
+    if wanted is None or shared(allocation) or excludes(job, allocation):
         return False
-    if job.pods is not None:
-        return (
-            allocation.source == KUBERNETES
-            and fits(job.pods.namespace, allocation.namespace)
-            and job.pods.job in ("", instance_of(allocation).job)
-            and all(
-                key in allocation.labels and fits(value, allocation.labels[key])
-                for key, value in job.pods.labels
-            )
+    return _matches(wanted, allocation)
+
+
+def excludes(job: JobPolicy, allocation: Allocation) -> bool:
+    """Whether one of the entry's `except` matches this GPU."""
+    return any(_matches(one, allocation) for one in job.excluded)
+
+
+def _matches(wanted: PodMatch | SlurmJobMatch, allocation: Allocation) -> bool:
+    if isinstance(wanted, SlurmJobMatch):
+        return _matches_slurm(wanted, allocation)
+    return (
+        allocation.source == KUBERNETES
+        and fits(wanted.namespace, allocation.namespace)
+        and wanted.job in ("", instance_of(allocation).job)
+        and all(
+            key in allocation.labels and fits(value, allocation.labels[key])
+            for key, value in wanted.labels
         )
-    return job.slurm is not None and matches_slurm(job.slurm, allocation)
+    )
 
 
-def matches_slurm(wanted: SlurmJobMatch, allocation: Allocation) -> bool:
-    """Whether this GPU belongs to a Slurm job that is wanted."""
+def _matches_slurm(wanted: SlurmJobMatch, allocation: Allocation) -> bool:
     running = slurm.of_labels(allocation.labels)
     pairs = (
         (wanted.job_id, allocation.job),
@@ -122,11 +131,18 @@ def foreign(job: JobPolicy, running: Instance | None, allocation: Allocation | N
 
 def wanted(job: JobPolicy) -> str:
     """The entry's match, as written in its file."""
-    if job.pods is not None:
-        if job.pods.job:
-            return f"job {job.pods.job} in namespace {job.pods.namespace}"
-        labels = ", ".join(f"{key}={value}" for key, value in job.pods.labels)
-        return f"pods in namespace {job.pods.namespace}" + (f" with {labels}" if labels else "")
-    if job.slurm is not None and job.slurm.job_id:
-        return f"Slurm job {job.slurm.job_id}"
-    return f"Slurm jobs with {job.slurm.shown}" if job.slurm else "its own reports"
+    match = job.pods or job.slurm
+    if match is None:
+        return "its own reports"
+    but = f", except {'; '.join(map(_shown, job.excluded))}" if job.excluded else ""
+    return _shown(match) + but
+
+
+def _shown(match: PodMatch | SlurmJobMatch) -> str:
+    if isinstance(match, SlurmJobMatch):
+        single = f"Slurm job {match.job_id}" if match.job_id else ""
+        return single or f"Slurm jobs with {match.shown}"
+    if match.job:
+        return f"job {match.job} in namespace {match.namespace}"
+    labels = ", ".join(f"{key}={value}" for key, value in match.labels)
+    return f"pods in namespace {match.namespace}" + (f" with {labels}" if labels else "")

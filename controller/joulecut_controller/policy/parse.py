@@ -22,6 +22,10 @@ Profiles = Callable[[str], Profile]
 # Of a run file: predicted profile, blocking power, and the pipeline that it describes.
 Models = Callable[[str], tuple[Profile, float, Pipeline]]
 JOBS_MAX = 20_000  # twice a cluster of 10,000 one-GPU jobs; each costs 0.1 ms here
+NO_OPT_IN = (
+    "opt_in has no effect any more, and an entry without a match is off: each: true with a match "
+    "takes every running job of a class, such as pods with the label joulecut.dev/policy"
+)
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
@@ -147,16 +151,21 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         profile, watts = costs.read(keys.pipeline, pipeline, path)
     if profile is not None:
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
+    template = keys.opt_in is not None and match is None  # no job of its own before either
     return JobPolicy(
         name=keys.name,
-        mode=effective_mode(mode, keys.mode),
+        mode="off" if template else effective_mode(mode, keys.mode),
         slo=keys.slo.target(),
         gpus=match.listed if match else (),
         clocks=keys.clocks,
         pipeline=pipeline,
         profile=profile,
         rate=rate if isinstance(rate, RateQuery) else None,
-        warning=NO_POWER_SIGNATURE if rate == POWER_SIGNATURE else "",
+        warning=NO_POWER_SIGNATURE
+        if rate == POWER_SIGNATURE
+        else NO_OPT_IN
+        if keys.opt_in is not None
+        else "",
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,
@@ -166,7 +175,8 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         rank_order=keys.ranks.order,
         verify=keys.verify,
         tenant=keys.tenant,
-        opt_in=keys.opt_in,
+        each=keys.each,
+        excluded=tuple(one for left in keys.excluded if (one := left.kubernetes or left.slurm)),
     )
 
 

@@ -214,38 +214,9 @@ class SlurmJobMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class OptIn:
-    """What jobs may ask for by themselves. `max_slowdown` is the most, None for the entry's own;
-    with `slurm`, only these Slurm jobs may ask.
-    """
-
-    allow: bool = key(
-        flag,
-        False,
-        takes="`true`, `false`",
-        meaning="whether jobs may [opt in](#jobs-that-opt-in-by-themselves) by themselves. An "
-        "entry with it and without a `match` is a template for every job that names it",
-    )
-    max_slowdown: float | None = key(
-        SLOWDOWN,
-        None,
-        name="max_slowdown_up_to",
-        takes="0% to 100%",
-        meaning="the largest `max_slowdown` that a job may ask for; needs `allow: true`. Default: "
-        "the entry's own",
-    )
-    slurm: SlurmJobMatch | None = key(
-        SlurmJobMatch,
-        None,
-        takes="as `match.slurm`",
-        meaning="only these Slurm jobs may ask for the template",
-    )
-
-
-@dataclass(frozen=True, slots=True)
 class JobPolicy:
-    """One job. `gpus` in the operator's order. Without `gpus`, `pods` and `slurm`:
-    the GPUs that report this job.
+    """One job, or with `each` every running job of a class. `gpus` in the operator's order. Without
+    `gpus`, `pods` and `slurm`: the GPUs that report this job.
     """
 
     name: str
@@ -265,9 +236,9 @@ class JobPolicy:
     rank_order: str = "tp-cp-ep-dp-pp"  # the first changes fastest; asked where ranks are counted
     verify: Verify = Verify()
     tenant: str = ""  # for reports; empty: its Kubernetes namespace
-    opt_in: OptIn = OptIn()
+    each: bool = False  # every running job that matches has an entry of its own
+    excluded: tuple[PodMatch | SlurmJobMatch, ...] = ()  # from what `pods` or `slurm` match
     warning: str = ""  # of a key that no longer has an effect
-    opt_in_refused: str = ""  # why the running job does not get what it asks for
     found: bool = False  # no line of the policy names it
 
     @property

@@ -15,7 +15,6 @@ from joulecut_controller.policy.policy import (
     FoundJobsPolicy,
     GpuRef,
     Mode,
-    OptIn,
     PodMatch,
     PredictPolicy,
     Ranks,
@@ -35,6 +34,7 @@ from joulecut_wire.quantity import (
     WAITING_W_MAX,
     choice,
     duration,
+    flag,
     name,
     number,
     percentage,
@@ -55,6 +55,13 @@ WEIGHT_MAX = 1e6  # one job that counts as much as a million others
 _MODE = choice("recommend", "enforce", "off")
 _PARALLEL = whole(1, 65_536)
 _PATH = text(4096, "a path")
+
+
+def _anything(value: object) -> object:
+    """A key that went; what it holds is not read."""
+    return value
+
+
 _GROUPS = "([groups](#lock-step-groups-and-replicas))"
 
 
@@ -84,6 +91,14 @@ class Match:
     def listed(self) -> tuple[GpuRef, ...]:
         """The GPUs of `gpus`, in the operator's order."""
         return tuple(gpu for entry in self.gpus or () for gpu in entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Except:
+    """Running jobs that the entry leaves out: exactly one of the two."""
+
+    kubernetes: PodMatch | None = key(PodMatch, None)
+    slurm: SlurmJobMatch | None = key(SlurmJobMatch, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +330,28 @@ class JobKeys:
         meaning="a team, for [reports](savings.md). Default: the job's Kubernetes namespace or "
         "Slurm account",
     )
-    opt_in: OptIn = key(OptIn, OptIn())
+    each: bool = key(
+        flag,
+        False,
+        takes="`true`, `false`",
+        meaning="whether every running job that matches has an entry of its own: "
+        "[classes of jobs](#classes-of-jobs)",
+    )
+    excluded: tuple[Except, ...] = key(
+        Listed(Except),
+        (),
+        name="except",
+        default="none",
+        takes="list of matches",
+        meaning="running jobs that the entry leaves out, as `kubernetes` or `slurm` of `match`",
+    )
+    opt_in: object = key(
+        _anything,
+        None,
+        default="-",
+        takes="anything",
+        meaning="without effect, read until 0.3: `each` and `match` say the same",
+    )
 
 
 @dataclass(frozen=True, slots=True)

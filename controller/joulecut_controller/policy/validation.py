@@ -43,7 +43,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
         yield from _pipeline(job, path)
         yield from _verify(job, path)
         yield from _rate(job, path)
-        yield from _opt_in(job, path)
+        yield from _class(job, path)
         if job.verify.holdout > 0.0 and keys.cluster.power_budget_w is not None:
             yield Place(
                 (*path, "verify", "holdout"),
@@ -213,29 +213,20 @@ def _slurm(match: SlurmJobMatch, place: KeyPath) -> Iterator[Place]:
         yield Place(place, what, "job_id alone, or job_name, user, account, partition")
 
 
-def _opt_in(job: JobKeys, path: KeyPath) -> Iterator[Place]:
-    place, most = (*path, "opt_in"), job.opt_in.max_slowdown
-    if most is not None and not job.opt_in.allow:
-        yield Place((*place, "max_slowdown_up_to"), "means nothing alone", "allow: true")
-    elif most is not None and job.slo.max_slowdown is None:
-        yield Place(
-            (*place, "max_slowdown_up_to"),
-            "bounds a max_slowdown, and the job has another target",
-            "slo.max_slowdown",
-        )
-    elif most is not None and job.slo.max_slowdown is not None and most < job.slo.max_slowdown:
-        yield Place(
-            (*place, "max_slowdown_up_to"),
-            f"{most * 100:g}% is below the job's own max_slowdown",
-            f"{job.slo.max_slowdown * 100:g}% or more",
-        )
-    if job.opt_in.slurm is not None:
-        yield from _slurm(job.opt_in.slurm, (*place, "slurm"))
-        if not job.opt_in.allow or job.match is not None:
-            yield Place((*place, "slurm"), "is for templates", "allow: true, and no match")
-    if job.opt_in.allow and job.match is not None and job.match.gpus:
-        yield Place(
-            (*place, "allow"),
-            "contradicts match.gpus: jobs are known by Kubernetes or Slurm",
-            "match.kubernetes, match.slurm, or no match",
-        )
+def _class(job: JobKeys, path: KeyPath) -> Iterator[Place]:
+    match = job.match
+    owned = match is not None and (match.kubernetes or match.slurm)
+    if job.each and not owned:
+        what = "stands for the running jobs that match, and nothing matches"
+        yield Place((*path, "each"), what, "match.kubernetes or match.slurm beside it")
+    if job.each and match and match.slurm and match.slurm.job_id:
+        yield Place((*path, "each"), "a job id is one job", "each: false, or no job_id")
+    for number, left in enumerate(job.excluded):
+        place: KeyPath = (*path, "except", number)
+        if (left.kubernetes is None) == (left.slurm is None):
+            yield Place(place, "not one match", "exactly one of kubernetes, slurm")
+        elif match is None or (left.slurm is None) != (match.slurm is None) or match.gpus:
+            what = "leaves nothing out: the entry's match is another"
+            yield Place(place, what, "the same one of kubernetes, slurm as in match")
+        if left.slurm is not None:
+            yield from _slurm(left.slurm, (*place, "slurm"))

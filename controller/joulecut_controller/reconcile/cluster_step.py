@@ -14,7 +14,7 @@ from dataclasses import replace
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL
-from joulecut_controller.policy.opt_in import with_opted_in
+from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
 from joulecut_controller.power.limits import needed_w
@@ -81,7 +81,7 @@ class Cluster:
         newer, seen = await self.watcher.refresh(), self.seen
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
-        wanted = self._found.with_found(with_opted_in(self.watcher.policy, owners), gpus)
+        wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
         if newer or wanted != seen.policy:
             seen.policy = wanted
             self._services.learner.set_profiles(profiles_of(wanted))

@@ -62,8 +62,9 @@ class ReconcileContext:
 class ClusterSeen:
     """The policy in force and the cluster as its last step saw it.
 
-    `policy` has the jobs that opted in and those that were found; `policies` has its jobs by name.
-    `view` has every agent and GPU, without jobs; `jobs` are those that were looked at, by name.
+    `policy` has the running jobs of its classes and those that were found; `policies` has its jobs
+    by name. `view` has every agent and GPU, without jobs; `jobs` are those that were looked at, by
+    name.
     """
 
     policy: Policy

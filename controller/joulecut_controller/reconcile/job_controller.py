@@ -415,7 +415,7 @@ class JobController:
         timing = timing_of(view, picture.view.gpus)
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
-        refused, learnt_online = view.policy.opt_in_refused, self.policy.profile is None
+        learnt_online = self.policy.profile is None
         wait, ignored = services.planning.wait(self.name), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
@@ -424,8 +424,7 @@ class JobController:
             mode=self.policy.mode,
             sentence=rollout.sentence
             + (f"; {wait.sentence}" if wait and long_wait else "")
-            + (f"; ignored: {ignored}" if ignored else "")
-            + (f"; opt-in refused: {refused}" if refused else ""),
+            + (f"; ignored: {ignored}" if ignored else ""),
             decision=rollout.decision,
             applied=self.applied,
             frontier=() if evaluates else self._frontier(picture.observation.job),

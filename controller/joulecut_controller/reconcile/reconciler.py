@@ -180,7 +180,7 @@ class Reconciler:
 
     @property
     def policy(self) -> Policy:
-        """The one in force, with the jobs that opted in and those that were found."""
+        """The one in force, with the running jobs of its classes and those that were found."""
         return self._cluster.seen.policy
 
     @property

@@ -41,7 +41,6 @@ case $job in *[!0-9]*) ;; *) # before the mapping files: the agent finds it with
         field user "${SLURM_JOB_USER:-}"
         field account "${SLURM_JOB_ACCOUNT:-$account}"
         field partition "${SLURM_JOB_PARTITION:-}"
-        field comment "${SLURM_JOB_COMMENT:-}"
     } >"$dir-jobs/.$job" && mv -f "$dir-jobs/.$job" "$dir-jobs/$job"
     ;;
 esac

@@ -124,25 +124,11 @@ def _scripted(folder: Path, script: str, squeue: str | None = "", **words: str) 
     return subprocess.run([path], env=env, check=True, capture_output=True, text=True).stderr
 
 
-@pytest.mark.parametrize(
-    ("comment", "expected"),
-    [
-        ("joulecut.policy=small joulecut.max-slowdown=1%", ("small", "1%")),
-        ("night run;joulecut.max-slowdown=0.5%,joulecut.policy=a:b", ("a:b", "0.5%")),
-        ("joulecut.policy= joulecut.mode=enforce policy=x", (None, None)),
-        ("joulecut.policy=\x1b[31m", (None, None)),
-    ],
-)
-def test_words_of_a_comment_become_labels(
-    tmp_path: Path, comment: str, expected: tuple[str | None, str | None]
-) -> None:
-    """Written and removed by the scripts that Slurm runs."""
-    _scripted(tmp_path, "prolog", "4711|4711_N/A|phys|gpt", SLURM_JOB_COMMENT=comment)
+def test_a_record_is_written_and_removed_by_the_scripts_that_slurm_runs(tmp_path: Path) -> None:
+    _scripted(tmp_path, "prolog", "4711|4711_N/A|phys|gpt")
     mapping = MappingDirectory(tmp_path / "slurm")
     ((owner,),) = mapping.poll(HERE).values()
     assert owner.labels["slurm_job_id"] == "4711"
-    asked = ("joulecut.dev/policy", "joulecut.dev/max-slowdown")
-    assert tuple(owner.labels.get(key) for key in asked) == expected
     _scripted(tmp_path, "epilog")
     assert mapping.poll(HERE) == {}
     assert [*(tmp_path / "slurm").iterdir(), *(tmp_path / "slurm-jobs").iterdir()] == []
@@ -225,7 +211,7 @@ def test_an_epilog_waits_for_no_pipe_in_the_place_of_the_agents_file(tmp_path: P
 def test_any_record_is_read(text: str) -> None:
     job = of_record("4711", f"joulecut-slurm-job 1\n{text}")
     assert job.id == "4711"
-    assert all(word.isprintable() for word in (*job.labels().values(), job.comment))
+    assert all(word.isprintable() for word in job.labels().values())
     assert of_record("4711", text.replace("joulecut", "")) == SlurmJob("4711")
 
 

@@ -27,6 +27,8 @@ from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot, Iter
 Gpus = dict[str, GpuView]
 GPT3 = PodMatch("train", (("app", "gpt3"),))
 
+EACH = "an entry stands for one, and with each: true for every one"
+
 
 def gpus(count: int = 4) -> Gpus:
     return {
@@ -141,8 +143,15 @@ def test_a_pods_labels_and_namespace_find_all_gpus_of_its_job() -> None:
 def test_several_running_jobs_are_no_job() -> None:
     known = given(gpus(), G0=pod("b"), G1=pod("a"))
     found = match_jobs(policy(entry(pods=GPT3)), known).of("job")
-    assert found.complaint == "2 running jobs match (train/a, train/b); an entry stands for one"
+    assert found.complaint == "2 running jobs match (train/a, train/b); " + EACH
     assert not found.uuids
+
+
+def test_a_job_is_left_out_whole_where_one_of_its_gpus_is_excepted() -> None:
+    left = PodMatch("*", labels=(("kind", "inference"),))
+    known = given(gpus(), G0=pod("a"), G1=pod("a", kind="inference", **APP), G2=pod("b"))
+    found = match_jobs(policy(entry(pods=GPT3, excluded=(left,))), known).of("job")
+    assert (found.uuids, found.complaint) == ({"G2"}, "")
 
 
 def test_pods_of_one_workload_without_a_job_label_are_one_job() -> None:
