@@ -16,7 +16,7 @@ from typing import Protocol
 
 import pytest
 from otlp_exporter import Rank, send_grpc, send_http, unfinished_calls
-from running_agent import eventually
+from running_agent import PATIENCE_S, eventually
 
 from joulecut import Reporter
 from joulecut_agent.counters import Counters
@@ -324,6 +324,24 @@ def test_calls_that_never_end_take_no_memory_and_no_thread_of_others(node: Node)
     rank.iteration(2, time.time(), 0.5)
     raw = rank.taken()
     eventually("taken again", lambda: send_grpc(node.otlp.grpc_port, raw) == "")
+
+
+def test_connections_over_grpc_are_bounded_in_number(node: Node) -> None:
+    """The server begins each connection that it takes; the others are closed without a byte."""
+    port, limit = node.otlp.grpc_port, otlp_receiver.GRPC_CONNECTIONS_MAX
+    idle = [unfinished_calls(port, 0, 0) for _ in range(limit + 20)]
+    begun = 0
+    for one in idle:
+        one.settimeout(PATIENCE_S)
+        with contextlib.suppress(ConnectionError):
+            begun += bool(one.recv(1))
+    assert 0 < begun <= limit
+    for one in idle:
+        one.close()
+    rank = Rank({"service.name": "demo"})
+    rank.iteration(1, time.time(), 0.5)
+    raw = rank.taken()
+    eventually("taken again", lambda: send_grpc(port, raw) == "")
 
 
 def _resident_bytes() -> int:

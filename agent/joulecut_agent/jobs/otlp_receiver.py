@@ -40,9 +40,12 @@ CALLS_MAX = (
     16  # gRPC, one for each GPU of the largest node; a call without its message has a thread
 )
 # What one connection may make this process hold before a call is accepted: two streams of a window
-# that does not grow. The library bounds no number of connections; each ends within 25 s, and with
-# it a call whose message never came.
+# that does not grow. Each ends within 25 s, and with it a call whose message never came; one that
+# says nothing within 5 s. An exporter that finds all of them taken tries again, as they all do.
+GRPC_CONNECTIONS_MAX = 4 * CALLS_MAX  # a rank's exporter has one; dataloaders may have more
 GRPC_LIMITS = (
+    ("grpc.max_allowed_incoming_connections", GRPC_CONNECTIONS_MAX),
+    ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_concurrent_streams", 2),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 16_384),
