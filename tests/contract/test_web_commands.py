@@ -1,8 +1,10 @@
-"""Who may command the controller: by password, by certificate, by loopback, and nobody else."""
+"""Who may command the controller: by password, by certificate, by the kernel over loopback."""
 
 import asyncio
 import base64
 import json
+import os
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +32,22 @@ def basic(user: str, password: str) -> str:
 
 
 def commanded(
-    web: WebConfig | None, *, client: str, authorization: str = ""
+    web: WebConfig | None, *, client: str, authorization: str = "", connected: bool = False
 ) -> tuple[int, Any, list[Order]]:
-    """A pause posted by a client of this address, without a network in between."""
+    """A pause posted by a client of this address; `connected` to a port of this process."""
+    if connected:
+        family = socket.AF_INET6 if ":" in client else socket.AF_INET
+        with (
+            socket.create_server((client, 0), family=family) as server,
+            socket.create_connection(server.getsockname()[:2]) as here,
+        ):
+            return _commanded(web, here.getsockname()[:2], server.getsockname()[1], authorization)
+    return _commanded(web, (client, 40000), 9440, authorization)
+
+
+def _commanded(
+    web: WebConfig | None, client: tuple[str, int], port: int, authorization: str
+) -> tuple[int, Any, list[Order]]:
     taken: list[Order] = []
 
     async def obey(order: Order) -> Done:
@@ -55,8 +70,8 @@ def commanded(
         "raw_path": b"/api/v1/jobs/demo/pause",
         "root_path": "",
         "query_string": b"",
-        "client": (client, 40000),
-        "server": ("127.0.0.1", 9440),
+        "client": client,
+        "server": ("127.0.0.1", port),
         "headers": [(k.encode(), v.encode()) for k, v in headers.items() if v],
     }
     sent: list[Any] = []
@@ -88,20 +103,26 @@ def test_the_trail_names_the_user_whatever_he_calls_himself(tmp_path: Path) -> N
         assert (status, taken) == (401, []), "loopback is no password"
 
 
+@pytest.mark.parametrize("client", ["127.0.0.1", "::1"])
+def test_without_a_login_our_own_user_commands_over_loopback(client: str) -> None:
+    status, said, taken = commanded(None, client=client, connected=True)
+    assert status == 200, said
+    assert [order.by for order in taken] == [f"bob (loopback, uid {os.geteuid()})"]
+
+
 @pytest.mark.parametrize(
-    ("client", "status"), [("127.0.0.1", 200), ("::1", 200), ("10.0.0.9", 403)]
+    ("client", "why"),
+    [("10.0.0.9", "the sender is not authenticated"), ("127.0.0.1", "only root and the user")],
 )
-def test_without_anybody_to_know_only_loopback_may(client: str, status: int) -> None:
-    answered, said, taken = commanded(None, client=client)
-    assert answered == status
-    if status == 200:
-        assert [order.by for order in taken] == ["bob (loopback)"]
-    else:
-        assert "the sender is not authenticated" in said["error"]
-        assert taken == []
+def test_without_a_login_a_client_that_the_kernel_does_not_know_does_not(
+    client: str, why: str
+) -> None:
+    status, said, taken = commanded(None, client=client)
+    assert (status, taken) == (403, [])
+    assert why in said["error"]
 
 
 def test_a_page_that_asks_nobody_takes_no_command_from_a_network(tmp_path: Path) -> None:
     web = web_config(tmp_path, http_server_config={"headers": {}})
     assert commanded(web, client="10.0.0.9")[0] == 403
-    assert commanded(web, client="127.0.0.1")[0] == 200
+    assert commanded(web, client="127.0.0.1", connected=True)[0] == 200

@@ -146,8 +146,6 @@ def _posted(
     endpoint: Callable[[Request], Awaitable[Response]],
     web: WebConfig | None,
     bytes_max: int = BODY_BYTES_MAX,
-    *,
-    applies: bool = False,
 ) -> Route:
     """An address of commands; `request.state` has the checked body, and the sender as he calls
     himself and as he is known.
@@ -156,7 +154,7 @@ def _posted(
     schema = documented["requestBody"]["content"][JSON_TYPE]["schema"]
 
     async def post(request: Request) -> Response:
-        by = sender(request, web, applies=applies)
+        by = sender(request, web)
         body = checked_body(schema, await body_of(request, bytes_max))
         claimed = body.get("by", "")
         request.state.body, request.state.by = body, f"{claimed} ({by})" if claimed else by
@@ -182,8 +180,8 @@ def _profiles(profiles: Profiles, web: WebConfig | None) -> list[Route]:
     return [
         _read("profiles", profiles.listed),
         _read("profiles/{name}", profiles.one),
-        _posted("profiles/{name}", profiles.keep, web, UPLOAD_BYTES_MAX, applies=True),
-        _posted("profiles/{name}/remove", profiles.remove, web, applies=True),
+        _posted("profiles/{name}", profiles.keep, web, UPLOAD_BYTES_MAX),
+        _posted("profiles/{name}/remove", profiles.remove, web),
     ]
 
 

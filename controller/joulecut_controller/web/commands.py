@@ -1,6 +1,6 @@
 """The routes that change state: pause, resume, restore, adopt.
 
-The sender is identified by the loopback interface, a user's password or a client certificate. A
+The sender is identified by the kernel (loopback), a user's password or a client certificate. A
 page of another site in the same browser has that access as well, so a command must carry what such
 a page cannot send: a JSON body and the header `x-joulecut-command`, from our own origin.
 """
@@ -106,9 +106,9 @@ class Commands:
         return json_response(DONE.json(done, op=op, by=by))
 
 
-def sender(request: Request, web: WebConfig | None, *, applies: bool = False) -> str:
-    """The authenticated sender of a command. One that `applies` changes what plans rest on: without
-    authentication it is root's or the controller's own user's. Raises HTTPException.
+def sender(request: Request, web: WebConfig | None) -> str:
+    """The authenticated sender of a command. Without a login root and the controller's own user may
+    send one, over loopback: a sidecar's callers come from there as well. Raises HTTPException.
     """
     _check_origin(request)
     if web is not None and web.authenticates:
@@ -119,12 +119,10 @@ def sender(request: Request, web: WebConfig | None, *, applies: bool = False) ->
     if request.client is None or not is_loopback(request.client.host):
         text = "the sender is not authenticated: use the loopback interface"
         raise HTTPException(403, f"{text}, or {asked}")
-    if not applies:
-        return "loopback"
     uid, _ = client_of(*request.client, request.scope["server"][1])
     if uid not in (0, os.geteuid()):
         raise HTTPException(
-            403, f"only root and the user of the controller may do this without a login: {asked}"
+            403, f"only root and the user of the controller may command without a login: {asked}"
         )
     return f"loopback, uid {uid}"
 

@@ -187,11 +187,16 @@ except urllib.error.HTTPError as refused:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_user_of_the_machine_uploads_and_removes_nothing(store: DatabaseStore) -> None:
+def test_another_user_of_the_machine_commands_nothing(store: DatabaseStore) -> None:
     UploadedProfiles(store).keep("a.csv", profile(0.1).encode(), "alice", 1.0)
     with Serving(boards.board(), profiles=UploadedProfiles(store)) as served:
-        for path, body in (("a.csv", '{"content": "x"}'), ("a.csv/remove", "{}")):
-            url = f"{served.url}/api/v1/profiles/{path}"
+        for path, body in (
+            ("profiles/a.csv", '{"content": "x"}'),
+            ("profiles/a.csv/remove", "{}"),
+            ("jobs/gpt3-175b/pause", "{}"),
+            ("restore", '{"all": true}'),
+        ):
+            url = f"{served.url}/api/v1/{path}"
             asked = ["/usr/bin/python3", "-c", AS_OTHER, url, body]
             said = subprocess.check_output(
                 asked, text=True, cwd="/", user=OTHER_UID, group=OTHER_UID

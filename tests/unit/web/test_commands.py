@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 
 import boards
@@ -18,6 +19,7 @@ PATHS = (
     "/api/v1/restore",
 )
 ALL = b'{"all": true}'
+US = f"loopback, uid {os.geteuid()}"
 
 
 class Clerk:
@@ -54,7 +56,7 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
             "jobs": ["gpt3-175b"],
             "gpus": 8,
             "unanswered": [],
-            "by": "alice@laptop (loopback)",
+            "by": f"alice@laptop ({US})",
         }
     for path in PATHS[2:]:
         assert served.post(path, ALL).status == 200
@@ -63,17 +65,17 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
     assert served.post("/api/v1/adopt", b'{"node": "node1"}').status == 200
     assert served.post("/api/v1/adopt", b'{"all": true}').status == 400
     assert served.post("/api/v1/jobs/a%2Fb%20%C3%A9/pause", b"").status == 200
-    by, reason = "alice@laptop (loopback)", "paged"
+    by, reason = f"alice@laptop ({US})", "paged"
     assert clerk.orders == [
         Order("pause", job="gpt3-175b", reason=reason, by=by),
         Order("resume", job="gpt3-175b", reason=reason, by=by),
-        Order("pause", by="loopback"),
-        Order("resume", by="loopback"),
-        Order("restore", by="loopback"),
-        Order("restore", node="node1", by="loopback"),
-        Order("restore", job="a/b", by="loopback"),
-        Order("adopt", node="node1", by="loopback"),
-        Order("pause", job="a/b é", by="loopback"),
+        Order("pause", by=US),
+        Order("resume", by=US),
+        Order("restore", by=US),
+        Order("restore", node="node1", by=US),
+        Order("restore", job="a/b", by=US),
+        Order("adopt", node="node1", by=US),
+        Order("pause", job="a/b é", by=US),
     ]
 
 
