@@ -318,6 +318,10 @@ def _controller(url: str) -> Iterator[Step]:
         yield Step("agents", False, found, "on that node: joulecut doctor")
     else:
         yield Step("agents", bool(board["nodes"]), f"{len(board['nodes'])} connected", NO_AGENTS)
+    shared = [node for node in board["nodes"] if node.get("is_shared")]
+    if shared:
+        found = f"{shared[0]['node']} has another one, with a store of its own"
+        yield Step("controllers", False, found, "docs/runbook.md#joulecuttwocontrollers")
     yield _matched(board)
     yield _rated(board)
 

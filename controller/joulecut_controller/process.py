@@ -134,7 +134,9 @@ async def _serve(
     server = Server(app, *config.http, web)
     await server.start()
     watch_s = _watch_s(config.interval_s, len(agents))
-    fleet = GrpcFleet(agents, watch_s=watch_s, tls=tls, server_name=config.server_name)
+    fleet = GrpcFleet(
+        agents, watch_s=watch_s, tls=tls, server_name=config.server_name, store=store.identity()
+    )
     await fleet.start()
     following = asyncio.create_task(_follow_agents(config.agents, fleet), name="agents")
     scheme, _, address = server.url.partition("://")

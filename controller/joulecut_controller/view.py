@@ -49,9 +49,15 @@ class NodeView:
     marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused
     other_term: int = 0  # the newest it has followed, where no controller of our store began it
+    other_hosts: tuple[str, ...] = ()  # where controllers of other stores watch it from
     quarantine: str = ""  # why nothing of it is believed
     conflict: str = ""  # GPUs that it shows and another agent owns
     claimed: tuple[str, ...] = ()  # their UUIDs
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a controller of another store watches it, or has commanded it."""
+        return bool(self.other_term or self.other_hosts)
 
     @property
     def hindrance(self) -> str:

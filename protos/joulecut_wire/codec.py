@@ -32,6 +32,7 @@ _PAIRS: dict[type, Any] = {
     m.IterationTiming: pb.IterationTiming,
     m.ReportFault: pb.ReportFault,
     m.CarriedOut: pb.CarriedOut,
+    m.Watcher: pb.Watcher,
     m.WatchTick: pb.WatchResponse,
     m.ScheduleStep: pb.ProgramStep,
     m.TimedStep: pb.TimedStep,

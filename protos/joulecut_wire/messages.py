@@ -236,6 +236,14 @@ class CarriedOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Watcher:
+    """A controller that watches the agent, by its store; `host` is where it calls from."""
+
+    store: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
 class WatchTick:
     """One message of the `Watch` stream: the GPUs, their age, and the reports since the last."""
 
@@ -249,6 +257,7 @@ class WatchTick:
     timings: tuple[IterationTiming, ...] = ()
     faults: tuple[ReportFault, ...] = ()
     carried_out: CarriedOut | None = None  # None: of an agent that does not number commands
+    watchers: tuple[Watcher, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

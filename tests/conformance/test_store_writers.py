@@ -107,6 +107,18 @@ def test_several_controllers_never_get_the_same_number(database: Database) -> No
     assert len(set(numbers)) == len(numbers)
 
 
+def test_controllers_that_open_a_store_at_once_have_one_name_for_it(database: Database) -> None:
+    found: set[str] = set()
+    stores = [database.open(), database.beside(), database.beside()]
+    threads = [threading.Thread(target=lambda s=s: found.add(s.identity())) for s in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 1
+    assert database.open().identity() in found
+
+
 def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
     database: Database,
 ) -> None:

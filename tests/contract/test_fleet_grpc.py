@@ -9,6 +9,7 @@ import grpc
 import grpc.aio
 import pytest
 from held_port import held_port
+from running_agent import RunningAgent
 
 from joulecut_controller.fleet import grpc_fleet
 from joulecut_controller.fleet.grpc_fleet import REPORTS_KEPT, GrpcFleet
@@ -549,3 +550,34 @@ def test_an_error_that_nobody_foresaw_costs_one_agent_and_is_shown() -> None:
         assert fleet.observe(time.monotonic(), [other]).nodes[0].connected
 
     with_two(first, second, body)
+
+
+def test_controllers_of_other_stores_are_known_while_they_watch() -> None:
+    """A standby has the same store, and a tool that watches has none: neither is another one."""
+
+    async def body(address: str) -> None:
+        fleets = {
+            name: GrpcFleet([address], watch_s=0.05, store=name[0].strip("-"))
+            for name in ("a", "a standby", "b", "-tool")
+        }
+
+        def others() -> dict[str, tuple[str, ...]]:
+            return {name: node(fleet).other_hosts for name, fleet in fleets.items()}
+
+        here = ("127.0.0.1",)
+        for name in ("a", "a standby", "-tool"):
+            await fleets[name].start()
+            await until(connected(fleets[name]))
+        assert others()["a"] == ()
+        await fleets["b"].start()
+        await until(
+            lambda: others() == {"a": here, "a standby": here, "b": here, "-tool": here * 2}
+        )
+        await fleets["b"].stop()
+        await until(lambda: others()["a"] == ())
+        await fleets["a standby"].stop()
+        await fleets["a"].stop()
+        await fleets["-tool"].stop()
+
+    with RunningAgent(cards=1) as agent:
+        asyncio.run(body(agent.start().ready["grpc"]))

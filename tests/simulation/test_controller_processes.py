@@ -5,6 +5,7 @@ import socket
 import subprocess
 from pathlib import Path
 
+import commands
 import pytest
 from running_cluster import BIN, LIMIT_S, Cluster, get, job_of, until
 
@@ -42,6 +43,27 @@ def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     assert second.child.wait(LIMIT_S) == 0
     assert not any(cluster.locks_mhz()), "it gives back before it goes"
     assert "Traceback" not in second.log.read_text()
+
+
+def test_two_controllers_that_watch_are_named_to_both_operators(cluster: Cluster) -> None:
+    cluster.policy("recommend")
+    process, url, _ = cluster.controller()
+    cluster.put("nothing.yaml", {"apiVersion": "joulecut/v1", "kind": "Policy", "jobs": []})
+    second = cluster.controller_process("other", policy="nothing.yaml", store="sqlite:///other.db")
+    second_url = "http://" + second.line(r"^joulecut-controller ready http=(\S+)")[1]
+    shared = "joulecut_controller_others_agents {}"
+    for one, at in ((process, url), (second, second_url)):
+        until(lambda at=at: shared.format(2.0) in get(f"{at}/metrics"), "the other is not seen")
+        said = one.line(r"another controller, with a store of its own, watches \d of the agents")
+        until(lambda at=at, said=said: said[0] in get(f"{at}/api/v1/board"), "not on the page")
+        examined = commands.run("doctor", "--controller", at).stdout
+        assert "controllers" in examined
+        assert "n1 has another one" in examined
+    second.child.terminate()
+    until(
+        lambda: shared.format(0.0) in get(f"{url}/metrics"), "a controller that has gone is named"
+    )
+    assert commands.run("doctor", "--controller", url).stdout.count("has another one") == 0
 
 
 def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:

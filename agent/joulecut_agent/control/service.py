@@ -42,6 +42,7 @@ from joulecut_wire.messages import (
     Allocation,
     CarriedOut,
     GpuDescription,
+    GpuSnapshot,
     NodeDescription,
     ReportFault,
     Result,
@@ -54,6 +55,7 @@ from joulecut_wire.v1 import agent_pb2_grpc
 
 WATCHERS_MAX = 8  # a controller, its successor, and some operators
 SAMPLE_READERS_MAX, FLUSH_S = 4, 0.2  # of `ReadSamples`
+STORE_CHARACTERS_MAX = 64  # controllers send 32
 CALLS_MAX = 4  # besides watchers; the keeper answers one at a time anyway
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 60.0  # boards do not update faster
 Context = grpc.ServicerContext
@@ -122,7 +124,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         interval_s = request.interval_s
         if not 0.0 <= interval_s <= INTERVAL_S_MAX:
             _abort(context, f"interval_s is {interval_s}; allowed: 0 to {INTERVAL_S_MAX:g}")
-        seat = self._watch_seats.take(context)
+        if len(request.store) > STORE_CHARACTERS_MAX:
+            _abort(context, f"store has more than {STORE_CHARACTERS_MAX} characters")
+        seat = self._watch_seats.take(context, request.store)
         if seat is None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_MAX} watchers already")
         gone = threading.Event()
@@ -294,22 +298,12 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         stopped = self._stopped()
         held = tuple(self._allocations().values())
         timings = self._schedules.timings(self._latency.change_error_s)
-        if picture is None:
-            return WatchTick(
-                0,
-                math.inf,
-                (),
-                reports,
-                dropped,
-                held,
-                stopped,
-                timings,
-                self._faults(),
-                carried_out,
-            )
-        age_s = time.monotonic() - picture.snapshot.taken_at_s
-        gpus = tuple(map(with_profiles, self._drift_watch.seen(picture.snapshot.gpus)))
-        sequence = picture.snapshot.sequence
+        gpus: tuple[GpuSnapshot, ...] = ()
+        sequence, age_s = 0, math.inf
+        if picture is not None:
+            sequence = picture.snapshot.sequence
+            age_s = time.monotonic() - picture.snapshot.taken_at_s
+            gpus = tuple(map(with_profiles, self._drift_watch.seen(picture.snapshot.gpus)))
         return WatchTick(
             sequence,
             age_s,
@@ -321,6 +315,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             timings,
             self._faults(),
             carried_out,
+            self._watch_seats.controllers(),
         )
 
     def _stopped(self) -> str:

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
+from joulecut_wire.messages import Watcher
+
 STALLED_S = 10.0  # a message unread for as long as the keepalive waits over TCP
 
 
@@ -17,6 +19,7 @@ class Call(Protocol):
     """What is needed of a call's context."""
 
     def cancel(self) -> object: ...
+    def peer(self) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +27,7 @@ class Seat:
     """One watcher. `sending_since_s` is infinite while no message waits to be read."""
 
     call: Call
+    store: str = ""  # of a controller
     sending_since_s: float = math.inf
 
 
@@ -35,14 +39,20 @@ class WatchSeats:
         self._lock = threading.Lock()
         self._taken: set[Seat] = set()
 
-    def take(self, call: Call) -> Seat | None:
+    def controllers(self) -> tuple[Watcher, ...]:
+        """The controllers among the watchers."""
+        with self._lock:
+            known = {(seat.store, _host(seat.call.peer())) for seat in self._taken if seat.store}
+        return tuple(Watcher(store, host) for store, host in sorted(known))
+
+    def take(self, call: Call, store: str = "") -> Seat | None:
         """A seat; None if all are taken by watchers that read."""
         with self._lock:
             if len(self._taken) >= self._max:
                 self._end_stalled()
             if len(self._taken) >= self._max:
                 return None
-            seat = Seat(call)
+            seat = Seat(call, store)
             self._taken.add(seat)
             return seat
 
@@ -55,3 +65,9 @@ class WatchSeats:
         for seat in [seat for seat in self._taken if seat.sending_since_s < since_s]:
             self._taken.discard(seat)
             seat.call.cancel()
+
+
+def _host(peer: str) -> str:
+    """Without scheme and port, of `ipv4:10.0.0.7:40112`."""
+    scheme, _, where = peer.partition(":")
+    return where.rpartition(":")[0] if scheme.startswith("ipv") else "this node"

@@ -98,6 +98,7 @@ class _Agent:
     timings: dict[str, IterationTiming] = field(default_factory=dict)
     stopped: str = ""
     faults: tuple[ReportFault, ...] = ()
+    other_hosts: tuple[str, ...] = ()
     stream: Any = None  # the call, while one is open
     quiet_s: float = 0.0  # of the open stream, since its last message
     silent: bool = False  # the stream was ended for that
@@ -131,7 +132,10 @@ class GrpcFleet:
         reports_kept: int = REPORTS_KEPT,
         tls: Rotating[Pem] | None = None,
         server_name: str = "",
+        store: str = "",
     ) -> None:
+        """`store` names the caller's to agents, which tell each controller of the others."""
+        self._store = store
         self._tls = tls
         self._server_name = server_name
         self._pem: Pem | None = None  # what the channels were opened with
@@ -254,6 +258,7 @@ class GrpcFleet:
                     error=agent.error,
                     stopped=agent.stopped,
                     faults=agent.faults,
+                    other_hosts=agent.other_hosts,
                     roles=known.roles if known else (),
                     keeps_power_limits=known.keeps_power_limits if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
@@ -363,7 +368,7 @@ class GrpcFleet:
                 if not agent.silent or (task is not None and task.cancelling()):
                     raise
                 agent.silent, agent.error = False, "the stream is silent"
-            agent.connected = False
+            agent.connected, agent.other_hosts = False, ()
             with suppress(Exception):  # the periodic resync covers a lost notice
                 self._notice(agent, ())
             await asyncio.sleep(backoff_s)
@@ -408,7 +413,8 @@ class GrpcFleet:
         self, agent: _Agent, stub: "AgentServiceAsyncStub"
     ) -> AsyncIterator[tuple[WatchTick, float]]:
         """Until the stream ends, or another stub has taken its place."""
-        call = stub.Watch(pb.WatchRequest(interval_s=_own_interval_s(agent.address, self._watch_s)))
+        interval_s = _own_interval_s(agent.address, self._watch_s)
+        call = stub.Watch(pb.WatchRequest(interval_s=interval_s, store=self._store))
         agent.stream, agent.quiet_s = call, 0.0
         agent.answered = 0  # it may have begun again; what it says now is newer than all
         try:
@@ -467,6 +473,7 @@ class GrpcFleet:
         agent.stopped = tick.stopped
         agent.shows = tick.carried_out.number if tick.carried_out else None
         agent.faults = tick.faults
+        agent.other_hosts = tuple(one.host for one in tick.watchers if one.store != self._store)
         self._notice(agent, tuple(_held(snapshot) for snapshot in tick.gpus))
         self._reports.extend(ArrivedReport(report, arrived_s) for report in tick.reports)
 

@@ -145,7 +145,7 @@ def _agents(board: Board | None) -> Iterator[Family]:
         (("conflict",), float(sum(bool(node.conflict) for node in nodes))),
     ]
     yield _gauge(m.RECONCILE_DISTRUSTED, causes)
-    others = sum(bool(node.other_term) for node in nodes)
+    others = sum(node.is_shared for node in nodes)
     yield _gauge(m.CONTROLLER_OTHERS, [((), float(others))])
 
 

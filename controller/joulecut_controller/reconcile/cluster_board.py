@@ -88,9 +88,15 @@ class BoardMaker:
 
 
 def other_controller(nodes: Iterable[NodeView]) -> str:
-    """That agents follow a controller of another store; empty where none does."""
-    theirs = [node for node in nodes if node.other_term]
-    if not theirs:
+    """That agents follow a controller of another store, or are watched by one; else empty."""
+    shared = [node for node in nodes if node.is_shared]
+    theirs = [node for node in shared if node.other_term]
+    if shared and not theirs:
+        return (
+            f"another controller, with a store of its own, watches {len(shared)} of the agents, "
+            f"{shared[0].node} first, from {shared[0].other_hosts[0]}"
+        )
+    if not shared:
         return ""
     term = max(node.other_term for node in theirs)
     return (

@@ -9,6 +9,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, select
 
@@ -40,6 +41,7 @@ RECORD_MAX = 65_536  # characters of a record's JSON
 DETAIL_MAX = 65_536  # of its JSON; longer ones are replaced by a note of their beginning
 # With each row that is added: tables shrink, and one wrong time of the clock costs two rows.
 OUTDATED_AT_ONCE = 2
+IDENTITY = "store"  # among what was learnt
 LEARNT_MAX = 16_000_000  # characters: the largest estimator there can be, packed, is half of it
 
 
@@ -248,6 +250,16 @@ class DatabaseStore:
 
     def learnt(self, name: str) -> str:
         return self._content(select(LEARNT.c.content).where(LEARNT.c.name == name))
+
+    def identity(self) -> str:
+        """The same for every controller of this store, and of no other store."""
+        this = LEARNT.c.name == IDENTITY
+        with self._transactions.writing() as connection:
+            known = connection.execute(select(LEARNT.c.content).where(this)).scalar_one_or_none()
+            if not known:
+                known = uuid4().hex
+                connection.execute(LEARNT.insert().values(name=IDENTITY, content=known))
+        return known
 
     def keep_record(self, record: Record, kept_s: float | None = None) -> None:
         """Raises ValueError where the content is longer than `RECORD_MAX`."""

@@ -92,6 +92,7 @@ NODE = Answer(
     epoch_seen=COUNT.more,
     ttl_max_s=NUMBER.more,
     keeps_power_limits=FLAG.more,
+    is_shared=FLAG.more,
 )
 LEASE = Answer(
     job=TEXT,

@@ -157,13 +157,17 @@ class WatchRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INTERVAL_S_FIELD_NUMBER: builtins.int
+    STORE_FIELD_NUMBER: builtins.int
     interval_s: builtins.float
+    store: builtins.str
+    """Which store the calling controller has; empty of one that is no controller."""
     def __init__(
         self,
         *,
         interval_s: builtins.float = ...,
+        store: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["interval_s", b"interval_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["interval_s", b"interval_s", "store", b"store"]) -> None: ...
 
 global___WatchRequest = WatchRequest
 
@@ -181,6 +185,7 @@ class WatchResponse(google.protobuf.message.Message):
     TIMINGS_FIELD_NUMBER: builtins.int
     FAULTS_FIELD_NUMBER: builtins.int
     CARRIED_OUT_FIELD_NUMBER: builtins.int
+    WATCHERS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     age_s: builtins.float
     """How old the sample was when it was sent: clocks of two hosts are never compared."""
@@ -209,6 +214,10 @@ class WatchResponse(google.protobuf.message.Message):
     def carried_out(self) -> global___CarriedOut:
         """The newest command that these leases follow; absent from agents that do not number them."""
 
+    @property
+    def watchers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Watcher]:
+        """The controllers that watch this agent now, the reader of this message among them."""
+
     def __init__(
         self,
         *,
@@ -222,11 +231,32 @@ class WatchResponse(google.protobuf.message.Message):
         timings: collections.abc.Iterable[global___IterationTiming] | None = ...,
         faults: collections.abc.Iterable[global___ReportFault] | None = ...,
         carried_out: global___CarriedOut | None = ...,
+        watchers: collections.abc.Iterable[global___Watcher] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["carried_out", b"carried_out"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "carried_out", b"carried_out", "faults", b"faults", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_s", b"age_s", "allocations", b"allocations", "carried_out", b"carried_out", "faults", b"faults", "gpus", b"gpus", "reports", b"reports", "reports_dropped", b"reports_dropped", "sequence", b"sequence", "stopped", b"stopped", "timings", b"timings", "watchers", b"watchers"]) -> None: ...
 
 global___WatchResponse = WatchResponse
+
+@typing.final
+class Watcher(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    store: builtins.str
+    """Equal of controllers that relieve each other."""
+    host: builtins.str
+    """Where it calls from, as the agent sees it."""
+    def __init__(
+        self,
+        *,
+        store: builtins.str = ...,
+        host: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["host", b"host", "store", b"store"]) -> None: ...
+
+global___Watcher = Watcher
 
 @typing.final
 class CarriedOut(google.protobuf.message.Message):
