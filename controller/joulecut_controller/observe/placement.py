@@ -116,7 +116,8 @@ class Placements:
             self._forget(policy.name, uuid)
         ranked, complaint = _ranked(policy, gpus, match)
         newest_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
-        limit_s = _silence_limit_s(reporters.values())
+        # By the job's own: what another one claims neither ends nor prolongs anybody's silence.
+        limit_s = _silence_limit_s(_placed(policy, reporters, ranked)[0].values())
         for uuid in [
             uuid for uuid, reporter in reporters.items() if reporter.seen_s < newest_s - limit_s
         ]:
@@ -201,7 +202,8 @@ def _placed(
     policy: JobPolicy, reporters: Mapping[str, _Reporter], matched: tuple[str, ...]
 ) -> tuple[dict[str, _Reporter], str]:
     """The reporters that are the job's own, and which GPU is none of them and why. Where reports
-    alone say where the job runs, a GPU that comes to a stage that has long been whole is none.
+    alone say where the job runs, a GPU that comes to a stage that has long been whole is none, nor
+    one of a stage beyond the pipeline that comes to a job whose stages have long been there.
     """
     why = " but is not in its match.gpus"
     if policy.gpus or policy.found_by_allocation:
@@ -209,15 +211,24 @@ def _placed(
         if not policy.gpus:
             why = ", but its agent does not say whose it is"
     else:
-        width = policy.pipeline.width if policy.pipeline else len(reporters)
-        limit_s, seats = _silence_limit_s(reporters.values()), dict[int, list[_Reporter]]()
-        placed = {}
+        stages, width = math.inf, len(reporters)
+        if policy.pipeline:
+            stages, width = policy.pipeline.stages, policy.pipeline.width
+        seats: dict[int, list[_Reporter]] = {}
+        placed, limit_s = {}, 0.0
         for uuid, one in sorted(reporters.items(), key=lambda item: item[1].since_s):
-            seated = seats.setdefault(one.stage, [])
-            if len(seated) < width or one.since_s <= seated[width - 1].since_s + limit_s:
+            seated = seats.setdefault(one.stage, []) if one.stage < stages else []
+            whole_s = math.inf
+            if one.stage >= stages and len(seats) == stages:
+                whole_s = max(first.since_s for first, *_ in seats.values())
+            elif len(seated) >= width:
+                whole_s = seated[width - 1].since_s
+            if not limit_s and one.since_s > whole_s:
+                limit_s = _silence_limit_s(placed.values())  # by those that were there first
+            if one.since_s <= whole_s + limit_s:
                 seated.append(one)
                 placed[uuid] = one
-        why = " beside those that have long worked its stage"
+        why = " beside those that have long worked its stages"
     outside = next((uuid for uuid in reporters if uuid not in placed), "")
     return placed, f"GPU {outside} reports this job{why}" if outside else ""
 

@@ -134,7 +134,16 @@ def test_a_job_that_moved_leaves_its_old_seat() -> None:
 
 
 @pytest.mark.parametrize("listed", [False, True])
-@pytest.mark.parametrize("lie", [{"duration_s": 86_400.0}, {"duration_s": 0.5}, {"age_s": 900.0}])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"duration_s": 86_400.0},
+        {"duration_s": 0.5},
+        {"age_s": 900.0},
+        {"stage": 2},
+        {"stage": 40, "duration_s": 86_400.0},
+    ],
+)
 def test_a_gpu_that_nobody_placed_is_named_and_changes_nothing(
     *, listed: bool, lie: dict[str, float]
 ) -> None:
@@ -156,6 +165,29 @@ def test_a_gpu_that_nobody_placed_is_named_and_changes_nothing(
     placements.note("job", reported(("G3", 0), at_s=35.5), gpus())
     dead = placements.placement(policy, gpus(), 35.5, match)
     assert dead.silent or dead.complaint
+
+
+def test_many_that_nobody_placed_change_nothing_either() -> None:
+    """A hostile agent reports another node's job, for all of its GPUs and at every pace; the job
+    takes far longer for an iteration than they claim, or far less.
+    """
+    known, policy = gpus(20), replace(POLICY, pipeline=Pipeline("1f1b", 1, 4))
+    for own_s, claimed_s in ((10.0, 0.001), (0.5, 86_400.0)):
+        placements, begun_s = Placements(), 10.0
+        for n in range(400):
+            at_s = begun_s + n
+            if n % own_s < 1.0:
+                (own,) = reported(("G0", 0), at_s=at_s)
+                paced = replace(own, report=replace(own.report, duration_s=own_s))
+                placements.note("job", [paced], known)
+            if n > 100:
+                lies = reported(*((f"G{i}", i % 3) for i in range(1, 20)), at_s=at_s)
+                told = [replace(o, report=replace(o.report, duration_s=claimed_s)) for o in lies]
+                placements.note("job", told, known)
+            placement = placements.placement(policy, known, at_s)
+            assert (placement.stages, placement.complaint) == ((("G0",),), "")
+            assert placement.silence_limit_s == max(SILENCE_S_MIN, 8 * own_s)
+            assert not placement.silent
 
 
 def test_a_gpu_takes_the_place_of_one_that_fell_silent() -> None:
