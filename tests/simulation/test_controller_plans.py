@@ -170,3 +170,23 @@ def test_other_schedules_are_planned_from_a_profile_of_their_kinds(
     assert "graph predicts" in sentence or controller.job.decision is not None, sentence
     controller.run(100, until=lambda: bool(priced))
     assert len(priced[-1].graph.operations) >= 2 * 8 * chunks * 2
+
+
+def test_a_job_is_measured_again_before_a_plan_rests_on_another_profile(
+    store: DatabaseStore,
+) -> None:
+    world = World()
+    controller = enforcing(world, store)
+    held, sent = controller.plans()[-1], len(world.sent("apply"))
+    other = world.policy(digest="2", profile=world.profile(lowest_mhz=950))
+    controller.source.put(other)
+    controller.run(1)
+    assert world.at_default()
+    assert controller.job.view.measured.baseline is None
+    begun_s = world.now_s
+    controller.run(PASSES_TO_PLAN, until=lambda: len(world.sent("apply")) > sent)
+    assert not world.at_default()
+    baseline = controller.job.view.measured.baseline
+    assert baseline is not None
+    assert world.now_s - begun_s > 0.9 * baseline.iterations * baseline.time_mean_s
+    assert controller.plans()[-1] > held
