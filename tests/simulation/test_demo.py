@@ -210,8 +210,9 @@ def test_killed_processes_are_named_and_come_back_and_the_end_is_clean() -> None
 
 def test_sigterm_in_the_middle_of_enforcing_gives_back_too(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    with demo("--duration", "60", "--summary", str(path)) as running:
-        running.wait_for("clocks are set")
+    quick = ("--duration", "30", "--slo", "max_iteration_time: 308ms")  # iterations of 0.3 s
+    with demo(*quick, "--summary", str(path)) as running:
+        running.wait_for("measured over")  # under the plan of the phase without slowdown
         folder = _folder_of(running.pids()[0])
         running.signal(signal.SIGTERM)
         running.signal(signal.SIGINT)  # an impatient person
