@@ -34,7 +34,7 @@ class _Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Shape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    stages: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
+    stages: Annotated[int, msgspec.Meta(ge=1, le=256)] | None = None
     microbatches: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
     tensor_parallel: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1
     data_parallel: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 1
@@ -116,12 +116,17 @@ def _checked(raw: _Iteration) -> IterationReport:
         _check_durations(i, op)
     _check_order(raw)
     same = msgspec.structs.asdict(raw)
-    del same["v"], same["ops"], same["shape"]
+    del same["v"], same["ops"]
     return IterationReport(
-        **same,
+        **same | {"shape": _shape(raw.shape) if raw.shape else None},
         operations=tuple(OperationReport(**msgspec.structs.asdict(op)) for op in raw.ops),
-        shape=PipelineShape(**msgspec.structs.asdict(raw.shape)) if raw.shape else None,
     )
+
+
+def _shape(raw: _Shape) -> PipelineShape:
+    if raw.stages is None and (raw.schedule or raw.microbatches):
+        raise BadInput("datagram", "shape has no stages", "stages, 1 to 256, beside a schedule")
+    return PipelineShape(**msgspec.structs.asdict(raw) | {"stages": raw.stages or 1})
 
 
 def _check_durations(i: int, op: _Operation) -> None:

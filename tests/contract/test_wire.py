@@ -345,6 +345,8 @@ def test_a_mark_reads_as_documented() -> None:
         ({"ops": [{"kind": "f", "count": 1, "busy_s": 0.2, "durations_s": [0.3]}]}, "add up"),
         ({"ops": [{"kind": "f", "count": 2, "busy_s": 0.2}], "order": "0"}, "order"),
         ({"ops": [{"kind": "f", "count": 2, "busy_s": 0.2}], "order": "01"}, "order"),
+        ({"shape": {"schedule": "1f1b"}}, "stages"),
+        ({"shape": {"stages": 0}}, "stages"),
     ],
 )
 def test_a_broken_report_is_one_sentence_that_names_the_field(
