@@ -81,9 +81,9 @@ def scale_figure(points: Sequence[tuple[float, float, float]]) -> Any:
     return figure([panel])
 
 
-def package_panel() -> Panel:
-    """Power per package by generation, and its growth carried on."""
-    years = range(2017, technology.OUTLOOK + 1)
+def package_panel(until: int = technology.OUTLOOK) -> Panel:
+    """Power per package by generation, and its growth carried on to a year."""
+    years = range(2017, until + 1)
     grown = tuple((float(year), technology.package_w(year)) for year in years)
     known = (
         Mark("generations", "ours", (float(one.year), one.limit_w), label=one.system)
@@ -174,7 +174,11 @@ def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
 
 
 def timeline_panel(
-    timeline: Timeline, *, title: str = "stages over time", numbered: bool = False
+    timeline: Timeline,
+    *,
+    title: str = "stages over time",
+    numbered: bool = False,
+    unit: str = "s",
 ) -> Panel:
     """Operations of every stage over time, with their microbatch's number where asked."""
     operations = timeline.graph.operations
@@ -195,7 +199,7 @@ def timeline_panel(
     stages = min(STAGES_MAX, 1 + max(operation.stage for operation in operations))
     names = tuple(f"stage {stage}" for stage in range(stages))
     end = math.nextafter(timeline.end_s, math.inf)
-    return Panel(title, "s", "", items, names, x_range=(0.0, end))
+    return Panel(title, unit, "", items, names, x_range=(0.0, end))
 
 
 def serving_panels(swept: Mapping[str, Sequence[Served]]) -> list[Panel]:

@@ -22,6 +22,7 @@ TITLE = "Energy of distributed training by component"
 TALK = "Bhuiyan and Khan, SRC CUBiC poster"
 # Its errors of time and energy by clock, in per cent, on a DGX V100.
 ERRORS = {735: (9.9, 11.8), 930: (4.6, 2.2), 1132: (2.2, 2.0), 1335: (2.1, 4.0), 1530: (7.4, 0.9)}
+APART_MHZ = 30.0  # of the poster's clocks and ours that are compared: two steps of a card
 # The poster's case: a switch of eight H100, four of them in a ring.
 LLAMA_2 = {
     "model": "llama-2-70b",
@@ -80,6 +81,8 @@ def over_clocks() -> list[Exhibit]:
     compared = []
     for mhz, told in ERRORS.items():
         near = min(errors, key=lambda one, at=mhz: abs(one - at))  # type: ignore[misc]
+        if abs(near - mhz) > APART_MHZ:
+            continue
         for k, name in enumerate(("time", "energy")):
             what = f"{mhz} MHz: error of {name}"
             note = f"at {near:.0f} MHz" if abs(near - mhz) > 1 else ""
@@ -88,9 +91,11 @@ def over_clocks() -> list[Exhibit]:
         Exhibit(
             "Errors of time and energy over clocks",
             f"{SIMULATED}: a V100",
-            "A sweep of decoder layers on a simulated V100 PCIe, whose clocks end at 1,380 MHz; "
-            "five clocks of every layer teach, the others are judged. `joulecut study fit FILE` "
-            "prints the same of your own sweep.",
+            "A sweep of decoder layers on a simulated V100 PCIe, whose clocks end at 1,380 MHz: "
+            "nothing stands beside the poster's 7.4 and 0.9 % at 1,530. A simulated card is easier "
+            "to predict than a measured one: the method is checked here, not its errors. Five "
+            "clocks of every layer teach, the others are judged. "
+            "`joulecut study fit FILE` prints the same of your own sweep.",
             TALK + ", DGX V100",
             [Panel("mean error of the clocks not seen", "clock, MHz", "%", (*lines, *published),
                    zero=True)],

@@ -7,10 +7,19 @@ many run at once as the cache holds. Which batch that is the table does not say:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal
 
 from joulecut_engine.panel import LINES, Line, Panel
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.serving import Served, Serving, largest_batch, over_clocks, serve
+from joulecut_lab.model.serving import (
+    Served,
+    Serving,
+    best_clock,
+    largest_batch,
+    over_clocks,
+    serve,
+)
 from joulecut_lab.model_chart import serving_panels
 from joulecut_lab.talks.exhibit import PREDICTED, Exhibit
 
@@ -123,5 +132,43 @@ def exhibits() -> list[Exhibit]:
             SOURCE,
             [against, *serving_panels(swept)],
             rows=rows,
-        )
+        ),
+        by_context(),
     ]
+
+
+CONTEXTS = (1024, 8192, 32768)  # tokens of a prompt
+PHASES: tuple[Literal["decode", "prefill"], ...] = ("decode", "prefill")
+SLOWER = 1.1  # limit on the time of a token, over the fastest
+
+
+def by_context() -> Exhibit:
+    """Time, cache and joules of both phases, and their cheapest clocks within a limit."""
+    head = ("requests", "prefill", "a token", "KV cache of a GPU", "J/token in", "J/token out",
+            "decode within 10 % at", "prefill within 10 % at")  # fmt: skip
+    rows: list[tuple[str, ...]] = [head]
+    shape, card = ARCHITECTURES["llama-3-70b"], SYSTEMS["dgx-h100"]
+    clocks = [15.0 * k for k in range(40, 133)]
+    for batch, prompt in product((1, 16, 64), CONTEXTS):
+        asked = Serving(tensor=4, batch=batch, prompt=prompt, dtype="fp8", cache_bytes=1.0)
+        one = serve(shape, card, asked)
+        swept = over_clocks(shape, card, asked, clocks)
+        cells = []
+        for phase in PHASES:
+            limit_s = SLOWER * min(getattr(some, phase).time_s for some in swept)
+            best = best_clock(swept, phase, limit_s)
+            assert best is not None  # the fastest is within
+            clock_mhz = best.best.serving.clock_mhz
+            cells.append(f"{clock_mhz:.0f} MHz, saves {100 * best.saved_ratio:.0f} %")
+        rows.append((f"batch {batch}, {prompt:,} tokens in" + ("" if one.fits else " (too large)"),
+                     f"{one.prefill.time_s:.3g} s", f"{1e3 * one.token_s:.1f} ms",
+                     f"{one.cache_bytes / 1e9:.2f} GB", f"{one.prefill_j_per_token:.3g}",
+                     f"{one.decode_j_per_token:.3g}", *cells))  # fmt: skip
+    return Exhibit(
+        "Inference: batch, context and clock",
+        PREDICTED,
+        "Llama 3 70B in FP8 on four H100, hosts included. Decode reads weights and cache, prefill "
+        "computes: the cheapest clock within 10 % more time is lower in decoding. "
+        "`joulecut model serving` prints it for any model, system and limit.",
+        rows=rows,
+    )

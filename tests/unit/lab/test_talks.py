@@ -9,7 +9,8 @@ import pytest
 from golden_text import same_as_golden
 
 from joulecut_engine.panel import Bars, Line, Mark, Panel, Spans
-from joulecut_lab.talks import bloat, components, efficiency, layers
+from joulecut_lab.model.serving import Serving
+from joulecut_lab.talks import bloat, components, efficiency, inference, layers
 from joulecut_lab.talks.exhibit import Compared, Exhibit, Talk
 
 KEPT = Path(__file__).parent.parent.parent / "golden" / "talks"
@@ -53,6 +54,35 @@ def test_gains_of_a_decade_are_all_there() -> None:
 def test_the_case_of_the_marginal_analysis_names_scale_out() -> None:
     (exhibit,) = components.marginals()
     assert exhibit.text.startswith("scale-out pays most")
+
+
+def test_the_cache_of_the_table_is_that_of_the_architecture() -> None:
+    """Llama 3 70B: 80 layers, 8 heads of 128 for keys and values, one byte, over four GPUs."""
+    rows = inference.by_context().rows[1:]
+    assert len(rows) == 9
+    for row in rows:
+        batch, prompt = (int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", row[0]))
+        tokens = batch * (prompt + Serving().output)
+        assert float(row[3].split()[0]) == pytest.approx(tokens * 80 * 8 * 128 * 2 / 4e9, abs=0.01)
+        decode_mhz, prefill_mhz = (int(cell.split()[0]) for cell in row[-2:])
+        assert decode_mhz < prefill_mhz
+    assert ["(too large)" in row[0] for row in rows] == [False] * 8 + [True]
+
+
+@pytest.mark.long
+def test_what_contradicts_an_observation_stands_beside_the_figure() -> None:
+    """Every bar above that of a smaller layer is named, and no other."""
+    (exhibit,) = layers.per_operation()
+    rising = set[tuple[str, str]]()
+    for panel in exhibit.panels:
+        sequence = panel.title.split()[0]
+        for item in panel.items:
+            assert isinstance(item, Bars)
+            found = [value for value in item.values if value]
+            if found != sorted(found, reverse=True):
+                rising.add((item.name, sequence))
+    named = re.findall(r"(\w+) at ([\d,]+) tokens \(", exhibit.text)
+    assert {(dtype, sequence.replace(",", "")) for dtype, sequence in named} == rising
 
 
 @pytest.mark.long
