@@ -27,6 +27,7 @@ from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s, late_again, remembered
 from joulecut_controller.plan.own_clocks import pace_setters
+from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.predicted import BLOCKING_UNKNOWN
@@ -266,8 +267,10 @@ class OnlineProfiler:
         if lowers and any(inputs.running.values()) and counted < wanted:
             words = f"{reason}; {counted} of {wanted} iterations seen at these clocks"
             return Decision("keep", "probing", words, state)
-        if lowers and inputs.unknown:
-            words = f"{reason}; default clocks are measured first"
+        sd = _late_within(inputs, trial)
+        if lowers and (sd or inputs.unknown):
+            why = f"no lower before the slowdown is known better than ±{sd:.1%}" if sd else ""
+            words = f"{reason}; {why or 'default clocks are measured first'}"
             return Decision("keep", "probing", words, state)
         late, before = advice.verdict == "raise", remembered(inputs, state.late)
         rest_s = before.until_s - inputs.view.now_s
@@ -337,6 +340,17 @@ def _slowdown(inputs: PlanningInput) -> Figure | None:
     if known is None or not any(inputs.running.values()):
         return None
     return Figure(round(known.slowdown.mean, 3), round(known.slowdown.sd, 3))
+
+
+def _late_within(inputs: PlanningInput, trial: Plan) -> float:
+    """The standard error of the slowdown, where one of it makes the present clocks or the next
+    ones late; 0 where it does not. A noisy job is late for long before that can be seen.
+    """
+    known, made = inputs.job.measured.reference, trial.forecast
+    if known is None or made is None or inputs.allotted_s is not None:
+        return 0.0
+    slowdown = max(known.slowdown.mean, math.log1p(made.slowdown_ratio))
+    return known.slowdown.sd if slowdown + known.slowdown.sd > inputs.budget else 0.0
 
 
 def _margin(inputs: PlanningInput) -> float:
