@@ -228,6 +228,7 @@ def test_the_page_follows_each_pass(browser: Browser) -> None:
         served.publish(boards.board("enforce", passes=6))
         expect(page.locator("#live-text")).to_contain_text("pass 6")
         expect(page.locator("#mode")).to_have_text("enforcing")
+        expect(page.locator(".clocks li").first).not_to_contain_text("default")
         assert said(page, ".clocks li >> nth=0") == "0 node1/0 1200 1200 1200"
         assert page.evaluate("document.querySelector('.clocks li').dataset.mine") == "kept"
         expect(page.locator(".spark path")).to_have_count(3)
