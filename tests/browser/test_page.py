@@ -137,11 +137,11 @@ def test_phases_work_and_every_veto_are_told(browser: Browser) -> None:
     job = replace(job, view=changed(job.view, baseline=varied), vetoes=against)
     with Serving(replace(whole, jobs=(job,))) as served, opened(browser, served) as page:
         states = page.locator(".states li")
-        expect(states).to_have_count(3)
+        expect(states).to_have_count(5)  # money has two lines
         phase = "Phase train; so far 4 min of evaluate, 2 h of train"
         assert said(page, ".states li >> nth=0") == phase
         assert said(page, ".states li >> nth=1").startswith("Work varies by 12")
-        assert "the job evaluates" in said(page, ".states li >> nth=2")
+        assert "the job evaluates" in said(page, ".states li >> nth=4")
 
 
 @pytest.mark.long
