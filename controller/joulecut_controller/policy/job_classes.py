@@ -4,7 +4,7 @@ The first entry of the file that matches a running job takes it. An entry made f
 has the class's target, clocks and pipeline, and ends with the job. Pure.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 
 from joulecut_controller.policy.owner import (
@@ -45,20 +45,23 @@ def with_instances(policy: Policy, allocations: Iterable[Allocation]) -> Policy:
 
 
 def _members(policy: Policy, allocations: Iterable[Allocation]) -> dict[str, list[Instance]]:
-    """The running jobs of each class, by the class's name."""
-    owners: dict[Instance, list[Allocation]] = {}
+    """The running jobs of each class, by the class's name. GPUs that look alike are asked about
+    once: a job has hundreds, and a policy hundreds of entries.
+    """
+    owners: dict[Instance, dict[Hashable, Allocation]] = {}
     for one in allocations:
         if one.source in (KUBERNETES, SLURM) and not has_several_owners(one):
-            owners.setdefault(instance_of(one), []).append(one)
+            alike = (one.job, frozenset(one.labels.items()))
+            owners.setdefault(instance_of(one), {})[alike] = one
     found: dict[str, list[Instance]] = {}
     for instance, given in owners.items():
-        taking = next((job for job in policy.jobs if _takes(job, given)), None)
+        taking = next((job for job in policy.jobs if _takes(job, given.values())), None)
         if taking is not None and taking.each:
             found.setdefault(taking.name, []).append(instance)
     return found
 
 
-def _takes(job: JobPolicy, given: list[Allocation]) -> bool:
+def _takes(job: JobPolicy, given: Collection[Allocation]) -> bool:
     """Whether the entry takes the running job of these GPUs. Some GPUs of a job may lack labels."""
     return any(matches(job, one) for one in given) and not any(excludes(job, one) for one in given)
 
