@@ -152,6 +152,8 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
     if profile is not None:
         _floor_is_low_enough(document, path, keys.clocks.min_mhz, profile)
     template = keys.opt_in is not None and match is None  # no job of its own before either
+    gone = [NO_POWER_SIGNATURE] if rate == POWER_SIGNATURE else []
+    gone += [NO_OPT_IN] if keys.opt_in is not None else []
     return JobPolicy(
         name=keys.name,
         mode="off" if template else effective_mode(mode, keys.mode),
@@ -161,11 +163,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         pipeline=pipeline,
         profile=profile,
         rate=rate if isinstance(rate, RateQuery) else None,
-        warning=NO_POWER_SIGNATURE
-        if rate == POWER_SIGNATURE
-        else NO_OPT_IN
-        if keys.opt_in is not None
-        else "",
+        warning="; ".join(gone),
         predicted=profile if keys.pipeline and keys.pipeline.model else None,
         blocking_power_w=watts,
         weight=keys.weight,
