@@ -116,7 +116,7 @@ class Placements:
             self._forget(policy.name, uuid)
         ranked, complaint = _ranked(policy, gpus, match)
         newest_s = max((reporter.seen_s for reporter in reporters.values()), default=-math.inf)
-        # By the job's own: what another one claims neither ends nor prolongs anybody's silence.
+        # By the job's own reporters: a stray one does not change the limit.
         limit_s = _silence_limit_s(_placed(policy, reporters, ranked)[0].values())
         for uuid in [
             uuid for uuid, reporter in reporters.items() if reporter.seen_s < newest_s - limit_s
