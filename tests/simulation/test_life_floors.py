@@ -42,3 +42,13 @@ def test_five_drawn_lives_keep_their_floor(row: Row) -> None:
     drawn = int(os.environ.get("JOULECUT_SEED", random.SystemRandom().randrange(10**6)))
     print(f"JOULECUT_SEED={drawn}")
     kept(row, random.Random(drawn).sample(range(10**6), SEEDS))
+
+
+@pytest.mark.long
+@pytest.mark.smoke
+def test_a_noisy_job_without_a_profile_is_not_late_for_long() -> None:
+    """Its operations vary so much that its slowdown is known to a point and a half for minutes."""
+    if "production" not in LIVES:
+        pytest.skip("its public data is absent")
+    world = LIVES["production"](knows="operations", budget=0.05, iteration_s=1.0, seed=63)
+    assert live(world, 30.0).over_row <= 3
