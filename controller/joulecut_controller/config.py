@@ -27,6 +27,7 @@ from joulecut_controller.sources.prometheus_rates import RateServer
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url, without_password
 from joulecut_controller.web.links import Links
+from joulecut_controller.web.senders import Roles
 from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
@@ -47,6 +48,8 @@ PROTECTED = "localhost or a loopback address; anything else needs a web_config w
 SOCKET = "unix:"
 SOCKET_PATH_BYTES_MAX = 107  # sun_path of unix(7), without its end
 SOCKET_ALLOWED = f"unix:PATH of up to {SOCKET_PATH_BYTES_MAX} bytes"
+
+NO_ROLES = Roles()
 
 _PATH, _WORD = text(4096, "a path"), text(4096, "a text")
 
@@ -177,6 +180,7 @@ class ConfigKeys:
     leader: LeaderKeys = key(LeaderKeys, LeaderKeys())
     tls: TlsKeys | None = key(TlsKeys, None)
     web_config: str | None = key(_PATH, None)
+    roles: Roles = key(Roles, NO_ROLES)
     links: Links = key(Links, Links())
     prometheus: PrometheusKeys | None = key(PrometheusKeys, None)
 
@@ -197,6 +201,7 @@ class Config:
     tls: TlsFiles | None = None  # for agents: all of them then, so that none is met in plain text
     server_name: str = ""  # that every agent's certificate must hold, instead of its address
     web_config: Path | None = None
+    roles: Roles = NO_ROLES  # of the users of `web_config`
     store_password_file: Path | None = None
     base: Path = Path()
     timing: Timing = field(default_factory=Timing)
@@ -217,6 +222,8 @@ def settings_of(document: Document, base: Path) -> Config:
     http, tls = keys.listen.http, keys.tls
     if keys.web_config is None and not is_loopback(http[0]):
         raise document.bad(("listen", "http"), f"{http[0]} without encryption", PROTECTED)
+    if keys.web_config is None and keys.roles != NO_ROLES:
+        raise document.bad(("roles",), "without a login", "roles beside a web_config")
     return Config(
         agents=_source(document, keys.agents, base, encrypted=tls is not None),
         policy=base / keys.policy,
@@ -228,6 +235,7 @@ def settings_of(document: Document, base: Path) -> Config:
         tls=TlsFiles(base / tls.cert, base / tls.secret, base / tls.ca) if tls else None,
         server_name=tls.server_name if tls else "",
         web_config=base / keys.web_config if keys.web_config else None,
+        roles=keys.roles,
         store_password_file=base / given.password_file if given.password_file else None,
         base=base,
         timing=_timing(document, keys, store, given.timeout_s),

@@ -125,6 +125,7 @@ async def _serve(
         metrics_text=metrics.metrics_text,
         openmetrics_text=metrics.openmetrics_text,
         web=web,
+        roles=config.roles,
         store=store,
         channel=channel,
         profiles=UploadedProfiles(store),
@@ -231,6 +232,9 @@ def _leader_lock(config: Config, port: int) -> LeaderLock:
 def _protection(config: Config) -> WebConfig | None:
     """Raises BadInput where the page would be open to a network."""
     web = WebConfig(config.web_config, log) if config.web_config else None
+    named = {*config.roles.command, *config.roles.replace}
+    if web is not None and web.users and (missing := sorted(named - web.users)):
+        log(f"warning: roles: web_config has no user {', '.join(missing):.500}", "warning")
     if not is_loopback(config.http[0]):
         if web is None or web.context() is None:
             allowed = "a loopback address, or TLS by web_config"

@@ -107,6 +107,11 @@ class WebConfig:
         return self._now().headers
 
     @property
+    def users(self) -> frozenset[str]:
+        """Those with a password; empty where none is asked for."""
+        return frozenset(self._now().users)
+
+    @property
     def authenticates(self) -> bool:
         """Whether readers must authenticate."""
         return bool(self._now().users) or self._now().client_certificates
@@ -116,7 +121,7 @@ class WebConfig:
         users = self._now().users
         if not users:
             return True
-        user, password = _basic(authorization)
+        user, password = basic(authorization)
         hashed = users.get(user, "")
         mark = hmac.new(self._secret, repr((user, hashed)).encode() + password, hashlib.sha256)
         if mark.digest() in self._known:
@@ -258,7 +263,7 @@ def _context_class(sans: frozenset[str]) -> type[ssl.SSLContext]:
     return Context
 
 
-def _basic(header: str | None) -> tuple[str, bytes]:
+def basic(header: str | None) -> tuple[str, bytes]:
     """User and password; empty where the header has none."""
     scheme, _, token = (header or "").strip().partition(" ")
     if scheme.lower() != "basic":

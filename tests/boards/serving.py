@@ -23,6 +23,7 @@ from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.profiles import ProfileLibrary
 from joulecut_controller.web.publisher import Publisher
+from joulecut_controller.web.senders import Roles
 from joulecut_controller.web.server import Server
 from joulecut_wire.web_config import WebConfig
 
@@ -55,6 +56,7 @@ class Serving:
         links: Links | None = None,
         obey: Commander | None = None,
         web: WebConfig | None = None,
+        roles: Roles = Roles(),  # noqa: B008 - frozen
         profiles: ProfileLibrary | None = None,
     ) -> None:
         self._first = board
@@ -65,7 +67,7 @@ class Serving:
         self._history = history
         self._links = links
         self._obey = obey
-        self._web = web
+        self._web, self._roles = web, roles
         self._profiles = profiles
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
@@ -99,6 +101,7 @@ class Serving:
             self.publisher,
             channel=channel,
             web=self._web,
+            roles=self._roles,
             metrics_text=self._metrics_text,
             openmetrics_text=self._metrics_text and (lambda: b"# EOF\n"),
             hosts=self._hosts,

@@ -31,7 +31,6 @@ from joulecut_controller.web.commands import (
     Commands,
     body_of,
     is_command,
-    sender,
 )
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.measurements import measurements_json
@@ -48,6 +47,7 @@ from joulecut_controller.web.responses import (
     json_bytes,
     json_response,
 )
+from joulecut_controller.web.senders import Roles, Senders
 from joulecut_controller.web.timeline import timeline_json
 from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
@@ -65,13 +65,15 @@ class Parts(TypedDict, total=False):
     """What the application serves beside the board; without a part its routes are empty or absent.
 
     `metrics_text` yields Prometheus text for /metrics, `openmetrics_text` OpenMetrics for readers
-    that ask for it. `web` asks for passwords. `store` is the source of reports; `channel` takes
+    that ask for it. `web` asks for passwords, `roles` says
+    who of its users may command. `store` is the source of reports; `channel` takes
     commands, `profiles` uploads. The charts show `history`, the page points to `links`.
     """
 
     metrics_text: Callable[[], bytes] | None
     openmetrics_text: Callable[[], bytes] | None
     web: WebConfig | None
+    roles: Roles
     store: Store | None
     channel: CommandChannel | None
     profiles: ProfileLibrary | None
@@ -96,15 +98,15 @@ def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Pa
 
 def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
-    web, store = parts.get("web"), parts.get("store")
+    store, senders = parts.get("store"), Senders(parts.get("web"), parts.get("roles", Roles()))
     channel, profiles = parts.get("channel"), parts.get("profiles")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
     pages = _Pages(publisher, parts.get("metrics_text"), parts.get("openmetrics_text"))
     reports = Reports(store, pages.now)
     cluster = ClusterPages(pages.now, Week(store), history, links)
     return [
-        *(_commands(channel, web) if channel else ()),
-        *(_profiles(Profiles(profiles, pages.now), web) if profiles else ()),
+        *(_commands(channel, senders) if channel else ()),
+        *(_profiles(Profiles(profiles, pages.now), senders) if profiles else ()),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
         _read("board", pages.board),
@@ -144,7 +146,7 @@ def _read(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Rout
 def _posted(
     path: str,
     endpoint: Callable[[Request], Awaitable[Response]],
-    web: WebConfig | None,
+    senders: Senders,
     bytes_max: int = BODY_BYTES_MAX,
 ) -> Route:
     """An address of commands; `request.state` has the checked body, and the sender as he calls
@@ -154,16 +156,17 @@ def _posted(
     schema = documented["requestBody"]["content"][JSON_TYPE]["schema"]
 
     async def post(request: Request) -> Response:
-        by = sender(request, web)
+        sender = senders.of(request)
         body = checked_body(schema, await body_of(request, bytes_max))
         claimed = body.get("by", "")
-        request.state.body, request.state.by = body, f"{claimed} ({by})" if claimed else by
+        request.state.body, request.state.replaces = body, sender.replaces
+        request.state.by = f"{claimed} ({sender.name})" if claimed else sender.name
         return await endpoint(request)
 
     return Route(PREFIX + path, post, methods=["POST"])
 
 
-def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
+def _commands(channel: CommandChannel, senders: Senders) -> list[Route]:
     commands = Commands(channel)
     posted = {
         "jobs/{name:path}/pause": commands.pause,
@@ -173,15 +176,15 @@ def _commands(channel: CommandChannel, web: WebConfig | None) -> list[Route]:
         "restore": commands.restore,
         "adopt": commands.adopt,
     }
-    return [_posted(path, do, web) for path, do in posted.items()]
+    return [_posted(path, do, senders) for path, do in posted.items()]
 
 
-def _profiles(profiles: Profiles, web: WebConfig | None) -> list[Route]:
+def _profiles(profiles: Profiles, senders: Senders) -> list[Route]:
     return [
         _read("profiles", profiles.listed),
         _read("profiles/{name}", profiles.one),
-        _posted("profiles/{name}", profiles.keep, web, UPLOAD_BYTES_MAX),
-        _posted("profiles/{name}/remove", profiles.remove, web),
+        _posted("profiles/{name}", profiles.keep, senders, UPLOAD_BYTES_MAX),
+        _posted("profiles/{name}/remove", profiles.remove, senders),
     ]
 
 

@@ -1,14 +1,6 @@
-"""The routes that change state: pause, resume, restore, adopt.
-
-The sender is identified by the kernel (loopback), a user's password or a client certificate. A
-page of another site in the same browser has that access as well, so a command must carry what such
-a page cannot send: a JSON body and the header `x-joulecut-command`, from our own origin.
-"""
+"""The routes that change state: pause, resume, restore, adopt. `senders` says who may."""
 
 import asyncio
-import base64
-import binascii
-import os
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -17,19 +9,14 @@ from starlette.responses import Response
 
 from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Key, listed
 from joulecut_controller.orders import Commander, Done, Op, Order
-from joulecut_controller.web.responses import JSON_TYPE, error_response, json_response
+from joulecut_controller.web.responses import error_response, json_response
 from joulecut_wire import strict_json
-from joulecut_wire.address import is_loopback
-from joulecut_wire.loopback_socket import client_of
-from joulecut_wire.web_config import WebConfig
 
 # A pass may be applying plans to every node, and wait for the deadline of a silent agent.
 ORDER_WAIT_S = 20.0
 BODY_BYTES_MAX = 16_384
 REASON_LENGTH_MAX = 500
 NAME_LENGTH_MAX = 100
-FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
-MARK = "x-joulecut-command"  # a header that no form and no script of another site can send
 STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
 STANDBY = "this controller is a standby: send the command to the leader"
 PREFIX = "/api/v1/"
@@ -106,27 +93,6 @@ class Commands:
         return json_response(DONE.json(done, op=op, by=by))
 
 
-def sender(request: Request, web: WebConfig | None) -> str:
-    """The authenticated sender of a command. Without a login root and the controller's own user may
-    send one, over loopback: a sidecar's callers come from there as well. Raises HTTPException.
-    """
-    _check_origin(request)
-    if web is not None and web.authenticates:
-        return _user(request.headers.get("authorization", "")) or "a client certificate"
-    asked = "set users or client certificates in web_config"
-    if any(name in request.headers for name in FORWARDED):
-        raise HTTPException(403, f"a proxy's callers are not authenticated: {asked}")
-    if request.client is None or not is_loopback(request.client.host):
-        text = "the sender is not authenticated: use the loopback interface"
-        raise HTTPException(403, f"{text}, or {asked}")
-    uid, _ = client_of(*request.client, request.scope["server"][1])
-    if uid not in (0, os.geteuid()):
-        raise HTTPException(
-            403, f"only root and the user of the controller may command without a login: {asked}"
-        )
-    return f"loopback, uid {uid}"
-
-
 def is_command(path: str) -> bool:
     """Whether commands are posted to this path."""
     rest = path.removeprefix(PREFIX)
@@ -138,19 +104,6 @@ def is_command(path: str) -> bool:
         or (rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume"))
         or (rest.startswith("profiles/") and rest.count("/") < 3)
     )
-
-
-def _check_origin(request: Request) -> None:
-    """Raises HTTPException for requests that a page of another site could send."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON_TYPE:
-        raise HTTPException(415, f"a command needs content-type {JSON_TYPE}")
-    if MARK not in request.headers:
-        raise HTTPException(403, f"a command needs the header {MARK}")
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
-    if origin is not None and origin.partition("://")[2].lower() != host.lower():
-        raise HTTPException(403, "commands from another site are refused")
-    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
-        raise HTTPException(403, "commands from another site are refused")
 
 
 async def body_of(request: Request, bytes_max: int) -> dict[str, Any]:
@@ -171,14 +124,3 @@ async def body_of(request: Request, bytes_max: int) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise HTTPException(400, "the body is not a JSON object")
     return body
-
-
-def _user(header: str) -> str:
-    """The user of an accepted Authorization header; empty where it has none."""
-    scheme, _, token = header.strip().partition(" ")
-    if scheme.lower() != "basic":
-        return ""
-    try:
-        return base64.b64decode(token.strip()).partition(b":")[0].decode(errors="replace")
-    except (binascii.Error, ValueError):
-        return ""

@@ -26,7 +26,6 @@ from joulecut_controller.web.cluster_pages import SPAN_S_DEFAULT, SPAN_S_MAX
 from joulecut_controller.web.commands import (
     BODY_BYTES_MAX,
     DONE,
-    MARK,
     NAME_LENGTH_MAX,
     REASON_LENGTH_MAX,
 )
@@ -39,6 +38,7 @@ from joulecut_controller.web.paging import (
     SIZE_DEFAULT,
     SIZE_MAX,
 )
+from joulecut_controller.web.senders import MARK
 from joulecut_controller.web.timeline import TIMELINE
 
 

@@ -58,6 +58,9 @@ class Profiles:
         raw, by = request.state.body["content"].encode("utf-8", "replace"), request.state.by
         if "replace" not in request.state.body:
             self._check_unused(request.path_params["name"], ": --replace changes their plans")
+        elif not request.state.replaces:
+            way = f", and {by:.100} may replace none in use: roles.replace of the controller"
+            self._check_unused(request.path_params["name"], way, 403)
         return await self._command(request, lambda name, at: self._library.keep(name, raw, by, at))
 
     async def remove(self, request: Request) -> Response:
@@ -65,11 +68,11 @@ class Profiles:
         self._check_unused(name)
         return await self._command(request, lambda name, at: self._library.remove(name, by, at))
 
-    def _check_unused(self, name: str, way: str = "") -> None:
+    def _check_unused(self, name: str, way: str = "", status: int = 409) -> None:
         """Raises HTTPException."""
         users = [job.view.policy.name for job in self._now().jobs if _uses(job.view.policy, name)]
         if users:
-            raise HTTPException(409, f"profile {name} is in use by {', '.join(users[:5])}{way}")
+            raise HTTPException(status, f"profile {name} is in use by {', '.join(users[:5])}{way}")
 
     async def _command(self, request: Request, carry_out: Callable[[str, float], str]) -> Response:
         """`carry_out` gets the profile's name and the time. Raises HTTPException."""

@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from joulecut_controller.web.senders import NAMES
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import RotatingContext, WebConfig
 
@@ -99,7 +100,8 @@ class Server:
 
 
 class _Impatient(H11Protocol):
-    """uvicorn's protocol, which drops a peer that does not end its request in time.
+    """uvicorn's protocol, which drops a peer that does not end its request in time, and hands on
+    the names in its client certificate.
 
     Else half a request would take one of CONNECTIONS_MAX for ever.
     """
@@ -108,6 +110,9 @@ class _Impatient(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        given = (transport.get_extra_info("peercert") or {}).get("subjectAltName", ())
+        names = frozenset(name for kind, name in given if kind in ("DNS", "URI"))
+        self.app_state = {**self.app_state, NAMES: names}
         self._limit = self.loop.call_later(REQUEST_S_MAX, transport.close)
 
     def data_received(self, data: bytes) -> None:

@@ -1,13 +1,17 @@
 """Profiles beside the policy, in a folder, and uploaded: found, followed, bounded."""
 
+import base64
+import json
 import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import bcrypt
 import boards
 import pytest
+import yaml
 from serving import Serving
 
 from joulecut_cli.policy import run
@@ -16,7 +20,9 @@ from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.sources.profile import parse
 from joulecut_controller.sources.uploaded_profiles import UPLOAD_BYTES_MAX, UploadedProfiles
 from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.web.senders import Roles
 from joulecut_wire.errors import BadInput
+from joulecut_wire.web_config import WebConfig
 
 POLICY = """\
 apiVersion: joulecut/v1
@@ -179,6 +185,7 @@ OTHER_UID = 65534
 AS_OTHER = """
 import sys, urllib.request
 mark = {"content-type": "application/json", "x-joulecut-command": "1"}
+mark |= {"authorization": sys.argv[3]} if sys.argv[3:] else {}
 try:
     urllib.request.urlopen(urllib.request.Request(sys.argv[1], sys.argv[2].encode(), mark))
 except urllib.error.HTTPError as refused:
@@ -220,3 +227,34 @@ def test_a_profile_in_use_is_replaced_only_where_that_is_asked(
         assert store.profiles() == ()
         assert run([*asked, "--replace"]) == 0
     assert len(store.profiles()) == 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_a_profile_in_use_is_replaced_by_those_with_that_role_alone(
+    tmp_path: Path, store: DatabaseStore
+) -> None:
+    board = boards.board()
+    job = board.jobs[0]
+    used = replace(job.view.policy, profile=parse(profile(0.1).encode(), "uploaded a.csv"))
+    shown = replace(job, view=replace(job.view, policy=used))
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+    users = dict.fromkeys(("operator", "planner", "prometheus"), hashed)
+    (tmp_path / "web.yaml").write_text(yaml.safe_dump({"basic_auth_users": users}))
+    roles = Roles(command=("operator",), replace=("planner",))
+    library, web = UploadedProfiles(store), WebConfig(tmp_path / "web.yaml", pytest.fail)
+    board = replace(board, jobs=(shown,))
+    expected = {
+        ("operator", "a.csv"): "403", ("prometheus", "a.csv"): "403", ("planner", "a.csv"): "",
+        ("operator", "b.csv"): "", ("prometheus", "b.csv"): "403",
+    }  # fmt: skip
+    with Serving(board, profiles=library, web=web, roles=roles) as served:
+        for (user, name), status in expected.items():
+            url = f"{served.url}/api/v1/profiles/{name}"
+            body = json.dumps({"content": profile(0.2), "replace": True})
+            token = base64.b64encode(f"{user}:secret".encode()).decode()
+            asked = ["/usr/bin/python3", "-c", AS_OTHER, url, body, f"Basic {token}"]
+            said = subprocess.check_output(
+                asked, text=True, cwd="/", user=OTHER_UID, group=OTHER_UID
+            )
+            assert said[:3] == status, (user, name, said)
+    assert sorted(one.name for one in store.profiles()) == ["a.csv", "b.csv"]
