@@ -1,7 +1,5 @@
 """The breaker in the whole loop: what saves a job when everything that plans for it is wrong."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from worlds import Controller, World
@@ -63,25 +61,17 @@ def late(world: World, since: int, limit_s: float) -> int:
     )
 
 
-@pytest.mark.parametrize(
-    "slo", [Slo(max_slowdown=0.02), Slo(max_iteration_time_s=0.0, given_as="min_rate")]
-)
-def test_two_slow_windows_clear_the_job_and_three_trips_end_control(
-    store: DatabaseStore, slo: Slo
-) -> None:
+def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: DatabaseStore) -> None:
     """Predictor, planner and guard are all wrong, and stay wrong: only the breaker is left."""
-    world = slow_world()
+    world, slo = slow_world(), Slo(max_slowdown=0.02)
     default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
-    if slo.max_slowdown is None:
-        slo = replace(slo, max_iteration_time_s=default_s * 1.03)
     controller = lied_to(world, store, slo)
     for trip in range(1, 4):
         before = len(world.history)
         controller.run(3000, until=lambda trip=trip: controller.job.trips == trip)  # type: ignore[misc]
         assert world.at_default()
-        allowed_s = slo.deadline_s(default_s)
         # Two windows in a row, one before them that was late in part, and the steps in between.
-        assert late(world, before, allowed_s) <= 3 * WINDOWS[0] + 4
+        assert late(world, before, slo.deadline_s(default_s)) <= 3 * WINDOWS[0] + 4
         assert controller.job.applied is None
         assert controller.job.trips == trip
         (hold,) = controller.job.holds
@@ -104,19 +94,33 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(
     assert len([text for text in controller.events("hold") if "trip 3 of 3" in text]) == 1
 
 
+STEPS = 8  # iterations between two windows
+LATE_IN_PART = WINDOWS[0] - 4  # the window before two late ones
+
+
 @pytest.mark.parametrize(
-    ("seed", "budget", "card"), [(11, 0.01, "a40"), (12, 0.05, "a100-sxm"), (13, 0.0, "a100-sxm")]
+    ("seed", "budget", "card", "as_rate", "more"),
+    [
+        (11, 0.01, "a40", False, 0),
+        (12, 0.05, "a100-sxm", False, 0),
+        (13, 0.0, "a100-sxm", False, 0),
+        (1, 0.03, "a100-sxm", True, LATE_IN_PART),
+    ],
 )
 def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
-    store: DatabaseStore, seed: int, budget: float, card: str
+    store: DatabaseStore, seed: int, budget: float, card: str, as_rate: bool, more: int
 ) -> None:
     world = slow_world(seed, card)
-    controller = lied_to(world, store, Slo(max_slowdown=budget))
+    default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
+    allowed_s = default_s * (1.0 + budget)
+    slo = Slo(max_slowdown=budget)
+    if as_rate:
+        slo = Slo(max_iteration_time_s=allowed_s, given_as="min_rate")
+    controller = lied_to(world, store, slo)
     before = len(world.history)
     controller.run(300, until=lambda: controller.job.trips == 1)
     assert world.at_default()
-    default_s = world.plant.iterate([world.sku.clock_max_mhz] * world.stages).own_s
-    assert late(world, before, default_s * (1.0 + budget)) <= 2 * WINDOWS[0] + 8
+    assert late(world, before, allowed_s) <= 2 * WINDOWS[0] + STEPS + more
 
 
 @pytest.mark.long

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from enforced import PASSES_TO_PLAN, enforcing
-from worlds import Controller, World
+from worlds import Controller, World, few_points
 
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.store.database import DatabaseStore
@@ -13,7 +13,6 @@ from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile,
 from joulecut_engine.graph.shape import chunks_of, part_of
 from joulecut_engine.optimize.jitter_margin import Statistic
 from joulecut_engine.optimize.problem import Problem, Solution
-from joulecut_engine.optimize.solver import frontier
 from joulecut_sim.plant import Noise
 
 
@@ -92,14 +91,10 @@ def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> Non
     assert p95.saved_ratio < mean.saved_ratio
 
 
-def _few_points(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
-    return frontier(problem, min(points, 8), granularity)
-
-
 def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
     policy = world.policy(slo=Slo(max_slowdown=0.0, tolerance=0.0))
-    controller = Controller(world, store, policy, frontier=_few_points)
+    controller = Controller(world, store, policy, frontier=few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
     drawn_w = controller.job.frontier[0].energy_j / controller.job.frontier[0].iteration_time_s
     tight = replace(policy, power_budget_w=0.93 * drawn_w, digest="tight")
@@ -126,7 +121,7 @@ def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: Databa
 def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
     policy = replace(world.policy("recommend", slo=Slo(max_slowdown=0.0)), power_budget_w=1.0)
-    controller = Controller(world, store, policy, frontier=_few_points)
+    controller = Controller(world, store, policy, frontier=few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
     controller.run(5)
     assert world.calls == []

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 from life import Knows, LifeWorld, Lived, Phase, saved_of, slowdown_of
-from worlds import Controller
+from worlds import Controller, few_points
 
 from joulecut_controller.store.database import open_store
-from joulecut_engine.optimize.solver import frontier
 
 BUDGET, PHASE_S = 0.05, 240.0
 TRAIN, EVALUATE = Phase("train", lasts_s=PHASE_S), Phase("evaluate", "evaluate", lasts_s=PHASE_S)
@@ -29,7 +28,7 @@ def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
 ) -> None:
     world = LifeWorld((TRAIN, EVALUATE), knows=knows, budget=BUDGET, stages=4, microbatches=8)
     store = open_store(f"sqlite:///{tmp_path}/controller.db")
-    controller = Controller(world, store, world.asked(), frontier=frontier)
+    controller = Controller(world, store, world.asked(), frontier=few_points)
     controller.run(int(4.5 * PHASE_S))
     store.close()
     first, evaluated, second, again, *_ = stays(world.lived)

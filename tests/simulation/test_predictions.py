@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from unprofiled import UnprofiledWorld
-from worlds import Agent, Controller
+from worlds import Agent, Controller, few_points
 
 from joulecut_cli.recommend import recommendation
 from joulecut_controller.cluster.standing import standing
@@ -19,7 +19,6 @@ from joulecut_controller.web.job_json import job_json
 from joulecut_engine.estimate.other_jobs import JUDGES_MIN, ClockShares, Counters, KnownJob
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Profile
-from joulecut_engine.optimize.solver import frontier
 from joulecut_sim.gpt3 import Curve, Instruction
 from joulecut_sim.plant import Noise, Plant
 from joulecut_wire.messages import GpuSnapshot
@@ -127,7 +126,7 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     world = UnprofiledWorld(stages=4, microbatches=8)
     world.detailed = detailed
     policy = world.unprofiled("recommend")
-    controller = Controller(world, store, policy, frontier=frontier)
+    controller = Controller(world, store, policy, frontier=few_points)
     controller.run(2)
     controller.run(120, until=lambda: bool(controller.job.frontier))
     job, shown = controller.job, standing(controller.job)

@@ -26,9 +26,11 @@ from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.view import GpuView, NodeView
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
+from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile
 from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_engine.optimize.solver import Solver
+from joulecut_engine.optimize.solver import frontier as solved_frontier
 from joulecut_sim.execution import Execution
 from joulecut_sim.plant import Iteration, Noise, Plant
 from joulecut_sim.profile import rows
@@ -505,6 +507,11 @@ class HeldSource:
 def as_made(_prepare: Prepare, made: Forecast, *_: object) -> Forecast:
     """Without the prices of other granularities: they take a quarter of a long story."""
     return made
+
+
+def few_points(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+    """A frontier that is coarse: a fine one takes most of a story."""
+    return solved_frontier(problem, min(points, 8), granularity)
 
 
 class Controller:
