@@ -2,20 +2,18 @@
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
+import commands
 import grpc
 import pytest
 from driven_agent import agent_on, fake_driver, started
-from running_agent import COMMAND, PATIENCE_S, RunningAgent, eventually
+from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
+from joulecut_agent.main import main
 from joulecut_wire.v1 import agent_pb2 as pb
-
-CLI = str(Path(sys.executable).with_name("joulecut"))
 
 
 @pytest.fixture
@@ -34,9 +32,13 @@ def simulated() -> Iterator[RunningAgent]:
 
 
 def _ask(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        words, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=node.env
-    )
+    return commands.run(*words, env=node.env)
+
+
+def _on_node(node: RunningAgent, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of the agent, which finds the node by its configuration."""
+    config = str(node.home / "agent.yaml")
+    return commands.run(words[0], "--config", config, *words[1:], env=node.env, main=main)
 
 
 def _lock(driver: FakeNvml, node: RunningAgent, generation: int) -> bool:
@@ -51,7 +53,7 @@ def _lock(driver: FakeNvml, node: RunningAgent, generation: int) -> bool:
 def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: RunningAgent) -> None:
     assert _lock(driver, node, 1)
     assert len(driver.clients()) >= 2, "a reader and a writer"
-    done = _ask(node, CLI, "release", node.address, "--for", "10m", "--reason", "upgrade")
+    done = _ask(node, "release", node.address, "--for", "10m", "--reason", "upgrade")
     assert (done.returncode, done.stderr) == (0, "")
     assert driver.clients() == ()
     assert driver.locks() == (None, None)
@@ -69,7 +71,7 @@ def test_inside_a_window_no_process_holds_the_driver(driver: FakeNvml, node: Run
     assert "joulecut_gpu_energy_joules_total{" not in text
     assert driver.calls_total() == calls, "nobody asked the driver anything"
     driver.reload_driver()
-    done = _ask(node, CLI, "resume", node.address)
+    done = _ask(node, "resume", node.address)
     assert (done.returncode, done.stderr) == (0, "")
     eventually("read again", lambda: len(node.watch().gpus) == 2)
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
@@ -177,13 +179,12 @@ def test_a_window_that_an_agent_starts_in_ends_when_it_was_to_end(
 def test_on_the_node_a_window_is_ended_that_no_keeper_knows_of(
     driver: FakeNvml, node: RunningAgent
 ) -> None:
-    config = str(node.home / "agent.yaml")
-    assert _ask(node, COMMAND, "release", "--config", config, "--for", "10m").returncode == 0
+    assert _on_node(node, "release", "--for", "10m").returncode == 0
     eventually("the agent follows", (node.state_dir / "release.json").exists)
     node.kill()
     node.start()
     assert driver.clients() == ()
-    done = _ask(node, COMMAND, "resume", "--config", config)
+    done = _on_node(node, "resume")
     assert (done.returncode, done.stdout) == (0, "resumed\n")
     eventually("read again", lambda: len(node.watch().gpus) == 2)
     eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
@@ -207,14 +208,13 @@ def test_a_lock_that_is_left_comes_before_a_window(driver: FakeNvml, node: Runni
 
 
 def test_on_the_node_no_network_is_needed(driver: FakeNvml, node: RunningAgent) -> None:
-    config = str(node.home / "agent.yaml")
     assert _lock(driver, node, 1)
-    done = _ask(node, COMMAND, "release", "--config", config, "--for", "10m")
+    done = _on_node(node, "release", "--for", "10m")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("released until ")
     assert driver.clients() == ()
     assert driver.locks() == (None, None)
-    done = _ask(node, COMMAND, "resume", "--config", config)
+    done = _on_node(node, "resume")
     assert (done.returncode, done.stdout) == (0, "resumed\n")
     eventually("read again", lambda: len(node.watch().gpus) == 2)
     assert _lock(driver, node, 2)
@@ -245,21 +245,21 @@ def test_a_file_on_the_node_stops_all_control(simulated: RunningAgent) -> None:
 
 
 def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> None:
-    node, config = simulated, str(simulated.home / "agent.yaml")
+    node = simulated
     address = node.address
-    for words, sentence in (
-        ((CLI, "release", address), "--for"),
-        ((CLI, "release", address, "--for", "2h"), "up to 3600 s"),
-        ((CLI, "release", address, "--for", "-1"), "--for"),
-        ((CLI, "release", address, "--for", "nan"), "up to 3600 s"),
-        ((CLI, "release", "node:x", "--for", "1m"), "is not the address of an agent"),
-        ((CLI, "release", "node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
-        ((CLI, "release", "192.0.2.1", "--for", "1m"), "without TLS"),
-        ((COMMAND, "release", "--config", config), "--for"),
-        ((COMMAND, "release", "--config", config, "--for", "61m"), "up to 3600 s"),
-        ((COMMAND, "resume", "--config", config, "--for", "1m"), "--for"),
+    for (asked, *words), sentence in (
+        ((_ask, "release", address), "--for"),
+        ((_ask, "release", address, "--for", "2h"), "up to 3600 s"),
+        ((_ask, "release", address, "--for", "-1"), "--for"),
+        ((_ask, "release", address, "--for", "nan"), "up to 3600 s"),
+        ((_ask, "release", "node:x", "--for", "1m"), "is not the address of an agent"),
+        ((_ask, "release", "node:" + "9" * 5000, "--for", "1m"), "is not the address of an agent"),
+        ((_ask, "release", "192.0.2.1", "--for", "1m"), "without TLS"),
+        ((_on_node, "release"), "--for"),
+        ((_on_node, "release", "--for", "61m"), "up to 3600 s"),
+        ((_on_node, "resume", "--for", "1m"), "--for"),
     ):
-        done = _ask(node, *words)
+        done = asked(node, *words)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
         assert sentence in done.stderr
     for duration_s in (0.0, -1.0, 3601.0, float("nan"), float("inf")):
@@ -268,12 +268,12 @@ def test_a_release_that_makes_no_sense_is_one_line(simulated: RunningAgent) -> N
         assert caught.value.code().name == "INVALID_ARGUMENT"
     assert node.watch().stopped == ""
     assert node.kill(15) == 0
-    for words in (
-        (CLI, "release", address, "--for", "1m"),
-        (COMMAND, "release", "--config", config, "--for", "1m"),
-        (COMMAND, "resume", "--config", config),
+    for asked, *words in (
+        (_ask, "release", address, "--for", "1m"),
+        (_on_node, "release", "--for", "1m"),
+        (_on_node, "resume"),
     ):
-        done = _ask(node, *words)
+        done = asked(node, *words)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
 
 
@@ -322,17 +322,16 @@ def test_a_keeper_of_its_own_that_starts_inside_a_window_opens_no_device(
 def test_its_window_ends_by_itself_and_by_hand(driver: FakeNvml) -> None:
     with agent_on(driver) as node:
         keeper = _with_its_own_keeper(node)
-        config = str(node.home / "agent.yaml")
-        assert _ask(node, COMMAND, "release", "--config", config, "--for", "9m").returncode == 0
+        assert _on_node(node, "release", "--for", "9m").returncode == 0
         keeper = _again(node, keeper)
         began_s = time.monotonic()
         node.stub.Release(pb.ReleaseRequest(duration_s=2.0), timeout=PATIENCE_S)
         eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
         assert time.monotonic() - began_s >= 2.0, "not before"
         assert _lock(driver, node, 1)
-        assert _ask(node, COMMAND, "release", "--config", config, "--for", "9m").returncode == 0
+        assert _on_node(node, "release", "--for", "9m").returncode == 0
         _again(node, keeper)
-        done = _ask(node, COMMAND, "resume", "--config", config)
+        done = _on_node(node, "resume")
         assert (done.returncode, done.stdout) == (0, "resumed\n")
         eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
         assert _lock(driver, node, 2)

@@ -2,12 +2,13 @@
 
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import commands
 import pytest
-from running_cluster import BIN, LIMIT_S, Cluster, get, job_of, until
+from running_cluster import LIMIT_S, Cluster, get, job_of, until
+
+from joulecut_controller.main import main
 
 
 def nothing_held_by_itself(cluster: Cluster) -> None:
@@ -92,8 +93,7 @@ def test_bad_input_is_one_line_and_status_two(tmp_path: Path, text: str, expecte
     config.write_text(text)
     (tmp_path / "wrong.yaml").write_text("jobs: [{name: a}]\n")
     before = sorted(tmp_path.iterdir())
-    argv = [str(BIN / "joulecut-controller"), "--config", str(config)]
-    ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    ended = commands.run("--config", str(config), main=main)
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
@@ -111,8 +111,7 @@ def test_a_port_in_use_is_one_line_and_takes_no_term(tmp_path: Path) -> None:
             "agents: [127.0.0.1:1]\npolicy: policy.yaml\nstore: sqlite:///c.db\n"
             f"listen: {{http: 127.0.0.1:{port}}}\n"
         )
-        argv = [str(BIN / "joulecut-controller"), "--config", str(config)]
-        ended = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        ended = commands.run("--config", str(config), main=main)
     assert ended.returncode == 1
     assert f"cannot listen on 127.0.0.1:{port}" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1

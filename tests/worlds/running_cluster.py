@@ -138,8 +138,8 @@ class Cluster:
         )
         os.replace(spare, self.folder / "policy.yaml")
 
-    def controller_process(self, name: str = "controller", **more: Any) -> Process:
-        """A controller, leading or not; `more` are keys of its configuration."""
+    def controller_config(self, name: str, **more: Any) -> str:
+        """The path of a configuration; `more` are keys of it."""
         config = {
             "agents": self.agents,
             "policy": "policy.yaml",
@@ -149,9 +149,12 @@ class Cluster:
             "lease": {"ttl_s": TTL_S},
             **more,
         }
-        return self.start(
-            str(BIN / "joulecut-controller"), "--config", self.put(f"{name}.yaml", config)
-        )
+        return self.put(f"{name}.yaml", config)
+
+    def controller_process(self, name: str = "controller", **more: Any) -> Process:
+        """A controller, leading or not."""
+        config = self.controller_config(name, **more)
+        return self.start(str(BIN / "joulecut-controller"), "--config", config)
 
     def controller(self) -> tuple[Process, str, int]:
         """A controller that leads: its process, URL and epoch."""
