@@ -307,7 +307,13 @@ def _limits(kept_w: list[float]) -> str:
 def _target(job: Json) -> str:
     slo = job["slo"]
     ratio, deadline_s = slo["max_slowdown_ratio"], slo["deadline_s"]
-    wish = f"max_slowdown {ratio * 100:g} %" if ratio is not None else slo["given_as"]
+    wish = slo["given_as"]
+    if ratio is not None:
+        wish = f"max_slowdown {ratio * 100:.3g} %"
+    if slo.get("least_cost"):  # absent before 0.1.0
+        bound = slo["bound_ratio"]
+        most = "" if bound is None else f", never above {bound * 100:.3g} %"
+        wish = f"least cost, now {wish}{most}"
     mean = ""
     if slo.get("statistic") == "p95":  # absent from a controller of an older version
         wish, mean = f"{wish} of P95", " on average"

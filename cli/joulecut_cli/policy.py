@@ -182,7 +182,7 @@ def as_text(policy: "Policy", prices: Prices) -> str:
     for job in policy.jobs:
         lines += [
             f"  {job.name}: {job.mode}",
-            f"    target  {_target(job.slo)}",
+            f"    target  {_target(job.slo, prices)}",
             f"    GPUs    {_gpus(job)}",
             f"    clocks  {_clocks(job)}",
             f"    work    {_work(job)}",
@@ -237,6 +237,8 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
             "given_as": job.slo.given_as,
             "max_slowdown_ratio": job.slo.max_slowdown,
             "max_iteration_time_s": job.slo.max_iteration_time_s,
+            "least_cost": job.slo.least_cost,
+            "bound_ratio": job.slo.bound,
         },
         "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
         "kubernetes": job.pods
@@ -268,7 +270,10 @@ def _holdout(job: "JobPolicy") -> str:
     return f"{text}, once clocks are set ({why}: no windows)"
 
 
-def _target(slo: "Slo") -> str:
+def _target(slo: "Slo", prices: Prices) -> str:
+    if slo.least_cost:
+        bound = "" if slo.bound is None else f", at most {slo.bound * 100:.6g}% slower"
+        return f"the slowdown where GPU time and energy cost least, at {prices}{bound}"
     if slo.max_slowdown is not None and slo.max_slowdown <= slo.tolerance:
         return f"not measurably slower than at default clocks ({slo.tolerance * 100:.6g}%)"
     if slo.max_slowdown is not None:

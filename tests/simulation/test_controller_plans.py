@@ -11,6 +11,7 @@ from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile, Schedule
 from joulecut_engine.graph.shape import chunks_of, part_of
+from joulecut_engine.money import Prices
 from joulecut_engine.optimize.jitter_margin import Statistic
 from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_sim.plant import Noise
@@ -155,7 +156,9 @@ def test_other_schedules_are_planned_from_a_profile_of_their_kinds(
     policy = world.policy("recommend", pipeline=pipeline, profile=profile)
     priced: list[Problem] = []
 
-    def frontier(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+    def frontier(
+        problem: Problem, points: int, granularity: Granularity, *, prices: Prices | None
+    ) -> tuple[Solution, ...]:
         priced.append(problem)
         return ()
 

@@ -27,6 +27,7 @@ from joulecut_controller.view import GpuView, NodeView
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity, Kind, Pipeline, Profile
+from joulecut_engine.money import Prices
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_engine.optimize.solver import Solver
@@ -509,9 +510,11 @@ def as_made(_prepare: Prepare, made: Forecast, *_: object) -> Forecast:
     return made
 
 
-def few_points(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+def few_points(
+    problem: Problem, points: int, granularity: Granularity, *, prices: Prices | None
+) -> tuple[Solution, ...]:
     """A frontier that is coarse: a fine one takes most of a story."""
-    return solved_frontier(problem, min(points, 8), granularity)
+    return solved_frontier(problem, min(points, 8), granularity, prices=prices)
 
 
 class Controller:
@@ -524,7 +527,7 @@ class Controller:
         policy: Policy,
         *,
         interval_s: float = 1.0,
-        frontier: Frontier = lambda problem, points, granularity: (),
+        frontier: Frontier = lambda problem, points, granularity, *, prices: (),
         complete: Complete = as_made,
         unready: Callable[[], str] = lambda: "",
         learner: OnlineEstimator | None = None,

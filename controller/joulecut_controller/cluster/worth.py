@@ -65,6 +65,7 @@ def job_worth(job: JobBoard, policy: Policy | None) -> JobWorth | None:
         if within:
             at_limit = worth(default, within[-1], gpus, prices)
     short = policy is not None and policy.power_budget_w is not None
+    short = short or job.view.policy.slo.least_cost
     loses = limit > max(at_limit.break_even_slowdown, found.break_even_slowdown) and not short
     above = max(at_limit.break_even_slowdown, found.break_even_slowdown) if loses else None
     return JobWorth(found, measured, cheapest, given.prices(), limit, above)

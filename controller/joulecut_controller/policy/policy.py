@@ -49,11 +49,12 @@ P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """The throughput target. Exactly one of the three is given.
+    """The throughput target: one of the first two.
 
     `max_slowdown` is a fraction of the job's own rate at default clocks,
     `max_iteration_time_s` is absolute (`min_rate` is turned into it). A slowdown below the
-    tolerance means: not measurably slower.
+    tolerance means: not measurably slower. With `least_cost` the slowdown is that of the point of
+    the job's frontier where time and energy cost least, at most `bound`; 0 until that is known.
     """
 
     max_slowdown: float | None = None
@@ -61,6 +62,14 @@ class Slo:
     given_as: str = "max_slowdown"  # the key in the file, for messages
     statistic: Literal["mean", "p95"] = "mean"  # of the iteration time, held against the target
     tolerance: float = TOLERANCE_RATIO
+    least_cost: bool = False
+    bound: float | None = None
+
+    def at_cost(self, slowdown: float) -> "Slo":
+        """With the slowdown where time and energy cost least."""
+        return replace(
+            self, max_slowdown=slowdown if self.bound is None else min(slowdown, self.bound)
+        )
 
     def deadline_s(self, baseline_s: float) -> float:
         """What the statistic must not exceed; `baseline_s` is the statistic of the baseline."""
@@ -355,10 +364,16 @@ DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy
 
 
 def policy_json(policy: Policy) -> dict[str, Any]:
-    """The policy with its entries in their order, since the first match wins; without jobs that
-    were found, which no line names. Units in the keys.
+    """The policy with its entries in their order, since the first match wins; without what no line
+    names: jobs that were found, and slowdowns that follow from prices. Units in the keys.
     """
-    jobs = tuple([job for job in policy.jobs if not job.found])
+    jobs = tuple(
+        [
+            replace(job, slo=job.slo.at_cost(0.0)) if job.slo.least_cost else job
+            for job in policy.jobs
+            if not job.found
+        ]
+    )
     shown: dict[str, Any] = _plain(replace(policy, jobs=jobs))
     return shown
 

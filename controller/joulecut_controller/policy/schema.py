@@ -3,7 +3,7 @@
 Shapes only: `validation` checks keys against each other. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from joulecut_controller.policy.gpu_reference import references
@@ -115,7 +115,7 @@ class MinRate:
 
 @dataclass(frozen=True, slots=True)
 class SloKeys:
-    """The throughput target: exactly one of the first three."""
+    """The throughput target: exactly one of the three, or `least_cost`."""
 
     max_slowdown: float | None = key(
         SLOWDOWN,
@@ -123,6 +123,14 @@ class SloKeys:
         default="",
         takes="0% to 100%",
         meaning="longest iteration, relative to the job's own at default clocks",
+    )
+    least_cost: bool = key(
+        flag,
+        False,
+        takes="`true`, `false`",
+        meaning="the slowdown where GPU time and energy cost least at the prices of "
+        "`cluster.cost`, never above `max_slowdown` where both are given "
+        "([below](#the-slowdown-that-costs-least))",
     )
     min_rate: MinRate | None = key(
         MinRate,
@@ -164,7 +172,11 @@ class SloKeys:
         if self.max_iteration_time is not None:
             return Slo(None, self.max_iteration_time, "max_iteration_time", self.statistic)
         # Without a target the mode is off, and nothing is planned.
-        return Slo(self.max_slowdown or 0.0, statistic=self.statistic, tolerance=self.tolerance)
+        slo = Slo(self.max_slowdown or 0.0, statistic=self.statistic, tolerance=self.tolerance)
+        if not self.least_cost:
+            return slo
+        bound = self.max_slowdown
+        return replace(slo, max_slowdown=0.0, given_as="least_cost", least_cost=True, bound=bound)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from joulecut_controller.policy.policy import GpuRef, SlurmJobMatch
+from joulecut_controller.policy.policy import Cost, GpuRef, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import JobKeys, PolicyKeys
 from joulecut_engine.graph.shape import misfit
@@ -32,7 +32,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
             )
         named.setdefault(job.name, path)
         off = "off" in {job.mode, job.mode or keys.mode}
-        yield from _target(job, path, off=off)
+        yield from _target(job, path, keys.cluster.cost, off=off)
         yield from _match(job, path)
         for other, before in enumerate(keys.jobs[:number]):
             if job.match is not None and job.match.gpus is None and job.match == before.match:
@@ -52,11 +52,20 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
             )
 
 
-def _target(job: JobKeys, path: KeyPath, *, off: bool) -> Iterator[Place]:
+def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[Place]:
     """A job that is off needs none."""
     given = [key for key in TARGETS if getattr(job.slo, key) is not None]
-    if not given and not off:
-        yield Place((*path, "slo"), "no target", f"exactly one of {', '.join(TARGETS)}")
+    if not given and not off and not job.slo.least_cost:
+        targets = f"exactly one of {', '.join(TARGETS)}, or least_cost: true"
+        yield Place((*path, "slo"), "no target", targets)
+    if job.slo.least_cost:
+        if given[:1] not in ([], ["max_slowdown"]):
+            what = f"contradicts {given[0]}: a job has one target"
+            yield Place((*path, "slo", "least_cost"), what, "alone, or beside max_slowdown")
+        lacks = [f"cluster.cost.{key}" for key in ("gpu_hour", "kwh") if getattr(cost, key) is None]
+        if lacks:
+            what = f"needs the site's prices, and {' and '.join(lacks)} is missing"
+            yield Place((*path, "slo", "least_cost"), what, "cluster.cost with gpu_hour and kwh")
     for extra in given[1:]:
         yield Place(
             (*path, "slo", extra),

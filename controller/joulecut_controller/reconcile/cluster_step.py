@@ -15,7 +15,7 @@ from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL
 from joulecut_controller.policy.job_classes import with_instances
-from joulecut_controller.policy.policy import Policy
+from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
@@ -23,8 +23,12 @@ from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
 from joulecut_controller.view import JobState, NodeView, View
 from joulecut_engine.graph.pipeline import Profile
+from joulecut_engine.money import Prices
 from joulecut_wire.errors import Unavailable
 
+# A slowdown follows the frontier in steps: predictions move with every sample, and the cost is flat
+# about its least. The first is a fifth of what is known of a job's pace.
+COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
 TROUBLE = {
@@ -82,6 +86,7 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
+        wanted = self._at_least_cost(wanted)
         if newer or wanted != seen.policy:
             seen.policy = wanted
             self._services.learner.set_profiles(profiles_of(wanted))
@@ -91,6 +96,28 @@ class Cluster:
                 self._jobs[name] = JobController(self._context, self._services, seen, policy)
         self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | seen.policies)
         return {name for name in self._jobs if seen.policies.get(name) != before.get(name)}
+
+    def _at_least_cost(self, policy: Policy) -> Policy:
+        """The policy with the slowdowns that follow from its prices."""
+        if not any(job.slo.least_cost for job in policy.jobs):
+            return policy
+        prices = policy.cost.prices(hosts=False)
+        jobs = (self._priced(job, prices) if job.slo.least_cost else job for job in policy.jobs)
+        return replace(policy, jobs=tuple(jobs))
+
+    def _priced(self, job: JobPolicy, prices: Prices) -> JobPolicy:
+        """The entry with the slowdown that costs least; that of before where it moved little, or
+        is not known now."""
+        controller, before = self._jobs.get(job.name), self.seen.policies.get(job.name)
+        held = before.slo.max_slowdown or 0.0 if before and before.slo.least_cost else 0.0
+        found = controller.least_cost(prices) if controller else None
+        slo = job.slo.at_cost(held if found is None else found)
+        moved = abs((slo.max_slowdown or 0.0) - held)
+        if moved <= max(COST_STEP, COST_STEP_RATIO * held):
+            return replace(job, slo=job.slo.at_cost(held))
+        text = f"least cost at {prices}: max_slowdown {100.0 * (slo.max_slowdown or 0.0):.2f} %"
+        self._context.audit.post("policy", job.name, text)
+        return replace(job, slo=slo)
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""

@@ -1,10 +1,11 @@
 """Predicted frontiers of each job, for the page and the power budget: computed in the background,
-and only where the predicted costs changed.
+and only where the predicted costs or the prices changed.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import at_default
@@ -12,9 +13,17 @@ from joulecut_controller.plan.plan import FrontierPoint
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.money import Prices
 from joulecut_engine.optimize.problem import Problem, Solution
 
-Frontier = Callable[[Problem, int, Granularity], Sequence[Solution]]
+
+class Frontier(Protocol):
+    """Points of a problem at a granularity, ascending in time, the one of least cost among them."""
+
+    def __call__(
+        self, problem: Problem, points: int, granularity: Granularity, *, prices: Prices | None
+    ) -> Sequence[Solution]: ...
+
 
 POINTS = 25  # a smooth line on a page
 RENEW_S = 30.0  # a frontier is 25 solves or more
@@ -24,10 +33,12 @@ TOPIC = "frontier"
 
 @dataclass(frozen=True, slots=True)
 class _JobFrontier:
-    """Points in model seconds, of one GPU per stage; `digest` names their costs."""
+    """Points in model seconds, of one GPU per stage; `digest` names their costs, and at `prices`
+    the point of least cost is one of them."""
 
     digest: str
     made_s: float
+    prices: Prices
     points: tuple[FrontierPoint, ...] = ()
 
 
@@ -47,15 +58,19 @@ class Frontiers:
             del self._kept[job]
             self._answered.pop(job, None)
 
-    def ask(self, job: str, costs: Costs, granularity: Granularity, now_s: float) -> None:
+    def ask(
+        self, job: str, costs: Costs, granularity: Granularity, prices: Prices, now_s: float
+    ) -> None:
         """Begins to compute a job's frontier where it is missing or out of date."""
         kept = self._kept.get(job)
         renew_s = RENEW_S * max(1.0, len(self._kept) / RENEW_JOBS)
-        if kept and (kept.digest == costs.digest or now_s - kept.made_s < renew_s):
-            return
-        if not self._background.pending((TOPIC, job)):
-            work = partial(self._frontier, costs.problem, POINTS, granularity)
-            self._background.want((TOPIC, job), work, partial(self._keep, job, costs.digest, now_s))
+        newer = kept is None or kept.prices != prices
+        if kept is not None and kept.digest != costs.digest:
+            newer |= now_s - kept.made_s >= renew_s
+        if newer and not self._background.pending((TOPIC, job)):
+            work = partial(self._frontier, costs.problem, POINTS, granularity, prices=prices)
+            keep = partial(self._keep, job, costs.digest, now_s, prices)
+            self._background.want((TOPIC, job), work, keep)
 
     def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
         """The job's frontier for all its GPUs, in measured seconds where there is a baseline;
@@ -87,6 +102,8 @@ class Frontiers:
             for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
         )
 
-    def _keep(self, job: str, digest: str, asked_s: float, found: Sequence[Solution]) -> None:
+    def _keep(
+        self, job: str, digest: str, asked_s: float, prices: Prices, found: Sequence[Solution]
+    ) -> None:
         points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
-        self._kept[job] = _JobFrontier(digest, asked_s, tuple(points))
+        self._kept[job] = _JobFrontier(digest, asked_s, prices, tuple(points))

@@ -38,6 +38,7 @@ from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuView, JobState, View
+from joulecut_engine.money import Iteration, Prices, least_cost
 
 PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
 # Of very many jobs each is examined in turn: predictions compared and taught, prices and plan
@@ -388,7 +389,8 @@ class JobController:
         await self._baseline.keep(observation)
         if costs is not None and observation.job.measured.baseline is not None:
             granularity, now_s = self.state.rung.granularity, self._context.now_s()
-            services.frontiers.ask(self.name, costs, granularity, now_s)
+            prices = self._cluster.policy.cost.prices(hosts=False)
+            services.frontiers.ask(self.name, costs, granularity, prices, now_s)
 
     # -- what others see -------------------------------------------------------------------
 
@@ -396,6 +398,21 @@ class JobController:
         """The newest frontier in measured seconds; empty while unknown."""
         costs, frontiers = self.state.costs, self._services.frontiers
         return frontiers.points(self.name, costs, job.measured.baseline) if costs else ()
+
+    def least_cost(self, prices: Prices) -> float | None:
+        """The slowdown of the point of its frontier where energy and GPU time cost least; None
+        while there is no frontier. Energies of a frontier have the hosts' in them, so that
+        `prices` have none.
+        """
+        picture, gpus = self.picture, 0
+        if picture is None:
+            return None
+        job = picture.observation.job
+        points, gpus = self._frontier(job), len(job.placement.uuids)
+        if not points:
+            return None
+        each = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
+        return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
     def party(self, job: JobState, gpus: Mapping[str, GpuView]) -> Party:
         """The job as a party to the power budget."""

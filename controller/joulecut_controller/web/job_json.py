@@ -115,6 +115,8 @@ SLO = Answer(
     statistic=TEXT,
     max_slowdown_ratio=NUMBER.at("max_slowdown"),
     max_iteration_time_s=NUMBER,
+    least_cost=FLAG,  # the slowdown follows from the site's prices, at most the bound
+    bound_ratio=NUMBER.at("bound"),
     deadline_s=NUMBER.given,
 )
 PIPELINE = Answer(

@@ -63,16 +63,18 @@ class Frontier:
         count: int,
         progress: Callable[[int, int], None] | None = None,
         shared_s: Sequence[float] = (),
+        beside_s: Sequence[float] = (),
     ) -> tuple[Solution, ...]:
         """Undominated plans at up to `count` evenly spaced deadlines from T_min to T_E, or at
-        these ends and those `shared_s` (ascending) between; each with the bound for its own
-        time. `progress` gets (done, count). Raises ValueError for fewer than 2."""
+        these ends and those `shared_s` between; at those `beside_s` in any case; each with the
+        bound for its own time. `progress` gets (done, count). Raises ValueError for fewer than 2.
+        """
         if count < 2:
             raise ValueError(f"{count} points: a frontier has at least 2")
         first_s, last_s = self.fastest_s, self.least.iteration_time_s
-        deadlines_s = np.linspace(first_s, last_s, count).tolist()
-        if shared_s:
-            deadlines_s = [first_s, *(t for t in shared_s if first_s < t < last_s), last_s]
+        between_s = shared_s or np.linspace(first_s, last_s, count).tolist()
+        inner = {t for t in (*between_s, *beside_s) if first_s < t < last_s}
+        deadlines_s = [first_s, *sorted(inner), last_s]
         found: list[Solution] = []
         for done, k in enumerate(halving(len(deadlines_s))):
             found.append(self._at_own_time(deadlines_s[k]))

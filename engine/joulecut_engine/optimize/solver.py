@@ -41,14 +41,17 @@ def frontier(
     granularity: Granularity,
     *,
     progress: Callable[[int, int], None] | None = None,
+    prices: Prices | None = None,
 ) -> tuple[Solution, ...]:
     """Plans from the fastest (T_min) to the one of least energy (T_E), ascending in time.
 
     At most `points` of them, at evenly spaced deadlines: where options are few, neighbours
-    coincide, and nothing dominated is returned. Each bound is for the point's own time.
-    `progress` gets (done, points). Raises ValueError for fewer than 2 points.
+    coincide, and nothing dominated is returned. With `prices` the point where energy and GPU time
+    cost least is one more. Each bound is for the point's own time. `progress` gets (done, points).
+    Raises ValueError for fewer than 2 points.
     """
-    return prepared(problem, granularity).points(points, progress)
+    at_s = () if prices is None else (cheapest(problem, granularity, prices).time_s,)
+    return prepared(problem, granularity).points(points, progress, beside_s=at_s)
 
 
 def prepared(

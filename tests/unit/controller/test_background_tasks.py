@@ -19,6 +19,7 @@ from joulecut_controller.reconcile.frontiers import RENEW_S, Frontiers
 from joulecut_controller.view import View, Window
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.money import Prices
 from joulecut_engine.optimize.problem import Problem, Solution
 from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_wire.errors import Unavailable
@@ -156,17 +157,19 @@ def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
     asked: list[Granularity] = []
     priced = costs()
 
-    def counting(problem: Problem, points: int, granularity: Granularity) -> tuple[Solution, ...]:
+    def counting(
+        problem: Problem, points: int, granularity: Granularity, *, prices: Prices | None
+    ) -> tuple[Solution, ...]:
         asked.append(granularity)
         return frontier(problem, points, granularity)
 
     async def body(studies: BackgroundTasks) -> None:
         frontiers = Frontiers(counting, studies)
         assert frontiers.points("demo", priced, None) == ()
-        frontiers.ask("demo", priced, "gpu", 0.0)
-        frontiers.ask("demo", priced, "gpu", 0.1)
+        frontiers.ask("demo", priced, "gpu", Prices(), 0.0)
+        frontiers.ask("demo", priced, "gpu", Prices(), 0.1)
         await settled(lambda: bool(frontiers.points("demo", priced, None)))
-        frontiers.ask("demo", priced, "gpu", 2 * RENEW_S)
+        frontiers.ask("demo", priced, "gpu", Prices(), 2 * RENEW_S)
         assert asked == ["gpu"]
         plain = frontiers.points("demo", priced, None)
         times = [point.iteration_time_s for point in plain]

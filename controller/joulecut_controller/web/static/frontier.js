@@ -128,6 +128,7 @@ const WITHOUT_FRONTIER = (job) =>
     : "No frontier yet: it follows the baseline.";
 
 export const sloText = (job) =>
+  (job.slo.least_cost ? "least cost, now " : "") +
   (known(job.slo.max_slowdown_ratio)
     ? `max_slowdown ${percent(job.slo.max_slowdown_ratio, { decimals: 2 }).replace(/0+(?=\u202f)/, "").replace(/\.(?=\u202f)/, "")}`
     : job.slo.given_as) + (job.slo.statistic === "p95" ? " of P95" : "");

@@ -1,0 +1,69 @@
+"""The target `least_cost`: the slowdown at which time and energy cost least."""
+
+from dataclasses import replace
+
+import pytest
+from worlds import Controller, World, few_points
+
+from joulecut_controller.policy.policy import Cost, Policy, Slo
+from joulecut_controller.store.database import DatabaseStore
+
+LEAST = Slo(max_slowdown=0.0, given_as="least_cost", least_cost=True)
+# On a small job steps of a clock are coarse: time is cheap enough that more than one pays.
+CHEAP_TIME = Cost(gpu_hour=0.15, kwh=0.30, pue=1.2)
+DEAR_TIME = Cost(gpu_hour=4.0, kwh=0.05, pue=1.2)
+
+
+def priced(policy: Policy, cost: Cost, digest: str, slo: Slo = LEAST) -> Policy:
+    jobs = tuple(replace(job, slo=slo) for job in policy.jobs)
+    return replace(policy, jobs=jobs, cost=cost, digest=digest)
+
+
+def target(controller: Controller) -> float:
+    slowdown = controller.job.view.policy.slo.max_slowdown
+    assert slowdown is not None
+    return slowdown
+
+
+def follow(controller: Controller, policy: Policy) -> float:
+    """The target some steps after a policy came into force."""
+    controller.source.put(policy)
+    controller.run(8)
+    return target(controller)
+
+
+@pytest.mark.parametrize("mode", ["recommend", "enforce"])
+def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mode: str) -> None:
+    world = World(stages=2, microbatches=8)
+    policy = world.policy(mode)  # type: ignore[arg-type]
+    controller = Controller(world, store, priced(policy, CHEAP_TIME, "cheap"), frontier=few_points)
+    controller.run(200, until=lambda: bool(controller.job.frontier))
+    controller.run(30)
+    prices, gpus = CHEAP_TIME.prices(), world.stages
+    points = controller.job.frontier
+    costs = [prices.cost(one.iteration_time_s, one.energy_j, gpus) for one in points]
+    best = points[costs.index(min(costs))].iteration_time_s / points[0].iteration_time_s - 1.0
+    assert best > 0.01
+    assert target(controller) == pytest.approx(best, abs=0.1 * best)
+    plan = controller.job.applied if mode == "enforce" else controller.job.decision
+    assert plan is not None, controller.job.sentence
+    assert plan.forecast is not None
+    assert 0.0 < plan.forecast.slowdown_ratio <= target(controller) + 0.003
+    assert any(text.startswith("least cost at ") for text in controller.events("policy"))
+
+    bound = replace(LEAST, bound=best / 2.0)
+    assert follow(controller, priced(policy, CHEAP_TIME, "bound", bound)) == best / 2.0
+    assert follow(controller, priced(policy, DEAR_TIME, "dear")) < 0.003
+    assert follow(controller, priced(policy, CHEAP_TIME, "again")) == pytest.approx(best, rel=0.1)
+    if mode == "recommend":
+        assert not world.calls
+    else:
+        assert not controller.job.trips
+
+
+def test_before_a_frontier_is_known_no_slowdown_is_allowed(store: DatabaseStore) -> None:
+    world = World(stages=2, microbatches=8)
+    policy = priced(world.policy("enforce"), CHEAP_TIME, "cheap")
+    controller = Controller(world, store, policy)  # its frontiers have no points
+    controller.run(60)
+    assert target(controller) == 0.0
