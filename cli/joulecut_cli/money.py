@@ -7,8 +7,10 @@ from typing import Any
 
 from joulecut_engine.money import GPU_HOUR, KWH, PUE, Iteration, Prices, Worth, least_cost, worth
 from joulecut_wire.flags import number
+from joulecut_wire.quantity import Fault
 
 PRICE_MAX, PUE_MAX = 1e6, 10.0  # as in a policy
+CURRENCY_MAX = 8  # as in a policy
 FLAGS = {"gpu_hour": "--gpu-hour", "kwh": "--kwh", "pue": "--pue"}
 
 
@@ -27,10 +29,18 @@ def add_price_flags(parser: _ActionsContainer, *older: str) -> None:
         metavar="PRICE",
         help=f"of one kWh (default {KWH:g})",
     )
+    parser.add_argument("--currency", metavar="WORD", type=currency, help="shown beside amounts")
     parser.add_argument(
         "--pue", type=number(1.0, PUE_MAX), metavar="RATIO",
         help=f"power usage effectiveness (default {PUE:g})",
     )  # fmt: skip
+
+
+def currency(word: str) -> str:
+    """A word or a sign. Raises Fault."""
+    if not 0 < len(word) <= CURRENCY_MAX or any(one.isdigit() or one.isspace() for one in word):
+        raise Fault(f"{word!r} is no currency", "up to 8 letters or a sign: EUR")
+    return word
 
 
 def given_prices(options: Namespace, beside: Prices | None = None) -> Prices:
@@ -40,6 +50,8 @@ def given_prices(options: Namespace, beside: Prices | None = None) -> Prices:
     return Prices(
         **{name: getattr(known, name) if flag is None else flag for name, flag in flags.items()},
         host_power_w=known.host_power_w,
+        hour="" if options.kwh is not None else known.hour,
+        currency=known.currency if options.currency is None else options.currency,
         assumed=tuple(name for name in known.assumed if flags[name] is None),
     )
 

@@ -7,6 +7,7 @@ policy can name it like a file; `profiles` lists what is there, `remove` takes o
 """
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -67,6 +68,7 @@ def _check(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     if options.profiles is not None and not options.profiles.is_dir():
         raise BadInput("--profiles", f"no folder {options.profiles}", "a folder of profiles")
+    from joulecut_controller.policy.hourly import at_hour
     from joulecut_controller.policy.preview import budget_check, hindrances, limit_warnings
     from joulecut_controller.sources.policy_file import load
 
@@ -74,6 +76,9 @@ def _check(argv: list[str]) -> int:
     with Progress(f"checking {options.file.name}"):
         uploaded = _Uploaded(controller) if controller else None
         policy = load(options.file, profiles=options.profiles, uploaded=uploaded)
+    series = (policy.cost.kwh_series, policy.cost.co2_series)
+    if not any(one is not None and one.promql for one in series):  # a controller asks for those
+        policy = at_hour(policy, time.time(), {})
     board = controller.board() if controller else None
     budget = budget_check(policy, board)
     barred = hindrances(policy, board)
@@ -194,6 +199,8 @@ def as_text(policy: "Policy", prices: Prices) -> str:
             lines.append(f"  ! {job.name}: {job.warning}")
         if warning := warnings.get(job.name):
             lines.append(f"  ! {job.name}: {warning}")
+    if prices.hour:
+        lines.append(f"  prices: {prices.hour}")
     if warnings:
         lines.append(f"  ! {prices_text(prices, 'cluster.cost')}")
     if found.mode == "recommend" and policy.mode != "off":

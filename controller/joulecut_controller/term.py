@@ -26,6 +26,7 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
+from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
@@ -139,7 +140,8 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
     """The term itself, from its number to its end; afterwards the leader lock is free."""
     try:
         rates = PrometheusRates(context.config.prometheus, time.monotonic)
-        reconciler = await _begin(context, rates, ready)
+        prices = PrometheusPrices(context.config.prometheus, time.time)
+        reconciler = await _begin(context, rates, prices, ready)
     except Unavailable as error:
         log(f"no term can be begun: {error}", "error")
         await context.leadership.release()
@@ -153,7 +155,7 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
     context.fleet.noticed = reconciler.notice
     loading = asyncio.create_task(asyncio.to_thread(context.history.load, time.time()))
     try:
-        await _lead(context, reconciler, rates)
+        await _lead(context, reconciler, rates, prices)
     finally:
         await loading
         context.policy = reconciler.policy_read
@@ -161,7 +163,9 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
         await context.leadership.release()
 
 
-async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readiness) -> Reconciler:
+async def _begin(
+    context: ServiceContext, rates: PrometheusRates, prices: PrometheusPrices, ready: Readiness
+) -> Reconciler:
     """A controller of a new term. Raises Unavailable where none can be had."""
     nodes = context.fleet.observe(time.monotonic()).nodes
     broken = False
@@ -198,6 +202,7 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
         unix_s=time.time,
         unready=lambda: context.warming.wait,
         rates=rates,
+        prices=prices.asked,
         reports=tuple(ready.newest.values()),
         adopt=context.fleet.owners.adopt,
     )
@@ -206,7 +211,12 @@ async def _begin(context: ServiceContext, rates: PrometheusRates, ready: Readine
     return reconciler
 
 
-async def _lead(context: ServiceContext, reconciler: Reconciler, rates: PrometheusRates) -> None:
+async def _lead(
+    context: ServiceContext,
+    reconciler: Reconciler,
+    rates: PrometheusRates,
+    prices: PrometheusPrices,
+) -> None:
     """Steps, boards and heartbeats until a signal stops the process, which then releases every GPU,
     or until the leader lock is lost: then nothing more is sent, and leases run out or pass to the
     next leader.
@@ -217,6 +227,7 @@ async def _lead(context: ServiceContext, reconciler: Reconciler, rates: Promethe
         asyncio.create_task(_heartbeats(reconciler), name="heartbeat"),
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
+        asyncio.create_task(prices.run(lambda: reconciler.policy), name="prices"),
         asyncio.create_task(_keep_owners(context), name="owners"),
     ]
     held = asyncio.create_task(context.leadership.hold(), name="leadership")

@@ -44,7 +44,8 @@ class Iteration(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Prices:
     """Prices of one site. `host_power_w` is the host's power per GPU, where energies are those of
-    the GPUs alone. `assumed` names the prices that nobody gave.
+    the GPUs alone. `assumed` names the prices that were not given, `currency` is a word or empty,
+    `hour` says which prices by the hour these are.
     """
 
     gpu_hour: float = GPU_HOUR
@@ -52,6 +53,8 @@ class Prices:
     pue: float = PUE
     host_power_w: float = 0.0
     assumed: tuple[str, ...] = ()
+    currency: str = ""
+    hour: str = ""
 
     @property
     def per_joule(self) -> float:
@@ -75,10 +78,11 @@ class Prices:
         return energy_j * self.per_joule + gpus * time_s * self.per_gpu_s
 
     def __str__(self) -> str:
-        text = f"{self.gpu_hour:g} a GPU-hour, {self.kwh:g} a kWh, PUE {self.pue:g}"
+        word = f" {self.currency}" if self.currency else ""
+        text = f"{self.gpu_hour:g}{word} a GPU-hour, {self.kwh:g}{word} a kWh, PUE {self.pue:g}"
         if self.host_power_w:
             text += f", {self.host_power_w:g} W of host per GPU"
-        return text
+        return f"{text} ({self.hour})" if self.hour else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Worth:
     break_even_slowdown: float
     net_per_gpu_hour: float
     gpus: int
+    currency: str = ""
 
     @property
     def net_per_year(self) -> float:
@@ -114,7 +119,8 @@ class Worth:
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"
-        hour, year = signed(self.net_per_gpu_hour), signed(self.net_per_year)
+        word = f" {self.currency}" if self.currency else ""
+        hour, year = (signed(one) + word for one in (self.net_per_gpu_hour, self.net_per_year))
         even = self.break_even_text
         return f"{hour} a GPU-hour, {year} a year on {gpus}; breaks even at {even} slower"
 
@@ -129,6 +135,7 @@ class Worth:
             "net_per_gpu_hour": self.net_per_gpu_hour,
             "net_per_year": self.net_per_year,
             "gpus": self.gpus,
+            "currency": self.currency or None,
         }
 
 
@@ -149,6 +156,7 @@ def worth(default: Iteration, plan: Iteration, gpus: int, prices: Prices) -> Wor
         break_even_slowdown=saved / lost if lost > 0.0 else free,
         net_per_gpu_hour=net / (gpus * plan.time_s / SECONDS_PER_HOUR),
         gpus=gpus,
+        currency=prices.currency,
     )
 
 

@@ -100,6 +100,8 @@ def test_the_same_for_programs(folder: Path) -> None:
         "given_as": "max_slowdown",
         "max_slowdown_ratio": 0.005,
         "max_iteration_time_s": None,
+        "least_cost": False,
+        "bound_ratio": None,
     }
     pods, batch, one = content["jobs"][1:4]
     assert pods["kubernetes"] == {"namespace": "train", "labels": {"app": "gpt3", "tier": "gpu"}}

@@ -122,9 +122,12 @@ def notes(report: Json) -> Iterator[str]:
         f"At the wall: PUE {factors['pue']:g}, {factors['host_power_w']:g} W of host per GPU"
         + (f"; not given: {', '.join(missing)}." if missing else ".")
     )
+    if hour := factors.get("hour"):  # absent before 0.1.0
+        yield f"Prices: {hour}."
     yield (
-        "Money: in the currency of cluster.cost. GPU time: what the same work took longer. "
-        "Break-even: the slowdown at which that eats what is saved on energy."
+        f"Money: in {factors.get('currency') or 'the currency of cluster.cost'}. GPU time: what "
+        "the same work took longer. Break-even: the slowdown at which that eats what is saved on "
+        "energy."
     )
     if report["truncated"]:
         yield "Truncated: only the newest windows of this period are included."

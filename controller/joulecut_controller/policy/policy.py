@@ -7,7 +7,8 @@ others.
 import hashlib
 import math
 import re
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
 from joulecut_controller.policy.rate_query import RateQuery
@@ -42,6 +43,8 @@ CLOCK_MHZ_MAX = 10_000  # no GPU comes near
 HOLDOUT_PERCENT_MAX = 50.0
 PRICE_MAX = 1e6  # per GPU hour or kWh, in whatever currency
 CO2_G_PER_KWH_MAX = 10_000.0  # coal alone is around 1000
+GRAMS_PER_TONNE = 1e6
+MADE = {"made": True}  # of a field that the file does not have, and no JSON of a policy
 PUE_MAX = 10.0  # the worst published figures are around 3
 SLOWDOWN = percentage(100.0)  # half the speed is not a slowdown budget
 P95_DEVIATIONS = 1.645  # of a normal distribution; some tens of iterations show no finer shape
@@ -257,8 +260,21 @@ class JobPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class Series:
+    """Prices by the hour: a file, or an expression of a Prometheus; the other one is empty."""
+
+    csv: str = key(text(4096, "a path"), "")
+    promql: str = key(text(4096, "an expression"), "")
+
+    def __str__(self) -> str:
+        return self.csv or self.promql
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
-    """Factors for savings at the wall; None where the operator gave none."""
+    """Factors for savings at the wall; None where the operator gave none. `hour` says which prices
+    by the hour are in force, and `stale` that a series has none: no file names these two.
+    """
 
     gpu_hour: float | None = key(
         number(0.0, PRICE_MAX), None, takes="number", meaning="price of one GPU hour"
@@ -289,6 +305,36 @@ class Cost:
         meaning="emission of the grid per kWh; `joulecut report --co2` takes precedence",
     )
 
+    co2_tonne: float = key(
+        number(0.0, PRICE_MAX),
+        0.0,
+        takes="number",
+        meaning="price of a tonne of CO2 in the same currency, on top of `kwh`",
+    )
+    kwh_series: Series | None = key(
+        Series,
+        None,
+        default="none",
+        takes="`{csv: prices.csv}`, `{promql: EXPRESSION}`",
+        meaning="prices of a kWh by the hour in place of `kwh` ([below](#prices-by-the-hour))",
+    )
+    co2_series: Series | None = key(
+        Series,
+        None,
+        default="none",
+        takes="the same",
+        meaning="grams of CO2 per kWh by the hour in place of `co2_g_per_kwh`",
+    )
+    currency: str = key(
+        name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR"),
+        "",
+        default="none",
+        takes="a word",
+        meaning="the currency of all prices, such as `EUR`; shown beside every amount",
+    )
+    hour: str = field(default="", metadata=MADE)
+    stale: bool = field(default=False, metadata=MADE)
+
     def prices(self, *, hosts: bool = True) -> Prices:
         """With usual prices, named in `assumed`, where the operator gave none. Without `hosts` for
         energies that have the hosts' in them.
@@ -297,12 +343,15 @@ class Cost:
         given = {"gpu_hour": self.gpu_hour, "kwh": self.kwh}
         assumed = tuple(name for name, price in given.items() if price is None)
         nothing = len(assumed) == len(given) and self.pue == 1.0
+        carbon = (self.co2_g_per_kwh or 0.0) * self.co2_tonne / GRAMS_PER_TONNE
         return Prices(
             gpu_hour=usual.gpu_hour if self.gpu_hour is None else self.gpu_hour,
-            kwh=usual.kwh if self.kwh is None else self.kwh,
+            kwh=(usual.kwh if self.kwh is None else self.kwh) + carbon,
             pue=usual.pue if nothing else self.pue,
             host_power_w=self.host_power_w if hosts else 0.0,
             assumed=(*assumed, "pue") if nothing else assumed,
+            currency=self.currency,
+            hour=self.hour,
         )
 
 
@@ -342,7 +391,11 @@ class PredictPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A whole policy file in force. `digest` names its content in the audit trail."""
+    """A whole policy file in force. `digest` names its content in the audit trail.
+
+    `hourly` has the series of files by path; `cost` is of this hour and then `written` is that of
+    the file.
+    """
 
     mode: Mode = "recommend"
     jobs: tuple[JobPolicy, ...] = ()
@@ -353,6 +406,8 @@ class Policy:
     node_power_w: float | None = None  # what the power limits of one node can sum to
     source: str = ""
     digest: str = ""
+    hourly: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict, metadata=MADE)
+    written: Cost | None = field(default=None, metadata=MADE)
 
     @property
     def enforces(self) -> bool:
@@ -374,7 +429,7 @@ def policy_json(policy: Policy) -> dict[str, Any]:
             if not job.found
         ]
     )
-    shown: dict[str, Any] = _plain(replace(policy, jobs=jobs))
+    shown: dict[str, Any] = _plain(replace(policy, jobs=jobs, cost=policy.written or policy.cost))
     return shown
 
 
@@ -384,7 +439,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, GpuRef):
         return f"{value.node}/{value.index}"
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        named = (field.name for field in fields(value) if field.metadata != MADE)
+        return {name: _plain(getattr(value, name)) for name in named}
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     if isinstance(value, float):

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from joulecut_controller.policy.policy import Cost, GpuRef, SlurmJobMatch
+from joulecut_controller.policy.hourly import NAMES
+from joulecut_controller.policy.policy import Cost, GpuRef, Series, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
 from joulecut_controller.policy.schema import JobKeys, PolicyKeys
 from joulecut_engine.graph.shape import misfit
@@ -20,6 +21,7 @@ HOLDOUT_RANGES_MIN = 12  # a window needs eight means, and those at its ends do 
 
 def contradictions(keys: PolicyKeys) -> Iterator[Place]:
     """Contradictions between keys."""
+    yield from _series(keys.cluster.cost)
     named: dict[str, KeyPath] = {}
     owners: dict[GpuRef, int] = {}
     for number, job in enumerate(keys.jobs):
@@ -79,6 +81,18 @@ def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[P
             "an iteration would last more than a day",
             f"at most {ITERATION_S_MAX:g} s per iteration",
         )
+
+
+def _series(cost: Cost) -> Iterator[Place]:
+    """A series falls back to a constant."""
+    for key, (constant, _) in NAMES.items():
+        series: Series | None = getattr(cost, key)
+        place: KeyPath = ("cluster", "cost", key)
+        if series is not None and bool(series.csv) == bool(series.promql):
+            yield Place(place, "not one series", "exactly one of csv, promql")
+        elif series is not None and getattr(cost, constant) is None:
+            what = f"{constant} is missing: it counts where the series has no value"
+            yield Place(place, what, f"cluster.cost.{constant} beside it")
 
 
 def _rate(job: JobKeys, path: KeyPath) -> Iterator[Place]:

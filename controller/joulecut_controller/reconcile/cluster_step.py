@@ -7,6 +7,8 @@ jobs.
 """
 
 import asyncio
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,9 +16,10 @@ from dataclasses import replace
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.orders import ALL
+from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
-from joulecut_controller.policy.policy import JobPolicy, Policy
-from joulecut_controller.ports import ArrivedReport, Fleet, Rates
+from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
+from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Record
 from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
@@ -51,11 +54,16 @@ class Cluster:
         seen: ClusterSeen,
         jobs: dict[str, JobController],
         rates: Rates | None,
+        prices: Mapping[str, Points],
         changed: Callable[[str], None],
     ) -> None:
-        """`changed` is called with each job that has something new to go by."""
+        """`changed` is called with each job that has something new to go by. `prices` are the
+        newest answers of a Prometheus, by expression.
+        """
         self._fleet, self._context, self._services = fleet, context, services
         self._jobs, self._rates, self._changed = jobs, rates, changed
+        self._prices, self._booked_s = prices, -math.inf
+        self._unkept: list[Record] = []  # until the store has them
         self._found = FoundJobs()
         self.watcher = PolicyWatcher(source, seen.policy, context.audit)
         self.seen = seen
@@ -86,7 +94,9 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
-        wanted = self._at_least_cost(wanted)
+        wanted = self._at_least_cost(at_hour(wanted, self._context.unix_s(), self._prices))
+        if wanted.written is not None:
+            self._book_prices(wanted.cost)
         if newer or wanted != seen.policy:
             seen.policy = wanted
             self._services.learner.set_profiles(profiles_of(wanted))
@@ -96,6 +106,16 @@ class Cluster:
                 self._jobs[name] = JobController(self._context, self._services, seen, policy)
         self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | seen.policies)
         return {name for name in self._jobs if seen.policies.get(name) != before.get(name)}
+
+    def _book_prices(self, cost: Cost) -> None:
+        """Prices by the hour, as they come into force, for the log and for reports."""
+        now_s, before = self._context.unix_s(), self.seen.policy.cost
+        if before.hour != cost.hour:
+            self._context.audit.post("policy", "", f"prices: {cost.hour}")
+        if before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S:
+            self._booked_s = now_s
+            content = json.dumps([cost.kwh, cost.co2_g_per_kwh, cost.stale])
+            self._unkept.append(Record(now_s, PRICES, "", content))
 
     def _at_least_cost(self, policy: Policy) -> Policy:
         """The policy with the slowdowns that follow from its prices."""
@@ -222,6 +242,9 @@ class Cluster:
             await services.learning.step(self._context.now_s())
             await services.predictions.save()
             await services.energy.save(self._context.unix_s())
+            while self._unkept:
+                await asyncio.to_thread(self._context.store.keep_record, self._unkept[0])
+                del self._unkept[0]
             services.holds.refresh()
 
 

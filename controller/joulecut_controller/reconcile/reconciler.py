@@ -14,12 +14,13 @@ cannot be reconciled are no longer renewed, and run out.
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
 from joulecut_controller.board import Board, LogLine
 from joulecut_controller.observe.observer import JobObservation, Observer
+from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
 from joulecut_controller.power.job_budgets import Budgets
@@ -81,6 +82,7 @@ class Reconciler:
         unix_s: Callable[[], float],
         unready: Callable[[], str] = lambda: "",
         rates: Rates | None = None,
+        prices: Mapping[str, Points] | None = None,
         reports: Sequence[ArrivedReport] = (),
         adopt: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
@@ -153,6 +155,7 @@ class Reconciler:
             seen=ClusterSeen(policy, pacing),
             jobs=self._jobs,
             rates=rates,
+            prices={} if prices is None else prices,
             changed=self._changed,
         )
         self.commands = Commands(

@@ -13,7 +13,7 @@ from typing import Protocol
 from joulecut_controller.savings.report import JobReport
 
 # Kinds of audit log events that change clocks, or say why they will be changed.
-KINDS = frozenset({"apply", "clear", "verify", "drift", "hold"})
+KINDS = frozenset({"apply", "clear", "verify", "drift", "hold", "policy"})
 
 
 class AuditLine(Protocol):

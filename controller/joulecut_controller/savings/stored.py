@@ -4,8 +4,11 @@ Whoever shows one (the web, the command line beside a store without a controller
 that both read the same records in the same way.
 """
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
+from joulecut_controller.policy.hourly import PRICES, mean_of
 from joulecut_controller.policy.owner import KUBERNETES
 from joulecut_controller.policy.policy import Cost, JobPolicy
 from joulecut_controller.ports import Store
@@ -62,6 +65,7 @@ def read_report(
     windows, truncated = read_windows(store, job, since_unix_s)
     sheets = store.records(energy_ledger.TOPIC, since_unix_s=since_unix_s, limit=SHEETS_MAX)
     texts = [*(record.content for record in sheets), store.learnt(energy_ledger.TOPIC)]
+    prices = mean_of(prices, _hours(store, since_unix_s, prices), until_unix_s)
     return report(
         windows,
         since_unix_s=since_unix_s,
@@ -71,6 +75,21 @@ def read_report(
         truncated=truncated,
         energy=energy_ledger.total(texts, since_unix_s),
     )
+
+
+def _hours(store: Store, since_unix_s: float, prices: Cost) -> list[tuple[float, Cost]]:
+    """The prices by the hour, ascending, where the policy has a series."""
+    if prices.kwh_series is None and prices.co2_series is None:
+        return []
+    found = []
+    for record in store.records(PRICES, since_unix_s=since_unix_s, limit=SHEETS_MAX):
+        try:
+            kwh, grams, stale = json.loads(record.content)
+        except ValueError:
+            continue
+        hour = replace(prices, kwh=kwh, co2_g_per_kwh=grams, stale=bool(stale))
+        found.append((record.at_unix_s, hour))
+    return found[::-1]
 
 
 def read_receipt(

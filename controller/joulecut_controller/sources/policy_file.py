@@ -12,8 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.parse import parse
 from joulecut_controller.policy.policy import Policy
+from joulecut_controller.sources.hourly_prices import FILE_BYTES_MAX as HOURLY_BYTES_MAX
+from joulecut_controller.sources.hourly_prices import parse as parse_hourly
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
 from joulecut_controller.sources.profile import parse as parse_profile
 from joulecut_engine.graph.pipeline import Pipeline, Profile
@@ -108,8 +111,12 @@ class PolicyFile:
                 models[text] = reader("predicted_run")(place, take)
             return models[text]
 
+        def hourly(text: str) -> Points:
+            place = self.path.parent / text
+            return parse_hourly(_take(place, HOURLY_BYTES_MAX, seen), str(place))
+
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
-        policy = parse(document.parse(raw, str(self.path)), profile, model)
+        policy = parse(document.parse(raw, str(self.path)), profile, model, hourly)
         content = "".join((*(one.digest for one in seen.values()), *named.values()))
         self._valid = True
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])

@@ -70,7 +70,7 @@ CLUSTER = Answer(
     **RUN | {"events": listed(EVENT).at(lambda board: board.events[:EVENTS_LISTED_MAX])},
     **{key: one.given for key, one in SUMMARY.keys.items()},
     savings_week=maybe(_WEEK).given,
-    prices=Answer(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER).key.given,
+    prices=Answer(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER, currency=TEXT).key.given,
     power_budget=maybe(
         Answer(**{key: POWER_BUDGET.keys[key] for key in _BUDGET} | {"state": TEXT})
     ).at("power_limits"),
@@ -97,6 +97,7 @@ def prices_json(cost: Cost) -> Json:
     return {
         "money_per_kwh": None if cost.kwh is None else cost.kwh * cost.pue,
         "co2_kg_per_kwh": None if grams is None else grams * cost.pue / 1000.0,
+        "currency": cost.currency,
     }
 
 
