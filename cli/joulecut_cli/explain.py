@@ -222,7 +222,8 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_erro
 
 
 def _facts(job: Json, now_unix_s: float) -> Iterator[str]:
-    yield labelled("Target", _target(job))
+    if job["mode"] != "off":
+        yield labelled("Target", _target(job))
     if job["complaint"]:
         yield labelled("Complaint", job["complaint"])
     for hold in job.get("holds", ()):

@@ -185,15 +185,13 @@ def as_text(policy: "Policy", prices: Prices) -> str:
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
     for job in policy.jobs:
-        lines += [
-            f"  {job.name}: {job.mode}",
-            f"    target  {_target(job.slo, prices)}",
-            f"    GPUs    {_gpus(job)}",
-            f"    clocks  {_clocks(job)}",
-            f"    work    {_work(job)}",
-            f"    so      {outcome(job)}",
-        ]
-        if job.verify.holdout:
+        off = job.mode == "off"
+        lines.append(f"  {job.name}: {job.mode}")
+        lines += [] if off else [f"    target  {_target(job.slo, prices)}"]
+        lines.append(f"    GPUs    {_gpus(job)}")
+        lines += [] if off else [f"    clocks  {_clocks(job)}", f"    work    {_work(job)}"]
+        lines.append(f"    so      {outcome(job)}")
+        if job.verify.holdout and not off:
             lines.append(f"    saving  {_holdout(job)}")
         if job.warning:
             lines.append(f"  ! {job.name}: {job.warning}")

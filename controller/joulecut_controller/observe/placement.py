@@ -36,6 +36,7 @@ class _Reporter:
     replica: int | None = None
     source: str = ""
     shape: PipelineShape | None = None  # that it reported last
+    worked: bool = True  # no reading of it was without work throughout
 
 
 class Placements:
@@ -67,6 +68,7 @@ class Placements:
                 report.replica,
                 report.source,
                 report.shape or (before.shape if before else None),
+                _works(known[report.uuid]) or (before is not None and before.worked),
             )
             self._jobs_of.setdefault(report.uuid, set()).add(job)
             self._follow(job, report.uuid, arrived.arrived_s)
@@ -157,6 +159,11 @@ class Placements:
         )
 
 
+def _works(gpu: GpuView) -> bool:
+    """Whether the GPU is at work, as far as a reading says."""
+    return gpu.snapshot is None or gpu.snapshot.utilization_gpu_ratio != 0.0
+
+
 def _silence_limit_s(reporters: Iterable[_Reporter]) -> float:
     """By what most of them say: all GPUs of a job share its iterations, one that lies does not."""
     known = tuple(reporters)
@@ -203,7 +210,8 @@ def _placed(
 ) -> tuple[dict[str, _Reporter], str]:
     """The reporters that are the job's own, and which GPU is none of them and why. Where reports
     alone say where the job runs, a GPU that comes to a stage that has long been whole is none, nor
-    one of a stage beyond the pipeline that comes to a job whose stages have long been there.
+    one of a stage beyond the pipeline that comes to a job whose stages have long been there. A GPU
+    that does no work yields to those that do, whichever came first.
     """
     why = " but is not in its match.gpus"
     if policy.gpus or policy.found_by_allocation:
@@ -216,19 +224,23 @@ def _placed(
             stages, width = policy.pipeline.stages, policy.pipeline.width
         seats: dict[int, list[_Reporter]] = {}
         placed, limit_s = {}, 0.0
-        for uuid, one in sorted(reporters.items(), key=lambda item: item[1].since_s):
+        for uuid, one in sorted(
+            reporters.items(), key=lambda item: (not item[1].worked, item[1].since_s)
+        ):
             seated = seats.setdefault(one.stage, []) if one.stage < stages else []
             whole_s = math.inf
             if one.stage >= stages and len(seats) == stages:
                 whole_s = max(first.since_s for first, *_ in seats.values())
             elif len(seated) >= width:
                 whole_s = seated[width - 1].since_s
+            if whole_s < math.inf and not one.worked and all(o.worked for o in placed.values()):
+                whole_s = -math.inf
             if not limit_s and one.since_s > whole_s:
                 limit_s = _silence_limit_s(placed.values())  # by those that were there first
             if one.since_s <= whole_s + limit_s:
                 seated.append(one)
                 placed[uuid] = one
-        why = " beside those that have long worked its stages"
+        why = " beside those that work its stages"
     outside = next((uuid for uuid in reporters if uuid not in placed), "")
     return placed, f"GPU {outside} reports this job{why}" if outside else ""
 

@@ -4,6 +4,7 @@ The first entry of the file that matches a running job takes it. An entry made f
 has the class's target, clocks and pipeline, and ends with the job. Pure.
 """
 
+import hashlib
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 
@@ -73,8 +74,14 @@ def _instance(job: JobPolicy, instance: Instance) -> JobPolicy:
 
 
 def instance_name(entry: str, instance: Instance) -> str:
-    """The name of an entry that was made for one running job: `two-stages:train.gpt`."""
-    return f"{entry}:{instance.name.replace('/', '.')}"[:NAME_MAX]
+    """The name of an entry that was made for one running job: `two-stages:train.gpt`. What is too
+    long ends with a digest, so that two jobs never share a name.
+    """
+    name = f"{entry}:{instance.name.replace('/', '.')}"
+    if len(name) <= NAME_MAX:
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
+    return f"{name[: NAME_MAX - 1 - len(digest)]}-{digest}"
 
 
 def match_of(instance: Instance) -> tuple[PodMatch | None, SlurmJobMatch | None]:

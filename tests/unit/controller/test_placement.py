@@ -10,7 +10,7 @@ from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy, Slo
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_wire.messages import GpuDescription, IterationReport
+from joulecut_wire.messages import GpuDescription, GpuSnapshot, IterationReport
 
 POLICY = JobPolicy("job", "enforce", Slo(max_slowdown=0.0), pipeline=Pipeline("1f1b", 2, 4))
 
@@ -188,6 +188,36 @@ def test_many_that_nobody_placed_change_nothing_either() -> None:
             assert (placement.stages, placement.complaint) == ((("G0",),), "")
             assert placement.silence_limit_s == max(SILENCE_S_MIN, 8 * own_s)
             assert not placement.silent
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(("stages", "width"), [(2, 1), (1, 1), (1, 2)])
+@pytest.mark.parametrize("stage", [0, 1, 40])
+def test_a_report_for_an_idle_gpu_before_the_job_runs_is_named_and_changes_nothing(
+    *, again: bool, stages: int, width: int, stage: int
+) -> None:
+    """Any local user's datagram, once or with each iteration of the job that begins later."""
+    policy = replace(POLICY, pipeline=Pipeline("1f1b", stages, 4, data_parallel=width))
+    known = {
+        uuid: replace(gpu, snapshot=GpuSnapshot(uuid, utilization_gpu_ratio=float(uuid != "G3")))
+        for uuid, gpu in gpus().items()
+    }
+    own = tuple((f"G{i}", i % stages) for i in range(stages * width))
+    placements = Placements()
+    for n in range(40):
+        if n == 0 or again:
+            (lie,) = reported(("G3", stage), at_s=10.0 + 0.5 * n)
+            lie = replace(lie, report=replace(lie.report, duration_s=86_400.0))
+            placements.note("job", [lie], known)
+        if n < 5:
+            assert placements.placement(policy, known, 10.0 + 0.5 * n).complaint or stages == 1
+            continue
+        placements.note("job", reported(*own, at_s=10.0 + 0.5 * n), known)
+        placement = placements.placement(policy, known, 10.0 + 0.5 * n)
+        assert placement.complaint == ""
+        assert sorted(uuid for uuids in placement.stages for uuid in uuids) == sorted(dict(own))
+        assert placement.silence_limit_s == SILENCE_S_MIN
+        assert ("G3" in placement.ignored) == (again or n <= 10)
 
 
 def test_a_gpu_takes_the_place_of_one_that_fell_silent() -> None:

@@ -100,6 +100,16 @@ def test_entries_have_one_name_each_and_keep_the_order_of_the_file(
                                 if one.namespace == "team-a"})  # fmt: skip
 
 
+def test_long_names_of_two_running_jobs_stay_two() -> None:
+    """Names of 253 letters that differ at the end alone, in an entry of 63."""
+    entry = TEAM.replace("name: team", f"name: {'t' * 63}")
+    owners = [pod("a" * 252 + last) for last in "bc"]
+    found = made(policy(entry), *owners)
+    assert len(found) == 2
+    assert all(len(name) == 253 for name in found)
+    assert [sum(matches(job, owner) for owner in owners) for job in found.values()] == [1, 1]
+
+
 def test_opt_in_of_an_older_file_is_read_changes_no_clock_and_says_so() -> None:
     template, other = policy(
         "  - {name: small, slo: {max_slowdown: 1%}, opt_in: {allow: true}}\n",
