@@ -9,6 +9,7 @@ import os
 import sys
 from argparse import SUPPRESS
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +29,7 @@ COMMANDS = ("run", "keeper", "restore", "release", "resume", "reset-epoch", "aud
 USAGE = "each needs --config FILE; release and resume ask the keeper of this node"
 SINCE_S_MAX = 10 * 366 * 86_400.0  # longer than any audit log
 WINDOW_S_MAX = 3600.0  # as in the keeper
+LOCK = "agent.lock"  # as in the loop
 
 
 def main() -> int:
@@ -104,12 +106,29 @@ def _settings(path: Path, node: str | None = None) -> "Settings":
 
     settings = config.load(path, node)
     # World-readable (intent.json); files with secrets have their own mode.
-    for folder in filter(None, (settings.keeper.state_dir, settings.keeper.journal_dir)):
-        Path(folder).mkdir(mode=0o755, parents=True, exist_ok=True)
+    for folder in _folders(settings):
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
     return settings
 
 
+def _folders(settings: "Settings") -> list[Path]:
+    keeper = settings.keeper
+    return [Path(folder) for folder in (keeper.state_dir, keeper.journal_dir) if folder]
+
+
 def _run(settings: "Settings") -> int:
+    bare = [folder for folder in _folders(settings) if not any(folder.iterdir())]
+    try:
+        return _agent(settings)
+    except BadInput:  # of a device's options, which its back end judges
+        for folder in bare:
+            with suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+                folder.rmdir()
+        raise
+
+
+def _agent(settings: "Settings") -> int:
     # Read when gRPC loads: an address in use is reported in one line of ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from joulecut_agent.loop import Agent  # noqa: PLC0415

@@ -42,7 +42,7 @@ from joulecut_engine.optimize.warmup import warm_up
 from joulecut_wire.address import is_loopback
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
-from joulecut_wire.tls import rotating
+from joulecut_wire.tls import Pem, Rotating, rotating
 from joulecut_wire.web_config import WebConfig
 
 WATCH_S_MAX = 1.0  # agents sample once a second
@@ -59,7 +59,10 @@ def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
-    present(config.policy)  # a wrong path leaves no store behind
+    # A wrong path leaves no store behind, and a controller without a page takes no term.
+    present(config.policy)
+    tls = rotating(config.tls, log) if config.tls else None
+    web = _protection(config)
     if is_missing(config.store):  # nor does a policy that is refused; nothing is uploaded yet
         PolicyFile(config.policy, profiles=config.profiles).load()
     store = open_store(
@@ -73,7 +76,7 @@ def run(config: Config) -> int:
             config.policy, profiles=config.profiles, uploaded=UploadedProfiles(store)
         )
         policy = source.load()
-        asyncio.run(_serve(config, source, policy, store, agents))
+        asyncio.run(_serve(config, source, policy, store, agents, tls=tls, web=web))
     finally:
         store.close()
     return FINE
@@ -102,6 +105,9 @@ async def _serve(
     policy: Policy,
     store: DatabaseStore,
     agents: tuple[str, ...],
+    *,
+    tls: Rotating[Pem] | None,
+    web: WebConfig | None,
 ) -> None:
     """Everything from listening to giving back."""
     stopping = asyncio.Event()
@@ -109,9 +115,6 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing read yet that could be stale
-    tls = rotating(config.tls, log) if config.tls else None
-    # First, since it can fail: a controller without a page must not take a term.
-    web = _protection(config)
     certificates: dict[str, Callable[[], float | None]] = {}
     if tls:
         certificates["grpc"] = lambda: tls.current().expires_unix_s

@@ -149,6 +149,9 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
             return Misfit(key, repr(value), " | ".join(map(str, allowed)))
     if run.recompute == "experts" and not model.experts:
         return Misfit("recompute", "experts", "another, without experts")
+    if run.mtp_layers > 0 and model.positions:
+        no_more = "0: learnt positions have none for tokens further ahead"  # as in Megatron-LM
+        return Misfit("mtp_layers", str(run.mtp_layers), no_more)
     if not 0.0 <= run.recompute_share <= 1.0:
         return Misfit("recompute_share", str(run.recompute_share), "0 to 1")
     return None

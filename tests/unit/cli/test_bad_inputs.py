@@ -1,0 +1,303 @@
+"""A hundred bad inputs: each is one line that says what, where and what is allowed, has status 2,
+and leaves no file behind.
+"""
+
+import copy
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import commands
+import pytest
+import yaml
+
+from joulecut_agent.main import main as agent
+from joulecut_cli.main import main as joulecut
+from joulecut_controller.main import main as controller
+
+NAN, LONG = float("nan"), "x" * 300
+PROFILE = "stage,instruction,frequency,time,energy\n" + "".join(
+    f"{stage},{kind},{clock_mhz},{time_s},{energy_j}\n"
+    for stage in range(2)
+    for kind in ("forward", "backward")
+    for clock_mhz, time_s, energy_j in ((1410, 1.0, 100.0), (1200, 1.1, 80.0))
+)
+FIRST = "1410,1.0,100.0"  # of the profile
+PIPELINE = {"schedule": "1f1b", "stages": 2, "microbatches": 4}
+COSTS = {"profile": "p.csv", "blocking_power_w": 83.64}
+POLICY: dict[str, Any] = {
+    "apiVersion": "joulecut/v1",
+    "kind": "Policy",
+    "cluster": {"cost": {"kwh": 0.08}},
+    "jobs": [
+        {
+            "name": "a",
+            "match": {"gpus": ["node1/0-1"]},
+            "slo": {"max_slowdown": "1%"},
+            "clocks": {},
+            "pipeline": {**PIPELINE, **COSTS},
+            "ranks": {"source": "list"},
+        }
+    ],
+}
+CONTROLLER: dict[str, Any] = {
+    "agents": ["127.0.0.1:1"],
+    "policy": "policy.yaml",
+    "store": "sqlite:///c.db",
+    "listen": {},
+}
+AGENT: dict[str, Any] = {
+    "device": "simulated",
+    "node": "n1",
+    "listen": {"metrics": "127.0.0.1:0", "grpc": "127.0.0.1:0", "socket": "jobs.sock"},
+    "state_dir": "state",
+}
+JOB: dict[str, Any] = {"pipeline": PIPELINE, **COSTS}
+RUN = {"gpus": 8, "data": 8, "microbatch": 1, "global_batch": 64, "sequence": 1024}
+MODEL: dict[str, Any] = {"model": "gpt2", "system": "dgx-a100", "run": RUN}
+SLURM = {"slurm": {"job_name": "x"}}
+OTHER = {"name": "b", "slo": {"max_slowdown": "1%"}}
+
+# Of a policy: the key that is named, and what it is set to; with a third value, what else is set.
+POLICIES: tuple[tuple[Any, ...], ...] = (
+    ("apiVersion", "joulecut/v2"),
+    ("kind", "policy"),
+    ("mode", "on"),
+    ("job", []),
+    ("jobs", {}),
+    ("jobs[0]", 1),
+    ("cluster.power_budget_w", 0),
+    ("cluster.power_budget_w", True),
+    ("cluster.node_power_w", -1),
+    ("cluster.cost.kwh", -0.1),
+    ("cluster.cost.pue", 0.9),
+    ("cluster.cost.host_power_w", 1e9),
+    ("cluster.cost.gpu_hour", "2.5 EUR"),
+    ("found_jobs.mode", "enforce"),
+    ("found_jobs.max_slowdown", "-1%"),
+    ("predict.forest", "maybe"),
+    ("opt_in", {"max_slowdown": "900%"}),
+    ("jobs[0].name", "a\nb"),
+    ("jobs[0].name", LONG),
+    ("jobs[0].tenant", "a\nb"),
+    ("jobs[0].mode", "Enforce"),
+    ("jobs[0].weight", 0),
+    ("jobs[0].each", True),
+    ("jobs[0].except[0].gpus", ["node1/0"], {"jobs[0].except": [{}]}),
+    ("jobs[0].match.gpus", ["node1/0-2"]),
+    ("jobs[0].match.gpus", []),
+    ("jobs[0].match.gpus[0]", "node1/1-0"),
+    ("jobs[0].match.gpus[0]", "node/1/0-1"),
+    ("jobs[0].match.gpus[1]", "node1/0", {"jobs[0].match.gpus": ["node1/0"]}),
+    ("jobs[0].match.slurm", {"job_id": "1", "job_name": "x"}, {"jobs[0].match": {}}),
+    ("jobs[0].match.slurm.job_id", 4711, {"jobs[0].match": SLURM, "jobs[0].ranks": {}}),
+    ("jobs[1].name", "a", {"jobs[1]": OTHER}),
+    (
+        "jobs[1].match",
+        SLURM,
+        {"jobs[1]": OTHER, "jobs[0].match": SLURM, "jobs[0].ranks": {}},
+    ),
+    ("jobs[0].slo", {}),
+    ("jobs[0].slo.max_slowdown", 0.02),
+    ("jobs[0].slo.max_slowdown", "200%"),
+    ("jobs[0].slo.max_iteration_time", "1s"),
+    ("jobs[0].slo.min_rate.unit", "iterations/day", {"jobs[0].slo": {"min_rate": {"value": 3}}}),
+    ("jobs[0].slo.tolerance", "6%"),
+    ("jobs[0].slo.statistic", "median"),
+    ("jobs[0].slo.rate", {"promql": "sum(rate(x[5m])"}),
+    ("jobs[0].slo.rate", {"promql": "rate(x['5m])"}),
+    ("jobs[0].slo.rate", "promql"),
+    ("jobs[0].clocks.min_mhz", 5000),
+    ("jobs[0].clocks.changes", 17),
+    ("jobs[0].clocks.granularity", "stage"),
+    ("jobs[0].clocks.min_dwell", "5"),
+    ("jobs[0].pipeline.schedule", "foo"),
+    ("jobs[0].pipeline.stages", 257),
+    ("jobs[0].pipeline.microbatches", 1.5),
+    ("jobs[0].pipeline.chunks", 3),
+    ("jobs[0].pipeline.expert_parallel", 3),
+    ("jobs[0].pipeline.sync", "always"),
+    ("jobs[0].pipeline.profile", "none.csv"),
+    ("jobs[0].pipeline.profile", "."),
+    ("jobs[0].pipeline.model", "run.yaml"),
+    ("jobs[0].pipeline.blocking_power_w", 6000),
+    ("jobs[0].pipeline.blocking_power_w", NAN),
+    ("jobs[0].ranks.order", "tp-cp"),
+    ("jobs[0].ranks.source", "completion-index"),
+    ("jobs[0].verify.holdout", "60%"),
+    ("jobs[0].verify.window", "10s"),
+    ("jobs[0].verify.holdout", "5%", {"cluster.power_budget_w": 5000}),
+)
+CONTROLLERS: tuple[tuple[Any, ...], ...] = (
+    ("intervl_s", 5),
+    ("interval_s", 0),
+    ("interval_s", float("inf")),
+    ("agents", []),
+    ("agents[0]", "h:99999"),
+    ("agents[1]", "127.0.0.1:1"),
+    ("store", "foo://x"),
+    ("listen.http", "127.0.0.1"),
+    ("lease.ttl_s", 0.1),
+    ("lease.ttl_s", 3600),
+)
+AGENTS: tuple[tuple[Any, ...], ...] = (
+    ("device", "amd"),
+    ("node", "a/b"),
+    ("node", "a\nb"),
+    ("listen.metrics", "127.0.0.1:70000"),
+    ("listen.grpc", "0.0.0.0:9431"),
+    ("listen.socket", LONG),
+    ("state_dir", 5),
+    ("lease.ttl_s_max", 600),
+    ("sample_interval_s", 0),
+    ("bounds.writes_per_minute", 0),
+    ("site_default.clock_max_mhz", -1),
+    ("logs[0].pattern", "(", {"logs": [{"job": "a", "path": "/x"}]}),
+    ("simulated.cards", 0),
+    ("simulated.set_latency_s", -1),
+)
+JOBS: tuple[tuple[Any, ...], ...] = (
+    ("pipeline.stages", 3),
+    ("pipeline.stages", True),
+    ("pipeline.tensor_parallel", 2),
+    ("pipeline", 1),
+    ("profile", 5),
+    ("blocking_power_w", "80 W"),
+    ("shape", {"schedule": "foo"}),
+)
+MODELS: tuple[tuple[Any, ...], ...] = (
+    ("run.mtp_layers", 5),
+    ("run.global_batch", 63),
+    ("run.gpus", 7),
+    ("model", "gpt9"),
+    ("system", "dgx-z"),
+)
+PROFILES: tuple[tuple[str, str], ...] = (
+    ("", "no header"),
+    (PROFILE.replace(FIRST, "1410,-1,100", 1), "p.csv:2: time"),
+    (PROFILE.replace(FIRST, "1410,nan,100", 1), "p.csv:2: time"),
+    (PROFILE.replace(FIRST, "1410,1,-5", 1), "p.csv:2: energy"),
+    (PROFILE.replace(FIRST, "0,1,100", 1), "p.csv:2: frequency"),
+    (PROFILE.replace(FIRST, "1410,1", 1), "p.csv:2: 4 fields"),
+    (PROFILE.replace("0,forward", "0,sideways", 1), "p.csv:2: instruction"),
+    (PROFILE.replace("0,forward", "7,forward", 1), "p.csv: stage"),
+    (PROFILE + PROFILE, "p.csv:10: stage"),
+)
+WORDS: tuple[tuple[str, str], ...] = (
+    ("stats", "did you mean status?"),
+    ("help frobnicate", "no such command"),
+    ("plan job.yaml --max-slowdown 0.02", "0.02% or 2%"),
+    ("plan job.yaml --max-slowdown nan", "--max-slowdown"),
+    ("plan job.yaml --max-slowdown 2 --deadline 10", "--deadline"),
+    ("plan job.yaml --deadline 0.1", "at least"),
+    ("plan job.yaml --granularity changes:0", "--granularity"),
+    ("plan job.yaml --plot x.foo", "--plot"),
+    ("plan job.yaml --timeline nowhere/x.json", "--timeline"),
+    ("plan job.yaml --jsn", "did you mean --json?"),
+    ("plan .", "directory"),
+    ("frontier job.yaml --points 1", "--points"),
+    ("fit p.csv --probes 1410,5", "--probes"),
+    ("fit p.csv --probes 1410 --also none.csv", "none.csv"),
+    ("status --controller ftp://x", "--controller"),
+    ("status --controller http://127.0.0.1:99999", "--controller"),
+    ("pause", "JOB or --all"),
+    ("restore", "JOB, NODE or --all"),
+    ("report --since x", "--since"),
+    ("report --store sqlite:///none.db", "--store"),
+    ("report --co2 -1", "--co2"),
+    ("policy chek policy.yaml", "no action"),
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Files that are right; a controller whose configuration passes would find its port taken."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = {"http": f"127.0.0.1:{taken.getsockname()[1]}"}
+        (tmp_path / "p.csv").write_text(PROFILE)
+        for name, data in (
+            ("policy", POLICY),
+            ("controller", {**CONTROLLER, "listen": listen}),
+            ("agent", AGENT),
+            ("job", JOB),
+            ("model", MODEL),
+        ):
+            (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
+        yield tmp_path
+
+
+def keys(path: str) -> list[str | int]:
+    parts = path.replace("[", ".[").split(".")
+    return [int(part[1:-1]) if part.startswith("[") else part for part in parts]
+
+
+def put(data: Any, path: str, value: object) -> None:
+    *parents, last = keys(path)
+    for key in parents:
+        data = data.setdefault(key, {}) if isinstance(data, dict) else data[int(key)]
+    if isinstance(data, list) and last == len(data):
+        data.append(value)
+    else:
+        data[last] = value
+
+
+def refused(folder: Path, said: str, *argv: str, main: Callable[[], int] = joulecut) -> None:
+    before = sorted(folder.iterdir())
+    ended = commands.run(*argv, cwd=folder, main=main)
+    assert ended.returncode == 2, (ended.stdout, ended.stderr)
+    line = ended.stderr.removesuffix("\n")
+    assert "\n" not in line
+    assert said in line
+    assert "; allowed: " in line
+    assert ended.stdout == ""
+    assert sorted(folder.iterdir()) == before
+
+
+COMMANDS: dict[str, tuple[tuple[tuple[Any, ...], ...], str, Callable[[], int]]] = {
+    "policy": (POLICIES, "policy check policy.yaml", joulecut),
+    "controller": (CONTROLLERS, "--config controller.yaml", controller),
+    "agent": (AGENTS, "run --config agent.yaml", agent),
+    "job": (JOBS, "plan job.yaml", joulecut),
+    "model": (MODELS, "model model.yaml", joulecut),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [(name, row) for name, (rows, *_) in COMMANDS.items() for row in rows],
+    ids=lambda value: value if isinstance(value, str) else str(value[0]),
+)
+def test_a_value_that_cannot_be_is_named_with_its_key(
+    folder: Path, name: str, row: tuple[Any, ...]
+) -> None:
+    _, words, main = COMMANDS[name]
+    file = folder / f"{name}.yaml"
+    data = yaml.safe_load(file.read_text())
+    path, value, *more = row
+    for key, given in [*(more[0] if more else {}).items(), (path, value)]:
+        put(data, key, copy.deepcopy(given))
+    file.write_text(yaml.safe_dump(data))
+    refused(folder, path, *words.split(), main=main)
+
+
+@pytest.mark.parametrize(("text", "said"), PROFILES, ids=[said for _, said in PROFILES])
+def test_a_profile_that_cannot_be_is_named_with_its_line(
+    folder: Path, text: str, said: str
+) -> None:
+    (folder / "p.csv").write_text(text)
+    refused(folder, said, "plan", "job.yaml")
+
+
+@pytest.mark.parametrize(("words", "said"), WORDS, ids=[words for words, _ in WORDS])
+def test_words_that_mean_nothing_are_named(folder: Path, words: str, said: str) -> None:
+    refused(folder, said, *words.split())
+
+
+@pytest.mark.parametrize("key", ["tls", "web_config"])
+def test_certificates_that_are_missing_leave_no_store(folder: Path, key: str) -> None:
+    files = {"ca": "none.pem", "cert": "none.pem", "key": "none.pem"}
+    data = yaml.safe_load((folder / "controller.yaml").read_text())
+    value = files if key == "tls" else "none.yml"
+    (folder / "controller.yaml").write_text(yaml.safe_dump({**data, key: value}))
+    refused(folder, "none.", "--config", "controller.yaml", main=controller)
