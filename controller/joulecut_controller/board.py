@@ -195,6 +195,7 @@ class Board:
     steady: bool = False  # nothing was changed, and nothing needs attention
     lines: tuple[LogLine, ...] = ()  # what was done since the last board, and what is wrong
     warnings: tuple[str, ...] = ()  # what is wrong with the controller itself
+    unused_s: Mapping[str, float] = field(default_factory=dict)  # by GPU that is held and not used
 
 
 def standby_board(

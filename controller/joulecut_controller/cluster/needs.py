@@ -10,7 +10,10 @@ from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.job_faults import job_faults
 from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.cluster.worth import job_worth
+from joulecut_controller.policy.policy import Policy
+from joulecut_controller.trust.energy_ledger import Payer, payer_of
 from joulecut_controller.view import NOT_REPORTED, GpuView
+from joulecut_engine.money import SECONDS_PER_HOUR
 from joulecut_wire.messages import profile_of
 
 # `fault`: something is wrong. `decision`: a person may go on. `note`: the controller copes.
@@ -45,6 +48,7 @@ def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
         *_of_controller(board),
         *_of_nodes(board),
         *_of_gpus(board.view.gpus.values()),
+        *_of_unused(board),
         *(
             need
             for job, standing in zip(board.jobs, standings, strict=True)
@@ -117,6 +121,24 @@ def _of_gpus(gpus: Iterable[GpuView]) -> Iterator[Need]:
         yield Need("note", f"{under}: clocks are planned on top of it")
     for reason, count in fixed.most_common(LISTED_MAX):
         yield Need("note", f"{_gpus(count)} not controllable: {reason}")
+
+
+def _of_unused(board: Board) -> Iterator[Need]:
+    """GPUs that are held and not used, by owner, with their watts and money."""
+    owners: dict[Payer, list[str]] = {}
+    for uuid in board.unused_s:
+        if gpu := board.view.gpus.get(uuid):
+            owners.setdefault(payer_of(gpu.allocation), []).append(uuid)
+    prices = (board.policy or Policy()).cost.prices()
+    for payer, uuids in sorted(owners.items(), key=lambda one: -len(one[1]))[:LISTED_MAX]:
+        shown = [board.view.gpus[uuid].snapshot for uuid in uuids]
+        power_w = sum((one.power_average_w or 0.0) for one in shown if one is not None)
+        minutes = min(board.unused_s[uuid] for uuid in uuids) / 60.0
+        text = f"{_gpus(len(uuids))} held by {payer.name} and not used for {minutes:.0f} min"
+        cost = prices.cost(SECONDS_PER_HOUR, power_w * SECONDS_PER_HOUR, len(uuids))
+        word = f" {prices.currency}" if prices.currency else ""
+        money = "" if prices.assumed else f", {cost:.3g}{word} an hour"
+        yield Need("note", f"{text}: {power_w:.0f} W{money}")
 
 
 def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:

@@ -56,6 +56,7 @@ def parse(
         jobs=tuple(jobs),
         found_jobs=keys.found_jobs,
         predict=keys.predict,
+        idle=keys.idle,
         cost=keys.cluster.cost,
         source=document.name,
         power_budget_w=keys.cluster.power_budget_w,

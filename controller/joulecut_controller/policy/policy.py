@@ -390,6 +390,28 @@ class PredictPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class IdlePolicy:
+    """GPUs that a job holds and does not use."""
+
+    after_s: float = key(
+        duration(above_zero=True),
+        300.0,  # a checkpoint or a stalled loader is over by then
+        name="after",
+        default="5min",
+        takes="1min to 1d",
+        meaning="a GPU that a job holds is unused once it did nothing for so long "
+        "([unused GPUs](savings.md#gpus-that-are-held-and-not-used))",
+    )
+    mode: Literal["recommend", "off"] = key(
+        choice("recommend", "off"),
+        "recommend",
+        takes="`recommend`, `off`",
+        meaning="whether unused GPUs are shown, with watts and money. Their clocks are never "
+        "lowered: no public figure says that a lock lowers the power of an idle card",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """A whole policy file in force. `digest` names its content in the audit trail.
 
@@ -401,6 +423,7 @@ class Policy:
     jobs: tuple[JobPolicy, ...] = ()
     found_jobs: FoundJobsPolicy = FoundJobsPolicy()
     predict: PredictPolicy = PredictPolicy()
+    idle: IdlePolicy = IdlePolicy()
     cost: Cost = Cost()
     power_budget_w: float | None = None  # of all GPUs together, host power included
     node_power_w: float | None = None  # what the power limits of one node can sum to

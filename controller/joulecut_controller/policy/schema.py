@@ -14,6 +14,7 @@ from joulecut_controller.policy.policy import (
     Cost,
     FoundJobsPolicy,
     GpuRef,
+    IdlePolicy,
     Mode,
     PodMatch,
     PredictPolicy,
@@ -403,6 +404,7 @@ class PolicyKeys:
     cluster: ClusterKeys = key(ClusterKeys, ClusterKeys())
     found_jobs: FoundJobsPolicy = key(FoundJobsPolicy, FoundJobsPolicy())
     predict: PredictPolicy = key(PredictPolicy, PredictPolicy())
+    idle: IdlePolicy = key(IdlePolicy, IdlePolicy())
     jobs: tuple[JobKeys, ...] = key(
         Listed(JobKeys),
         (),

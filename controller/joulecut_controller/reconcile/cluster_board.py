@@ -53,6 +53,7 @@ class BoardMaker:
             interval_s=context.interval_s,
             holds=services.holds.all,
             policy=policy,
+            unused_s=services.energy.unused_s(context.unix_s()),
         )
 
     async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:

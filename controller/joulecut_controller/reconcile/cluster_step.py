@@ -157,7 +157,7 @@ class Cluster:
         view, moved = context.observer.arrange(self.seen.policy, state, now_s)
         faults = self._rates.faults(now_s) if self._rates else ()
         self.seen.view = replace(view, rate_faults=faults)
-        self._services.energy.look(self.seen.view, context.unix_s())
+        self._services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)

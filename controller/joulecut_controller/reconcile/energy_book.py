@@ -1,7 +1,9 @@
 """Keeps the energy ledger in the store: the open sheet every SAVE_S, closed ones as records."""
 
 import asyncio
+import math
 
+from joulecut_controller.policy.policy import IdlePolicy
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.trust.energy_ledger import TOPIC, EnergyLedger, continued
@@ -28,8 +30,13 @@ class EnergyBook:
         except ValueError as error:
             self._audit.note("learn", "", f"the energy of owners cannot be read: {error}")
 
-    def look(self, view: View, now_unix_s: float) -> None:
-        self._ledger.look(view.gpus, now_unix_s)
+    def look(self, view: View, now_unix_s: float, idle: IdlePolicy) -> None:
+        after_s = idle.after_s if idle.mode == "recommend" else math.inf
+        self._ledger.look(view.gpus, now_unix_s, after_s)
+
+    def unused_s(self, now_unix_s: float) -> dict[str, float]:
+        """GPUs that are held and not used, by UUID, and for how long."""
+        return self._ledger.unused_s(now_unix_s)
 
     async def save(self, now_unix_s: float) -> None:
         """Stores the sheets once in a while. Raises Unavailable."""

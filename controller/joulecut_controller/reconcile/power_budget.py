@@ -28,13 +28,13 @@ from joulecut_controller.power.limits import (
 )
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
+from joulecut_controller.trust.energy_ledger import BUSY_RATIO
 from joulecut_controller.view import POWER_SLACK_W, GpuView, NodeView, View
 from joulecut_wire.messages import GpuSnapshot
 
 TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
 RECORDS_READ_MAX = 100_000  # ten thousand agents, several times over
 EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
-BUSY_RATIO = 0.05  # a GPU below it does nothing; drivers round to whole percents
 IDLE_AFTER_S = 60.0  # a checkpoint or an evaluation may leave a GPU idle for so long
 REASONS_SHOWN = 3
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the

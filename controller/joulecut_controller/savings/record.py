@@ -39,7 +39,8 @@ def _energy(sheet: Sheet) -> Json:
         "since_unix_s": sheet.since_unix_s,
         "until_unix_s": sheet.until_unix_s,
         "owners": [
-            asdict(payer) | {"energy_j": joules} for payer, joules in sorted(sheet.joules.items())
+            asdict(payer) | {"energy_j": joules, "gpu_s": sheet.gpu_s.get(payer, 0.0)}
+            for payer, joules in sorted(sheet.joules.items())
         ],
         "total_j": math.fsum(sheet.joules.values()),
     }

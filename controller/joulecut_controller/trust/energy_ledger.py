@@ -8,16 +8,19 @@ SHEET_S; a sheet that was kept twice, by a controller that ended meanwhile, coun
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 
 from joulecut_controller.view import GpuView
 from joulecut_wire import slurm
 from joulecut_wire.messages import Allocation
 
 TOPIC = "energy"  # of closed sheets among the records, and the open one among what was learnt
-VERSION = 1
+VERSION = 2  # 1 had no seconds
 SHEET_S = 3600.0
+UNUSED = "unused"
+BUSY_RATIO = 0.05  # a GPU below it does nothing; drivers round to whole percents
 OWNERS_MAX = 400  # of a sheet: a record holds 65,536 characters; more are unknown
 GAP_S = 60.0  # without a look: longer, and the owner is known only where it is still the same
 FORGET_S = 7 * 86_400.0  # a board that is not seen
@@ -27,7 +30,9 @@ SLACK_S = 10.0  # between a counter's own time and ours
 
 @dataclass(frozen=True, slots=True, order=True)
 class Payer:
-    """Whose energy it is. `kind` is job, idle or unknown; "" is not known."""
+    """Whose energy it is. `kind` is job, unused (held by a job that does nothing on it), idle or
+    unknown; "" is not known.
+    """
 
     kind: str
     user: str = ""
@@ -35,17 +40,24 @@ class Payer:
     partition: str = ""
     namespace: str = ""
 
+    @property
+    def name(self) -> str:
+        """In words: a user, an account or a namespace, as far as they are known."""
+        known = (("user", self.user), ("account", self.account), ("namespace", self.namespace))
+        return ", ".join(f"{word} {one}" for word, one in known if one) or "an unknown owner"
+
 
 IDLE, UNKNOWN = Payer("idle"), Payer("unknown")
 
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """Joules by owner between two moments."""
+    """Joules, and seconds of GPUs, by owner between two moments."""
 
     since_unix_s: float
     until_unix_s: float
     joules: Mapping[Payer, float]
+    gpu_s: Mapping[Payer, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -53,18 +65,22 @@ class _Board:
     counter_j: float
     at_unix_s: float
     payer: Payer
+    used_s: float  # when its owner was last seen to use it, or got it
 
 
 @dataclass(slots=True)
 class EnergyLedger:
-    """The open sheet, and the last look at each board."""
+    """The open sheet, and the last look at each board. Every GPU begins as used."""
 
     since_unix_s: float = math.nan  # before the first look
     until_unix_s: float = math.nan
     joules: dict[Payer, float] = field(default_factory=dict)
+    gpu_s: dict[Payer, float] = field(default_factory=dict)
     _boards: dict[str, _Board] = field(default_factory=dict)
 
-    def look(self, gpus: Mapping[str, GpuView], now_unix_s: float) -> None:
+    def look(
+        self, gpus: Mapping[str, GpuView], now_unix_s: float, unused_after_s: float = math.inf
+    ) -> None:
         if math.isnan(self.since_unix_s):
             self.since_unix_s = now_unix_s
         self.until_unix_s = now_unix_s
@@ -72,8 +88,14 @@ class EnergyLedger:
             counter_j = gpu.snapshot.energy_j if gpu.snapshot is not None else None
             if counter_j is None:
                 continue
-            payer, before = payer_of(gpu.allocation), self._boards.get(uuid)
-            self._boards[uuid] = _Board(counter_j, now_unix_s, payer)
+            owner, before = payer_of(gpu.allocation), self._boards.get(uuid)
+            used_s = now_unix_s
+            if before is not None and not _in_use(gpu) and _same_owner(before.payer, owner):
+                used_s = before.used_s
+            payer = owner
+            if now_unix_s - used_s >= unused_after_s and owner != IDLE:
+                payer = Payer(UNUSED) if owner == UNKNOWN else replace(owner, kind=UNUSED)
+            self._boards[uuid] = _Board(counter_j, now_unix_s, payer, used_s)
             if before is None:
                 continue
             grown_j = counter_j - before.counter_j
@@ -81,12 +103,18 @@ class EnergyLedger:
             waited_s = max(0.0, now_unix_s - before.at_unix_s)
             if grown_j <= POWER_W_MAX * (waited_s + SLACK_S):
                 same = before.payer == payer or waited_s <= GAP_S
-                self._book(before.payer if same else UNKNOWN, grown_j)
+                self._book(before.payer if same else UNKNOWN, grown_j, waited_s)
 
-    def _book(self, payer: Payer, joules: float) -> None:
+    def unused_s(self, now_unix_s: float) -> dict[str, float]:
+        """How long each unused GPU has been."""
+        boards = self._boards.items()
+        return {u: now_unix_s - one.used_s for u, one in boards if one.payer.kind == UNUSED}
+
+    def _book(self, payer: Payer, joules: float, gpu_s: float) -> None:
         if payer not in self.joules and len(self.joules) >= OWNERS_MAX:
             payer = UNKNOWN
         self.joules[payer] = self.joules.get(payer, 0.0) + joules
+        self.gpu_s[payer] = self.gpu_s.get(payer, 0.0) + gpu_s
 
     @property
     def is_full(self) -> bool:
@@ -95,7 +123,7 @@ class EnergyLedger:
     def closed(self) -> str:
         """The sheet as text; a new one begins."""
         text = self._text(boards={})
-        self.since_unix_s, self.joules = self.until_unix_s, {}
+        self.since_unix_s, self.joules, self.gpu_s = self.until_unix_s, {}, {}
         old_s = self.until_unix_s - FORGET_S
         self._boards = {u: one for u, one in self._boards.items() if one.at_unix_s > old_s}
         return text
@@ -107,7 +135,10 @@ class EnergyLedger:
     def _text(self, boards: Mapping[str, _Board]) -> str:
         payers = sorted({*self.joules, *(board.payer for board in boards.values())})
         place = {payer: number for number, payer in enumerate(payers)}
-        rows = [[*astuple(payer), self.joules.get(payer, 0.0)] for payer in payers]
+        rows = [
+            [*astuple(payer), self.joules.get(payer, 0.0), self.gpu_s.get(payer, 0.0)]
+            for payer in payers
+        ]
         seen = {u: [b.counter_j, b.at_unix_s, place[b.payer]] for u, b in boards.items()}
         return json.dumps([VERSION, self.since_unix_s, self.until_unix_s, rows, seen])
 
@@ -115,11 +146,14 @@ class EnergyLedger:
 def continued(text: str) -> EnergyLedger:
     """The ledger that another controller kept. Raises ValueError for anything else."""
     sheet, boards = _read(text)
-    ledger = EnergyLedger(sheet.since_unix_s, sheet.until_unix_s, dict(sheet.joules))
+    ledger = EnergyLedger(
+        sheet.since_unix_s, sheet.until_unix_s, dict(sheet.joules), dict(sheet.gpu_s)
+    )
     payers = list(sheet.joules)
     try:
         for uuid, (counter_j, at_unix_s, place) in boards.items():
-            ledger._boards[uuid] = _Board(float(counter_j), float(at_unix_s), payers[int(place)])
+            payer, at_s = payers[int(place)], float(at_unix_s)
+            ledger._boards[uuid] = _Board(float(counter_j), at_s, payer, at_s)
     except (IndexError, TypeError) as error:
         raise ValueError(f"not a ledger: {error}") from None
     return ledger
@@ -142,11 +176,23 @@ def total(texts: Iterable[str], since_unix_s: float) -> Sheet | None:
             newest[sheet.since_unix_s] = sheet
     if not newest:
         return None
-    joules: dict[Payer, float] = {}
+    joules, gpu_s = Counter[Payer](), Counter[Payer]()
     for sheet in newest.values():
-        for payer, one_j in sheet.joules.items():
-            joules[payer] = joules.get(payer, 0.0) + one_j
-    return Sheet(min(newest), max(one.until_unix_s for one in newest.values()), joules)
+        joules.update(sheet.joules)
+        gpu_s.update(sheet.gpu_s)
+    return Sheet(min(newest), max(one.until_unix_s for one in newest.values()), joules, gpu_s)
+
+
+def _in_use(gpu: GpuView) -> bool:
+    """Whether it works, or does not say."""
+    busy = gpu.snapshot.utilization_gpu_ratio if gpu.snapshot is not None else None
+    return busy is None or busy > BUSY_RATIO
+
+
+def _same_owner(before: Payer, owner: Payer) -> bool:
+    if before.kind != UNUSED:
+        return before == owner
+    return before == (Payer(UNUSED) if owner == UNKNOWN else replace(owner, kind=UNUSED))
 
 
 def payer_of(allocation: Allocation | None) -> Payer:
@@ -161,11 +207,18 @@ def payer_of(allocation: Allocation | None) -> Payer:
 def _read(text: str) -> tuple[Sheet, Mapping[str, list[float]]]:
     try:
         version, since_s, until_s, rows, boards = json.loads(text)
-        joules = {Payer(*map(str, words)): float(one_j) for *words, one_j in rows}
-        sheet = Sheet(float(since_s), float(until_s), joules)
-        if version != VERSION or not math.isfinite(sheet.until_unix_s - sheet.since_unix_s):
+        if version == 1:
+            rows = [[*row, 0.0] for row in rows]
+        joules = {Payer(*map(str, words)): float(one_j) for *words, one_j, _ in rows}
+        gpu_s = {Payer(*map(str, words)): float(one_s) for *words, _, one_s in rows}
+        sheet = Sheet(float(since_s), float(until_s), joules, gpu_s)
+        if version not in {1, VERSION} or not math.isfinite(
+            sheet.until_unix_s - sheet.since_unix_s
+        ):
             raise ValueError(f"version {version}")
-        if not all(map(math.isfinite, joules.values())) or not isinstance(boards, dict):
+        if not all(map(math.isfinite, (*joules.values(), *gpu_s.values()))) or not isinstance(
+            boards, dict
+        ):
             raise ValueError("not numbers")
     except (TypeError, RecursionError) as error:
         raise ValueError(f"not a sheet: {error}") from None

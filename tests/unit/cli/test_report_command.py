@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def test_energy_by_owner_adds_up_to_the_boards(
     assert (ask("--store", url, "--by", "user"), capsys.readouterr().out[:19]) == (
         FINE, "No energy was booke",
     )  # fmt: skip
-    rows = [
+    rows: list[list[object]] = [
         ["job", "alice", "physics", "gpu", "", 10.8e6], ["job", "alice", "bio", "gpu", "", 3.6e6],
         ["job", "bob", "bio", "gpu", "", 3.6e6], ["idle", "", "", "", "", 1.8e6],
         ["unknown", "", "", "", "", 1.8e6],
@@ -73,8 +74,8 @@ def test_energy_by_owner_adds_up_to_the_boards(
     store.keep_learnt("energy", json.dumps([1, now_s - 7200.0, now_s - 60.0, rows, {}]))
     store.close()
     made = asked_json(capsys, "--store", url, "--by", "account", "--since", "1h")
-    assert made["rows"] == [
-        {"name": "physics", "energy_j": 10.8e6}, {"name": "bio", "energy_j": 7.2e6},
+    assert [(row["name"], row["energy_j"]) for row in made["rows"]] == [
+        ("physics", 10.8e6), ("bio", 7.2e6),
     ]  # fmt: skip
     assert (made["idle_j"], made["unknown_j"], made["total_j"]) == (1.8e6, 1.8e6, 2.16e7)
     assert ask("--store", url, "--by", "user") == FINE
@@ -84,6 +85,17 @@ def test_energy_by_owner_adds_up_to_the_boards(
         ["(idle)", "0.5000", "8.3%"], ["(unknown)", "0.5000", "8.3%"], ["all", "GPUs", "6.000"],
     ]  # fmt: skip
     assert ask("--store", url, "--by", "user", "--csv") == BAD_INPUT
+    held = [[*row, 0.0] for row in rows] + [["unused", "alice", "bio", "gpu", "", 3.6e6, 36e3]]
+    with closing(open_store(url)) as opened:
+        opened.keep_learnt("energy", json.dumps([2, now_s - 7200.0, now_s - 60.0, held, {}]))
+    policy = tmp_path / "prices.yaml"
+    cost = "{gpu_hour: 2, kwh: 0.1, currency: EUR}"
+    policy.write_text(f"apiVersion: joulecut/v1\nkind: Policy\ncluster: {{cost: {cost}}}\n")
+    assert ask("--store", url, "--policy", str(policy), "--by", "user") == FINE
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1].split() == ["alice", "1.000", "10.0", "20.10"]
+    assert "cost of both, EUR" in printed
+    assert ["alice", "5.000", "71.4%"] in [line.split() for line in printed.splitlines()]
 
 
 def test_store_and_controller_tell_the_same(

@@ -213,3 +213,24 @@ def test_limits_that_outlive_their_leases_without_a_budget_need_a_person() -> No
     view = replace(whole.view, gpus={**whole.view.gpus, place: kept})
     found = cluster_of(replace(whole, view=view)).needs
     assert [one.severity for one in found if "200 W on 1 GPU outlive" in one.text] == ["decision"]
+
+
+def test_gpus_that_are_held_and_not_used_are_named_with_watts_and_money() -> None:
+    whole = boards.board()
+    uuids = [uuid for uuid, gpu in whole.view.gpus.items() if gpu.snapshot is not None][:2]
+    held = replace(whole, unused_s=dict.fromkeys(uuids, 720.0))
+    power_w = sum(
+        shown.power_average_w or 0.0
+        for uuid in uuids
+        if (shown := whole.view.gpus[uuid].snapshot) is not None
+    )
+
+    def said(board: Board) -> list[str]:
+        return [need.text for need in cluster_of(board).needs if "not used" in need.text]
+
+    assert said(whole) == []
+    [text] = said(held)
+    assert text.endswith(f"and not used for 12 min: {power_w:.0f} W"), "no money at assumed prices"
+    priced = Policy(cost=Cost(gpu_hour=2.0, kwh=0.1, currency="EUR"))
+    [text] = said(replace(held, policy=priced))
+    assert text.endswith(f"W, {4.0 + power_w / 1000.0 * 0.1:.3g} EUR an hour")

@@ -1,5 +1,6 @@
 """Energy by owner: every joule of a counter is booked once, whatever happens to the controller."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -28,9 +29,12 @@ GPU = next(iter(boards.board().view.gpus.values()))
 OWNERS: list[SlurmJob | None] = [None, ALICE, BOB]
 
 
-def seen(energy_j: float | None, job: SlurmJob | None) -> dict[str, GpuView]:
+def seen(
+    energy_j: float | None, job: SlurmJob | None, busy: float | None = None
+) -> dict[str, GpuView]:
     owner = Allocation("G", job.id, source="slurm", labels=job.labels()) if job else None
-    return {"G": replace(GPU, snapshot=GpuSnapshot("G", energy_j=energy_j), allocation=owner)}
+    shown = GpuSnapshot("G", energy_j=energy_j, utilization_gpu_ratio=busy)
+    return {"G": replace(GPU, snapshot=shown, allocation=owner)}
 
 
 @given(
@@ -92,7 +96,7 @@ def test_a_sheet_kept_twice_counts_once_and_a_damaged_one_not() -> None:
         "[]",
         "[1, 0, 1, [], 0]",
         whole.replace("150.0", "NaN"),
-        "[2, 0, 9, [], {}]",
+        "[3, 0, 9, [], {}]",
     ):
         found = total([half, damaged, whole, half], since_unix_s=-1.0)
         assert found is not None
@@ -100,3 +104,29 @@ def test_a_sheet_kept_twice_counts_once_and_a_damaged_one_not() -> None:
         with pytest.raises(ValueError, match=r"."):
             continued(damaged)
     assert total([whole], since_unix_s=20.0) is None
+
+
+def test_a_gpu_that_its_job_does_not_use_is_its_owners_and_named() -> None:
+    ledger, alice = EnergyLedger(), Payer("job", "alice", "physics", "gpu")
+    unused = replace(alice, kind="unused")
+    looks: list[tuple[SlurmJob | None, float | None]] = [
+        (ALICE, 1.0), (ALICE, 0.0), (ALICE, 0.0), (ALICE, 0.0), (ALICE, 0.0), (ALICE, 0.5),
+        (ALICE, 0.0), (BOB, 0.0), (None, 0.0), (None, 0.0), (None, 0.0), (ALICE, None),
+        (ALICE, None), (ALICE, None), (ALICE, None),
+    ]  # fmt: skip
+    named = []
+    for number, (job, busy) in enumerate(looks):
+        ledger.look(seen(100.0 * number, job, busy), 60.0 * number, 150.0)
+        named.append(bool(ledger.unused_s(60.0 * number)))
+    assert [number for number, one in enumerate(named) if one] == [3, 4]
+    assert ledger.joules[unused] == 200.0
+    assert ledger.gpu_s[unused] == 120.0
+    assert continued(ledger.text()).gpu_s == ledger.gpu_s
+    assert math.fsum(ledger.joules.values()) == 1_400.0
+
+
+def test_a_sheet_of_the_version_before_is_read() -> None:
+    text = json.dumps([1, 0.0, 10.0, [["job", "alice", "", "", "", 5.0]], {"G": [5.0, 10.0, 0]}])
+    ledger = continued(text)
+    ledger.look(seen(25.0, None), 11.0)
+    assert ledger.joules == {Payer("job", "alice"): 25.0}
