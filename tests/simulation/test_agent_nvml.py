@@ -1,7 +1,10 @@
 """The same agent over the unmodified NVML binding and the fake driver below it."""
 
+import asyncio
+import math
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from driven_agent import agent_on, fake_driver
 from running_agent import PATIENCE_S, RunningAgent, eventually
 
 from fixture import FakeNvml
+from joulecut_controller.fleet import grpc_fleet
 from joulecut_wire import codec
 from joulecut_wire.messages import Command, Setting
 
@@ -96,3 +100,37 @@ def test_without_a_driver_it_does_not_start_and_says_why(tmp_path: Path) -> None
         assert status == 1
         assert len(node.log.splitlines()) == 1
         assert "NVIDIA driver" in node.log
+
+
+def test_a_driver_that_was_away_is_described_again_when_it_is_back(
+    driver: FakeNvml, node: RunningAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that was refused meanwhile had the agent described without control; the next turn
+    would be half a minute away, and with it the limits of a power budget."""
+    monkeypatch.setattr(grpc_fleet, "DESCRIBE_EVERY_S", math.inf)
+    address = node.start().address
+
+    async def body() -> None:
+        fleet = grpc_fleet.GrpcFleet((address,), watch_s=0.25)
+        await fleet.start()
+
+        def controlled() -> set[bool]:
+            return {gpu.description.controllable for gpu in fleet.observe(time.monotonic()).gpus}
+
+        settings = (Setting(driver.uuids[0], 1200),)
+        command, end_s = Command(1, "demo", 1, 60.0, settings, "test"), time.monotonic() + 60.0
+        try:
+            assert await fleet.all_read(PATIENCE_S)
+            driver.unload_driver()
+            while controlled() != {False}:
+                assert time.monotonic() < end_s
+                await fleet.apply(address, command)
+                await asyncio.sleep(0.1)
+            driver.load_driver()
+            while controlled() != {True}:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.1)
+        finally:
+            await fleet.stop()
+
+    asyncio.run(body())

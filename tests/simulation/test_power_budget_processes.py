@@ -45,7 +45,9 @@ def worst_w(
 
 
 @contextlib.contextmanager
-def controller_over(folder: Path, agents: list[str], budget_w: float) -> Iterator[tuple[int, str]]:
+def controller_over(
+    folder: Path, agents: list[str], budget_w: float, interval_s: float = 0.5
+) -> Iterator[tuple[int, str]]:
     """A controller without jobs and with a power budget; its process id and URL."""
     (folder / "policy.yaml").write_text(
         "apiVersion: joulecut/v1\nkind: Policy\nmode: enforce\n"
@@ -56,7 +58,7 @@ def controller_over(folder: Path, agents: list[str], budget_w: float) -> Iterato
         "policy": "policy.yaml",
         "store": "sqlite:///controller.db",
         "listen": {"http": "127.0.0.1:0"},
-        "interval_s": 0.5,
+        "interval_s": interval_s,
         "lease": {"ttl_s": TTL_S},
     }
     (folder / "controller.yaml").write_text(yaml.safe_dump(config))
@@ -153,6 +155,30 @@ def test_after_a_driver_reload_the_limits_are_back(tmp_path: Path) -> None:
         # It stays, and the others make room for it.
         room_w = (400.0, 200.0, 200.0, 200.0)
         eventually("a person's raise is left", lambda: driver.limits_w() == room_w)
+
+
+def test_a_driver_that_was_away_for_seconds_has_its_limits_back_in_two_intervals(
+    tmp_path: Path,
+) -> None:
+    """The agent would be described again half a minute later, and nothing set until then:
+    the bound (docs/safety.md) is two intervals and two seconds."""
+    interval_s, budget_w = 4.0, 1000.0
+    with contextlib.ExitStack() as stack:
+        driver = stack.enter_context(fake_driver(4, load=dict.fromkeys(range(4), 1.0)))
+        node = stack.enter_context(agent_on(driver, **BUDGETED))
+        agents = [node.start().address]
+        _, url = stack.enter_context(controller_over(tmp_path, agents, budget_w, interval_s))
+        eventually("the budget in force", lambda: kept(url))
+        for away_s in (2.5, 3.0):
+            driver.unload_driver()
+            time.sleep(away_s)
+            driver.load_driver()
+            loaded_s = time.monotonic()
+            assert sum(driver.limits_w()) == 4 * 400.0
+            eventually("the limits are back", lambda: sum(driver.limits_w()) <= budget_w)
+            back_s = time.monotonic() - loaded_s
+            assert back_s <= 2.0 * interval_s + 2.0
+            eventually("the budget in force", lambda: kept(url))
 
 
 def test_clocks_are_restored_and_the_budget_holds(cluster: Cluster) -> None:

@@ -29,7 +29,9 @@ READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some h
 POLL_S = 0.1  # how often progress is checked while there is no answer
 OPEN_WAIT_S = 10.0  # loading the driver takes a second or two if nothing keeps it loaded
 CLOSE_WAIT_S = 1.0
-ABSENT_S_MAX = 10.0  # a driver that is not loaded answers at once, and may come back
+# A driver that is not loaded answers at once, and limits are back two intervals and two seconds
+# after it is. A try costs a process of some 0.1 s.
+ABSENT_S_MAX = 2.0
 DESCRIBE_S = 30.0  # how long MIG may be on before the description says so
 RENEW_S = 60.0  # a lost GPU that was reset is found by a process that opens the driver again
 LATE_S = 0.5  # without a reading that was due, one is requested
