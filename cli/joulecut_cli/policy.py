@@ -185,11 +185,12 @@ def as_text(policy: "Policy", prices: Prices) -> str:
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
     for job in policy.jobs:
-        off = job.mode == "off"
+        off, fixed = job.mode == "off", job.clocks.lock_mhz > 0
         lines.append(f"  {job.name}: {job.mode}")
-        lines += [] if off else [f"    target  {_target(job.slo, prices)}"]
+        lines += [] if off or fixed else [f"    target  {_target(job.slo, prices)}"]
         lines.append(f"    GPUs    {_gpus(job)}")
-        lines += [] if off else [f"    clocks  {_clocks(job)}", f"    work    {_work(job)}"]
+        lines += [] if off else [f"    clocks  {_clocks(job)}"]
+        lines += [] if off or fixed else [f"    work    {_work(job)}"]
         lines.append(f"    so      {outcome(job)}")
         if job.verify.holdout and not off:
             lines.append(f"    saving  {_holdout(job)}")
@@ -222,15 +223,18 @@ def outcome(job: "JobPolicy") -> str:
     """What the controller does for this job."""
     if job.mode == "off":
         return "nothing is planned"
+    if job.clocks.lock_mhz:
+        done = "set under leases" if job.mode == "enforce" else "shown, no command is sent"
+        return f"the clock is {done}"
     if job.pipeline is None and job.rate is None:
         return "the job's own reports show its pipeline, else no change"
+    recommends = job.mode == "recommend"
     if job.profile is None:
-        if job.mode == "recommend":
-            return "no profile is given: no plan; the first setting to try is shown"
-        return "no profile is given: measured step by step while the job runs, within the target"
-    if job.mode == "recommend":
-        return "plans are made and shown, no command is sent"
-    return "clocks are set under leases"
+        shown = "no plan; the first setting to try is shown"
+        learnt = "measured step by step while the job runs, within the target"
+        return f"no profile is given: {shown if recommends else learnt}"
+    done = "plans are made and shown, no command is sent"
+    return done if recommends else "clocks are set under leases"
 
 
 def _job_json(job: "JobPolicy") -> dict[str, Any]:
@@ -253,6 +257,7 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "rank_order": job.rank_order,
         "granularity": job.clocks.granularity,
         "clock_min_mhz": job.clocks.min_mhz,
+        "clock_lock_mhz": job.clocks.lock_mhz or None,
         "min_dwell_s": job.clocks.min_dwell_s,
         "pipeline": pipeline and {key: getattr(pipeline, key) for key in PIPELINE_SHOWN},
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
@@ -306,6 +311,8 @@ def _gpus(job: "JobPolicy") -> str:
 
 
 def _clocks(job: "JobPolicy") -> str:
+    if job.clocks.lock_mhz:
+        return f"at most {job.clocks.lock_mhz} MHz, fixed"
     floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
     return f"granularity {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 

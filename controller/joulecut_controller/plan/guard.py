@@ -72,6 +72,9 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
 
 
 def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
+    if plan.basis and plan.basis.fixed_mhz:
+        asked = plan.basis.fixed_mhz == job.policy.clocks.lock_mhz
+        return job.placement.complaint if asked else "the policy asks for no such clock"
     recommended = plan.mode != "enforce" and plan.predicted_from
     if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or recommended):
         return "no profile: no evidence about other clocks"
@@ -85,7 +88,8 @@ def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
 def _whole(plan: Plan, job: JobState) -> str:
     """Every GPU of the job stands in the plan once, under its own stage."""
     pipeline, stages = job.policy.pipeline, job.placement.stages
-    if pipeline is None or len(stages) != pipeline.stages or not all(stages):
+    fixed = plan.basis is not None and plan.basis.fixed_mhz
+    if not fixed and (pipeline is None or len(stages) != pipeline.stages or not all(stages)):
         return "a stage of the pipeline is missing"
     planned = sorted((action.stage, action.uuid) for action in plan.actions)
     placed = sorted((s, uuid) for s, uuids in enumerate(job.placement.stages) for uuid in uuids)
@@ -242,6 +246,10 @@ def _outside(
         yield f"{asked[0]} MHz is below what policy or site allow"
     if 0 < site.clock_max_mhz < asked[-1]:
         yield f"{asked[-1]} MHz is above what the site allows"
+    if plan.basis and (fixed_mhz := plan.basis.fixed_mhz):
+        if changes or asked != [max((c for c in site.clocks_mhz if c <= fixed_mhz), default=0)]:
+            yield f"{asked[-1]} MHz is not the {fixed_mhz} MHz that the policy asks for"
+        return
     if plan.predicted_from and not enforced:
         return  # of other jobs: nothing was measured of this one
     reach = plan.basis.reach_mhz if plan.basis else None
@@ -267,6 +275,8 @@ def _sound(plan: Plan, job: JobState, check: Check) -> str:
     trial has no solution to check, and one that only raises clocks may be late.
     """
     forecast, basis = plan.forecast, plan.basis
+    if basis is not None and basis.fixed_mhz:
+        return ""  # nothing is predicted of it
     if forecast is None or plan.deadline_s is None:
         return "the plan has no forecast"
     figures = (forecast.iteration_time_s, forecast.energy_j, plan.deadline_s)

@@ -134,6 +134,14 @@ class ClockPolicy:
         takes="time",
         meaning="least time at a clock before it may be lowered again",
     )
+    lock_mhz: int = key(
+        whole(1, CLOCK_MHZ_MAX),
+        0,
+        default="none",
+        takes="MHz",
+        meaning="a fixed highest clock of all the job's GPUs, in place of `slo` and `pipeline`: "
+        "[fixed clocks](#fixed-clocks)",
+    )
     changes_given: bool = whether_given("changes")
 
 

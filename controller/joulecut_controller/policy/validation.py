@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from joulecut_controller.policy.hourly import NAMES
 from joulecut_controller.policy.policy import Cost, GpuRef, Series, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
-from joulecut_controller.policy.schema import JobKeys, PolicyKeys
+from joulecut_controller.policy.schema import JobKeys, PolicyKeys, SloKeys
 from joulecut_engine.graph.shape import misfit
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.duration import ITERATION_S_MAX
@@ -37,7 +37,8 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
                 "one entry per name",
             )
         named.setdefault(job.name, path)
-        off = "off" in {job.mode, job.mode or keys.mode}
+        off = "off" in {job.mode, job.mode or keys.mode} or job.clocks.lock_mhz > 0
+        yield from _fixed(job, path)
         yield from _target(job, path, keys.cluster.cost, off=off)
         yield from _match(job, path)
         for other, before in enumerate(keys.jobs[:number]):
@@ -85,6 +86,23 @@ def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[P
             "an iteration would last more than a day",
             f"at most {ITERATION_S_MAX:g} s per iteration",
         )
+
+
+def _fixed(job: JobKeys, path: KeyPath) -> Iterator[Place]:
+    """A fixed clock asks for nothing else, of GPUs that are known without reports."""
+    place, lock_mhz = (*path, "clocks", "lock_mhz"), job.clocks.lock_mhz
+    if not lock_mhz:
+        return
+    if job.match is None:
+        yield Place(place, "a fixed clock names no GPU", "match beside it")
+    if lock_mhz < job.clocks.min_mhz:
+        yield Place(place, f"below min_mhz {job.clocks.min_mhz}", "one of the two")
+    if job.slo != SloKeys():
+        yield Place(place, "contradicts slo: a fixed clock has no target", "one of the two")
+    if job.pipeline is not None:
+        yield Place(place, "contradicts pipeline: a fixed clock has no plan", "one of the two")
+    if job.verify.holdout > 0.0:
+        yield Place(place, "contradicts verify.holdout: it stays set", "one of the two")
 
 
 def _series(cost: Cost) -> Iterator[Place]:

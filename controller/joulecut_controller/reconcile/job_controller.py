@@ -177,7 +177,8 @@ class JobController:
         """
         services, leases = self._services, self._context.leases
         held, allotted_s = leases.of(self.name) is not None, services.budgets.deadline_s(self.name)
-        services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
+        if not observation.job.policy.clocks.lock_mhz:  # it has no slowdown budget
+            services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
         self._orphaned, self._earlier = {}, None
         self.policy = observation.job.policy  # its mode as far as it is possible now
@@ -324,6 +325,8 @@ class JobController:
             predicted=services.predictions.of(observation, view),
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
         )
+        if job.policy.clocks.lock_mhz:
+            return inputs
         seen = job_seen(
             inputs,
             observation,

@@ -21,6 +21,7 @@ from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
+from joulecut_controller.plan.fixed import fixed_decision
 from joulecut_controller.plan.goal import is_late
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.jitter import Jitter
@@ -248,7 +249,11 @@ class PlanningStep:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
         """
-        name = inputs.job.policy.name
+        name, fixed = inputs.job.policy.name, inputs.job.policy.clocks.lock_mhz
+        if fixed:
+            return fixed_decision(inputs, state)
+        if applied is not None and applied.forecast is None:
+            return given_up(state, Veto("off", "no fixed clock is asked for: default clocks"))
         planning = self._planning(name)
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         on_time = not is_late(inputs)
