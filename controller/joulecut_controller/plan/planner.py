@@ -479,7 +479,7 @@ def _keep(state: PlannerState, gain: float) -> Decision:
 def _sentence(inputs: PlanningInput, figures: Forecast, comparison: Comparison, late: bool) -> str:
     deadline_s = comparison.promised_s
     slo = inputs.job.policy.slo
-    why = "measured late, backing off; " if late else ""
+    why = "slower than allowed, so clocks are raised; " if late else ""
     if comparison.goal.waits:
         why += f"a sibling takes {deadline_s:.4g} s and is waited for; "
     elif inputs.allotted_s is not None and deadline_s >= inputs.allotted_s:

@@ -157,7 +157,7 @@ def _savings(audit: Audit, about: About) -> list[str]:
         (
             job.name,
             one.granularity,
-            _less(one),
+            _saved(one),
             kwh(one.joules),
             *_worth_cells(about.worth(job, one)),
             one.text,
@@ -167,7 +167,7 @@ def _savings(audit: Audit, about: About) -> list[str]:
     ]
     if not rows:
         return []
-    head = ("JOB", "GRANULARITY", "LESS", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
+    head = ("JOB", "GRANULARITY", "SAVED", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
     return [
         "Savings with plans (predicted)",
         *table(head, rows, frozenset(head[2:7])),
@@ -181,7 +181,7 @@ def _worth_cells(found: Worth | None) -> tuple[str, str, str]:
     return (found.break_even_text, signed(found.net_per_gpu_hour), signed(found.net_per_year))
 
 
-def _less(one: PlanSaving) -> str:
+def _saved(one: PlanSaving) -> str:
     """The share of energy, with its band where it has one."""
     if one.low is None or one.high is None:
         return percent(one.ratio)

@@ -118,7 +118,7 @@ def _whole_run(file: RunFile, found: Estimate) -> list[str]:
         prices += f", {cost.gpu_hour_price:g} a GPU hour"
     if cost.pue != 1.0:
         prices += f", PUE {cost.pue:g}"
-    return [f"{what}: {days}{sums['kwh']:,.4g} kWh, {sums['money']:,.4g} in money ({prices})"]
+    return [f"{what}: {days}{sums['kwh']:,.4g} kWh, cost {sums['money']:,.4g} ({prices})"]
 
 
 def _shares(

@@ -185,7 +185,7 @@ function jobsTable() {
       { label: "Job", sort: "name", make: () => [h("a")], fill: (cell, row) => { cell.firstChild.href = jobLink(row.name); setText(cell.firstChild, row.name); cell.firstChild.title = row.name; } },
       { label: "State", sort: "state", term: "state", make: () => [h("span")], fill: (cell, row) => stateChip(cell, row.state) },
       { label: "GPUs", sort: "gpus", number: true, low: true, fill: text("gpus") },
-      { label: "Rate from", sort: "rate_source", term: "source of rate", low: true, fill: text("rate_source") },
+      { label: "Rate from", sort: "rate_source", term: "rate source", low: true, fill: text("rate_source") },
       { label: "Granularity", sort: "granularity", term: "granularity", low: true, fill: text("granularity") },
       { label: "Power", sort: "power_w", number: true, low: true, fill: (cell, row) => setText(cell, watts(row.power_w)) },
       { label: "Slowdown of budget", sort: "slowdown_ratio", number: true, term: "slowdown", make: () => [h("span"), meter()], fill: slowdown },
