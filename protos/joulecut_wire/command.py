@@ -5,6 +5,7 @@ logs JSON ends with such a line too.
 """
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -21,6 +22,8 @@ FINE = 0
 FAILED = 1
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+# In the message of an import that the system had no room for.
+EXHAUSTED = tuple(map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM)))
 # Libraries that refuse a variable of the environment with a ValueError, when they are imported.
 READERS = {"numba": "NUMBA_", "matplotlib": "MPL"}
 
@@ -112,10 +115,15 @@ def guarded(name: str, run: Callable[[], int]) -> int:
     except BrokenPipeError:  # `joulecut plan --json | head` is no error
         _silence(sys.stdout)
         return FINE
-    except OSError as error:
-        about = f"{error.filename}: " if error.filename else ""
+    except (OSError, ImportError) as error:
+        if isinstance(error, ImportError):  # of a module that is there, where the system is full
+            if not (what := next((word for word in EXHAUSTED if word in str(error)), "")):
+                raise
+        else:
+            about = f"{error.filename}: " if error.filename else ""
+            what = about + (error.strerror or str(error))
         _silence(sys.stdout)  # what it holds cannot be written at the end either
-        _complain(name, str(Unavailable(about + (error.strerror or str(error)))))
+        _complain(name, str(Unavailable(what)))
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from grpc._cython import cygrpc
 
 from joulecut_cli.main import dispatch
 from joulecut_wire.command import guarded
@@ -73,6 +74,30 @@ def test_a_full_disk_is_one_line_and_status_1(
 ) -> None:
     assert joulecut(*words.split(), out=str(FULL)) == 1
     assert capsys.readouterr().err == "joulecut: No space left on device\n"
+
+
+# Loads an extension module where no file can be opened any more.
+LOAD = """
+import _imp, resource, sys
+from importlib.machinery import ModuleSpec
+from joulecut_wire.command import guarded
+files = []
+def run():
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            files.append(open("/dev/null"))
+    except OSError:
+        _imp.create_dynamic(ModuleSpec("cygrpc", None, origin=sys.argv[1]))
+sys.exit(guarded("joulecut-agent", run))
+"""
+
+
+def test_a_library_that_has_no_room_to_load_is_one_line_and_status_1() -> None:
+    """As an agent that starts on a node without a free file."""
+    argv = [sys.executable, "-c", LOAD, cygrpc.__file__]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "joulecut-agent: Too many open files\n")
 
 
 @needs_full
