@@ -28,6 +28,7 @@ GPU_HOUR = 2.0
 KWH = 0.08  # industrial electricity in the United States in 2024 (EIA, Electric Power Monthly)
 PUE = 1.2  # large new buildings report 1.1 to 1.3, the mean of all is near 1.55 (Uptime Institute)
 
+ROUNDING = 1e-12  # of a cost: less is the order of a sum
 # Of a job of which nothing is measured: a static setting at a few per cent of slowdown, or a plan
 # without one, saves about so much on the published profiles; a busy H100 draws about 650 W.
 USUAL_SAVED_RATIO = 0.10
@@ -150,6 +151,8 @@ def worth(default: Iteration, plan: Iteration, gpus: int, prices: Prices) -> Wor
     lost = gpus * default.time_s * prices.per_gpu_s
     free = float("inf") if saved > 0.0 else 0.0
     net = saved - gpus * (plan.time_s - default.time_s) * prices.per_gpu_s
+    if abs(net) <= ROUNDING * prices.cost(*default, gpus):
+        net = 0.0
     return Worth(
         slowdown=plan.time_s / default.time_s - 1.0,
         saved_ratio=1.0 - plan.energy_j / default.energy_j if default.energy_j else 0.0,

@@ -69,3 +69,9 @@ def test_free_time_pays_for_any_slowdown_and_free_energy_for_none() -> None:
     assert worth(default, plan, 1, free_time).as_json()["break_even_slowdown_ratio"] is None
     assert worth(default, plan, 1, free_energy).break_even_slowdown == 0.0
     assert free_energy.time_power_w == float("inf")
+
+
+def test_what_differs_by_rounding_is_worth_nothing() -> None:
+    """A rule that ends at default clocks adds their times in another order."""
+    found = worth(Iteration(0.3, 100.0), Iteration(0.1 + 0.2, 100.0), 8, Prices())
+    assert found.net_per_gpu_hour == 0.0
