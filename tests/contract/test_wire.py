@@ -2,6 +2,10 @@
 
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -13,201 +17,80 @@ from joulecut_wire import messages as m
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.v1 import agent_pb2 as pb
 
-names = st.text(min_size=1, max_size=30)
-u64 = st.integers(0, 2**64 - 1)
-numbers = st.integers(0, 2**63)
-ranks = st.integers(0, 65_535)
-clocks = st.integers(0, 100_000)
-seconds = st.floats(0, 1e6)
-iteration_s = st.floats(0, 86_400.0)
-shares = st.floats(0, 100.0)
-watts = st.integers(0, 2_000_000).map(lambda milliwatts: milliwatts / 1000.0)
+NAMES = st.text(max_size=30)
+ITERATION_S = st.floats(0, 86_400.0)  # the longest iteration
+# Of numbers, by the name of their field or by its last word, which is its unit.
+NUMBERS: dict[str, st.SearchStrategy[Any]] = {
+    "age_s": ITERATION_S,
+    "busy_s": ITERATION_S,
+    "bytes": st.integers(0, 2**60),
+    "celsius": st.floats(-40.0, 200.0),
+    "count": st.integers(0, 10**6),
+    "duration_s": st.floats(1e-6, 86_400.0),
+    "durations_s": st.floats(0.0, 86_400.0, width=32),
+    "epoch": st.integers(0, 2**64 - 1),
+    "epoch_seen": st.integers(0, 2**64 - 1),
+    "index": st.integers(0, 65_535),
+    "max": st.integers(0, 10**6),
+    "mhz": st.integers(0, 100_000),
+    "microbatch": st.integers(0, 65_535),
+    "microbatches": st.integers(0, 4096),
+    "minute": st.floats(0, 1e6),
+    "parallel": st.integers(0, 65_535),
+    "peer_iteration_time_s": ITERATION_S,
+    "ratio": st.floats(0, 100.0),
+    "replica": st.integers(0, 65_535),
+    "s": st.floats(0, 1e6),
+    "j": st.floats(0, 1e6),
+    "stage": st.integers(0, 65_535),
+    "stages": st.integers(0, 256),
+    "w": st.integers(0, 2_000_000).map(lambda milliwatts: milliwatts / 1000.0),
+}
+COUNTERS = st.integers(0, 2**63)
+ON_THE_NODE = {"driver", "vbios", "persistence", "process_ids", "mig_uuids", "power_profiles"}
 
 
-def optional(strategy: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    return st.none() | strategy
+def drawn(name: str, kind: Any) -> st.SearchStrategy[Any]:
+    """A value of a field."""
+    if is_dataclass(kind):
+        return messages(kind)
+    if get_origin(kind) is tuple:
+        return st.lists(drawn(name, get_args(kind)[0]), max_size=3).map(tuple)
+    if get_origin(kind) is Mapping:
+        return st.dictionaries(NAMES, NAMES, max_size=2)
+    if get_origin(kind) is UnionType:
+        return st.none() | drawn(name, get_args(kind)[0])
+    if kind in (str, bool):
+        return NAMES if kind is str else st.booleans()
+    return NUMBERS.get(name, NUMBERS.get(name.rpartition("_")[2], COUNTERS))
 
 
-leases = st.builds(
-    m.Lease,
-    job=names,
-    epoch=u64,
-    generation=numbers,
-    clock_min_mhz=clocks,
-    clock_max_mhz=clocks,
-    expires_in_s=seconds,
-    power_limit_w=optional(watts),
-    clock_lowest_mhz=clocks,
-)
-gpu_snapshots = st.builds(
-    m.GpuSnapshot,
-    uuid=names,
-    power_average_w=optional(watts),
-    power_instant_w=optional(watts),
-    energy_j=optional(seconds),
-    clock_sm_mhz=optional(clocks),
-    clock_memory_mhz=optional(clocks),
-    temperature_celsius=optional(st.floats(-40.0, 200.0)),
-    utilization_gpu_ratio=optional(shares),
-    utilization_memory_ratio=optional(shares),
-    memory_used_bytes=optional(st.integers(0, 2**60)),
-    power_limit_enforced_w=optional(watts),
-    event_reasons=st.tuples(names),
-    lease=optional(leases),
-    drift=names,
-    backoff_s=seconds,
-    slow_reason=names,
-)
-allocations = st.builds(
-    m.Allocation,
-    uuid=names,
-    job=names,
-    namespace=names,
-    pod=names,
-    source=names,
-    labels=st.dictionaries(names, names, max_size=2),
-)
-iteration_reports = st.builds(
-    m.IterationReport,
-    job=names,
-    uuid=names,
-    stage=ranks,
-    iteration=numbers,
-    duration_s=st.floats(1e-6, 86_400.0),
-    operations=st.tuples(
-        st.builds(
-            m.OperationReport,
-            kind=names,
-            count=st.integers(0, 10**6),
-            busy_s=iteration_s,
-            durations_s=st.lists(st.floats(0.0, 86_400.0, width=32), max_size=3).map(tuple),
-        )
-    ),
-    order=names,
-    peer_iteration_time_s=optional(iteration_s),
-    source=names,
-    age_s=iteration_s,
-    shape=optional(
-        st.builds(
-            m.PipelineShape,
-            schedule=names,
-            stages=st.integers(0, 256),
-            microbatches=st.integers(0, 4096),
-            tensor_parallel=ranks,
-            data_parallel=ranks,
-        )
-    ),
-)
-report_faults = st.builds(
-    m.ReportFault,
-    job=names,
-    uuids=st.tuples(names),
-    source=names,
-    text=names,
-    count=numbers,
-    age_s=seconds,
-)
-iteration_timings = st.builds(
-    m.IterationTiming,
-    job=names,
-    uuid=names,
-    source=names,
-    iteration_time_s=seconds,
-    start_jitter_s=seconds,
-    starts_per_minute=seconds,
-    missed_ratio=shares,
-    change_error_s=seconds,
-)
-ticks = st.builds(
-    m.WatchTick,
-    sequence=numbers,
-    age_s=seconds,
-    gpus=st.lists(gpu_snapshots, max_size=3).map(tuple),
-    reports=st.lists(iteration_reports, max_size=3).map(tuple),
-    reports_dropped=numbers,
-    allocations=st.lists(allocations, max_size=3).map(tuple),
-    stopped=names,
-    timings=st.lists(iteration_timings, max_size=3).map(tuple),
-    faults=st.lists(report_faults, max_size=3).map(tuple),
-)
-nodes = st.builds(
-    m.NodeDescription,
-    node=names,
-    agent_version=names,
-    boot_id=names,
-    epoch_seen=u64,
-    ttl_max_s=seconds,
-    gpus=st.tuples(
-        st.builds(
-            m.GpuDescription,
-            uuid=names,
-            index=ranks,
-            model=names,
-            clocks_mhz=st.lists(clocks, max_size=5).map(tuple),
-            clock_min_mhz=clocks,
-            clock_max_mhz=clocks,
-            power_limit_default_w=watts,
-            power_limit_min_w=watts,
-            power_limit_max_w=watts,
-            controllable=st.booleans(),
-            reason=names,
-            min_dwell_s=seconds,
-            power_controllable=st.booleans(),
-            set_latency_p95_s=seconds,
-            set_latency_spread_s=seconds,
-        )
-    ),
-    stopped=names,
-    roles=st.lists(names, max_size=4).map(tuple),
-    schedule_steps_max=st.integers(0, 10**6),
-    timed_steps_max=st.integers(0, 10**6),
-)
-commands = st.builds(
-    m.Command,
-    epoch=u64,
-    job=names,
-    generation=numbers,
-    ttl_s=seconds,
-    settings=st.lists(
-        st.builds(
-            m.Setting,
-            uuid=names,
-            clock_max_mhz=clocks,
-            clock_min_mhz=clocks,
-            power_limit_w=optional(watts),
-            clock_schedule=st.lists(
-                st.builds(m.ScheduleStep, names, clocks, optional(numbers), st.booleans()),
-                max_size=3,
-            ).map(tuple),
-            shortest_step_s=seconds,
-            timed_steps=st.lists(st.builds(m.TimedStep, seconds, clocks), max_size=3).map(tuple),
-            iteration_time_s=seconds,
-        ),
-        max_size=4,
-    ).map(tuple),
-    reason=names,
-)
+def messages(kind: Any) -> st.SearchStrategy[Any]:
+    """Messages with every field that is on the wire."""
+    hints = get_type_hints(kind)
+    sent = {name: hint for name, hint in hints.items() if name not in ON_THE_NODE}
+    return st.builds(kind, **{name: drawn(name, hint) for name, hint in sent.items()})
 
 
-@given(ticks)
+@given(messages(m.WatchTick))
 def test_a_tick_survives_the_wire_with_absence_kept_absent(tick: m.WatchTick) -> None:
     raw = codec.encode_tick(tick).SerializeToString()
     assert codec.decode_tick(pb.WatchResponse.FromString(raw)) == tick
 
 
-@given(nodes)
+@given(messages(m.NodeDescription))
 def test_a_description_survives_the_wire(node: m.NodeDescription) -> None:
     raw = codec.encode_node(node).SerializeToString()
     assert codec.decode_node(pb.DescribeResponse.FromString(raw)) == node
 
 
-@given(commands)
+@given(messages(m.Command))
 def test_a_command_survives_the_wire(command: m.Command) -> None:
     raw = codec.encode_command(command).SerializeToString()
     assert codec.decode_command(pb.ApplyRequest.FromString(raw)) == command
 
 
-@given(st.lists(st.builds(m.Result, uuid=names, accepted=st.booleans(), reason=names), max_size=4))
+@given(st.lists(messages(m.Result), max_size=4))
 def test_results_survive_the_wire(results: list[m.Result]) -> None:
     answer = pb.ApplyResponse(results=codec.encode_results(tuple(results)))
     assert codec.decode_results(answer) == tuple(results)
