@@ -406,7 +406,7 @@ class IdlePolicy:
         300.0,  # a checkpoint or a stalled loader is over by then
         name="after",
         default="5min",
-        takes="1min to 1d",
+        takes="1min to 24h",
         meaning="a GPU that a job holds is unused once it did nothing for so long "
         "([unused GPUs](savings.md#gpus-that-are-held-and-not-used))",
     )

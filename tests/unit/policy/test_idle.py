@@ -23,9 +23,9 @@ def test_unused_gpus_are_recommended_about_by_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("idle", "said"),
     [
-        ("{mode: enforce}", 'idle.mode: "enforce" is not known; allowed: recommend, off'),
-        ("{after: 5s}", "idle.after: 5 s is out of range; allowed: a time from 1min to 1d"),
-        ("{after: 2d}", "idle.after: 172800 s is out of range"),
+        ("{mode: enforce}", 'idle.mode: "enforce" is not allowed; allowed: recommend | off'),
+        ("{after: 5s}", "idle.after: 5 s is out of range; allowed: a time from 1min to 24h"),
+        ("{after: 2d}", 'idle.after: "2d" is out of range'),
         ("{before: 5min}", "idle.before: unknown key"),
     ],
 )
