@@ -115,7 +115,6 @@ class JobServices:
             self.default_windows,
             self.frontiers,
             self.background,
-            self.predictions,
             self.inbox,
             self.planning,
         ):
