@@ -125,7 +125,7 @@ class Controller:
     def measurements(self, name: str) -> Json:
         """Windows measured on a job. Raises BadInput where the policy has no such job."""
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
-        return self._of_this_version(self._parsed(raw), {"name", "measured", "pipeline", "profile"})
+        return self._of_this_version(self._parsed(raw), {"name", "probed", "pipeline", "profile"})
 
     def policy(self) -> Json:
         """The policy in force, as values. Raises Unavailable."""

@@ -184,17 +184,17 @@ def _measured(job: Json) -> Step:
 
 
 def _learnt(job: Json, board: Json) -> Step:
+    probing = job.get("probing")
     if job["profile"]:
         return Step("evidence", True, f"profile {job['profile']}")
-    learnt = (job.get("learning") or {}).get("text")
-    if learnt and job["mode"] == "enforce":
-        return Step("evidence", True, learnt)
-    found = "no profile, and nothing measured at other clocks"
+    if probing and probing["verdict"] == "enough":
+        return Step("evidence", True, f"{probing['settings_measured']} settings measured")
+    found = probing["reason"] if probing else "no profile, and nothing measured at other clocks"
     if job["found"]:
-        return Step("evidence", False, found, _entry(job, board))
-    mend = "mode: enforce measures it while it runs, or pipeline.profile: FILE"
+        return Step("evidence", False, f"no profile; {found}", _entry(job, board))
+    mend = "mode: enforce lets it learn while it runs, or pipeline.profile: FILE"
     if job["mode"] == "enforce":
-        mend = f"wait: it is measured at default clocks first ({_explain(job)})"
+        mend = f"wait: it learns while it runs ({_explain(job)}), or pipeline.profile: FILE"
     return Step("evidence", False, found, mend)
 
 

@@ -76,7 +76,7 @@ def plan_lines(job: Json, now_unix_s: float) -> Iterator[str]:
     if band := forecast.get("band"):
         yield labelled("", band_text(band))
     if not forecast["lower_bound_j"]:
-        return
+        return  # a step of learning has no bound
     bound = (plan.get("solution") or {}).get("bound_granularity", plan["granularity"])
     yield labelled(
         "",
@@ -213,6 +213,7 @@ def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_erro
         head,
         [*_facts(job, now_unix_s), *_predictors(job)],
         granularity_lines(job),
+        _learning(job),
         _gpus(job),
         ["Unknown", *(f"  {line}" for line in unknowns(job))],
         _decisions(events, now_unix_s),
@@ -352,6 +353,28 @@ def _predictors(job: Json) -> Iterator[str]:
         yield labelled("Drift", drift)
 
 
+def _learning(job: Json) -> list[str]:
+    """Measurements and next step of a job without a profile."""
+    probing = job.get("probing")
+    if not probing:
+        return []
+    count = probing["settings_measured"]
+    lines = ["Online profiling (no profile in the policy)"]
+    lines.append(f"  {count} settings measured; {probing['verdict']}: {probing['reason']}")
+    if probing["lowest_measured_mhz"]:
+        measured = ", ".join(str(clock) for clock in probing["lowest_measured_mhz"])
+        lines.append(f"  lowest clock measured by stage: {measured} MHz")
+    if probing["guessed_iteration_time_s"] is not None:
+        clocks = ", ".join(str(clock) for clock in probing["next_mhz"])
+        lines.append(
+            f"  at {clocks} MHz: {seconds(probing['guessed_iteration_time_s'])} an iteration, at "
+            f"most {seconds(probing['guessed_iteration_time_high_s'])}, "
+            f"{percent(probing['guessed_saved_ratio'])} ± "
+            f"{percent(probing['guessed_saved_doubt_ratio'])} less energy than now (predicted)"
+        )
+    return lines
+
+
 def _gpus(job: Json) -> list[str]:
     if not job["gpus"]:
         return []
@@ -376,8 +399,12 @@ def unknowns(job: Json) -> list[str]:
     lines = []
     if job["report_age_s"] is None:
         lines.append("iteration time: the job has not reported; add the hook to its training loop")
-    if job["profile"] is None and not (job.get("learning") or {}).get("text"):
-        lines.append("energy at other clocks: give the policy a pipeline, or a profile")
+    if job["profile"] is None:
+        lines.append(
+            "energy at clocks not measured yet: measured step by step, or give a profile"
+            if job.get("probing")
+            else "energy at other clocks: give the policy a pipeline with a profile"
+        )
     if job["baseline"] is None:
         lines.append("baseline: measured while the job runs at default clocks")
     if (job["current"] or {}).get("energy_j", 0.0) is None:

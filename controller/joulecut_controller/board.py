@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.orders import Hold
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.plan import FrontierPoint, Plan
@@ -22,23 +24,12 @@ from joulecut_controller.trust.advisable import Verdict
 from joulecut_controller.trust.default_windows import Account, DefaultTime, HoldoutsShown
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import JobState, View
-from joulecut_engine.graph.pipeline import Profile
 from joulecut_wire.log_line import Level
 from joulecut_wire.messages import IterationTiming
 
 PlanState = Literal["enforced", "recommended", "refused"]
 # A slowdown is shown once its standard error is a point at most.
 SLOWDOWN_SD_MAX, NORMAL_95 = 0.01, 1.96
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredProfile:
-    """Times and energies of a job's operations at the clocks that they ran at; empty before any
-    were reported.
-    """
-
-    profile: Profile
-    blocking_power_w: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +73,8 @@ class JobBoard:
     account: Account = field(default_factory=Account)
     predict_error_time_ratio: float | None = None
     predict_error_power_ratio: float | None = None
-    measured_profile: MeasuredProfile | None = None  # of a job that began without a profile
+    probing: Advice | None = None  # of a job without a profile: results and the next clocks to try
+    probed: ProbedJob | None = None  # its measurements
     learnt: Learnt = Learnt()  # its predictors; without a profile, the first recommendation
     holds: tuple[Hold, ...] = ()  # what keeps the controller from it
     trips: int = 0  # of the breaker, in the last day

@@ -331,8 +331,6 @@ class Measured:
     refused: tuple[tuple[str, int], ...] = ()  # reports out of their turn, so far, by reason
     # Whether the job has reported operations in this shape; None before its first report.
     operations_reported: bool | None = None
-    # The lowest clock of each GPU that iterations ran at; empty before any ran at lower clocks.
-    lowest_mhz: Mapping[str, int] = field(default_factory=dict)
     time_ratios: Mapping[str, float] = field(default_factory=dict)
     traces: tuple[PipelineTrace, ...] = ()  # at default clocks, newest last
     newest: tuple[PipelineTrace, ...] = ()  # of the newest iteration, at any clocks
@@ -364,12 +362,6 @@ class JobState:
     running: Instance | None = None  # the running job that all its GPUs belong to, where known
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
-    predicted_work: str = ""  # the name of its work among the estimator's, where it is predicted
-
-    @property
-    def workload(self) -> str:
-        """The name of its work among the estimator's."""
-        return self.predicted_work or self.policy.name
 
 
 @dataclass(frozen=True, slots=True)

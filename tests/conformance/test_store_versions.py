@@ -62,6 +62,8 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     store.record(event_of(3))
     store.keep_plan(plan_of(generation=2))
     store.keep_baseline("job", "shape", BASELINE)
+    if version >= 2:
+        store.keep_notebook("a", "first")
     if version >= 3:
         store.keep_learnt("predictors", "kept")
     database.close()
@@ -76,11 +78,15 @@ def test_every_released_version_is_brought_forward(database: Database, version: 
     assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=2))
     aged = BASELINE if version >= 6 else StoredBaseline(BASELINE.window)
     assert store.baseline("job", "shape") == aged
+    assert store.notebook("a") == ("first" if version >= 2 else "")
     assert store.learnt("predictors") == ("kept" if version >= 3 else "")
     assert store.records("window") == ()
+    store.keep_notebook("a", "second")
+    store.keep_notebook("b", "other")
     store.keep_learnt("predictors", "second")
     store.keep_record(Record(1.0, "window", "a", "{}"))
     store = database.open()
+    assert (store.notebook("a"), store.notebook("b")) == ("second", "other")
     assert store.learnt("predictors") == "second"
     assert store.learnt("others") == ""
     assert store.records("window") == (Record(1.0, "window", "a", "{}"),)

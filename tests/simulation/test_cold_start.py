@@ -1,5 +1,6 @@
 """From no profile at all to the clocks that save most: the real controller, a virtual clock."""
 
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import replace
@@ -7,14 +8,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cards import CardPlant
+from drawn import DrawnPlant
+from learning import Course
 from long_iterations import Disturbance, LongIterationsWorld
+from plant_variants import OddPlant
 from possible import common, search_in_jitter
 from predicted_work import predicted_work
 from unprofiled import UnprofiledWorld
 from worlds import Controller
 
+from joulecut_controller.learn.measured_profile import measured_profile
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_sim.plant import Noise, Plant
+from joulecut_sim.skus import find
 
 BUDGET = 0.05
 WINDOW = 50
@@ -52,6 +59,17 @@ def saved(world: UnprofiledWorld) -> float:
     return 1.0 - still.iterate(clocks).energy_j / still.iterate(default).energy_j
 
 
+def saves_in_time(course: Course, share: float = 0.95) -> None:
+    """Most of what is possible is saved, and no window is late by more than half a point, nor two
+    in a row at all.
+    """
+    course.run()
+    outcome = course.outcome()
+    assert outcome.share >= share, outcome
+    assert outcome.over_points <= 0.5, outcome
+    assert outcome.over_in_row <= 1, outcome
+
+
 @pytest.mark.parametrize("detailed", [False, True])
 def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     store: DatabaseStore, detailed: bool
@@ -65,11 +83,17 @@ def test_ten_minutes_after_a_cold_start_the_budget_is_used_and_kept(
     else:
         possible = 0.6 * common(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible, controller.job.sentence
+    assert controller.job.probed is not None
+    if detailed:  # joulecut profile
+        lowest = [min(origins) for origins in measured_profile(controller.job.probed).origins]
+        assert lowest <= [world.clocks_mhz()[uuid] for uuid in world.uuids]
     slow = windows(world)
     assert max(slow) <= BUDGET + 0.005
     late = [slowdown > BUDGET + 0.001 for slowdown in slow]
     assert not any(a and b for a, b in pairwise(late))
-    assert "predicted from other jobs" in controller.job.learnt.text
+    assert controller.job.probing is not None
+    assert controller.job.probing.lowest_mhz
+    assert "no profile" in controller.job.sentence
 
 
 @pytest.mark.parametrize("detailed", [False, True])
@@ -84,8 +108,16 @@ def test_a_prediction_is_a_profile_where_operations_correct_it_and_else_waits(
     controller = Controller(world, store, replace(policy, jobs=(job,)))
     controller.run(120, until=lambda: not world.at_default())
     assert not world.at_default(), controller.job.sentence
-    stages = len(controller.job.view.placement.stages)
-    assert stages == (world.stages if detailed else 1), "a rate alone has one clock for all"
+    assert (controller.job.probing is None) == detailed, controller.job.sentence
+
+
+def test_every_iteration_counts_once(store: DatabaseStore) -> None:
+    world = UnprofiledWorld(scale=1.2)  # 5 s an iteration, so a window is a dozen of them
+    controller = Controller(world, store, world.unprofiled("recommend"))
+    controller.run(500)
+    readings = json.loads(store.notebook(world.job))["readings"]
+    counted = sum(reading["iterations"] for reading in readings)
+    assert 0.7 * len(world.history) <= counted <= len(world.history)
 
 
 def test_recommend_probes_nothing_and_says_what_other_jobs_let_expect(
@@ -95,41 +127,87 @@ def test_recommend_probes_nothing_and_says_what_other_jobs_let_expect(
     controller = Controller(world, store, world.unprofiled("recommend"))
     controller.run(60)
     assert world.calls == []
+    assert controller.job.probing is None
     assert controller.job.decision is not None
     assert controller.job.decision.predicted_from
 
 
-def test_a_restart_loses_nothing_that_was_learnt(store: DatabaseStore) -> None:
+def test_a_restart_in_the_middle_of_learning_loses_nothing(store: DatabaseStore) -> None:
     world = UnprofiledWorld()
     world.detailed = True
     before = Controller(world, store, world.unprofiled())
-    before.run(200)
-    reached = sum(world.clocks_mhz().values())
-    assert "samples of the running job" in before.job.learnt.text
+    before.run(60)
+    learnt = before.job.probing
+    assert learnt is not None
+    assert learnt.measurements > 2
     before.stop()
     assert world.at_default()
     after = Controller(world, store, world.unprofiled())
     after.run(80, until=lambda: not world.at_default())
-    assert "samples of the running job" in after.job.learnt.text
-    first = sum(world.clocks_mhz().values())
-    assert abs(first - reached) <= 0.3 * (world.stages * world.sku.clock_max_mhz - reached)
+    again = after.job.probing
+    assert again is not None
+    assert again.measurements >= learnt.measurements
+    assert again.lowest_mhz == learnt.lowest_mhz
+    assert sum(world.clocks_mhz().values()) < 4 * world.sku.clock_max_mhz - 200, (
+        "what was learnt is used at once, not step by step"
+    )
 
 
-@pytest.mark.parametrize(("card", "detailed"), [("a40", True), ("h100-sxm", True), ("a40", False)])
-def test_other_cards_save_within_the_budget(
-    store: DatabaseStore, card: str, detailed: bool
+@pytest.mark.parametrize(
+    ("card", "stages", "budget", "detailed"),
+    [
+        ("h100-sxm", 4, 0.05, False),
+        ("b200", 3, 0.1, True),
+        ("v100-pcie", 2, 0.02, False),
+        ("a30", 1, 0.05, False),
+    ],
+)
+def test_other_cards_and_jobs_are_learnt_within_the_budget(
+    card: str, stages: int, budget: float, detailed: bool
 ) -> None:
-    world = UnprofiledWorld(card=card)
-    world.detailed = detailed
-    controller = Controller(world, store, world.unprofiled(budget=BUDGET))
-    controller.run(400)
-    if detailed:
-        possible = 0.8 * search_in_jitter(world.plant, BUDGET).saved_ratio
-    else:
-        possible = 0.6 * common(world.plant, BUDGET).saved_ratio
-    assert saved(world) >= possible, controller.job.sentence
-    late = [slowdown > BUDGET + 0.01 for slowdown in windows(world)]
-    assert not any(late)
+    def other(jitter: float, seed: int) -> Plant:
+        return CardPlant(card, stages, 12, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(other, jitter=0.01, seed=6, budget=budget, detailed=detailed)
+    saves_in_time(course, share=0.95 if detailed else 0.6)
+
+
+@pytest.mark.parametrize(("card", "jitter"), [("a100-sxm", 0.005), ("a40", 0.04)])
+def test_at_the_rate_alone_one_clock_for_all_keeps_the_budget(card: str, jitter: float) -> None:
+    def job(jitter: float, seed: int) -> Plant:
+        skus = [find(card, "card")] * 4
+        return Plant(skus, 24, time_scale=0.03, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(job, jitter=jitter, seed=2, budget=BUDGET, detailed=False)
+    saves_in_time(course, share=0.6)
+
+
+def test_iterations_that_stray_as_a_whole_make_no_window_late_by_more_than_it_may_be() -> None:
+    """Windows are off by 0.6 % by luck: taken at their word, one was 1.45 points late here."""
+
+    def job(jitter: float, seed: int) -> Plant:
+        skus = [find("a100-sxm", "card")] * 4
+        return Plant(skus, 24, time_scale=0.045, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(job, jitter=0.005, seed=3, budget=BUDGET, detailed=False, wobble=0.04)
+    saves_in_time(course, share=0.5)
+
+
+def test_a_cluster_nobody_sells_is_learnt_with_its_busy_times() -> None:
+    def cluster(jitter: float, seed: int) -> Plant:
+        return DrawnPlant(4, 24, noise=Noise(operation=jitter), seed=seed)
+
+    course = Course(cluster, jitter=0.01, seed=8, budget=0.02, detailed=True)
+    saves_in_time(course)
+
+
+def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:
+    def odd(jitter: float, seed: int) -> Plant:
+        noise = Noise(operation=jitter)
+        return OddPlant(3, 12, time_scale=0.09, noise=noise, seed=seed)
+
+    course = Course(odd, jitter=0.01, seed=4, budget=BUDGET, detailed=False)
+    saves_in_time(course, share=0.6)
 
 
 def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> None:
@@ -139,7 +217,7 @@ def test_long_iterations_are_learnt_from_their_rate(store: DatabaseStore) -> Non
         controller.run(5)
     verdict = world.verdict(BUDGET)
     assert max(verdict.over) <= 0.005
-    assert verdict.share(90) > 0.0  # noise of 2 % that lasts hides what the clocks cost
+    assert verdict.share(90) >= 0.2
 
 
 @pytest.mark.parametrize("iterations", [12, 60])
@@ -167,6 +245,6 @@ def test_long_iterations_are_learnt_from_their_operations(store: DatabaseStore) 
     while len(world.asked) < 60:
         controller.run(5)
     verdict = world.verdict(BUDGET)
-    assert verdict.share(60) >= 0.5, verdict.share(60)  # a dozen of them measure default clocks
+    assert verdict.share(60) >= 0.6, verdict.share(60)  # a dozen of them measure default clocks
     assert max(verdict.over) <= 0.005
     assert verdict.over_in_row <= 1

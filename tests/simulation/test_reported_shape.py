@@ -20,7 +20,7 @@ class ShapedWorld(UnprofiledWorld):
 
     def __init__(self, shapes: dict[str, PipelineShape]) -> None:
         super().__init__()
-        self.shapes, self.detailed = shapes, True
+        self.shapes = shapes
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
         return tuple(

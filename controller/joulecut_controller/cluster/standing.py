@@ -14,7 +14,7 @@ from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
-    "enforced", "default", "recommended", "steady", "measuring", "silent", "unplaced",
+    "enforced", "default", "recommended", "steady", "measuring", "learning", "silent", "unplaced",
     "paused", "tripped", "off",
 ]  # fmt: skip
 
@@ -76,10 +76,11 @@ def standing(job: JobBoard) -> Standing:
 def state_of(job: JobBoard) -> State:
     """One word; what keeps a job from control comes before what is missing for it."""
     kinds = {hold.kind for hold in job.holds}
-    view, plan = job.view, job.decision
+    view, plan, probing = job.view, job.decision, job.probing
     # Of a job that is only recommended, other jobs say what lower clocks would do.
     forecast = job.mode == "recommend" and view.policy.pipeline is not None
     known = forecast or view.policy.profile is not None
+    learnt = known or (probing is not None and probing.verdict == "enough")
     ordered: tuple[tuple[bool, State], ...] = (
         (job.mode == "off", "off"),
         ("breaker" in kinds, "tripped"),
@@ -90,7 +91,8 @@ def state_of(job: JobBoard) -> State:
             view.measured.baseline is None and not math.isfinite(view.placement.report_age_s),
             "silent",
         ),
-        (view.measured.baseline is None or not known, "measuring"),
+        (view.measured.baseline is None, "measuring"),
+        (not learnt, "learning"),
         (job.mode == "enforce" and not view.reservation, "default"),
         (plan is not None and not plan.changes_nothing, "recommended"),
         (_awaits_plan(job), "measuring"),
@@ -126,6 +128,7 @@ def predicted_saved_ratio(job: JobBoard) -> float | None:
 def _next_step(job: JobBoard, state: State) -> str:
     view, plan, lock = job.view, job.decision, job.view.measured.external_lock
     reserved = f"recommended only: {view.reservation}" if view.reservation else ""
+    advice = job.probing.reason if job.probing else "no profile, hence no evidence on other clocks"
     steps: dict[State, str] = {
         "off": "set `mode: recommend` in the policy",
         "paused": job.holds[0].sentence if job.holds else "",
@@ -133,6 +136,7 @@ def _next_step(job: JobBoard, state: State) -> str:
         "unplaced": f"its GPUs cannot be assigned to stages: {view.placement.complaint}",
         "silent": "no report yet: the job must report its iterations (docs/integrations.md)",
         "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
+        "learning": advice,
         "enforced": reserved,
         "default": plan.refused if plan and plan.refused else job.sentence,
         "steady": job.sentence,
@@ -144,7 +148,7 @@ def _next_step(job: JobBoard, state: State) -> str:
 def _towards_enforcement(job: JobBoard) -> str:
     verdict, plan = job.advisable, job.decision
     if plan is not None and plan.predicted_from:
-        return f"{plan.predicted_from}; `mode: enforce` in the policy begins with it"
+        return f"{plan.predicted_from}; `mode: enforce` in the policy learns the job, step by step"
     if verdict is None or verdict.yes:
         return "ready: set `mode: enforce` in the policy"
     return f"not yet: {verdict.missing}" if verdict.missing else verdict.text

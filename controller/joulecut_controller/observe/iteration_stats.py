@@ -29,9 +29,9 @@ from joulecut_controller.observe.operation_traces import (
 from joulecut_controller.observe.own_pace import Groups, Stages, time_ratios
 from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
-from joulecut_controller.observe.work import ANCHORS_MIN, InferredWork
+from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.reference.chunk import DEFAULT, READY, Chunk, Setting, Timed, Usual
+from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed, Usual
 from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
 from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
@@ -42,10 +42,6 @@ from joulecut_controller.view import (
     PipelineTrace,
     StageLoad,
 )
-from joulecut_wire.messages import ScheduleStep, TimedStep
-
-# Changes of clocks within an iteration, by GPU.
-Schedule = tuple[tuple[str, tuple[TimedStep | ScheduleStep, ...]], ...]
 
 BASELINE_PASSES_MIN = 3  # several looks must have found the default clocks
 OPEN_MAX = 16  # iterations still missing reports; older ones count with what came
@@ -86,14 +82,12 @@ class _Referred:
         """Iterations that ran under a setting since its window began."""
         if self.since_s != since_s:
             self.since_s, self.usual = since_s, Usual()
-        lowered = lowered_by(setting)
         for one in confirmed:
-            factor = self.work.factor(one.operations, lowered)
+            factor = self.work.factor(one.operations)
             timed = Timed(math.log(one.duration_s), math.log(factor) if factor else None)
             counted = self.usual.take(timed)
             if counted:
-                anchored = len(lowered) <= (1.0 - ANCHORS_MIN) * len(one.operations)
-                self.reference.take(Chunk(one.arrived_s, setting, counted, anchored))
+                self.reference.take(Chunk(one.arrived_s, setting, counted))
 
     def jump(self) -> float:
         """Log of the job's pace over that of the last call, where it jumped; else 0."""
@@ -116,7 +110,7 @@ class _Track:
     baselines: dict[str, Baseline] = field(default_factory=dict)  # by phase
     references: dict[str, _Referred] = field(default_factory=dict)  # by phase
     locks: dict[str, int] = field(default_factory=dict)
-    schedule: Schedule = ()  # of clocks within an iteration, as we asked for it
+    schedule: tuple[object, ...] = ()  # of clocks within an iteration, as we asked for it
     external_locks: ExternalClockLocks = field(default_factory=ExternalClockLocks)
     unloaded: list[Iteration] = field(default_factory=list)  # of `window`, not in `fresh` yet
     unloaded_of: MeasurementWindow | None = None
@@ -125,7 +119,6 @@ class _Track:
     seen_s: float = -math.inf  # of the newest readings of all GPUs
     straggling: bool = False
     time_ratios: Mapping[str, float] = field(default_factory=dict)
-    lowest_mhz: dict[str, int] = field(default_factory=dict)
     loads_compared: tuple[StageLoad, ...] = ()
     open: dict[int, Iteration] = field(default_factory=dict)
     pending: deque[Iteration] = field(default_factory=lambda: deque(maxlen=PENDING_MAX))
@@ -182,7 +175,7 @@ class IterationStats:
         locks: Mapping[str, int],
         now_s: float,
         *,
-        schedule: Schedule = (),
+        schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
     ) -> None:
         """Our own command changed clocks, or their `schedule` within an iteration: a new window
@@ -196,11 +189,7 @@ class IterationStats:
             track.locks, track.schedule = new, schedule
             track.window = MeasurementWindow(now_s, track.stage_of)
         if slowdown is not None:
-            lowered = lowered_by(track.setting)
-            anchored = len(lowered) <= (1.0 - ANCHORS_MIN) * len(track.locks)
-            track.referred.reference.predict(
-                track.setting, slowdown.mean, slowdown.sd, anchored=anchored
-            )
+            track.referred.reference.predict(track.setting, slowdown.mean, slowdown.sd)
 
     def fold(
         self,
@@ -256,8 +245,6 @@ class IterationStats:
             self._see_baseline(track, stages, groups, now_s)
             for one in fresh:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
-        if track.window.iterations >= READY and any(track.locks.values()):
-            self._see_lowest(track, gpus)
         unloaded = _unloaded(track, fresh, loads=loads)
         fresh_now = Fresh(
             durations_s=tuple(one.duration_s for one in fresh),
@@ -283,7 +270,6 @@ class IterationStats:
             external_lock=external_lock,
             refused=tuple(sorted(track.sequence.refused.items())),
             operations_reported=track.operations_reported,
-            lowest_mhz=track.lowest_mhz,
             time_ratios=track.time_ratios,
             traces=track.traces.newest(),
             newest=self._newest(track, pipelines),
@@ -377,18 +363,6 @@ class IterationStats:
                 track.loads_compared = loads
                 track.time_ratios = time_ratios(loads, stages, groups)
 
-    def _see_lowest(self, track: _Track, gpus: Mapping[str, GpuView]) -> None:
-        """Clocks that enough iterations ran at, and those within them."""
-        for uuid, lock_mhz in track.locks.items():
-            gpu = gpus.get(uuid)
-            ran_mhz = lock_mhz or (max(gpu.description.clocks_mhz, default=0) if gpu else 0)
-            for changed, steps in track.schedule:
-                if changed == uuid:
-                    ran_mhz = min(step.clock_max_mhz for step in steps)
-            if ran_mhz:
-                least_mhz = min(ran_mhz, track.lowest_mhz.get(uuid, ran_mhz))
-                track.lowest_mhz = {**track.lowest_mhz, uuid: least_mhz}
-
     def _see_gpus(self, track: _Track, gpus: Mapping[str, GpuView], now_s: float) -> None:
         """Adds observed clocks and energy counters of this pass."""
         seen = (
@@ -478,14 +452,6 @@ def _unloaded(track: _Track, fresh: list[Iteration], *, loads: bool) -> list[Ite
         return []
     due, track.unloaded = track.unloaded, []
     return due
-
-
-def lowered_by(setting: Setting) -> frozenset[str]:
-    """The GPUs that a setting of `_Track` lowers."""
-    if setting == DEFAULT:
-        return frozenset()
-    locks: tuple[tuple[str, int], ...] = setting[0]  # type: ignore[index]
-    return frozenset(uuid for uuid, _ in locks)
 
 
 def shape_in(shape: str, phase: Phase) -> str:

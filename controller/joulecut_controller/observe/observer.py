@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.baseline import Recalled
-from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, Schedule, shape_in
+from joulecut_controller.observe.iteration_stats import Fresh, IterationStats, shape_in
 from joulecut_controller.observe.job_matcher import JobMatch, Matches, match_jobs
 from joulecut_controller.observe.phases import as_run
 from joulecut_controller.observe.placement import Placements
@@ -20,7 +20,8 @@ from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import RETIRED_SOURCE, ArrivedReport, FleetState, RateSample
 from joulecut_controller.reference.reference import Figure
 from joulecut_controller.view import GpuView, JobState, Placement, View
-from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
+from joulecut_engine.graph.shape import kinds_of
 from joulecut_wire.messages import IterationReport, PipelineShape
 
 # A silent agent reports no change of owner either; the agent keeps a kubelet's last answer as long.
@@ -63,7 +64,6 @@ class Observer:
         self._addresses: dict[str, str] = {}  # by GPU
         self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
-        self._rate_alone: frozenset[str] = frozenset()  # jobs that report no operations
 
     def changed(
         self,
@@ -71,7 +71,7 @@ class Observer:
         locks: Mapping[str, int],
         now_s: float,
         *,
-        schedule: Schedule = (),
+        schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
     ) -> None:
         """Our own command changed a job's clocks. `schedule` is
@@ -174,8 +174,6 @@ class Observer:
         placement = self._placements.placement(policy, gpus, now_s, match)
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
-        if policy.name in self._rate_alone:
-            policy, placement = _as_one_stage(policy, placement)
         shape = self._shape(policy, placement)
         measured, fresh = self._stats.fold(
             policy.name,
@@ -189,9 +187,6 @@ class Observer:
             recall=recall,
             loads=loads or policy.profile is None,
         )
-        if measured.operations_reported is not None:
-            known = self._rate_alone - {policy.name}
-            self._rate_alone = known if measured.operations_reported else known | {policy.name}
         running = match.running or unanimous(placement, gpus)
         hindrance = ""
         if policy.mode != "off":
@@ -199,6 +194,8 @@ class Observer:
         reservation = hindrance if policy.mode == "enforce" else ""
         if reservation:
             policy = replace(policy, mode="recommend")
+        if measured.operations_reported is False and _learnt_online(policy):
+            policy = replace(policy, profile=None)
         job = JobState(
             policy=policy,
             placement=placement,
@@ -245,17 +242,16 @@ class _Shape:
         )
 
 
-def _as_one_stage(policy: JobPolicy, placement: Placement) -> tuple[JobPolicy, Placement]:
-    """A job that reports its rate alone and has no measured profile: nothing says which GPU the
-    others wait for, so that all have one clock.
+def _learnt_online(policy: JobPolicy) -> bool:
+    """Whether a job with a rate alone starts from its prediction and tries clocks.
+
+    Busy times correct a prediction. Without them it would stand as it is, so it becomes a prior
+    where learning can lay out the pipeline.
     """
-    profile = policy.profile if policy.predicted is None else None
-    if policy.pipeline is None or profile is not None or placement.complaint:
-        return policy, placement
-    uuids = tuple(sorted(placement.uuids))
-    pipeline = Pipeline("1f1b", stages=1, microbatches=1, data_parallel=len(uuids))
-    policy = replace(policy, pipeline=pipeline, profile=None)
-    return policy, replace(placement, stages=(uuids,), groups=(), pipelines=())
+    pipeline = policy.pipeline
+    if policy.predicted is None or pipeline is None or policy.slo.statistic != "mean":
+        return False
+    return pipeline.chunks == 1 and kinds_of(pipeline) == KINDS
 
 
 def _generation(job: str, placement: Placement, gpus: Mapping[str, GpuView]) -> int:

@@ -8,11 +8,10 @@ nothing that guards a promise uses it: breaker and savings take times as measure
 """
 
 import statistics
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 
 Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 
-ANCHORS_MIN = 0.125  # of the GPUs: fewer may have work of their own
 FACTOR_MAX = 16.0  # of an iteration; beyond it the report is damaged, or another kind of iteration
 
 
@@ -22,15 +21,11 @@ class InferredWork:
     def __init__(self) -> None:
         self._first: dict[str, Busy] = {}
 
-    def factor(self, operations: Mapping[str, Busy], lowered: Container[str] = ()) -> float | None:
+    def factor(self, operations: Mapping[str, Busy]) -> float | None:
         """The median over GPUs of the time of their operations over that of the same operations in
-        the first iteration; None where no GPU reports operations. Clocks have no part in it where
-        enough GPUs are not `lowered`.
+        the first iteration; None where no GPU reports operations.
         """
         known = {uuid: busy for uuid, busy in operations.items() if busy}
-        anchors = {uuid: busy for uuid, busy in known.items() if uuid not in lowered}
-        if len(anchors) >= ANCHORS_MIN * len(known):
-            known = anchors
         if not known:
             return None
         for uuid, busy in known.items():

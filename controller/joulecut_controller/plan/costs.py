@@ -33,10 +33,6 @@ ENERGY_TOLERANCE = 0.01
 # wastes a little.
 FASTER_TOLERANCE = 0.01
 
-# One step below the lowest measured clock: 60 MHz on A100, 75 on A40. Power changes by 5-8 % and
-# time by up to 4 % within it, which some fifty iterations resolve.
-STEP_RATIO = 0.045
-
 Table = Mapping[tuple[int, Kind], Mapping[int, ClockOption]]
 
 
@@ -123,7 +119,7 @@ def price(
     policy, pipeline = job.policy, job.policy.pipeline
     if pipeline is None:
         return "the policy gives no pipeline for this job"
-    name, by_part, blocking_w = job.workload, _by_part(job), policy.blocking_power_w
+    name, by_part, blocking_w = policy.name, _by_part(job), policy.blocking_power_w
     stages: list[_Predicted] = []
     ratios: dict[str, float] = {}
     for stage, uuids in enumerate(job.placement.stages):
@@ -133,8 +129,7 @@ def price(
         lowest = _lowest_known_mhz(name, keys, uuids, estimator)
         if lowest is None or default_mhz is None:
             return f"nothing is known of stage {stage} at other clocks: no profile, no change"
-        least_mhz = max(lowest, *(reach_mhz(job, gpu) for gpu in placed))
-        grid = tuple(mhz for mhz in clocks_allowed_mhz(job.policy, placed) if mhz >= least_mhz)
+        grid = tuple(mhz for mhz in clocks_allowed_mhz(job.policy, placed) if mhz >= lowest)
         limits_w = {gpu.uuid: gpu.limit_of_others_w for gpu in placed}
         predicted = _Predicted(grid, default_mhz, uuids, limits_w)
         for row, kind in keys:
@@ -222,17 +217,6 @@ def clocks_allowed_mhz(policy: JobPolicy, gpus: list[GpuView]) -> tuple[int, ...
         low = max(low, gpu.description.clock_min_mhz)
         high = min(high, gpu.description.clock_max_mhz or float("inf"))
     return tuple(sorted(clock for clock in shared if low <= clock <= high))
-
-
-def reach_mhz(job: JobState, gpu: GpuView) -> float:
-    """The lowest clock that a predicted profile may ask of a GPU: a step below the lowest that
-    iterations ran at; 0 before any did, and of a measured profile.
-    """
-    profile, clocks_mhz = job.policy.profile, gpu.description.clocks_mhz
-    ran_mhz = job.measured.lowest_mhz.get(gpu.uuid)
-    if profile is None or not profile.predicted or ran_mhz is None or not clocks_mhz:
-        return 0.0
-    return ran_mhz - STEP_RATIO * clocks_mhz[-1]
 
 
 def _default_mhz(gpus: list[GpuView]) -> int | None:

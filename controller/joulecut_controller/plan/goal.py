@@ -8,20 +8,16 @@ import math
 from dataclasses import replace
 
 from joulecut_controller.plan.evaluation import Evaluation
-from joulecut_controller.plan.pace import SCALE_MAX, Pace, doubt_ratio, surely_above
+from joulecut_controller.plan.pace import Pace, doubt_ratio, surely_above
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.reference.reference import LATE_SDS
-from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
 
 # A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
 # the wanted one with every iteration, and each new goal is a new solve.
 GOAL_SLACK = 0.05
 ALLOWED_STEP = 0.003  # of the allowed slowdown: more is another promise, and no noise
-# From this standard deviation of iterations on, work varies (clocks and heat make 0.1 to 0.5 %).
-WORK_VARIES_RATIO = 0.01
-LONGER_MIN = 1e-6  # of the next lower clock: work that does not follow it at all
 GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterations only
 # A straggler's time is a mean: aiming at it exactly would be late every second time.
 PEER_MARGIN_RATIO = 0.005
@@ -60,9 +56,7 @@ def pace_of(
 ) -> Pace:
     """`held` are the clocks of the plan in force, or of the suspended one."""
     modelled_s, known = default.mean_s + state.constant_s, inputs.job.measured.reference
-    worst, baseline = _worst(inputs.job.policy.profile), inputs.job.measured.baseline
-    steady = baseline is None or baseline.work_sd_ratio <= WORK_VARIES_RATIO
-    pace = Pace(inputs.default_s, modelled_s, worst=worst, steady=steady)
+    pace = Pace(inputs.default_s, modelled_s)
     if known is None:
         return pace
     pace = replace(pace, scale=known.scale)
@@ -71,20 +65,6 @@ def pace_of(
         return pace
     predicted = math.log((held.mean_s + state.constant_s) / modelled_s)
     return replace(pace, held=(predicted, measured))
-
-
-def _worst(profile: Profile | None) -> float:
-    """Slowdown of work that follows its clock, over what a predicted profile says of small steps;
-    0 of a measured one.
-    """
-    if profile is None or not profile.predicted:
-        return 0.0
-    found = [1.0]
-    for options in profile.options.values():
-        *_, below, top = sorted(options)
-        longer = below.time_s / top.time_s - 1.0
-        found.append((top.clock_mhz / below.clock_mhz - 1.0) / max(longer, LONGER_MIN))
-    return min(max(found), SCALE_MAX)
 
 
 def lateness(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> Lateness:
@@ -120,10 +100,7 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
         if runs and not pace.holds:  # nothing is measured of them yet
             same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
         else:
-            most = wanted + ROUNDING
-            if runs:  # clocks that keep their deadline are not asked to be faster
-                most = wanted * (1.0 + GOAL_SLACK) if pace.worst else math.inf
-            same = (1.0 - GOAL_SLACK) * wanted <= found <= most
+            same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= wanted + ROUNDING)
         wanted_s = held_s if same else wanted_s
     ceiling = state.late
     if known is None or inputs.view.now_s >= ceiling.until_s:

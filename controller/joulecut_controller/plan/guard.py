@@ -9,9 +9,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from joulecut_controller.plan.costs import keys_of, reach_mhz
+from joulecut_controller.plan.costs import keys_of
 from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, stretches_s
-from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, DOUBT_STDERRS, EXPLAINED_RATIO
+from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, NodeView, View
@@ -76,7 +76,7 @@ def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
         asked = plan.basis.fixed_mhz == job.policy.clocks.lock_mhz
         return job.placement.complaint if asked else "the policy asks for no such clock"
     recommended = plan.mode != "enforce" and plan.predicted_from
-    if job.policy.profile is None and not recommended:
+    if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or recommended):
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"
@@ -252,8 +252,9 @@ def _outside(
         return
     if plan.predicted_from and not enforced:
         return  # of other jobs: nothing was measured of this one
-    lowest_mhz = _lowest_profiled_mhz(job, action.stage)
-    if lowest_mhz is None or asked[0] < max(lowest_mhz, reach_mhz(job, gpu)):
+    reach = plan.basis.reach_mhz if plan.basis else None
+    lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
+    if lowest_mhz is None or asked[0] < lowest_mhz:
         yield f"{asked[0]} MHz is below the lowest clock measured ({lowest_mhz} MHz)"
 
 
@@ -270,7 +271,9 @@ def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
 
 
 def _sound(plan: Plan, job: JobState, check: Check) -> str:
-    """Whether the figures are finite and keep the deadline, and the solution passes the check."""
+    """Whether the figures are finite and keep the deadline, and the solution passes the check. A
+    trial has no solution to check, and one that only raises clocks may be late.
+    """
     forecast, basis = plan.forecast, plan.basis
     if basis is not None and basis.fixed_mhz:
         return ""  # nothing is predicted of it
@@ -279,12 +282,15 @@ def _sound(plan: Plan, job: JobState, check: Check) -> str:
     figures = (forecast.iteration_time_s, forecast.energy_j, plan.deadline_s)
     if not all(math.isfinite(figure) and figure > 0.0 for figure in figures):
         return "the forecast is not made of numbers"
-    if forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING):
+    trial = basis is not None and basis.reach_mhz is not None
+    lowers = any(action.verb == "lower" for action in plan.actions)
+    late = forecast.iteration_time_s > plan.deadline_s * (1.0 + DEADLINE_ROUNDING)
+    if late and (lowers or not trial):
         return (
-            f"predicted {forecast.iteration_time_s:.6g} s an iteration, later than the deadline "
-            f"of {plan.deadline_s:.6g} s"
+            f"{'guessed' if trial else 'predicted'} {forecast.iteration_time_s:.6g} s an "
+            f"iteration, later than the deadline of {plan.deadline_s:.6g} s"
         )
-    return _solved(plan, forecast, job, check)
+    return "" if trial else _solved(plan, forecast, job, check)
 
 
 def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
@@ -301,9 +307,8 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
     if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
         return f"work of {forecast.work:.3g} times what was predicted is absurd"
     assert job.measured.baseline is not None  # `_evidence`
-    baseline = job.measured.baseline
-    default_s, doubt = baseline.adjusted_mean_s, DOUBT_STDERRS * baseline.stderr_ratio
-    if forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO - doubt):
+    default_s = job.measured.baseline.adjusted_mean_s
+    if forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
         return (
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks took "
             f"{default_s:.6g} s"

@@ -29,11 +29,6 @@ RATIO_STEP_MIN = 0.003  # less is within the noise of a window
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
-# By how much the first clocks of a predicted profile may miss the budget where all work slows by as
-# much as its clock, for the dozen iterations that show it.
-FIRST_OVER = 0.01
-# Of the budget: a slowdown that is known less well allows no lower clocks by a predicted profile.
-SURE_PART = 10.0
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
@@ -45,17 +40,13 @@ NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
 class Pace:
     """`default_s` is measured at default clocks, `modelled_s` what the model says of them, with the
     constant. `held` is the log slowdown of the clocks held, as modelled and as measured: 0 at
-    default clocks. `scale` is the part of further predicted slowdowns that comes true. Of a
-    predicted profile `worst` is the most that can: no work slows by more than its clock; 0 of a
-    measured one. `steady`: the work of iterations does not vary.
+    default clocks. `scale` is the part of further predicted slowdowns that comes true.
     """
 
     default_s: float
     modelled_s: float
     held: tuple[float, Figure] = (0.0, NONE)
     scale: Figure = EXACT
-    worst: float = 0.0
-    steady: bool = True
 
     @property
     def holds(self) -> bool:
@@ -76,31 +67,17 @@ class Pace:
 
     def goal_s(self, limit_s: float, *, careful: bool) -> float:
         """The longest modelled time whose real one keeps a limit. `careful`: longer than the clocks
-        held only by the room that they surely leave.
+        held only by the room that they leave but for a standard error.
         """
         modelled, measured = self.held
-        allowed = math.log(limit_s / self.default_s)
-        room = allowed - measured.mean
+        room = math.log(limit_s / self.default_s) - measured.mean
         if room <= 0.0:
             return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
         slope = self.slope
         if careful:
             room = max(0.0, room - measured.sd)
-            if self.worst and measured.sd > allowed / SURE_PART:
-                room = 0.0
-            slope = self._careful(allowed)
+            slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
         return self.modelled_s * math.exp(modelled + room / slope)
-
-    def _careful(self, allowed: float) -> float:
-        """The slope of clocks that did not run yet. A curve flatter than a measured profile's is
-        not believed beyond the clocks that showed it; a predicted one errs on the steep side.
-        """
-        if self.holds and self.worst and self.steady:
-            return min(max(self.scale.mean + DOUBT_STDERRS * self.scale.sd, SCALE_MIN), SCALE_MAX)
-        if self.holds:
-            return max(self.slope, 1.0)
-        slope = max(self.slope, 1.0) + CAREFUL_SDS * self.scale.sd
-        return max(slope, self.worst * allowed / (allowed + FIRST_OVER))
 
 
 def constant_s(job: JobState, measured_s: float, modelled_s: float, held_s: float) -> float:

@@ -140,12 +140,15 @@ class Resumption:
 class Basis:
     """What a plan of clocks answers. The guard checks the plan against it.
 
-    A solved plan has the solver's `problem` and `goal`. `fixed_mhz` is the policy's own clock.
+    A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
+    that may be asked of each stage, one step below what was measured there. `fixed_mhz` is the
+    policy's own clock.
     """
 
     problem: Problem | None = None
     goal: Goal | None = None
     limits: ChangeLimits = TWO_CHANGES
+    reach_mhz: tuple[int, ...] | None = None
     fixed_mhz: int = 0
 
 

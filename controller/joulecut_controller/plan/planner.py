@@ -25,7 +25,6 @@ from joulecut_controller.plan.evaluation import (
 )
 from joulecut_controller.plan.goal import (
     ALLOWED_STEP,
-    WORK_VARIES_RATIO,
     dwell_s,
     goal_of,
     is_late,
@@ -70,8 +69,6 @@ from joulecut_engine.optimize.problem import Infeasible, Solution
 # A new plan must promise this much more of the baseline's energy than the running one: a third of
 # what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.003
-ANCHORS_PART = 4  # of the stages one in so many
-KNOWN_SD = 0.2  # of the scale: known better no GPU has to stay at default clocks
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 # Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
 FIT_RATIO_EARLIER = 0.003
@@ -182,9 +179,7 @@ def _own_vetoes(inputs: PlanningInput) -> Iterator[Veto]:
     if policy.pipeline is None:
         yield Veto("pipeline", "the policy gives no pipeline for this job: no change")
     if policy.profile is None:
-        yield Veto(
-            "profile", "no profile, and its work at default clocks is not known yet: no change"
-        )
+        yield Veto("profile", "no profile, hence no evidence about other clocks: no change")
     if job.placement.complaint:
         yield Veto("layout", f"{job.placement.complaint}: no change")
     if job.placement.silent:
@@ -280,8 +275,6 @@ def _within_reach(
             gain_min=IMPROVEMENT_RATIO_MIN,
             fit_ratio=FIT_RATIO_EARLIER if inputs.earlier else FIT_RATIO,
         )
-    if held_clocks is None and _anchors(inputs, comparison):
-        answer = _anchored(comparison, answer, solver)
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)
     if suspended is None or decision.plan is None:
@@ -381,32 +374,6 @@ def _compare(
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
-def _anchors(inputs: PlanningInput, comparison: Comparison) -> bool:
-    """Whether some GPUs stay at default clocks at first: where work varies, the others' slowdown
-    shows beside them alone.
-    """
-    baseline, pace = inputs.job.measured.baseline, comparison.pace
-    assert baseline is not None
-    seen = inputs.job.measured.reference
-    known = seen is not None and seen.scale.sd < KNOWN_SD
-    varies = baseline.work is not None and baseline.work_sd_ratio > WORK_VARIES_RATIO
-    return bool(pace.worst) and varies and not known and not comparison.goal.waits
-
-
-def _anchored(comparison: Comparison, answer: Solution, solver: Answers) -> Solution:
-    """The answer with a quarter of the stages at default clocks: those lowered least."""
-    costs = comparison.costs
-    order, clocks = costs.problem.graph.order, [one.clock_mhz for one in answer.clocks]
-    by_stage = zip(order, costs.default_mhz, strict=True)
-    fall = [mhz / max(clocks[i] for i in stage) for stage, mhz in by_stage]
-    for stage in sorted(range(len(order)), key=fall.__getitem__)[: -(-len(order) // ANCHORS_PART)]:
-        for i in order[stage]:
-            clocks[i] = costs.default_mhz[stage]
-    made = comparison.appraised(tuple(clocks), solver)
-    assert made is not None
-    return as_solution(answer, made, comparison)
-
-
 def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:
     """Whether measured clocks have run too short for better ones to be known. Another promise waits
     for nothing.
@@ -488,8 +455,6 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
         modelled_s = measured_s / measured.ratio
     elif not job.measured.time_ratios:  # since the graph was first compared with the job
         modelled_s *= job.measured.drift.moved_ratio
-    if job.policy.profile is not None and job.policy.profile.predicted:
-        return ""  # its level is the job's own
     least = EXPLAINED_RATIO + doubt
     beside = CONSTANT_RATIO_MAX
     if not job.measured.time_ratios:

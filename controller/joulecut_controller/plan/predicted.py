@@ -5,12 +5,14 @@ GPUs) is its work; other jobs say how time and power of such work follow the clo
 the solver answer as for a profile. The guard lets no such plan be enforced. Pure.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from joulecut_controller.learn.evidence import Expected
 from joulecut_controller.plan.costs import Costs, keys_of, price
 from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate
 from joulecut_controller.plan.plan import Band
@@ -29,9 +31,8 @@ from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 # Of a rate alone: a backward computes two products for each of a forward, and its halves one each.
 RELATIVE: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input": 1.0, "weight": 1.0}
 BLOCKING_UNKNOWN = 0.25  # of the mean power, where the policy does not give it
-# Of a predicted profile: one every twentieth of the clock, so that measured ones soon outweigh it,
-# and the error of a tenth of the clock by a share of the time that is off by 0.4.
-PROFILE_CLOCKS, PROFILE_ERROR = 9, 0.04
+SLOPE_RATIO = 0.9  # of default clocks: about as far as a budget of some per cent lets them go
+SLOPE_SD_MIN = 0.05  # few jobs may agree by chance; stages of one public job differ by 0.03
 SOURCE = "predicted from other jobs"
 
 
@@ -49,28 +50,39 @@ class DefaultWorks:
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Of one job: `possible` are estimators by the errors that predictions of other jobs had,
-    `sure` says no less than the times of four such jobs in five, `text` what it rests on.
+    `text` says what it rests on; `judged`: enough jobs of this cluster were measured for a band.
     """
 
     works: DefaultWorks
     estimator: Estimator
-    sure: Estimator
     possible: tuple[Estimator, ...]
     text: str
+    judged: bool = False
 
-    def profile(self) -> Profile:
-        """What enforcement begins from: times that four in five such jobs stay below."""
-        options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+    def expected(self, job: str) -> Expected | None:
+        """Slopes of its operations; None where the job reports its rate alone, or too few jobs were
+        measured to say how far off they are.
+        """
+        if not self.works.detailed or not self.judged:
+            return None
+        slopes = np.array([self._slopes(job, one) for one in (self.estimator, *self.possible)])
+        sd = np.maximum(SLOPE_SD_MIN, slopes[1:].std(axis=0))
+        time, power = slopes[0]
+        return Expected(*(round(float(one), 2) for one in (time, sd[0], power, sd[1])))
+
+    def _slopes(self, job: str, estimator: Estimator) -> tuple[float, float]:
+        """Mean of all work, between default clocks and a tenth lower ones."""
+        found = []
         for (stage, kind), work in self.works.works.items():
-            subject = Subject("", "", stage, kind)
-            known = [m for m in self.sure.known_clocks_mhz(subject) if m <= work.default_mhz]
-            at = np.linspace(0, len(known) - 1, min(len(known), PROFILE_CLOCKS)).round()
-            clocks = tuple(known[int(i)] for i in at)
-            curve = self.sure.predict(subject, clocks)
+            pair = (int(SLOPE_RATIO * work.default_mhz), work.default_mhz)
+            curve = estimator.predict(Subject(job, "", stage, kind), pair)
             assert curve is not None
-            rows = zip(clocks, curve.time_s.tolist(), curve.power_w.tolist(), strict=True)
-            options[stage, kind] = tuple(ClockOption(m, s, s * w) for m, s, w in rows)
-        return Profile(options, SOURCE, PROFILE_ERROR, self.works.blocking_power_w)
+            fall = math.log(pair[1] / pair[0])
+            found.append(
+                [math.log(each[0] / each[1]) / fall for each in (curve.time_s, curve.power_w)]
+            )
+        time, power = np.mean(found, axis=0)
+        return float(time), float(power)
 
     def planned(self, job: JobState) -> JobState:
         """The job as the planner sees it."""

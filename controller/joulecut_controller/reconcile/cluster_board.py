@@ -58,7 +58,7 @@ class BoardMaker:
 
     async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:
         boards, seen = [], self.cluster.seen
-        profiled = {name: job.workload for name, job in seen.jobs.items() if job.policy.profile}
+        profiled = [name for name, job in seen.jobs.items() if job.policy.profile]
         learned = self.services.learning.summaries(profiled)
         for name in seen.policies:
             job = self.jobs.get(name)

@@ -115,6 +115,7 @@ class JobServices:
             self.default_windows,
             self.frontiers,
             self.background,
+            self.predictions,
             self.inbox,
             self.planning,
         ):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from joulecut_controller.board import JobBoard, Learnt, MeasuredProfile
+from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
@@ -33,8 +33,8 @@ from joulecut_controller.reconcile.context import (
     give_way,
 )
 from joulecut_controller.reconcile.leases import Outcome, Place
+from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
-from joulecut_controller.reconcile.predictions import learnt_profile
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuView, JobState, View
@@ -81,6 +81,7 @@ class JobController:
         self.picture: Picture | None = None
         self.outdated = False
         self._examined_s: float | None = None
+        self._profiler = OnlineProfiler()
         self._delay: Delay | None = None
         self._errors = Errors()
         self._taught = 0  # passes in which the estimators learned from it
@@ -137,10 +138,6 @@ class JobController:
         examined = self._is_examined()
         observation, view = self._observe(loads=examined)
         await give_way()
-        predictions = self._services.predictions
-        predictions.learn(self._cluster.policy.predict.forest)
-        observation = await predictions.with_profile(observation, view)
-        view = self._with_jobs(view, observation.job)
         vetoes = await self._verify(observation, view)
         await give_way()
         self._learn(observation, view, examined=examined)
@@ -157,13 +154,9 @@ class JobController:
         state = self._services.fleet.observe(now_s, addresses) if addresses else FleetState((), ())
         policy, recall = cluster.policies[self.name], self._baseline.recall
         observation, view = observer.look(policy, state, reports, now_s, recall, loads=loads)
-        return observation, view
-
-    def _with_jobs(self, view: View, job: JobState) -> View:
-        """The view with every job as it was seen last, this one as of now."""
-        self._cluster.jobs[self.name] = job
-        others = (one for name, one in self._cluster.jobs.items() if name != self.name)
-        return replace(view, jobs=(*others, job))
+        cluster.jobs[self.name] = observation.job
+        others = (job for name, job in cluster.jobs.items() if name != self.name)
+        return observation, replace(view, jobs=(*others, observation.job))
 
     def _is_examined(self) -> bool:
         """Whether it is this job's turn."""
@@ -272,17 +265,28 @@ class JobController:
             self.rollout.backoff.forgive()
 
     def _learn(self, observation: JobObservation, view: View, *, examined: bool) -> None:
-        """Predictions are compared with measurements first, then learn from them."""
-        learner, job = self._services.learner, observation.job
+        """Predictions are compared with measurements first, then learn from them; a finished window
+        of a job without a profile is added to its measurements.
+        """
+        learner, job, store = self._services.learner, observation.job, self._context.store
         shifted = observation.fresh.gpu_shift
         for uuid in shifted.uuids if shifted else ():
-            learner.forget_gpu(job.workload, uuid)
+            learner.forget_gpu(self.name, uuid)
         if examined:
             self._taught += 1
             fresh, turn = observation.fresh, self._taught
             self._errors = teach(
                 job, fresh, learner, gpus=view.gpus, before=self._errors, turn=turn
             )
+        if job.policy.profile is not None:
+            return
+        kept, key = "", f"{self.name} {job.measured.phase.key}".rstrip()
+        if self._profiler.new_to(observation.shape):
+            # An older store has one notebook for all phases of a job.
+            kept = store.notebook(key) or store.notebook(self.name)
+        text = self._profiler.learn(observation, view.gpus, kept)
+        if text:
+            store.keep_notebook(key, text)
 
     def _planning_input(
         self,
@@ -293,6 +297,8 @@ class JobController:
         examined: bool,
     ) -> PlanningInput:
         services, holding, applied = self._services, self._applied_plan.holding, self.applied
+        services.predictions.learn(self._cluster.policy.predict.forest)
+        services.predictions.see(observation, self._profiler, view)
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
@@ -326,12 +332,21 @@ class JobController:
             observation,
             unix_s=self._context.unix_s(),
             applied=applied,
+            learning=self._learning,
             suspected=services.breakers.suspected(self.name),
         )
         words = services.default_windows.step(seen)
         if not words:
             return inputs
         return replace(inputs, vetoes=(*inputs.vetoes, Veto("default-window", words)))
+
+    @property
+    def _learning(self) -> str:
+        """Why a job without a profile is not measured yet; empty once it is learned."""
+        advice = self._profiler.advice
+        if self.policy.profile is not None or (advice is not None and advice.verdict == "enough"):
+            return ""
+        return "the job is still being learned"
 
     # -- a plan ----------------------------------------------------------------------------
 
@@ -340,7 +355,7 @@ class JobController:
         earlier term that it does not go on with are cleared.
         """
         planning, observation = self._services.planning, picture.observation
-        decision = planning.decide(picture.inputs, self.state, self.applied)
+        decision = planning.decide(picture.inputs, self.state, self.applied, self._profiler)
         holds = self._services.holds.vetoes(self.name)
         if holds:  # an operator's command arrived since the step looked
             decision = given_up(decision.state, holds[0])
@@ -411,14 +426,6 @@ class JobController:
             return Party(job, points)
         return Party(job, points, costs.digest, peak_ratio(costs))
 
-    def _measured_profile(self, job: JobState) -> MeasuredProfile | None:
-        """Of a job whose profile was predicted: what was measured of it since."""
-        profile = job.policy.profile
-        if profile is None or not profile.predicted:
-            return None
-        found = learnt_profile(self._services.learner, job.workload)
-        return MeasuredProfile(found, job.policy.blocking_power_w)
-
     def board(self, picture: Picture, learned: Learnt | None) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._services.default_windows
@@ -428,6 +435,7 @@ class JobController:
         timing = timing_of(view, picture.view.gpus)
         graph = self.state.costs.problem.graph if self.state.costs else None
         self._delay = delay_of(view, graph, picture.view.gpus, self._delay) if graph else None
+        learnt_online = self.policy.profile is None
         wait, ignored = services.planning.wait(self.name), view.placement.ignored
         long_wait = wait is not None and wait.waited_s > SOLVER_WAIT_LONG_S
         evaluates = view.measured.phase.kind == "evaluate"  # costs are those of training
@@ -442,7 +450,8 @@ class JobController:
             frontier=() if evaluates else self._frontier(picture.observation.job),
             predict_error_time_ratio=self._errors.time_ratio,
             predict_error_power_ratio=self._errors.power_ratio,
-            measured_profile=self._measured_profile(view),
+            probing=self._profiler.advice if learnt_online else None,
+            probed=self._profiler.probed if learnt_online else None,
             rung=self.state.rung,
             timing=None if isinstance(timing, str) else timing,
             delay=self._delay,
@@ -453,7 +462,7 @@ class JobController:
             account=windows.account(self.name),
             vetoes=_vetoes(picture.inputs),
             solver_wait=wait,
-            learnt=_learnt(learned, services.predictions.sentence(view)),
+            learnt=_learnt(learned, services.predictions.sentence(self.name)),
         )
         return replace(shown, advisable=advice_to_enforce(shown))
 
@@ -466,10 +475,10 @@ def _learnt(learned: Learnt | None, of_others: str) -> Learnt:
 
 
 def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:
-    """All of them. A recommendation needs no profile."""
+    """All of them. A job that is learnt needs no profile."""
     found = vetoes(inputs)
-    recommends = inputs.mode == "recommend" and inputs.job.policy.pipeline is not None
-    return in_order(veto for veto in found if not (recommends and veto.kind == "profile"))
+    learnt = inputs.job.policy.pipeline is not None
+    return in_order(veto for veto in found if not (learnt and veto.kind == "profile"))
 
 
 def _aged(job: JobState, waited_s: float) -> JobState:

@@ -10,7 +10,7 @@ import binascii
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any
@@ -23,7 +23,6 @@ from joulecut_engine.estimate.online import LearningStats, OnlineEstimator
 from joulecut_engine.estimate.refit import Snapshot, refit
 from joulecut_engine.estimate.work_fit import Fitted
 
-OTHERS = "other jobs"  # in place of a profile
 KEY = ("learning", "")  # of the fit among the studies
 NAME = "predictors"  # of the text in the store
 REFIT_S = 30.0  # a fit takes 0.05-0.4 s: at most a hundredth of one core
@@ -110,9 +109,9 @@ class Learning:
             raise
         self._kept = content
 
-    def summaries(self, workloads: Mapping[str, str]) -> dict[str, Learnt]:
-        """For the board, by job, of those with a profile. Each drift is logged once."""
-        shown = {job: self._learnt(workload) for job, workload in workloads.items()}
+    def summaries(self, jobs: Iterable[str]) -> dict[str, Learnt]:
+        """For the board, of jobs with a profile. Each drift is logged once."""
+        shown = {job: self._learnt(job) for job in jobs}
         now = {
             (job, line.split(" (")[0]): line for job, it in shown.items() for line in it.drifting
         }
@@ -121,10 +120,10 @@ class Learning:
         self._drifting = frozenset(now)
         return shown
 
-    def _learnt(self, workload: str) -> Learnt:
-        lesson, begun = self.learner.learning_stats(workload), self.learner.profile(workload)
+    def _learnt(self, job: str) -> Learnt:
+        lesson = self.learner.learning_stats(job)
         return Learnt(
-            text=sentence(lesson, OTHERS if begun and begun.predicted else "the profile"),
+            text=sentence(lesson),
             drifting=tuple(
                 f"the model no longer describes {one.uuid} (its times are {100 * one.off:+.1f} % "
                 "off): band widened, measuring again"
@@ -145,11 +144,11 @@ class Learning:
             self.audit.post("learn", "", text)
 
 
-def sentence(lesson: LearningStats, begun_from: str = "the profile") -> str:
+def sentence(lesson: LearningStats) -> str:
     """One line: what predictions rest on, their error, and samples not used as reported."""
-    line = f"predicted from {begun_from}; nothing learned from the running job yet"
+    line = "predicted from the profile; nothing learned from the running job yet"
     if lesson.taken:
-        line = f"predicted from {begun_from} and {lesson.taken} samples of the running job"
+        line = f"predicted from the profile and {lesson.taken} samples of the running job"
         if lesson.error is not None:
             line += f" (time error {100 * lesson.error:.2g} % before learning)"
     if lesson.refused:

@@ -16,6 +16,9 @@ from functools import partial
 from typing import Any
 
 from joulecut_controller.board import SolverWait
+from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.measurement_log import MeasurementLog
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.fixed import fixed_decision
@@ -36,6 +39,7 @@ from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reconcile import worker_calls
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.loop_metrics import LoopMetrics
+from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.view import View
 from joulecut_engine.estimate.estimator import Estimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -155,6 +159,12 @@ class WorkerAnswers:
         found: Spread = self._answer(key, *asked)
         return found
 
+    def advise(self, job: str, facts: ExplorerInput, log: MeasurementLog) -> Advice:
+        """See `Explorer.advise`. Raises Unanswered."""
+        key = (facts, log.measurements)
+        found: Advice = self._answer(key, worker_calls.advice, job, facts, log)
+        return found
+
     def _answer(self, key: Hashable, work: Callable[..., Any], *arguments: Any) -> Any:
         """Raises Unanswered, or what the work raises."""
         future = self._asked.get(key)
@@ -234,6 +244,7 @@ class PlanningStep:
         inputs: PlanningInput,
         state: PlannerState,
         applied: Plan | None,
+        profiler: OnlineProfiler,
     ) -> Decision:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
@@ -258,7 +269,7 @@ class PlanningStep:
         else:
             planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
             planning.hindered, planning.since_s = hindered, self._now_s()
-        decision = self._decision(inputs, state, planning.answers)
+        decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
             self._turns.unanswered(name)
             if planning.waits_since_s is None:
@@ -304,14 +315,18 @@ class PlanningStep:
         self,
         inputs: PlanningInput,
         state: PlannerState,
+        profiler: OnlineProfiler,
         answers: WorkerAnswers,
     ) -> Decision:
         policy = inputs.job.policy
-        recommends = policy.profile is None and policy.pipeline is not None
         try:
-            if recommends and inputs.mode == "recommend":
-                return predicted_decision(inputs, state, answers)
+            if policy.profile is None and policy.pipeline is not None:
+                if inputs.mode == "recommend":
+                    return predicted_decision(inputs, state, answers)
+                return profiler.decide(inputs, state, partial(answers.advise, policy.name))
             return decide(inputs, state, self._estimator, answers)
+        except Unanswered:
+            return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:
             return given_up(state, Veto("fault", f"cannot be planned: {error}: no change"))
 

@@ -1,17 +1,15 @@
 """What other jobs of the cluster say of a job that never ran at lower clocks.
 
 While a job runs at default clocks its counters are averaged over the passes. Jobs that were
-measured at lower clocks teach: those with a profile by it, those without by what the estimator has
-learnt of them. Of a job without a profile, counters and work at default clocks become a prediction.
-The planner makes a recommendation from it. Enforcement begins from it as from a profile, and the
-estimator corrects that by the job's own operations. No names are kept: a workload is a hash. What
-is known is bounded, and kept in the store.
+measured at lower clocks teach: those with a profile by it, those without by the windows that
+learning measured. Of a job without a profile, counters and work at default clocks become a
+prediction, which the planner makes a recommendation from. No names are kept: a workload is a hash.
+What is known is bounded, and kept in the store.
 """
 
 import asyncio
-import hashlib
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,17 +17,18 @@ from typing import Any
 import numpy as np
 
 from joulecut_controller.learn.known_jobs import NAME, decoded, encoded, hashed
+from joulecut_controller.learn.longest_paths import reported_kinds
+from joulecut_controller.learn.measurement_log import Measurement, ProbedJob
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.predicted import SOURCE, DefaultWorks, Prediction, default_works
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.view import GpuView, JobState, View
-from joulecut_engine.estimate.estimator import Subject
+from joulecut_controller.reconcile.online_profiler import OnlineProfiler
+from joulecut_controller.view import GpuView, View
 from joulecut_engine.estimate.evidence import fingerprint
-from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.other_jobs import (
-    FALL_MIN,
+    JUDGES_MIN,
     PRIOR,
     ROWS_MIN,
     ClockShares,
@@ -39,7 +38,6 @@ from joulecut_engine.estimate.other_jobs import (
     OtherJobs,
     measured_shares,
 )
-from joulecut_engine.estimate.refit import fit_profile
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -49,39 +47,36 @@ COUNTERS_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
 SEEN_MIN = 5  # passes before counters count
 BUSY_MIN = 0.05  # below it the job starts or stands still
 POSSIBLE_MAX = 16  # estimators that a band is made of
-WORKS_MAX = 1_000  # whose counters are averaged; the one not seen for longest is forgotten
 
 
 @dataclass(slots=True)
 class _Job:
     """A job at default clocks so far; `taught` names the measurement it has taught by."""
 
+    shape: str
     counters: Counters
     seen: int = 0
     taught: str = ""
     profile: Profile | None = None  # that `fingerprint` is of
     fingerprint: str = ""
-    made: tuple[int, Prediction] | None = None  # by which model, and the prediction
+    made: tuple[object, Prediction] | None = None  # for what, and the prediction
 
 
 class Predictions:
     """Counters of jobs, the known jobs, and what is predicted of jobs without a profile."""
 
-    def __init__(
-        self,
-        learner: OnlineEstimator,
-        store: Store,
-        audit: AuditLog,
-        background: BackgroundTasks,
-    ) -> None:
-        self._learner, self._store = learner, store
-        self._audit, self._background = audit, background
+    def __init__(self, store: Store, audit: AuditLog, background: BackgroundTasks) -> None:
+        self._store, self._audit, self._background = store, audit, background
         self._known: list[KnownJob] = []
         self._model = OtherJobs(())
         self._learns = True
         self._jobs: dict[str, _Job] = {}
         self.begun = False
         self._changed = False
+
+    def keep_only(self, jobs: Container[str]) -> None:
+        """Jobs that left the policy are forgotten; what they taught stays."""
+        self._jobs = {name: job for name, job in self._jobs.items() if name in jobs}
 
     def begin(self) -> None:
         """Reads what an earlier controller was taught; call it in a thread. Raises Unavailable."""
@@ -105,92 +100,57 @@ class Predictions:
             self._learns = on
             self._fit()
 
-    async def with_profile(self, observation: JobObservation, view: View) -> JobObservation:
+    def see(self, observation: JobObservation, profiler: OnlineProfiler, view: View) -> None:
         """Once a pass: counters are averaged while the job is at default clocks, and it teaches
-        once its curve is known. A job without a profile that may be enforced gets the one that is
-        predicted of it. Raises ValueError for work that no curve fits.
+        once its curve is known.
         """
-        job, name = observation.job, predicted_workload(observation.job)
-        policy, known = job.policy, self._see(observation, view, name)
-        if policy.profile is None and policy.pipeline is not None and policy.mode == "enforce":
-            profile = self._learner.profile(name)
-            if profile is None and known is not None and job.measured.baseline is not None:
-                made = self._predicted(job, known, view)
-                profile = made.profile() if made is not None else None
-                if profile is not None:
-                    fitted = await asyncio.to_thread(fit_profile, name, profile)
-                    self._learner.add_profile(name, profile, fitted)
-            if profile is not None:
-                blocking_w = policy.blocking_power_w or profile.blocking_power_w
-                policy = replace(policy, profile=profile, blocking_power_w=blocking_w)
-                job = replace(job, policy=policy, predicted_work=name)
-        return replace(observation, job=job)
+        name, shape = observation.job.policy.name, observation.shape
+        if observation.job.measured.phase.kind == "evaluate":
+            return  # predictions are of training
+        gpus = [view.gpus[uuid] for uuid in observation.job.placement.uuids if uuid in view.gpus]
+        drawn_w = [one.power_w for one in observation.job.measured.loads]
+        now, job = counters_of(gpus, _mean(drawn_w)), self._jobs.get(name)
+        if now is not None:
+            if job is None or job.shape != shape:
+                job = self._jobs[name] = _Job(shape, now)
+            job.counters, job.seen = _blended(job.counters, now), job.seen + 1
+        if job is None or job.seen < SEEN_MIN:
+            return
+        taught = _lesson_name(observation, profiler, job)
+        if taught and taught != job.taught:
+            job.taught = taught
+            self._teach(hashed(name), _lesson(observation, profiler, job.counters))
 
     def of(self, observation: JobObservation, view: View) -> Prediction | None:
         """Of a job that was seen for a while at default clocks; None of one with a profile."""
-        job = observation.job
-        known = self._jobs.get(predicted_workload(job))
-        if job.policy.profile is not None or known is None or known.seen < SEEN_MIN:
+        policy = observation.job.policy
+        job = self._jobs.get(policy.name)
+        if policy.profile is not None or job is None or job.seen < SEEN_MIN:
             return None
-        return self._predicted(job, known, view)
-
-    def _see(self, observation: JobObservation, view: View, name: str) -> "_Job | None":
-        """What is known of the job; None before it was seen for a while."""
-        gpus = [view.gpus[uuid] for uuid in observation.job.placement.uuids if uuid in view.gpus]
-        drawn_w = [one.power_w for one in observation.job.measured.loads]
-        now, job = counters_of(gpus, _mean(drawn_w)), self._jobs.pop(name, None)
-        if now is not None:
-            job = job or _Job(now)
-            job.counters, job.seen = _blended(job.counters, now), job.seen + 1
-        if job is None:
+        if observation.job.measured.phase.kind == "evaluate":
             return None
-        self._jobs[name] = job  # the newest last
-        if len(self._jobs) > WORKS_MAX:
-            del self._jobs[next(iter(self._jobs))]
-        if job.seen < SEEN_MIN:
-            return None
-        if observation.job.measured.phase.kind == "train":
-            self._learn_from(observation.job, name, job)
-        return job
-
-    def _learn_from(self, job: JobState, name: str, known: "_Job") -> None:
-        """Its curve, once there is one: of its profile, or as measured at lower clocks."""
-        profile = job.policy.profile
-        if profile is not None:
-            if profile is not known.profile:  # its fingerprint takes a millisecond
-                known.profile, known.fingerprint = profile, fingerprint(profile)
-            taught, rows = known.fingerprint, profile
-        else:
-            rows = learnt_profile(self._learner, name)
-            clocks = sorted(one.clock_mhz for each in rows.options.values() for one in each)
-            if not clocks or clocks[0] > (1.0 - FALL_MIN) * clocks[-1]:
-                return
-            taught = f"{name} {len(clocks)} {clocks[0]}"
-        if taught != known.taught:
-            known.taught = taught
-            top_mhz = max(one.clock_mhz for each in rows.options.values() for one in each)
-            self._teach(hashed(job.policy.name), _of_profile(rows, known.counters, float(top_mhz)))
-
-    def _predicted(self, job: JobState, known: "_Job", view: View) -> Prediction | None:
-        works = default_works(job, view.gpus)
-        if works is None or job.policy.pipeline is None:
-            return known.made[1] if known.made and known.made[0] == id(self._model) else None
-        made = _prediction(self._model, works, known.counters, view)
-        known.made = (id(self._model), made)
+        works = default_works(observation.job, view.gpus)
+        if works is None or policy.pipeline is None:
+            return job.made[1] if job.made and job.made[0] == self._rests_on(job) else None
+        made = _prediction(self._model, works, job.counters, view)
+        job.made = (self._rests_on(job), made)
         return made
 
-    def sentence(self, job: JobState) -> str:
+    def sentence(self, job: str) -> str:
         """One line for the board: what predicts, and what each predictor would have erred on the
         job, once it is known; empty while nothing is predicted of it.
         """
-        known = self._jobs.get(predicted_workload(job))
+        known = self._jobs.get(job)
         if known is None:
             return ""
         if known.taught:
-            return _erred(self._model, hashed(job.policy.name))
+            return _erred(self._model, hashed(job))
         return rests_on(self._model) if known.made else ""
 
-    def _teach(self, workload: str, rows: Iterable[tuple[Counters, ClockShares]]) -> None:
+    def _rests_on(self, job: _Job) -> object:
+        return job.shape, id(self._model)
+
+    def _teach(self, workload: str, rows: Sequence[tuple[Counters, ClockShares]]) -> None:
         others = [one for one in self._known if one.workload != workload]
         taught = [KnownJob(workload, *row) for row in rows]
         self._known, self._changed = [*others, *taught][-KNOWN_KEPT:], True
@@ -202,31 +162,6 @@ class Predictions:
 
     def _adopt(self, model: OtherJobs) -> None:
         self._model = model
-
-
-def predicted_workload(job: JobState) -> str:
-    """Names the job's work on its GPUs, whatever its microbatches; by its own name where its
-    profile is measured.
-    """
-    policy, pipeline = job.policy, job.policy.pipeline
-    if job.predicted_work or policy.profile is not None or pipeline is None:
-        return job.workload
-    content = repr((job.placement.stages, replace(pipeline, microbatches=1)))
-    return f"{policy.name}#{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-
-
-def learnt_profile(learner: OnlineEstimator, workload: str) -> Profile:
-    """What the estimator says of a workload at the clocks that it ran at."""
-    begun = learner.profile(workload)
-    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for stage, kind in begun.options if begun is not None else ():
-        subject = Subject(workload, "", stage, kind)
-        clocks = learner.measured_clocks_mhz(subject)
-        curve = learner.predict(subject, clocks) if clocks else None
-        if curve is not None:
-            rows = zip(clocks, curve.time_s.tolist(), curve.power_w.tolist(), strict=True)
-            options[stage, kind] = tuple(ClockOption(m, s, s * w) for m, s, w in rows)
-    return Profile(options)
 
 
 def rests_on(model: OtherJobs) -> str:
@@ -276,13 +211,11 @@ def _prediction(
         )
         for row in picked
     )
-    sure = FromOtherJobs(
-        works.works, {kind: model.sure(one) for kind, one in of_kind.items()}, clocks
-    )
     text = rests_on(model)
     if not works.detailed:
-        text += "; one clock for all GPUs, since the job reports its rate alone"
-    return Prediction(works, made[0], sure, made, text)
+        text += "; stages as if alike, since the job reports its rate alone"
+    judged = model.predicts != PRIOR and model.known >= JUDGES_MIN
+    return Prediction(works, made[0], made, text, judged)
 
 
 def _half(kind: Kind) -> str:
@@ -290,9 +223,33 @@ def _half(kind: Kind) -> str:
     return "forward" if kind == "forward" else "backward"
 
 
+def _lesson_name(observation: JobObservation, profiler: OnlineProfiler, job: _Job) -> str:
+    """Names a measurement at lower clocks; empty before there is one."""
+    profile, advice = observation.job.policy.profile, profiler.advice
+    if profile is not None:
+        if profile is not job.profile:  # its fingerprint takes a millisecond
+            job.profile, job.fingerprint = profile, fingerprint(profile)
+        return job.fingerprint
+    if profiler.probed is None or advice is None or advice.verdict != "enough":
+        return ""
+    return f"windows of {observation.shape}, {profiler.restarts}"  # learnt again: taught again
+
+
+def _lesson(
+    observation: JobObservation, profiler: OnlineProfiler, counters: Counters
+) -> list[tuple[Counters, ClockShares]]:
+    """The shares that a measurement shows, by kind."""
+    profile = observation.job.policy.profile
+    if profile is not None:
+        top = max(options[-1].clock_mhz for options in map(sorted, profile.options.values()))
+        return list(_of_profile(profile, counters, float(top)))
+    assert profiler.probed is not None  # it has a name
+    return list(_of_windows(profiler.probed, counters))
+
+
 def _of_profile(
     profile: Profile, counters: Counters, top_mhz: float
-) -> Iterator[tuple[Counters, ClockShares]]:
+) -> Iterable[tuple[Counters, ClockShares]]:
     """Of each kind, the mean over stages."""
     found: dict[str, list[ClockShares]] = {}
     for (_, kind), options in profile.options.items():
@@ -323,6 +280,40 @@ def _of_options(
         default_mhz=top.clock_mhz,
         top_mhz=top_mhz,
     )
+
+
+def _of_windows(probed: ProbedJob, counters: Counters) -> Iterable[tuple[Counters, ClockShares]]:
+    """Of all windows below default clocks: by kind where all have busy times, else of iterations.
+    The power is that of whole iterations.
+    """
+    first, *rest = probed.measurements
+    lower = [one for one in rest if one.clocks_mhz != first.clocks_mhz]
+    if not lower:
+        return
+    default = np.array(first.clocks_mhz, dtype=np.float64)
+    detailed = all(one.busy_s for one in (first, *lower))
+    kinds: Sequence[str] = reported_kinds(probed.constants.pipeline) if detailed else ("",)
+    for at, kind in enumerate(kinds):
+        before = _time_s(first, at if detailed else None)
+        shares = measured_shares(
+            np.minimum(1.0, np.array([one.clocks_mhz for one in lower]) / default),
+            np.array([_time_s(one, at if detailed else None) / before for one in lower]),
+            np.array([_power_w(one) / _power_w(first) for one in lower]),
+            counters.card,
+            default_mhz=statistics.fmean(first.clocks_mhz),
+            top_mhz=probed.constants.clock_max_mhz,
+        )
+        if shares is not None:
+            yield replace(counters, kind=kind), shares
+
+
+def _power_w(one: Measurement) -> float:
+    """Mean power of a GPU over whole iterations."""
+    return statistics.fmean(one.energy_j) / one.time_s
+
+
+def _time_s(one: Measurement, kind: int | None) -> float:
+    return one.time_s if kind is None else sum(each[kind] for each in one.busy_s)
 
 
 def counters_of(gpus: Sequence[GpuView], counted_w: float | None = None) -> Counters | None:

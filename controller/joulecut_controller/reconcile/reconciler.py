@@ -142,7 +142,7 @@ class Reconciler:
             holds=holds,
             breakers=Breakers(holds, audit, pacing.lag_s),
             default_windows=DefaultWindows(StoredBook(store, audit), lag_s=pacing.lag_s),
-            predictions=Predictions(learner, store, audit, tasks),
+            predictions=Predictions(store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,
             metrics=self.metrics,

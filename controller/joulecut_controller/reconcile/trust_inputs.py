@@ -1,6 +1,7 @@
 """What trust sees of a job, and the book it writes to: the store and the audit log."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.observe.observer import JobObservation
@@ -12,6 +13,7 @@ from joulecut_controller.plan.veto import first
 from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
+from joulecut_controller.reconcile.online_profiler import NO_PROFILE
 from joulecut_controller.savings.stored import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
@@ -35,9 +37,10 @@ def job_seen(
     *,
     unix_s: float,
     applied: Plan | None,
+    learning: str,
     suspected: str,
 ) -> JobSeen:
-    """`applied` is the plan whose clocks are held."""
+    """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
     measured = observation.job.measured
     baseline, current = inputs.job.measured.baseline, inputs.job.measured.current
     unpowered = baseline is not None and baseline.power_w is None
@@ -64,7 +67,7 @@ def job_seen(
         settled=measured.settled,
         straggling=measured.straggling,
         enforced=inputs.mode == "enforce" and not inputs.vetoes,
-        hindrance=_hindrance(inputs, measured),
+        hindrance=_hindrance(inputs, measured, learning),
         steered=bool(measured.external_lock) or inputs.allotted_s is not None,
         doubt=inputs.doubt,
         suspected=suspected,
@@ -84,15 +87,17 @@ def _in_force(plan: Plan) -> PlanInForce:
     )
 
 
-def _hindrance(inputs: PlanningInput, measured: Measured) -> str:
+def _hindrance(inputs: PlanningInput, measured: Measured, learning: str) -> str:
     """Why no hold-out may begin and a running one ends; empty where there is no reason."""
     job = inputs.job
     if inputs.mode != "enforce":
         return job.reservation or f"mode is {inputs.mode}"
-    veto = first(vetoes(inputs))
+    if job.policy.profile is None:
+        job = replace(job, policy=replace(job.policy, profile=NO_PROFILE))
+    veto = first(vetoes(replace(inputs, job=job)))
     if veto is not None:
         return veto.text
-    return "waiting for a straggler" if measured.straggling else ""
+    return "waiting for a straggler" if measured.straggling else learning
 
 
 def advice_to_enforce(shown: JobBoard) -> Verdict | None:

@@ -41,7 +41,6 @@ class Chunk:
     at_s: float
     setting: Setting
     iterations: tuple[Timed, ...]
-    anchored: bool = False  # the work is that of GPUs which the setting does not lower
 
 
 class Usual:

@@ -42,7 +42,6 @@ SETTINGS_KEPT = 8  # effects; the one not seen for longest is forgotten
 SCALE_SD = 0.5  # of all predicted slowdowns together: a profile's slope may be of another batch
 EFFECT_SD = 0.005  # of one predicted slowdown beside that
 EFFECT_UNKNOWN_SD = 0.1  # of one that nothing predicts
-ANCHORED_SD = 0.001  # of that effect where the work is that of GPUs at default clocks
 OPERATIONS_SD = 0.05  # of the effect on operations beside that on iterations
 UNKNOWN_SD = 3.0  # of b and m before the first iteration
 # After so many iterations the filter begins, and begins again: their noise is known better by then.
@@ -153,20 +152,17 @@ class _State:
             more[self.columns[setting]] = (CLOCKS_SHARE * jump) ** 2
         return _State(self.x, self.p + np.diag(more), self.columns, self.at_s)
 
-    def with_setting(
-        self, setting: Setting, log: float, sd: float, *, anchored: bool = False
-    ) -> "_State":
+    def with_setting(self, setting: Setting, log: float, sd: float) -> "_State":
         """With a setting of a predicted slowdown. The one not seen for longest goes for it."""
         if len(self.columns) >= SETTINGS_KEPT:
-            left = self._without(next(iter(self.columns)))
-            return left.with_setting(setting, log, sd, anchored=anchored)
+            return self._without(next(iter(self.columns))).with_setting(setting, log, sd)
         n = len(self.x)
         p = np.zeros((n + 2, n + 2))
         p[:n, :n] = self.p
         p[n, :n] = p[:n, n] = log * self.p[2]
         p[n, n] = log**2 * self.p[2, 2] + sd**2
-        p[n + 1, n + 1] = (ANCHORED_SD if anchored else OPERATIONS_SD) ** 2
-        x = np.append(self.x, [log * self.x[2], 0.0 if anchored else log])
+        p[n + 1, n + 1] = OPERATIONS_SD**2
+        x = np.append(self.x, [log * self.x[2], log])
         return _State(x, p, {**self.columns, setting: n}, self.at_s)
 
     def _without(self, setting: Setting) -> "_State":
@@ -196,7 +192,7 @@ class Reference:
         self._noise = Noise()
         self._setting: Setting = DEFAULT
         self._early: list[Chunk] = []  # until their noise is known
-        self._predicted: dict[Setting, tuple[float, float, bool]] = {}
+        self._predicted: dict[Setting, tuple[float, float]] = {}
         self._recalled: tuple[float, float] | None = None
         self._walk = WALK_PER_S
         self._walked = (0.0, 0.0)  # squares of what default clocks showed, and seconds they took
@@ -221,19 +217,12 @@ class Reference:
         """
         self._recalled = log_s, sd
 
-    def predict(
-        self,
-        setting: Setting,
-        slowdown_log: float,
-        sd: float = EFFECT_SD,
-        *,
-        anchored: bool = False,
-    ) -> None:
+    def predict(self, setting: Setting, slowdown_log: float, sd: float = EFFECT_SD) -> None:
         """The planner's prediction for a setting that will run."""
         if setting != DEFAULT and setting not in self._state.columns:
-            self._state = self._state.with_setting(setting, slowdown_log, sd, anchored=anchored)
+            self._state = self._state.with_setting(setting, slowdown_log, sd)
             if self._counted < BEGINS[-1]:
-                self._predicted[setting] = slowdown_log, sd, anchored
+                self._predicted[setting] = slowdown_log, sd
 
     def answer(self, setting: Setting) -> Answer:
         scale = Figure(float(self._state.x[2]), math.sqrt(float(self._state.p[2, 2])))
@@ -302,13 +291,13 @@ class Reference:
         self._before = self._left = None
         self._setting, self.moved = DEFAULT, 0.0
         self._shown.clear()
-        for setting, (log, sd, anchored) in self._predicted.items():
-            self._state = self._state.with_setting(setting, log, sd, anchored=anchored)
+        for setting, (log, sd) in self._predicted.items():
+            self._state = self._state.with_setting(setting, log, sd)
         for chunk in self._early:
             self._take(chunk)
 
     def _take(self, chunk: Chunk) -> None:
-        self.predict(chunk.setting, 0.0, EFFECT_UNKNOWN_SD, anchored=chunk.anchored)
+        self.predict(chunk.setting, 0.0, EFFECT_UNKNOWN_SD)
         if chunk.setting != self._setting:
             self._change(chunk.setting)
         if math.isinf(self._state.at_s):

@@ -87,6 +87,21 @@ TIMING = Answer(
     missed_ratio=NUMBER,
     change_error_s=NUMBER.at(lambda timing: timing.change_error_s or None),
 )
+# Online profiling of a job without a profile: measured settings, and the next one.
+PROBING = Answer(
+    verdict=TEXT,
+    reason=TEXT,
+    settings_measured=COUNT.at("measurements"),
+    lowest_measured_mhz=listed(COUNT).at("lowest_mhz"),
+    next_mhz=listed(COUNT).at("clocks_mhz"),
+    next_stage=CLOCK.at("stage"),
+    next_stages=listed(COUNT).at("stages"),
+    guessed_saved_ratio=NUMBER.at("gain_ratio"),
+    guessed_saved_doubt_ratio=NUMBER.at("gain_doubt_ratio"),
+    guessed_iteration_time_s=NUMBER.at("time_s"),
+    guessed_iteration_time_high_s=NUMBER.at("time_high_s"),
+    deadline_s=NUMBER,
+)
 # Whether enforcing is advisable; errors are of predictions at the clocks that run.
 ADVISABLE = Answer(
     yes=FLAG,
@@ -195,14 +210,6 @@ _CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD,
 STATE = Answer(
     state=component("JobState"), next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER
 )
-
-
-def _profile(job: JobBoard) -> str | None:
-    """None where the job began without one."""
-    profile = job.view.policy.profile
-    return None if profile is None or profile.predicted else profile.source
-
-
 JOB = Answer(
     "Job",
     name=TEXT.at("view.policy.name"),
@@ -220,7 +227,7 @@ JOB = Answer(
     clock_min_mhz=COUNT.at("view.policy.clocks.min_mhz"),
     min_dwell_s=NUMBER.at("view.policy.clocks.min_dwell_s").more,
     pipeline=Key(maybe(OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
-    profile=WORD.at(_profile),
+    profile=WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
     evidence=Answer(level=TEXT, text=TEXT).key.given,
     hindrance=TEXT.at("view.hindrance"),  # why no command could be sent now
     phase=PHASE.key.at("view.measured"),
@@ -244,6 +251,7 @@ JOB = Answer(
     gpus=listed(_CLOCKS).given,
     money=maybe(OBJECT).given,  # worth of the plan, break-even, least cost
     learning=OBJECT.at(_learning).more,
+    probing=maybe(PROBING).more,
     advisable=maybe(ADVISABLE).more,
     holdout=maybe(HOLDOUT).more,
     saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving).more,

@@ -15,7 +15,7 @@ with a reason.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -40,11 +40,9 @@ from joulecut_engine.estimate.grid import Grid, Grids
 from joulecut_engine.estimate.refit import WORKS_MAX, Snapshot, fit_profile, refit
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.estimate.work_fit import Fitted, WorkCurve
-from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 STATE_VERSION = 2
-PREDICTED_MAX = 256  # profiles; with their curves some ten kilobytes each
 REFIT_EVERY = 25  # accepted samples; as in the public stream experiment
 UNSEEN_GPU = 0.08  # half width for a GPU without samples: cards of one kind differ by 8 %
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
@@ -197,11 +195,7 @@ class OnlineEstimator:
     # -- workloads -----------------------------------------------------------------------
 
     def set_profiles(self, profiles: Mapping[str, Profile]) -> None:
-        """Replace all measured profiles. A workload whose profile changed or disappears is
-        forgotten.
-        """
-        predicted = {name: one for name, one in self._profiles.items() if one.predicted}
-        profiles = {**predicted, **profiles}
+        """Replace all profiles. A workload whose profile changed or disappears is forgotten."""
         prints = {workload: fingerprint(profile) for workload, profile in profiles.items()}
         made = {
             workload: fit_profile(workload, profiles[workload])
@@ -214,25 +208,6 @@ class OnlineEstimator:
             self._profiles[workload] = profiles[workload]
             self._current.put_profile(workload, fitted)
         self._fingerprints = prints
-
-    def add_profile(self, workload: str, profile: Profile, fitted: Fitted) -> None:
-        """One more workload, with its `fit_profile`. Of predicted profiles the newest are kept."""
-        self._forget(workload)
-        self._profiles[workload], self._fingerprints[workload] = profile, fingerprint(profile)
-        self._current.put_profile(workload, fitted)
-        predicted = [name for name, one in self._profiles.items() if one.predicted]
-        for name in predicted[:-PREDICTED_MAX]:
-            self._forget(name)
-            del self._fingerprints[name]
-
-    def profile(self, workload: str) -> Profile | None:
-        """The profile that a workload began from."""
-        return self._profiles.get(workload)
-
-    def measured_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
-        """Clocks that the work ran at, on any GPU, ascending."""
-        cells = self._window.of_work(subject.workload, subject.stage, subject.kind)
-        return tuple(sorted({cell.clock_mhz for cell in cells}))
 
     def _forget(self, workload: str) -> None:
         """Drop everything about a workload."""
@@ -337,14 +312,9 @@ class OnlineEstimator:
     # -- persistence ---------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Readings, drifts and predicted profiles as JSON-able values; curves and biases follow."""
+        """Readings and drifts as JSON-able values; curves and biases follow from them."""
         return {
             "version": STATE_VERSION,
-            "predicted": [
-                [name, one.source, one.error_ratio, one.blocking_power_w, _rows(one)]
-                for name, one in self._profiles.items()
-                if one.predicted
-            ],
             "profiles": dict(sorted(self._fingerprints.items())),
             "number": self._number,
             "window": self._window.state(),
@@ -360,7 +330,7 @@ class OnlineEstimator:
         Set profiles before: a workload whose profile is not the one in `state` is forgotten.
         """
         made = OnlineEstimator({})
-        made._profiles, made._fingerprints = dict(self._profiles), dict(self._fingerprints)
+        made._profiles, made._fingerprints = self._profiles, self._fingerprints
         made._current = self._current.of_profiles()
         try:
             made._read(_migrated(state))
@@ -371,9 +341,6 @@ class OnlineEstimator:
     def _read(self, state: Mapping[str, Any]) -> None:
         if state["version"] != STATE_VERSION:
             raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
-        for name, source, error_ratio, blocking_w, rows in state.get("predicted", ()):
-            profile = _profile(rows, str(source), float(error_ratio), float(blocking_w))
-            self.add_profile(str(name), profile, fit_profile(str(name), profile))
         self._number = int(state["number"])
         self._window.restore(state["window"])
         self._detector.restore(state["watch"])
@@ -392,29 +359,6 @@ class OnlineEstimator:
                     counts.pop(name, None)
         snapshot = self.snapshot()
         self.adopt(snapshot, refit(snapshot))
-
-
-def _rows(profile: Profile) -> list[list[object]]:
-    return [
-        [stage, kind, one.clock_mhz, one.time_s, one.energy_j]
-        for (stage, kind), options in profile.options.items()
-        for one in options
-    ]
-
-
-def _profile(
-    rows: Iterable[Sequence[Any]], source: str, error_ratio: float, blocking_power_w: float
-) -> Profile:
-    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for stage, kind, mhz, time_s, energy_j in rows:
-        made = ClockOption(int(mhz), float(time_s), float(energy_j))
-        if not (0.0 < made.time_s < math.inf and 0.0 < made.energy_j < math.inf and mhz > 0):
-            raise ValueError(f"{made} is no option")
-        key = int(stage), cast("Kind", str(kind))
-        options[key] = (*options.get(key, ()), made)
-    if not error_ratio > 0.0:
-        raise ValueError("a predicted profile without an error")
-    return Profile(options, source, error_ratio, blocking_power_w)
 
 
 def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 
 from joulecut_engine.estimate.bands import Errors, earned
 from joulecut_engine.estimate.card import find_card
-from joulecut_engine.estimate.estimator import (
-    NOMINAL,
-    NOMINAL_SDS,
-    Prediction,
-    Sample,
-    Subject,
-)
+from joulecut_engine.estimate.estimator import NOMINAL, Prediction, Sample, Subject
 from joulecut_engine.estimate.fitting import (
     KNEE_PRIOR_RATIO,
     SLOPE_PRIOR_PER_GHZ,
@@ -44,8 +38,6 @@ JUDGES_MIN = 8  # workloads whose errors are a band
 # Half widths with fewer: nine in ten of 21 public applications (benchmarks/forest.py) stay
 # within each.
 TIME_HALF, POWER_HALF = 0.4, 0.2
-# Of the time's share: what four jobs in five stay below, in standard deviations and as a quantile.
-SURE, SURE_SDS = 0.8, 0.842
 # Half width that the two shares do not explain, of the saving: nine in ten of those applications
 # by their true shares.
 FORM_HALF = 0.035
@@ -227,7 +219,6 @@ class OtherJobs:
         self.known = len({one.workload for one in known})
         self.erred: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         half = np.array([TIME_HALF, POWER_HALF])
-        self._surely = SURE_SDS * TIME_HALF / NOMINAL_SDS
         self._errors = half * [(a, b) for a in (-1.0, 1.0) for b in (-1.0, 1.0)]
         if not known:
             return
@@ -252,17 +243,11 @@ class OtherJobs:
             self._predictor = PREDICTORS[best](rows, off)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
-            self._surely = max(0.0, float(np.quantile(self._errors[:, 0], SURE)))
 
     def shares(self, counters: Counters) -> ClockShares:
         """The predicted shares of a job."""
         time, power = self.possible(counters)[0]
         return ClockShares(float(time), float(power))
-
-    def sure(self, counters: Counters) -> ClockShares:
-        """The same with a share of the time that four jobs in five stay below."""
-        mean = self.shares(counters)
-        return ClockShares(min(1.0, mean.time + self._surely), mean.power)
 
     def possible(self, counters: Counters) -> Floats:
         """Shares (1 + errors, 2): predicted, and as far off as those of each known job were."""

@@ -62,7 +62,7 @@ def fit_profile(workload: str, profile: Profile) -> Fitted:
     works = {Work(workload, *key): rows for key, rows in profile.options.items() if rows}
     first = {(work.kind, rows): work for work, rows in reversed(works.items())}
     fitted = fit_work(
-        _evidence(work, _of_profile(rows, profile)) for (_, rows), work in reversed(first.items())
+        _evidence(work, _of_profile(rows)) for (_, rows), work in reversed(first.items())
     )
     return Fitted({work: fitted.curves[first[work.kind, rows]] for work, rows in works.items()})
 
@@ -86,7 +86,7 @@ def evidence_of(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
         cells.setdefault(work, []).append((cell, readings))
         newest[work] = max(newest.get(work, 0), readings[-1].number)
     swept = {
-        Work(workload, stage, kind): _of_profile(options, profile)
+        Work(workload, stage, kind): options
         for workload, profile in snapshot.profiles.items()
         for (stage, kind), options in profile.options.items()
         if options
@@ -94,7 +94,8 @@ def evidence_of(snapshot: Snapshot) -> tuple[tuple[Evidence, ...], float]:
     latest = sorted(sorted(swept, key=lambda work: (-newest.get(work, 0), work))[:WORKS_MAX])
     scatter = _scatter([rows for work in latest for _, rows in cells.get(work, ())])
     found = (
-        _evidence(work, [*swept[work], *_points(cells.get(work, ()), scatter)]) for work in latest
+        _evidence(work, [*_of_profile(swept[work]), *_points(cells.get(work, ()), scatter)])
+        for work in latest
     )
     return tuple(found), scatter
 
@@ -110,8 +111,8 @@ def _scatter(all_readings: Sequence[tuple[Reading, ...]]) -> float:
     return float(np.sqrt(squares / free))
 
 
-def _of_profile(options: Sequence[ClockOption], profile: Profile) -> list[_Point]:
-    """Rows of a profile as readings of one more GPU."""
+def _of_profile(options: Sequence[ClockOption]) -> list[_Point]:
+    """A profile as readings of one more GPU."""
     return [
         _Point(
             uuid=PROFILED,
@@ -119,7 +120,7 @@ def _of_profile(options: Sequence[ClockOption], profile: Profile) -> list[_Point
             time=math.log(option.time_s),
             power=math.log(option.power_w),
             weight=PROFILE_WEIGHT,
-            noise=max(PROFILE_NOISE, profile.error_ratio),
+            noise=PROFILE_NOISE,
             held_mhz=None,
         )
         for option in sorted(options)
@@ -187,19 +188,19 @@ def _times(own: Sequence[_Point], at_clock: Mapping[int, Sequence[_Point]]) -> d
     clocks with readings.
     """
     times = _aligned([(p.uuid, p.clock_mhz, p.time, p.weight) for p in own])
-    swept = {p.clock_mhz: p for p in own if p.uuid == PROFILED}
+    swept = {p.clock_mhz: p.time for p in own if p.uuid == PROFILED}
     ran = []
     for clock in times.keys() & swept.keys():
         seen = [point for point in at_clock[clock] if point.uuid != PROFILED]
-        if seen and _noise(seen) <= swept[clock].noise:
+        if seen and _noise(seen) <= PROFILE_NOISE:
             ran.append(clock)
     if len(ran) < 2:
         return times  # one clock gives a level, which biases follow, and no shape
     ran.sort()
-    off = [times[clock] - swept[clock].time for clock in ran]
-    for clock, point in swept.items():
-        if all(each.uuid == PROFILED for each in at_clock[clock]):
-            times[clock] = point.time + float(np.interp(clock, ran, off))
+    off = [times[clock] - swept[clock] for clock in ran]
+    for clock, time in swept.items():
+        if all(point.uuid == PROFILED for point in at_clock[clock]):
+            times[clock] = time + float(np.interp(clock, ran, off))
     return times
 
 

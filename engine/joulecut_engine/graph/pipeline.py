@@ -111,18 +111,11 @@ class Profile:
     """Measured clock options per (stage, kind), as swept; dominated ones included.
 
     If GPUs hold several parts of the model, the first number may count these parts instead, in
-    model order. `source` names the origin in messages. Of a predicted one `error_ratio` is the
-    relative standard deviation of its times at other clocks, and `blocking_power_w` its own.
+    model order. `source` names the origin in messages.
     """
 
     options: Mapping[tuple[int, Kind], tuple[ClockOption, ...]]
     source: str = ""
-    error_ratio: float = 0.0
-    blocking_power_w: float = 0.0
-
-    @property
-    def predicted(self) -> bool:
-        return self.error_ratio > 0.0
 
     @property
     def stages(self) -> int:

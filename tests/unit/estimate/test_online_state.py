@@ -288,7 +288,7 @@ def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once
     store = open_store(f"sqlite:///{tmp_path}/store.db")
     learning = Learning(estimator, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks())
     for _ in range(3):
-        learning.summaries({"gpt": "gpt"})
+        learning.summaries(["gpt"])
     noted = [event.text for event in store.events() if event.kind == "learn"]
     store.close()
     assert len(noted) == len(UUIDS)

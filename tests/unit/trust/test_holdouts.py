@@ -126,6 +126,7 @@ class Bench:
             observation,
             unix_s=self.unix_s,
             applied=applied,
+            learning="",
             suspected="",
         )
         word = self.windows.step(seen)

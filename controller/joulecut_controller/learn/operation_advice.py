@@ -1,0 +1,192 @@
+"""What to try next on a job that reports its operations.
+
+Each stage's own curve is measured, so all stages change in one window, each by at most a step below
+the clocks measured there. Clocks are tried if the expected iteration keeps the deadline with every
+operation 1.28 standard deviations slower, and misses it by half a point at most where work slows as
+much as its clock.
+"""
+
+import math
+
+import numpy as np
+
+from joulecut_controller.learn.advice import Advice, Verdict
+from joulecut_controller.learn.clock_curves import Floats, Ints
+from joulecut_controller.learn.evidence import ExplorerInput
+from joulecut_controller.learn.longest_paths import LongestPaths
+from joulecut_controller.learn.measurement_log import Measurement
+from joulecut_controller.learn.operation_model import OperationModel
+from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, Limit, OperationSearch
+from joulecut_controller.reference.reference import LATE_SDS
+
+GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
+ANCHORS_PART = 4  # of the stages one in so many
+SURE = 1e-9
+EXCESS_MAX = 0.02  # more is the job, which moved between two windows, and not its clocks
+
+
+def operation_advice(
+    facts: ExplorerInput, measurements: tuple[Measurement, ...], paths: LongestPaths
+) -> Advice:
+    """The next step. The first measurement is at default clocks, one of them at the clocks now."""
+    model = OperationModel(
+        facts.constants,
+        facts.grids,
+        facts.alike,
+        measurements,
+        paths,
+        host_power_w=facts.host_power_w,
+        expected=facts.expected,
+        begins=facts.begins,
+    )
+    return _Step(facts, measurements, model).advice()
+
+
+class _Step:
+    def __init__(
+        self, facts: ExplorerInput, measurements: tuple[Measurement, ...], model: OperationModel
+    ) -> None:
+        self._facts, self._measurements, self._model = facts, measurements, model
+        measured_s = measurements[0].time_s
+        self._pace = measured_s / model.base_s
+        self._base_s = measured_s
+        self._deadline_s = max(
+            measured_s, facts.slo.deadline_s(measured_s) * math.exp(-facts.margin)
+        )
+        now = np.array(facts.now_mhz, dtype=np.float64)[:, None]
+        self._now = np.minimum((model.grid_mhz < now).sum(axis=1), model.default)
+        self._longer = self._measured_longer()
+        self._limit_s = self._deadline_s / self._pace / self._longer
+
+    def _measured_longer(self) -> float:
+        """Time at lower clocks over what the curves say: as all windows show it, and within what
+        the reference says of the clocks now. Curves take a slow window for a slow hour.
+        """
+        longer, seen = 1.0 + min(self._model.excess, EXCESS_MAX), self._facts.slowdown
+        if seen is None:
+            return longer
+        modelled = self._model.jittered_s(self._model.mean_s, self._now) / self._model.base_s
+        least, most = (math.exp(seen.mean + sds * seen.sd) for sds in (-1.0, LATE_SDS))
+        return max(1.0, min(max(longer, least / modelled), most / modelled))
+
+    def advice(self) -> Advice:
+        model, default = self._model, self._model.default
+        if self._base_s > self._deadline_s:
+            reason = f"target unreachable: default clocks give {self._base_s:.4g} s an iteration"
+            changed = not np.array_equal(self._now, default)
+            return self._answer("raise" if changed else "enough", reason, default)
+        wanted = self._cheapest()
+        lowered = not np.array_equal(self._now, default)
+        if lowered and model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):
+            now_s = self._expected_s(self._now)
+            wanted = np.maximum(
+                wanted, (model.grid_mhz < np.array(model.lowest)[:, None]).sum(axis=1)
+            )
+            reason = f"{now_s:.4g} s an iteration, {self._deadline_s:.4g} s allowed"
+            return self._answer("raise", reason, wanted)
+        wanted = self._anchored(wanted)
+        gain = self._gain(wanted)
+        if gain < GAIN_MIN:
+            reason = (
+                f"nothing more to learn that pays: the next step is worth {max(gain, 0.0):.2%} of "
+                f"the energy, {GAIN_MIN:.2%} is the noise; every stage's own times are measured "
+                f"down to {_clocks(model.lowest)} MHz"
+            )
+            return self._answer("enough", reason, self._now)
+        below = self._below(wanted)
+        if not below:
+            reason = f"{gain:.1%} less energy, within the measured range"
+            return self._answer("settle", reason, wanted)
+        named = f"stage{'s' if below[1:] else ''} {', '.join(map(str, below))}"
+        mhz = _clocks(tuple(int(model.grid_mhz[s, wanted[s]]) for s in below))
+        low_mhz = _clocks(tuple(model.lowest[s] for s in below))
+        reason = f"{named} to {mhz} MHz: the lowest measured there is {low_mhz} MHz"
+        return self._answer("probe", reason, wanted, below)
+
+    def _anchored(self, wanted: Ints) -> Ints:
+        """The same with a quarter of the stages as they are: those that would be lowered least.
+
+        They show how much of a window's change all stages have in common. If all went down
+        together, a slow hour would be taken for the effect of the clocks, or the reverse.
+        """
+        rows = np.arange(self._model.stages)
+        mhz = self._model.grid_mhz
+        lowered = np.log(mhz[rows, self._now] / mhz[rows, wanted])
+        order = [s for s in np.argsort(lowered, kind="stable") if lowered[s] >= 0.0]
+        held = order[: -(-len(rows) // ANCHORS_PART)] if len(rows) > 1 else []
+        made = wanted.copy()
+        made[held] = self._now[held]
+        return made
+
+    def _cheapest(self) -> Ints:
+        """The cheapest clocks within reach whose upper band and worst case are in time."""
+        model = self._model
+        search = OperationSearch(model.paths, model.cost_j, model.reachable, model.second_j)
+        tables = (
+            (model.high_s, self._limit_s),
+            (model.worst_s, self._limit_s * (1.0 + self._facts.over_ratio)),
+        )
+        at = model.default
+        surplus = [self._surplus(table, at) for table, _ in tables]
+        found = None
+        for _ in range(SURPLUS_ROUNDS):
+            limits = [
+                Limit(table, limit_s / more)
+                for (table, limit_s), more in zip(tables, surplus, strict=True)
+            ]
+            found = search.cheapest(limits, found)
+            if found is None:
+                return model.default
+            jittered = [model.jittered_s(table, found) for table, _ in tables]
+            if all(t <= limit_s for t, (_, limit_s) in zip(jittered, tables, strict=True)):
+                return found
+            surplus = [
+                max(more, self._surplus(table, found)) + SURE
+                for more, (table, _) in zip(surplus, tables, strict=True)
+            ]
+        return model.default
+
+    def _surplus(self, table: Floats, at: Ints) -> float:
+        each = np.take_along_axis(table, at[:, None, None], axis=2)
+        plain_s = float(self._model.paths.iteration_s(each)[0])
+        return self._model.jittered_s(table, at) / plain_s
+
+    def _below(self, at: Ints) -> tuple[int, ...]:
+        mhz = self._model.grid_mhz[np.arange(len(at)), at]
+        return tuple(s for s, low in enumerate(self._model.lowest) if mhz[s] < low)
+
+    def _gain(self, at: Ints) -> float:
+        return 1.0 - self._energy_j(at) / self._energy_j(self._now)
+
+    def _energy_j(self, at: Ints) -> float:
+        return self._model.energy_j(at, self._expected_s(at))
+
+    def _expected_s(self, at: Ints) -> float:
+        longer = 1.0 if np.array_equal(at, self._model.default) else self._longer
+        return self._model.jittered_s(self._model.mean_s, at) * self._pace * longer
+
+    def _answer(
+        self, verdict: Verdict, reason: str, at: Ints, stages: tuple[int, ...] = ()
+    ) -> Advice:
+        model = self._model
+        clocks = model.grid_mhz[np.arange(len(at)), at]
+        high_s = model.jittered_s(model.high_s, at) * self._pace
+        return Advice(
+            verdict,
+            reason,
+            tuple(map(int, clocks)),
+            stages,
+            gain_ratio=self._gain(at),
+            time_s=self._expected_s(at),
+            time_high_s=high_s,
+            deadline_s=self._deadline_s,
+            energy_j=self._energy_j(at),
+            baseline_energy_j=self._energy_j(model.default),
+            baseline_time_s=self._base_s,
+            lowest_mhz=model.lowest,
+            measurements=len(self._measurements),
+        )
+
+
+def _clocks(clocks_mhz: tuple[int, ...]) -> str:
+    return "/".join(map(str, clocks_mhz))
