@@ -43,7 +43,6 @@ from joulecut_wire.errors import BadInput
 BLOAT_KINDS = ("intrinsic", "extrinsic", "variability")
 GRANULARITIES = {
     "gpu": "one clock per GPU",
-    "edge": "a second clock for the first forward and the last backward",
     "changes": "two clock changes per iteration, anywhere",
     "changes:4": "four clock changes per iteration, anywhere",
     "computation": "a clock per operation",

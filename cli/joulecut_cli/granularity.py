@@ -1,5 +1,6 @@
 """The granularities of commands."""
 
+import sys
 from dataclasses import dataclass
 
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
@@ -10,11 +11,10 @@ from joulecut_wire.quantity import Fault
 BUILT: tuple[Granularity, ...] = GRANULARITIES
 ALL = "all"
 CHANGES_MAX = 64  # of one GPU and iteration: beyond, nothing is left to gain
-SHOWN = "gpu, edge, changes, changes:K, computation"
+SHOWN = "gpu, changes, changes:K, computation"
 HELP = (
-    "how often clocks change: gpu, one clock per GPU; edge, a second one for the first forward "
-    "and the last backward; changes:K, up to K changes of each GPU per iteration, anywhere (2 if "
-    "K is left out); computation, one per operation"
+    "how often clocks change: gpu, one clock per GPU; changes:K, up to K changes of each GPU "
+    "per iteration, anywhere (2 if K is left out); computation, one per operation"
 )
 
 
@@ -39,6 +39,10 @@ def read_granularities(word: str) -> tuple[Asked, ...]:
 
 
 def _one(word: str, allowed: str) -> Asked:
+    if word == "edge":
+        said = "joulecut: --granularity edge means changes:2, which saves as much or more"
+        print(f"{said}; the word goes with 0.3", file=sys.stderr)
+        word = "changes:2"
     for granularity in BUILT:
         if word == granularity:
             return Asked(granularity)

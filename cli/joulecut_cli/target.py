@@ -11,7 +11,7 @@ from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.errors import BadInput
 
-_WITH = {"gpu": "one clock per GPU", "edge": "two clocks per GPU", "changes": "few clock changes"}
+_WITH = {"gpu": "one clock per GPU", "changes": "few clock changes"}
 STAGES_NAMED = 3  # on a critical path, in a complaint of one line
 
 

@@ -16,7 +16,6 @@ ROOM = 0.06  # of the span, left free around the data
 # The style of each granularity, the finest last.
 STYLES: "dict[Granularity, str]" = {
     "gpu": "gpu",
-    "edge": "edge",
     "changes": "changes",
     "computation": "ours",
 }

@@ -197,9 +197,9 @@ def test_a_policy_with_a_profile_makes_it_known(cluster: Cluster, tmp_path: Path
     assert gpt3["intrinsic"]["cost"] == pytest.approx(gpt3["intrinsic"]["kwh"] * 0.2)
     assert gpt3["extrinsic"]["kwh"] == 0.0
     saved = {one["granularity"]: one["ratio"] for one in gpt3["savings"]}
-    assert set(saved) == {"gpu", "edge", "changes", "computation"}
-    assert 0.0 < saved["gpu"] <= saved["edge"] + 1e-6
-    assert saved["edge"] <= saved["computation"] + 1e-6
+    assert set(saved) == {"gpu", "changes", "computation"}
+    assert 0.0 < saved["gpu"] <= saved["changes"] + 1e-6
+    assert saved["changes"] <= saved["computation"] + 1e-6
     other = _job(found, "4711")["intrinsic"]
     assert (other["kwh"], other["basis"]) == (None, "unknown")
 

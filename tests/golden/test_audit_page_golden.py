@@ -56,7 +56,7 @@ def audited() -> Audit:
             PlanSaving(
                 granularity, ratio, ratio * gpt3.work_j, "within 5.43 s an iteration, by gpt3.csv"
             )
-            for granularity, ratio in (("gpu", 0.06), ("edge", 0.09), ("computation", 0.127))
+            for granularity, ratio in (("gpu", 0.06), ("changes", 0.09), ("computation", 0.127))
         ),
     )
     return auditor.finish(names, {"train/gpt3": known})

@@ -37,7 +37,7 @@ CASES = {
     "plan": ("plan",),
     "plan-slower": ("plan", "--max-slowdown", "5%"),
     "plan-gpu": ("plan", "--max-slowdown", "5%", "--granularity", "gpu"),
-    "plan-edge": ("plan", "--max-slowdown", "5%", "--granularity", "edge"),
+    "plan-changes": ("plan", "--max-slowdown", "5%", "--granularity", "changes"),
     "frontier": ("frontier", "--points", "8"),
     "frontier-gpu": ("frontier", "--points", "6", "--granularity", "gpu"),
     "frontier-all": ("frontier", "--points", "12", "--granularity", "all"),

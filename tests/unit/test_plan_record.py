@@ -22,7 +22,7 @@ PLAN = Plan(
     reason="slack on stage 1",
     made_at_unix_s=1.7e9,
     deadline_s=6.12,
-    forecast=Forecast(6.1, 900.0, 6.0, 1000.0, 880.0, 0.02, (("gpu", 0.1), ("edge", 0.15))),
+    forecast=Forecast(6.1, 900.0, 6.0, 1000.0, 880.0, 0.02, (("gpu", 0.1), ("changes", 0.15))),
     solution=Solution(
         "gpu",
         (FAST, SLOW, SLOW),
@@ -51,7 +51,7 @@ def test_the_whole_plan_survives_json() -> None:
     }
     assert math.isclose(content["forecast"]["saved_ratio"], 0.1)
     assert math.isclose(content["forecast"]["slowdown_ratio"], 0.1 / 6.0)
-    assert content["forecast"]["saved_ratio_by_granularity"] == {"gpu": 0.1, "edge": 0.15}
+    assert content["forecast"]["saved_ratio_by_granularity"] == {"gpu": 0.1, "changes": 0.15}
     assert math.isclose(content["solution"]["gap"], 20.0 / 880.0)
     assert content["solution"]["bound_granularity"] == "computation"
 

@@ -117,7 +117,6 @@ def _starts_s(problem: Problem, options: list[ClockOption]) -> tuple[float, ...]
 # By name, from what needs no change to a job to what needs most; with how many changes.
 COMPARED: dict[str, tuple[Granularity, int]] = {
     "gpu": ("gpu", 2),
-    "edge": ("edge", 2),
     "changes": ("changes", 2),
     "changes:4": ("changes", 4),
     "computation": ("computation", 2),

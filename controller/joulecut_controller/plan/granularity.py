@@ -155,7 +155,6 @@ _LADDER: dict[str, tuple[Granularity, ...]] = {
     "auto": ("computation", "changes"),
     "computation": ("computation", "changes"),
     "changes": ("changes",),
-    "edge": ("edge",),
     "gpu": (),
 }
 

@@ -5,9 +5,10 @@ a policy, does every key and value have a known shape, do the keys fit together.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from joulecut_controller.policy.hourly import NAMES, Points
-from joulecut_controller.policy.policy import JobPolicy, Mode, Policy, Series
+from joulecut_controller.policy.policy import EDGE, JobPolicy, Mode, Policy, Series
 from joulecut_controller.policy.rate_query import NO_POWER_SIGNATURE, POWER_SIGNATURE, RateQuery
 from joulecut_controller.policy.schema import API_VERSION, KIND, JobKeys, PipelineKeys, PolicyKeys
 from joulecut_controller.policy.validation import contradictions
@@ -28,6 +29,7 @@ NO_OPT_IN = (
     "opt_in has no effect any more, and an entry without a match is off: each: true with a match "
     "takes every running job of a class, such as pods with the label joulecut.dev/policy"
 )
+NO_EDGE = "granularity edge means changes with two of them, and goes with 0.3"
 GPU_ENTRIES_MAX = 20_000  # of match.gpus in the whole file; an entry names up to 64 GPUs
 
 
@@ -178,12 +180,16 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
     template = keys.opt_in is not None and match is None  # no job of its own before either
     gone = [NO_POWER_SIGNATURE] if rate == POWER_SIGNATURE else []
     gone += [NO_OPT_IN] if keys.opt_in is not None else []
+    clocks = keys.clocks
+    if clocks.granularity == EDGE:
+        clocks = replace(clocks, granularity="changes", changes_given=True)
+        gone += [NO_EDGE]
     return JobPolicy(
         name=keys.name,
         mode="off" if template else effective_mode(mode, keys.mode),
         slo=keys.slo.target(),
         gpus=match.listed if match else (),
-        clocks=keys.clocks,
+        clocks=clocks,
         pipeline=pipeline,
         profile=profile,
         rate=rate if isinstance(rate, RateQuery) else None,

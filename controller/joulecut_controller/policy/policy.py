@@ -30,7 +30,8 @@ from joulecut_wire.quantity import (
 from joulecut_wire.section import Named, key, whether_given
 
 Mode = Literal["off", "recommend", "enforce"]
-GranularityAsked = Literal["gpu", "edge", "changes", "computation", "auto"]
+GranularityAsked = Literal["gpu", "changes", "computation", "auto", "edge"]
+EDGE: GranularityAsked = "edge"
 Ranks = Literal["hook", "list", "completion-index"]
 
 # No job knows its own pace better: a baseline is taken with a standard error of 0.25 %.
@@ -97,6 +98,12 @@ class Slo:
         return deadline_s - self.beyond_mean_s(deviation_s)
 
 
+def _read_granularity(value: object) -> str:
+    """`edge` is read until 0.3; `parse` makes two changes of it."""
+    known = choice("auto", "gpu", "changes", "computation")
+    return EDGE if value == EDGE else str(known(value))
+
+
 @dataclass(frozen=True, slots=True)
 class ClockPolicy:
     """The operator's bounds, which override any plan.
@@ -106,9 +113,9 @@ class ClockPolicy:
     """
 
     granularity: GranularityAsked = key(
-        choice("auto", "gpu", "edge", "changes", "computation"),
+        _read_granularity,
         "auto",
-        takes="`auto`, `gpu`, `edge`, `changes`, `computation`",
+        takes="`auto`, `gpu`, `changes`, `computation`",
         meaning="the finest granularity allowed: one clock per GPU, a few changes within each "
         "iteration, a clock per operation. What the job's evidence does not carry falls back, down "
         "to `gpu` ([below](#granularity))",

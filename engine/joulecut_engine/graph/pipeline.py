@@ -24,7 +24,7 @@ Schedule = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v",
     "forward-only", "explicit",
 ]  # fmt: skip
-Granularity = Literal["gpu", "edge", "changes", "computation"]
+Granularity = Literal["gpu", "changes", "computation"]
 Transfers = Literal["free", "overlapped", "synchronous"]
 
 # Kinds that every running job reports and every plain schedule has.
@@ -39,7 +39,7 @@ EVALUATION: Schedule = "forward-only"  # of a running job; no file names it
 SCHEDULES_ALL: tuple[Schedule, ...] = tuple(
     s for s in get_args(Schedule) if s not in ("explicit", EVALUATION)
 )
-GRANULARITIES: tuple[Granularity, ...] = ("gpu", "edge", "changes", "computation")
+GRANULARITIES: tuple[Granularity, ...] = ("gpu", "changes", "computation")
 # Wrong units are off by 1,000; published work draws 1.5 to 8 times the blocking power.
 UNITS_APART = 100.0
 GPU_POWER_W_MAX = 10_000.0  # several times the largest card

@@ -154,16 +154,20 @@ class ChangeSchedules:
                 raise NoCommonClock(stage)
             least_j += value - ROUND_OFF * float(np.abs(cost[np.arange(len(keys)), keys]).sum())
             self._add(stage, keys.astype(np.int16))
-            self._add_dwelling(stage, cost, change)
+            if self._spacings:
+                self._add_walk(stage, cost, change)
         return least_j
 
-    def _add_dwelling(self, stage: int, cost: Floats, change: float) -> Keys | None:
-        """Adds a GPU's schedules of least cost (operations, columns) that keep the dwell, if one
-        is asked for; returns the cheapest."""
-        least, best = math.inf, None
+    def _add_walk(self, stage: int, cost: Floats, change: float) -> Keys | None:
+        """Adds a GPU's schedules of least cost (operations, columns) that keep the limits; returns
+        the cheapest."""
+        least, best, most = math.inf, None, self._limits.per_iteration
+        if not self._spacings:
+            least, keys = cheapest(cost, self._open[stage], most, change, False)
+            return self._add(stage, keys.astype(np.int16)) if math.isfinite(least) else None
         for first, until in self._turns[stage].items():
             turned = np.roll(cost, -first, axis=0)
-            value, keys = cheapest(turned, until, self._limits.per_iteration, change, True)
+            value, keys = cheapest(turned, until, most, change, True)
             if math.isfinite(value):
                 known = self._add(stage, np.roll(keys, first).astype(np.int16))
                 least, best = min((least, best), (value, known), key=lambda pair: pair[0])
@@ -213,16 +217,16 @@ class ChangeSchedules:
         return keys
 
     def add_plan(self, clocks: Sequence[ClockOption]) -> list[Keys] | None:
-        """Adds the schedules of a plan and returns them: in the place of one that keeps a clock too
-        shortly the cheapest that is nowhere slower. None where a GPU has none of them."""
+        """Adds the schedules of a plan and returns them: in the place of one that is not within the
+        limits the cheapest that is nowhere slower. None where a GPU has none of them."""
         found = []
         for stage, keys in enumerate(self._keys_of(clocks)):
             known = self._add(stage, keys)
-            if known is None and self._spacings and keys.min() >= 0:
+            if known is None:
                 line = self._lines[stage]
-                slowest_s = line.seconds[np.arange(len(keys)), keys]
+                slowest_s = np.array([clocks[i].time_s for i in line.operation.tolist()])
                 cost_j = np.where(line.seconds <= slowest_s[:, None], line.cost_j, np.inf)
-                known = self._add_dwelling(stage, cost_j, self._limits.cost_j)
+                known = self._add_walk(stage, cost_j, self._limits.cost_j)
             if known is None:
                 return None
             found.append(known)

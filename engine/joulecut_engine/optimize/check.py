@@ -42,20 +42,16 @@ def _granularity(problem: Problem, solution: Solution) -> list[str]:
         return []
     if solution.granularity == "changes":
         return _changes(problem, solution)
-    if solution.granularity not in {"gpu", "edge"}:
+    if solution.granularity != "gpu":
         return [f"unknown granularity {solution.granularity}"]
-    complaints = []
-    for stage, indices in enumerate(problem.graph.order):
-        within = _between(problem, indices) if solution.granularity == "edge" else []
-        outside = [i for i in indices if i not in set(within)]
-        for place, members in (("", outside), (" between its edges", within)):
-            clocks = sorted({solution.clocks[i].clock_mhz for i in members})
-            if len(clocks) > 1:
-                complaints.append(
-                    f"stage {stage} runs at {clocks} MHz{place}, "
-                    f"granularity {solution.granularity} means one"
-                )
-    return complaints
+    clocks = [
+        sorted({solution.clocks[i].clock_mhz for i in order}) for order in problem.graph.order
+    ]
+    return [
+        f"stage {stage} runs at {mine} MHz, granularity gpu means one"
+        for stage, mine in enumerate(clocks)
+        if len(mine) > 1
+    ]
 
 
 def _changes(problem: Problem, solution: Solution) -> list[str]:
@@ -92,16 +88,6 @@ def _changed(problem: Problem, solution: Solution, indices: tuple[int, ...]) -> 
     return [
         i for k, i in zip(before, work, strict=True) if clocks[k].clock_mhz != clocks[i].clock_mhz
     ]
-
-
-def _between(problem: Problem, indices: tuple[int, ...]) -> list[int]:
-    """Operations after a stage's first forward and before its last backward."""
-    kinds = [problem.graph.operations[i].kind for i in indices]
-    forwards = [k for k, kind in enumerate(kinds) if kind == "forward"]
-    backwards = [k for k, kind in enumerate(kinds) if kind in ("backward", "input")]
-    after = forwards[0] if forwards else -1
-    before = backwards[-1] if backwards else len(indices)
-    return [i for k, i in enumerate(indices) if after < k < before]
 
 
 def _times(problem: Problem, goal: Goal, solution: Solution) -> list[str]:

@@ -9,8 +9,9 @@ swing (Wentges 1997).
 
 Plans are then found as for shared clocks: one schedule for each GPU, judged by exact longest paths,
 with the neighbours of the best plan joining the table until none is better. Where no dwell has to
-be kept, `annealing` goes on from there. What `gpu`, `edge` and fewer changes answer competes, so
-more freedom never costs.
+be kept, `annealing` goes on from there. What `gpu` and fewer changes answer competes, and what
+rules of thumb and a clock per operation come to where that is within the limits, so more freedom
+never costs.
 """
 
 import itertools
@@ -30,6 +31,7 @@ from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
+from joulecut_engine.optimize.rules_of_thumb import between, off_path
 from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
@@ -91,16 +93,13 @@ class ClockChanges:
         self._quicken()
 
     def _makers(self) -> "list[Callable[[], SharedClock | ClockChanges]]":
-        """The next fewer changes, or where there are none, what never changes or at the edges."""
+        """The next fewer changes, or where there are none, what never changes."""
         computation, limits = self.computation, self.limits
         fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
         if fewer:
             tighter = replace(limits, per_iteration=fewer[-1])
             return [partial(ClockChanges, computation, tighter, self._combinations_all)]
-        gpu = partial(SharedClock, computation, "gpu")
-        return (
-            [gpu, partial(SharedClock, computation, "edge")] if limits.per_iteration > 1 else [gpu]
-        )
+        return [partial(SharedClock, computation)]
 
     def _quicken(self) -> None:
         """T_min: the least iteration time, searched as the least energy is, where joules do not
@@ -125,13 +124,16 @@ class ClockChanges:
                 search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
                 starts = [table.index(keys)[:, None], prices.charged()]
                 fastest = search.best(np.concatenate(starts, axis=1))
-                fastest = self._kicked(table, search, fastest, prices, KICKS, SEED)
+                fastest = self._kicked(table, search, fastest, prices, (), KICKS, SEED)
         self._quickest = table.clocks(fastest)
         self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
 
     def _plan_quickest(self, other: "SharedClock | ClockChanges") -> Clocks:
         goal = Goal(other.fastest_s)
-        return other.solve(goal, self.computation.relax(goal), (), 0).clocks
+        relaxed = self.computation.relax(goal)
+        if isinstance(other, SharedClock):
+            return other.solve(goal, relaxed, (), 0).clocks
+        return other.solve(goal, relaxed, (), 0, ()).clocks
 
     @cached_property
     def cheapest_s(self) -> float:
@@ -147,17 +149,19 @@ class ClockChanges:
         relaxed: Relaxation,
         hints: Sequence[Solution] = (),
         effort: int | None = None,
+        rules: Sequence[Clocks] | None = None,
     ) -> Solution:
-        """The plan of least energy found; hints compete. `effort` is how many rounds of new
-        schedules there are. Raises Infeasible."""
+        """The plan of least energy found; hints compete, and `rules`, which are made where they are
+        not given. `effort` is how many rounds of new schedules there are. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
+        rules = self._rules(goal, relaxed) if rules is None else rules
         rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
         between = RUNGS[0] < self.limits.per_iteration < RUNGS[-1]
         between = between and self.limits.per_iteration not in RUNGS
         kicks = KICKS if effort is None and not between else 0
         rounds = rounds if effort is None else min(rounds, effort)
-        coarser = [self._known(other, goal, relaxed, effort) for other in self._coarser]
-        known = [plan.clocks for plan in (*hints, *itertools.chain(*coarser))]
+        coarser = [self._known(other, goal, relaxed, effort, rules) for other in self._coarser]
+        known = [*(plan.clocks for plan in (*hints, *itertools.chain(*coarser))), *rules]
         found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
         if between and not hints and not self._whole:
             best = min(itertools.chain(*coarser), key=lambda plan: plan.energy_j, default=found)
@@ -191,13 +195,22 @@ class ClockChanges:
         goal: Goal,
         relaxed: Relaxation,
         effort: int | None,
+        rules: Sequence[Clocks],
     ) -> tuple[Solution, ...]:
         """What a coarser granularity answers, if it can."""
         if goal.deadline_s < other.fastest_s:
             return ()
         if isinstance(other, SharedClock):
             return (other.known.get(goal) or other.solve(goal, relaxed, (), 0),)
-        return (other.solve(goal, relaxed, (), effort),)
+        return (other.solve(goal, relaxed, (), effort, rules),)
+
+    def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
+        """Plans that cost little to make; within the limits or not."""
+        if self.limits.per_iteration < RUNGS[0] or self._whole:
+            return ()
+        computation, price_w = self.computation, self.computation.time_price_w(goal)
+        finest = computation.solve(goal, relaxed).clocks
+        return finest, off_path(computation.problem), between(self._lines, goal.deadline_s, price_w)
 
     def _solved(
         self,
@@ -241,7 +254,9 @@ class ClockChanges:
             late_w,
         )
         free = limit is None and not self._lines.spacings
-        best = self._kicked(table, search, best, prices, kicks, seed, rules if free else None)
+        best = self._kicked(
+            table, search, best, prices, plans[1:][:kicks], kicks, seed, rules if free else None
+        )
         return self._solution(goal, table, best, prices.bound_j, relaxed)
 
     def _kicked(
@@ -250,21 +265,26 @@ class ClockChanges:
         search: ChoiceSearch,
         best: Ints,
         prices: "_Prices",
+        plans: Sequence[Sequence[Keys]],
         kicks: int,
         seed: int,
         rules: Rules | None = None,
     ) -> Ints:
-        """From a choice in time to the best that climbs from it, and from what each GPU would
-        choose at other prices, reach."""
+        """From a choice in time to the best that climbs from it, from these plans and from what
+        each GPU would choose at other prices, reach."""
         first = table.known()
         best, search = self._climbed(table, search, best)
         dice = np.random.default_rng(seed)
-        for _ in range(kicks):
+        for number in range(kicks):
             keys, value_j = table.keys(best), search.value_j(best)
             if table.cost_j.shape[1] > SCHEDULES_MAX:
                 table.forget(first, keys)
-            starts, search = prices.charged(dice), search.again()
-            other = starts[:, int(np.argmin(search.values_j(starts)))]
+            if number < len(plans):
+                search = search.again()
+                other = table.index(plans[number])
+            else:
+                starts, search = prices.charged(dice), search.again()
+                other = starts[:, int(np.argmin(search.values_j(starts)))]
             if math.isfinite(search.value_j(other)):
                 other, search = self._climbed(table, search, other)
             best = table.index(keys)

@@ -1,9 +1,7 @@
-"""What one clock for many operations costs: the tables that coarse granularities choose from.
+"""What one clock for all operations of a GPU costs: the tables that `gpu` chooses from.
 
-A group is a set of operations of one stage that share a clock: with `gpu` all of them, with
-`edge` those up to the first forward and from the last backward on, and those between.
-Operations of a group with the same options form a class (its forwards, its backwards). A
-choice is one clock per group, at which every class of the group was measured.
+A group is a stage's GPU. Its operations with the same options form a class (its forwards, its
+backwards). A choice is one clock per group, at which every class of the group was measured.
 """
 
 import math
@@ -12,13 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.levels import Floats, Ints, levels_of
 from joulecut_engine.optimize.problem import NoCommonClock, Problem
 
 ENTRIES = 2_000_000  # classes x choices judged at once: 16 MB
 
-BACKWARDS = ("backward", "input")  # whole, or the part that the stage before waits for
+BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 
 Paired = tuple[ClockOption, ...]  # one option per class of a stage, all at the same clock
 
@@ -30,13 +27,12 @@ class Groups:
     the time they take; choices are sorted by it. Raises NoCommonClock.
     """
 
-    def __init__(self, problem: Problem, granularity: Granularity) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._levels = levels = levels_of(problem.graph)
-        group_of, stage_of = _groups(problem, granularity)
-        members: list[dict[int, list[int]]] = [{} for _ in stage_of]
+        members: list[dict[int, list[int]]] = [{} for _ in problem.graph.order]
         measured = problem.measured or problem.options
-        for i, group in enumerate(group_of):
-            members[group].setdefault(id(measured[i]), []).append(i)
+        for i, operation in enumerate(problem.graph.operations):
+            members[operation.stage].setdefault(id(measured[i]), []).append(i)
         self._class = np.zeros(len(measured), dtype=np.int64)  # by operation
         self._group: list[int] = []  # by class
         self.menus: list[list[Paired]] = []
@@ -46,16 +42,16 @@ class Groups:
                 self._class[indices] = len(self._group)
                 self._group.append(group)
             options = [measured[indices[0]] for indices in classes.values()]
-            power_w = problem.blocking_power_w[stage_of[group]]
-            self.menus.append(_menu(stage_of[group], options, counts, power_w))
+            power_w = problem.blocking_power_w[group]
+            self.menus.append(_menu(group, options, counts, power_w))
         self._row_class = self._class[levels.operation]
         self._class_group = np.array(self._group, dtype=np.int64)
         self._first_class = np.searchsorted(self._class_group, np.arange(len(members)))
         self.sizes = np.bincount(self._class, minlength=len(self._group))
-        self._seconds = self._tabulate([problem.blocking_power_w[stage] for stage in stage_of])
+        self._seconds = self._tabulate(problem.blocking_power_w)
         self.busy_s = self.lengths(self.sizes.astype(np.float64))
 
-    def _tabulate(self, powers_w: list[float]) -> Floats:
+    def _tabulate(self, powers_w: Sequence[float]) -> Floats:
         width = max(map(len, self.menus))
         self.cost_j = np.full((len(self.menus), width), np.inf)
         seconds = np.full((len(self._group), width), np.inf)
@@ -89,6 +85,14 @@ class Groups:
                 return None
             choice.append(offered.index(clock_mhz[group]))
         return np.array(choice, dtype=np.int64)
+
+    def balanced(self) -> Ints:
+        """(groups, K): for each busy time of some group every group's slowest choice within it, or
+        its quickest, as a rule that balances stages sets clocks."""
+        budgets_s = np.unique(self.busy_s[np.isfinite(self.busy_s)])
+        budgets_s = budgets_s[:: max(1, len(budgets_s) // BALANCED_MAX)]
+        within = [np.searchsorted(row, budgets_s, side="right") - 1 for row in self.busy_s]
+        return np.maximum(np.stack(within), 0)
 
     def lengths(self, weight: Floats) -> Floats:
         """(groups, choices): sum over a group's classes of weight (per class) x seconds."""
@@ -133,32 +137,6 @@ class Groups:
         """Prices by operation, added up per class: the weight of `lengths` in joules."""
         prices_w = np.bincount(self._class, price_w, minlength=len(self._group))
         return np.asarray(prices_w, dtype=np.float64)
-
-
-def inner(problem: Problem, indices: Sequence[int]) -> range:
-    """Which positions of a stage's order lie strictly between its first forward and its last
-    backward: with `edge` these keep one clock, and all others share the second."""
-    kinds = [problem.graph.operations[i].kind for i in indices]
-    first = next((k for k, kind in enumerate(kinds) if kind == "forward"), -1)
-    backwards = [k for k, kind in enumerate(kinds) if kind in BACKWARDS]
-    return range(first + 1, backwards[-1] if backwards else len(kinds))
-
-
-def _groups(problem: Problem, granularity: Granularity) -> tuple[list[int], list[int]]:
-    """The group of each operation, and the stage of each group."""
-    group_of = [0] * len(problem.graph.operations)
-    stage_of: list[int] = []
-    for stage, indices in enumerate(problem.graph.order):
-        between = inner(problem, indices) if granularity == "edge" else range(0)
-        for members in (
-            [i for k, i in enumerate(indices) if k not in between],
-            [indices[k] for k in between],
-        ):
-            for i in members:
-                group_of[i] = len(stage_of)
-            if members:
-                stage_of.append(stage)
-    return group_of, stage_of
 
 
 def _menu(stage: int, options: list[Paired], counts: Sequence[int], power_w: float) -> list[Paired]:

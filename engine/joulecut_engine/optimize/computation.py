@@ -11,7 +11,6 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.activity_network import activity_network
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
@@ -63,8 +62,8 @@ class Computation:
         self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints]] = OrderedDict()
         # By price of time and seed, ascending in deadline.
         self._relaxed: defaultdict[tuple[float, int], list[Relaxation]] = defaultdict(list)
-        # The last plan of each coarser granularity for a goal, which finer ones begin with.
-        self.answers: defaultdict[Granularity, dict[Goal, Solution]] = defaultdict(dict)
+        # The last plan of a clock per GPU for a goal, which `changes` begins with.
+        self.known_shared: dict[Goal, Solution] = {}
 
     def relax(self, goal: Goal, shaken: int = 0) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time

@@ -1,9 +1,7 @@
-"""One clock for many operations: per GPU (`gpu`), or two of them an iteration (`edge`).
+"""One clock for each GPU (`gpu`): no hook in the training script, no change within an iteration.
 
-With `gpu` no hook in the training script is needed and no clock changes within an iteration;
-with `edge` the first forward and the last backward, which only fill and drain the pipeline,
-have a clock of their own. Only a few numbers are chosen, so this is a search (`choice_search`),
-with exact longest paths as judge.
+Only a few numbers are chosen, so this is a search (`choice_search`), with exact longest paths as
+judge. What balances the GPUs' times is among its starts.
 """
 
 import math
@@ -32,23 +30,18 @@ SEED = 7
 
 
 class SharedClock:
-    """One problem at one of the coarse granularities, prepared once. Where there are no more
+    """One problem, prepared once. Where there are no more
     than `combinations_all` choices, all are judged. Raises NoCommonClock."""
 
     point_effort = CASES_POINT
 
-    def __init__(
-        self,
-        computation: Computation,
-        granularity: Granularity,
-        combinations_all: int = COMBINATIONS_ALL,
-    ) -> None:
+    def __init__(self, computation: Computation, combinations_all: int = COMBINATIONS_ALL) -> None:
         self.computation = computation
-        self._granularity = granularity
         self._combinations_all = combinations_all
-        self._groups = Groups(computation.problem, granularity)
+        self._groups = Groups(computation.problem)
         self._bounds = Bounds(self._groups)
-        self.known = computation.answers[granularity]
+        self._balanced = self._groups.balanced()
+        self.known = computation.known_shared
         self.fastest_s = self._fastest_s()
         slowest = np.argmin(self._groups.cost_j, axis=1)[:, None]
         self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
@@ -75,7 +68,7 @@ class SharedClock:
         task = self._task(goal)
         bound = self._bounds.at(task)
         seeds = [groups.seed(hint.clocks) for hint in hints]
-        starts = [self._quickest, bound.choices]
+        starts = [self._quickest, self._balanced, bound.choices]
         starts += [seed[:, None] for seed in seeds if seed is not None]
         best = search.best(np.concatenate(starts, axis=1))
         cases = CASES if effort is None else effort
@@ -134,9 +127,9 @@ class SharedClock:
         problem = self.computation.problem
         own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
         finer_j = self.computation.bound_j(goal, relaxed)
-        bound_of = self._granularity if own_j > finer_j else "computation"
         clocks = self._groups.clocks(best)
-        return solution(problem, goal, self._granularity, clocks, max(own_j, finer_j), bound_of)
+        bound_of: Granularity = "gpu" if own_j > finer_j else "computation"
+        return solution(problem, goal, "gpu", clocks, max(own_j, finer_j), bound_of)
 
     def _fastest_s(self) -> float:
         """The least iteration time: where a group has no clock that is fastest for all its

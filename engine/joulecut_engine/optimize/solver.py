@@ -102,7 +102,7 @@ class Solver:
         if granularity == "changes":
             self.search = ClockChanges(self._computation, limits)
         elif granularity != "computation":
-            self.search = SharedClock(self._computation, granularity)
+            self.search = SharedClock(self._computation)
 
     @property
     def fastest_s(self) -> float:
@@ -120,8 +120,8 @@ class Solver:
         return self.search.solve(goal, self._computation.relax(goal), hints)
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
-        """The plan of least energy found whose drawn iteration times keep the limit, at `changes`,
-        `edge` and `gpu`; the fastest where none does."""
+        """The plan of least energy found whose drawn iteration times keep the limit, at `changes`
+        and `gpu`; the fastest where none does."""
         assert not isinstance(self.search, Computation)
         return self.search.steadied(goal, limit, found)
 

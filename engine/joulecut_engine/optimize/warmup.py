@@ -25,7 +25,7 @@ def warm_up() -> None:
         goal = Goal(1.1 * computation.fastest_s)
         relaxed = computation.relax(goal)
         clocks = computation.solve(goal, relaxed).clocks
-        SharedClock(computation, "gpu", combinations_all=0).solve(goal, relaxed)
+        SharedClock(computation, combinations_all=0).solve(goal, relaxed)
         trials = Trials(problem, Noise(operation=0.01), draws=1)
         trials.times_s(clocks)
         for limits in (ChangeLimits(2), ChangeLimits(2, min_dwell_s=1.5)):

@@ -14,12 +14,11 @@ import numpy as np
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.power_limit import under_limit
 from joulecut_engine.optimize.problem import NoCommonClock, Problem
-from joulecut_engine.optimize.schedule import energy, iteration_times, makespan
+from joulecut_engine.optimize.schedule import energy, iteration_times
 
 Clocks = tuple[ClockOption, ...]  # by operation
 Menus = tuple[tuple[ClockOption, ...], ...]
 SLACK = 1e-9  # relative: a deadline is kept to this
-EXACT = 1e-12  # float sums in another order must not undo an option that fits
 CAPS = 96  # power limits tried: steps of 0.5 % of the span between lowest and highest clock
 BUDGETS_MAX = 400  # busy times tried; beyond, neighbours differ by less than one is measured to
 
@@ -125,32 +124,6 @@ def _limits_w(menus: Menus) -> list[float]:
     least = max(min(o.power_w for o in menu) for menu in several)
     most = max(o.power_w for menu in several for o in menu)
     return [float(limit_w) for limit_w in np.linspace(least, most, CAPS)[:-1]]
-
-
-def off_path(problem: Problem) -> Clocks:
-    """Like EnvPipe (ATC'23): the critical path keeps its clocks, the rest is slowed into bubbles.
-
-    In the order of the schedule each operation takes the option of least effective cost that
-    leaves the fastest end reachable with everything after it at full speed. Own reading of the
-    rule; the original also moves microbatches, which this does not.
-    """
-    menus = menus_of(problem)
-    clocks = [min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in menus]
-    limit_s, _ = makespan(problem, clocks)
-    after_s = [0.0] * len(clocks)  # the longest way from an operation's end to the last end
-    before: list[list[int]] = [[] for _ in clocks]
-    for first, second in sorted(problem.graph.edges, key=lambda edge: -edge[1]):
-        after_s[first] = max(after_s[first], clocks[second].time_s + after_s[second])
-        before[second].append(first)
-    end_s: list[float] = []
-    for i, (operation, menu) in enumerate(zip(problem.graph.operations, menus, strict=True)):
-        start_s = max((end_s[j] for j in before[i]), default=0.0)
-        room_s = limit_s * (1 + EXACT) - after_s[i] - start_s
-        power_w = problem.blocking_power_w[operation.stage]
-        fitting = [option for option in menu if option.time_s <= room_s]
-        clocks[i] = min(fitting, key=lambda o: o.effective_cost_j(power_w), default=clocks[i])
-        end_s.append(start_s + clocks[i].time_s)
-    return tuple(clocks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile
 from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 from joulecut_engine.optimize.problem import Goal, NoCommonClock
+from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import prepared
 from joulecut_lab.compare import baselines
@@ -66,7 +67,7 @@ def entries(
         ("power cap for all (Zeus)", "cap", lambda: Chosen(setting, baselines.power_cap)),
         ("cap per stage (Zeus)", "sand", lambda: Chosen(setting, baselines.cap_per_stage)),
         ("clock per stage", "stage", lambda: Chosen(setting, baselines.clock_per_stage)),
-        ("EnvPipe-like", "sky", lambda: Chosen(setting, lambda p: [baselines.off_path(p)])),
+        ("EnvPipe-like", "sky", lambda: Chosen(setting, lambda p: [off_path(p)])),
         ("Perseus", "perseus", lambda: Published(setting, perseus_unit_s)),
     ]
     for asked in ours:

@@ -10,6 +10,7 @@ from joulecut_engine import plan
 from joulecut_engine.chart import Chart, Curve, Mark, frontier_panel, of_frontiers, pipeline_panel
 from joulecut_engine.graph.pipeline import Pipeline
 from joulecut_engine.optimize.problem import Goal, Problem
+from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.solver import frontier, solve
 from joulecut_engine.panel import Bars, Panel
 from joulecut_engine.planned import Planned
@@ -134,7 +135,7 @@ def pushed() -> list[Exhibit]:
     )
     curves = [Curve("Joulecut", tuple((s.iteration_time_s, s.energy_j) for s in ours), "ours")]
     curves += [Curve(name, _priced(problem, make(problem)), style) for name, style, make in rules]
-    ((path_s, path_j),) = _priced(problem, [baselines.off_path(problem)])
+    ((path_s, path_j),) = _priced(problem, [off_path(problem)])
     chart = Chart(
         "GPT-3 6.7B on A40", tuple(curve for curve in curves if curve.points),
         (Mark("highest clocks", one.baseline.iteration_time_s, one.baseline.energy_j, "base"),

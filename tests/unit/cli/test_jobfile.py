@@ -390,7 +390,7 @@ def test_there_is_an_example_for_every_schedule() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.yaml")} == {*SCHEDULES_ALL, "explicit"}
 
 
-@pytest.mark.parametrize("granularity", ["computation", "edge", "gpu"])
+@pytest.mark.parametrize("granularity", ["computation", "gpu"])
 def test_an_impossible_deadline_names_who_is_critical(folder: Path, granularity: str) -> None:
     profile(folder / "heavy.csv", 2, WHOLE, heavier=1.0)
     job(folder, "schedule: 1f1b, stages: 2, microbatches: 3", "heavy.csv")

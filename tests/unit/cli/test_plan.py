@@ -152,17 +152,14 @@ def test_one_clock_per_gpu(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "gpu")
 
 
-def test_a_second_clock_for_the_edges(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edge_means_two_changes_and_says_so(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("plan", str(job), "--max-slowdown", "20", "--json", "--granularity")
-    plans = {g: json.loads(said(capsys, *words, g)[1]) for g in ("gpu", "edge", "computation")}
-    for stage in (0, 1):
-        operations = [o for o in plans["edge"]["operations"] if o["stage"] == stage]
-        operations.sort(key=lambda o: o["start_s"])
-        clocks = [o["clock_mhz"] for o in operations]
-        assert clocks[0] == clocks[-1]
-        assert len(set(clocks[1:-1])) == 1
-    energies = [plans[g]["energy_j"] for g in ("gpu", "edge", "computation")]
-    assert energies == sorted(energies, reverse=True)
+    meant, asked = said(capsys, *words, "changes:2"), said(capsys, *words, "edge")
+    plans = [json.loads(out) for _, out, _ in (meant, asked)]
+    assert plans[1]["granularity"] == "changes"
+    assert plans[1]["energy_j"] == plans[0]["energy_j"]
+    assert asked[2].count("\n") == 1
+    assert "changes:2" in asked[2]
 
 
 def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(
@@ -232,18 +229,18 @@ def test_prices_decide_which_point_costs_least(
 def test_every_granularity_beside_each_other(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("frontier", str(job), "--points", "5", "--granularity", "all")
     drawn = json.loads(said(capsys, *words, "--json")[1])
-    assert set(drawn) == {"gpu", "edge", "changes", "computation", "solve_seconds"}
-    for name in ("gpu", "edge", "changes", "computation"):
+    assert set(drawn) == {"gpu", "changes", "computation", "solve_seconds"}
+    for name in ("gpu", "changes", "computation"):
         points = drawn[name]["points"]
         assert set(points[0]) == {"iteration_time_s", "energy_j", "lower_bound_j"}
         assert all(p["lower_bound_j"] <= p["energy_j"] for p in points)
     status, out, _ = said(capsys, *words)
     assert status == 0
     rows = [line.split() for line in out.splitlines() if line.strip().endswith("%")]
-    saved = [[float(cell) for cell in row if cell != "%"] for row in rows if len(row) == 12]
+    saved = [[float(cell) for cell in row if cell != "%"] for row in rows if len(row) == 10]
     assert len(saved) == 7
-    for _, gpu, edge, changes, computation, most in saved:
-        assert gpu <= edge <= changes <= computation <= most
+    for _, gpu, changes, computation, most in saved:
+        assert gpu <= changes <= computation <= most
 
 
 BAD_FLAGS = {
@@ -274,10 +271,10 @@ BAD_FLAGS = {
     "seconds that are no number": (("--prove", "soon"), '"soon" is not a number'),
     "no granularity": (
         ("--granularity", "kernel"),
-        '"kernel" is none; allowed: gpu, edge, changes',
+        '"kernel" is none; allowed: gpu, changes',
     ),
     "thousands of digits": (("--granularity", "changes:" + "9" * 5000), "is not a whole number"),
-    "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, edge'),
+    "every granularity at once": (("--granularity", "all"), '"all" is none; allowed: gpu, changes'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
     "a timeline": (("--timeline", "x.txt"), '--timeline: "x.txt" is no .json file'),
     "an unknown flag": (("--fast",), "unrecognized arguments: --fast"),
@@ -295,7 +292,7 @@ BAD_FRONTIER_FLAGS = {
     "one point": (("--points", "1"), "--points: 1 is out of range; allowed: a whole number from 2"),
     "half a point": (("--points", "2.5"), "is not a whole number"),
     "too many points": (("--points", "1000000"), "whole number"),
-    "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, edge, changes'),
+    "no granularity": (("--granularity", "each"), '"each" is none; allowed: gpu, changes'),
     "a plot": (("--plot", "x.pdf"), '--plot: "x.pdf" ends in none of them'),
 }
 

@@ -165,7 +165,7 @@ def test_a_deadline_that_changes_cannot_keep_names_time_and_next_step(
     assert "--granularity computation" in err
 
 
-@pytest.mark.parametrize("granularity", ["gpu", "edge", "changes:2"])
+@pytest.mark.parametrize("granularity", ["gpu", "changes:2"])
 def test_what_a_granularity_cannot_keep_is_asked_for_by_the_command_that_is_named(
     granularity: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,4 +191,4 @@ def test_the_frontier_shows_it_beside_the_others(
     assert status == 0
     assert "changes" in out
     shown = json.loads(said(capsys, *words, "--json")[1])
-    assert set(shown) == {"gpu", "edge", "changes", "computation", "solve_seconds"}
+    assert set(shown) == {"gpu", "changes", "computation", "solve_seconds"}

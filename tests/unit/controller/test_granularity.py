@@ -166,7 +166,6 @@ def test_stretches_asked_for_carry_what_is_measured(jitter_s: float, moves: floa
 def test_the_policy_names_the_finest() -> None:
     assert rung(*case(), asked="gpu") == Rung()
     assert rung(*case(), asked="changes").why == ""
-    assert rung(*case(), asked="edge").granularity == "edge"
 
 
 def test_stretches_go_over_the_end_of_an_iteration() -> None:

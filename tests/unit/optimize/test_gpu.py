@@ -1,5 +1,6 @@
 """One clock per GPU: optimal where it can be proven, never late, never two clocks."""
 
+import numpy as np
 import pipelines
 import pytest
 from hypothesis import given, settings
@@ -8,11 +9,13 @@ from hypothesis import strategies as st
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.shared_clock import SharedClock
+from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 from joulecut_engine.optimize.solver import Solver, solve
 
 
@@ -33,7 +36,7 @@ def test_the_search_alone_finds_nearly_the_same(data: st.DataObject) -> None:
     """Without the shortcut that judges every combination."""
     problem = data.draw(pipelines.problems(3, 3, 5, same_clocks=True))
     computation = Computation(problem)
-    gpu = SharedClock(computation, "gpu", combinations_all=0)
+    gpu = SharedClock(computation, combinations_all=0)
     goal = data.draw(pipelines.goals(gpu.fastest_s))
     plan = gpu.solve(goal, computation.relax(Goal(max(goal.deadline_s, computation.fastest_s))))
     best = pipelines.brute_force_gpu(problem, goal)
@@ -48,7 +51,7 @@ def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> N
     """With more cases allowed than there are: single choices cannot be split again."""
     problem = data.draw(pipelines.problems(3, 3, 3, same_clocks=True))
     computation = Computation(problem)
-    gpu = SharedClock(computation, "gpu", combinations_all=0)
+    gpu = SharedClock(computation, combinations_all=0)
     goal = data.draw(pipelines.goals(gpu.fastest_s))
     relaxed = computation.relax(Goal(max(goal.deadline_s, computation.fastest_s)))
     plan = gpu.solve(goal, relaxed, (), 200)
@@ -66,8 +69,8 @@ def test_the_search_alone_is_optimal_on_simulated_profiles(name: str, slowdown: 
     goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
     computation = Computation(problem)
     relaxed = computation.relax(goal)
-    searched = SharedClock(computation, "gpu", combinations_all=0).solve(goal, relaxed)
-    tried = SharedClock(computation, "gpu", combinations_all=10**7).solve(goal, relaxed)
+    searched = SharedClock(computation, combinations_all=0).solve(goal, relaxed)
+    tried = SharedClock(computation, combinations_all=10**7).solve(goal, relaxed)
     assert searched.energy_j == pytest.approx(tried.energy_j, rel=2e-4)
 
 
@@ -145,3 +148,44 @@ def test_a_case_of_single_choices_is_not_split_again() -> None:
     plan = solve(problem, goal, "gpu")
     assert check(problem, goal, plan) == ()
     assert plan.gap < 0.01
+
+
+@pytest.mark.parametrize("slowdown", [0.0, 0.01, 0.05])
+def test_the_gap_is_honest_and_small(slowdown: float) -> None:
+    problem = pipelines.profiled("simulated a100", microbatches=12)
+    goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
+    plan = solve(problem, goal, "gpu")
+    assert check(problem, goal, plan) == ()
+    assert plan.bound_granularity == "gpu"
+    assert plan.gap <= 0.004
+    finer = solve(problem, goal, "computation")
+    assert finer.lower_bound_j < plan.lower_bound_j
+
+
+def test_distinguishing_cases_only_sharpens_a_bound() -> None:
+    problem = pipelines.profiled("simulated a40", microbatches=12)
+    computation = Computation(problem)
+    groups = Groups(problem)
+    task = Task(computation.fastest_s * 1.03, problem.time_price_w, computation.fastest_s)
+    bounds = Bounds(groups)
+    first = bounds.at(task)
+    second = bounds.refined(first, task, np.inf, 20)
+    assert second.bound_j >= first.bound_j
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_any_prices_prove_something_true(data: st.DataObject) -> None:
+    """Whatever the linear program suggests: here prices are drawn at random."""
+    problem = data.draw(pipelines.problems(2, 2, 3, same_clocks=True))
+    computation = Computation(problem)
+    groups = Groups(problem)
+    bounds = Bounds(groups)
+    goal = Goal(Solver(problem, "gpu").fastest_s * 1.3)
+    task = Task(goal.deadline_s, problem.time_price_w, computation.fastest_s)
+    bounds.at(task)
+    price = st.floats(0.0, 1e4)
+    prices_w = np.array([data.draw(price) for _ in bounds._paths])
+    best = pipelines.brute_force_gpu(problem, goal)
+    assert best is not None
+    assert bounds._lagrange_j(task, np.isfinite(groups.cost_j), prices_w) <= best * (1 + 1e-9)

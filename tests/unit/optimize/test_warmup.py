@@ -18,7 +18,7 @@ menu = tuple(ClockOption(1400 - 50 * k, 1.0 + 0.05 * k, 90.0 - 5 * k) for k in r
 for microbatches in (2, 40):
     graph = build(Pipeline("1f1b", 4, microbatches))
     problem = Problem(graph, (menu,) * len(graph.operations), (10.0,) * 4)
-    for granularity in ("gpu", "edge", "changes", "computation"):
+    for granularity in ("gpu", "changes", "computation"):
         solve(problem, Goal(1e9), granularity)
         frontier(problem, 3, granularity)
     fastest_s = baseline(problem).iteration_time_s

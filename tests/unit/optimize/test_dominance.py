@@ -1,0 +1,87 @@
+"""More freedom never costs: not more changes, nor what a rule of thumb finds within the limits."""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pipelines
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from joulecut_cli import jobfile
+from joulecut_engine.graph.pipeline import Granularity
+from joulecut_engine.optimize.check import check
+from joulecut_engine.optimize.clock_changes import ClockChanges
+from joulecut_engine.optimize.computation import Computation
+from joulecut_engine.optimize.formulation import problem as build
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem
+from joulecut_engine.optimize.rules_of_thumb import off_path
+from joulecut_engine.optimize.schedule import baseline, solution
+from joulecut_engine.optimize.shared_clock import SharedClock
+from joulecut_engine.optimize.solver import solve
+from joulecut_lab.compare import baselines
+
+ROUND_OFF = 1e-9  # of an energy: sums in another order
+CARDS = Path(__file__).resolve().parents[3] / "examples" / "cards"
+RULES: tuple[Callable[[Problem], list[baselines.Clocks]], ...] = (
+    lambda problem: [baselines.all_max(problem)],
+    lambda problem: [off_path(problem)],
+    baselines.one_clock,
+    baselines.clock_per_stage,
+    baselines.power_cap,
+    baselines.cap_per_stage,
+)
+
+
+def rules_j(
+    problem: Problem, goal: Goal, granularity: Granularity, limits: ChangeLimits | None = None
+) -> float:
+    """What the best plan of a rule takes that this granularity allows; infinite without one."""
+    best_j = math.inf
+    for rule in RULES:
+        try:
+            plans = rule(problem)
+        except NoCommonClock:
+            continue
+        for clocks in plans:
+            plan = solution(problem, goal, granularity, clocks, 1e-9)
+            if not check(problem, goal, replace(plan, limits=limits)):
+                best_j = min(best_j, plan.energy_j)
+    return best_j
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data(), st.sampled_from([1.0, 1.02, 1.2]))
+def test_no_rule_is_cheaper_than_a_search(data: st.DataObject, factor: float) -> None:
+    """Without the shortcut that judges every plan."""
+    problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))
+    computation = Computation(problem)
+    shared = SharedClock(computation, combinations_all=0)
+    goal = Goal(shared.fastest_s * factor)
+    relaxed = computation.relax(goal)
+    found_j = [shared.solve(goal, relaxed).energy_j]
+    assert found_j[0] <= rules_j(problem, goal, "gpu") * (1 + ROUND_OFF)
+    for most in (2, 4):
+        limits = ChangeLimits(most)
+        plan = ClockChanges(computation, limits, combinations_all=0).solve(goal, relaxed)
+        assert check(problem, goal, plan) == ()
+        assert plan.energy_j <= rules_j(problem, goal, "changes", limits) * (1 + ROUND_OFF)
+        found_j.append(plan.energy_j)
+    for fewer_j, more_j in itertools.pairwise(found_j):
+        assert more_j <= fewer_j * (1 + ROUND_OFF)
+
+
+@pytest.mark.parametrize("card", ["h200"])
+def test_with_enough_changes_no_rule_saves_more_at_full_speed(card: str) -> None:
+    """An EnvPipe-like rule, which changes clocks nearly as often as there are operations, saved
+    more on an H200 than as many changes did. So did clocks per operation."""
+    job = jobfile.read(CARDS / f"{card}.yaml")
+    problem = build(replace(job.pipeline, microbatches=8), job.profile, job.blocking_power_w)
+    goal, limits = Goal(baseline(problem).iteration_time_s), ChangeLimits(16)
+    plan = solve(problem, goal, "changes", limits=limits)
+    assert check(problem, goal, plan) == ()
+    assert plan.energy_j <= rules_j(problem, goal, "computation") * (1 + ROUND_OFF)
+    assert plan.energy_j <= solve(problem, goal, "computation").energy_j * (1 + ROUND_OFF)
