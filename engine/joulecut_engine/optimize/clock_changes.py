@@ -28,6 +28,7 @@ from joulecut_engine.optimize.change_schedules import ChangeSchedules, Keys, lin
 from joulecut_engine.optimize.choice_search import DEADLINE_TOLERANCE, SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
+from joulecut_engine.optimize.kept_plans import KeptPlans
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
@@ -81,6 +82,7 @@ class ClockChanges:
     ) -> None:
         self.computation, self.limits = computation, limits
         self._combinations_all = combinations_all
+        self.kept = KeptPlans()
         self._coarser: list[SharedClock | ClockChanges] = []
         for make in self._makers():
             try:
@@ -202,7 +204,12 @@ class ClockChanges:
             return ()
         if isinstance(other, SharedClock):
             return (other.known.get(goal) or other.solve(goal, relaxed, (), 0),)
-        return (other.solve(goal, relaxed, (), effort, rules),)
+        if effort is None:
+            return (other.solve(goal, relaxed, (), None, rules),)
+        # A point of a frontier: as the frontier of fewer changes would answer it.
+        found = other.solve(goal, relaxed, other.kept.within(goal.deadline_s), effort, rules)
+        other.kept.add(found)
+        return (found,)
 
     def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
         """Plans that cost little to make; within the limits or not."""

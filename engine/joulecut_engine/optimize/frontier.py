@@ -4,7 +4,6 @@ Nothing is computed before it is asked for. A plan found for a shorter deadline 
 time never gives a worse plan.
 """
 
-import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,11 +12,10 @@ import numpy as np
 
 from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
+from joulecut_engine.optimize.kept_plans import KeptPlans
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.shared_clock import SharedClock
-
-KEPT_MAX = 128  # plans, thinned out beyond: 80 MB at 16,384 operations
 
 
 class Frontier:
@@ -29,7 +27,7 @@ class Frontier:
     def __init__(self, search: Computation | SharedClock | ClockChanges) -> None:
         self._search = search
         self.computation = search if isinstance(search, Computation) else search.computation
-        self._kept: list[Solution] = []  # ascending in time
+        self._kept = KeptPlans()
 
     @property
     def problem(self) -> Problem:
@@ -50,7 +48,7 @@ class Frontier:
         """The plan of least energy; its iteration time is T_E. As thorough as a single answer."""
         goal = Goal(self.cheapest_s)
         found = self._search.solve(goal, self.computation.relax(goal))
-        self._keep(found)
+        self._kept.add(found)
         return found
 
     def at(self, goal: Goal) -> Solution:
@@ -110,18 +108,10 @@ class Frontier:
         return replace(found, lower_bound_j=bound_j, bound_granularity="computation")
 
     def _found(self, goal: Goal, relaxed: Relaxation) -> Solution:
-        last = bisect.bisect_right(
-            self._kept, goal.deadline_s, key=lambda known: known.iteration_time_s
-        )
-        hints = self._kept[max(0, last - 1) : last]
+        hints = self._kept.within(goal.deadline_s)
         found = self._search.solve(goal, relaxed, hints, self._search.point_effort)
-        self._keep(found)
+        self._kept.add(found)
         return found
-
-    def _keep(self, found: Solution) -> None:
-        bisect.insort(self._kept, found, key=lambda known: known.iteration_time_s)
-        if len(self._kept) > KEPT_MAX:
-            del self._kept[1::2]
 
 
 def halving(count: int) -> list[int]:

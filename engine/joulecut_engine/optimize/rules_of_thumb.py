@@ -50,9 +50,8 @@ def between(lines: Lines, deadline_s: float, price_w: float) -> tuple[ClockOptio
         keys = np.tile(np.arange(width), (len(line.asks), 1))
         keys[asked[[0, -1]]] = int(np.argmin(line.seconds.sum(axis=0)))
         keys = keys[line.asks]
-        tables.append(
-            (keys, *(np.take_along_axis(t, keys, 1) for t in (line.seconds, line.cost_j)))
-        )
+        seconds, cost_j = (np.take_along_axis(t, keys, 1) for t in (line.seconds, line.cost_j))
+        tables.append((keys, seconds, cost_j))
     busy_s = [seconds.sum(axis=0) for _, seconds, _ in tables]
     budgets_s = np.unique(np.concatenate(busy_s))
     budgets_s = budgets_s[np.isfinite(budgets_s)]
@@ -70,9 +69,9 @@ def between(lines: Lines, deadline_s: float, price_w: float) -> tuple[ClockOptio
     value_j = np.where(times_s <= deadline_s * (1 + EXACT), value_j + price_w * times_s, np.inf)
     if not len(value_j) or not np.isfinite(value_j).any():
         return ()
-    best, found = int(np.argmin(value_j)), [None] * size
+    best = int(np.argmin(value_j))
+    found: dict[int, ClockOption] = {}
     for line, (keys, _, _), column in zip(lines.lines, tables, chosen, strict=True):
         own = zip(line.operation.tolist(), line.option, keys[:, column[best]].tolist(), strict=True)
-        for i, options, k in own:
-            found[i] = options[k]
-    return tuple(option for option in found if option is not None)
+        found |= {i: option for i, options, k in own if (option := options[k]) is not None}
+    return tuple(found[i] for i in range(size))

@@ -12,7 +12,8 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, KINDS, Granularity, Pipeline, Profile
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.formulation import problem as build
-from joulecut_engine.optimize.frontier import KEPT_MAX, undominated
+from joulecut_engine.optimize.frontier import undominated
+from joulecut_engine.optimize.kept_plans import KEPT_MAX
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import frontier, prepared, solve
@@ -108,7 +109,7 @@ def test_what_is_remembered_is_bounded() -> None:
     asked = prepared(build(Pipeline("1f1b", 1, 2), profile, 5.0), "computation")
     for k in range(3 * KEPT_MAX):
         asked.at(Goal(asked.fastest_s * (1 + 0.001 * k)))
-    assert len(asked._kept) <= KEPT_MAX
+    assert len(asked._kept._plans) <= KEPT_MAX
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

@@ -221,6 +221,13 @@ def test_a_policy_without_a_granularity_takes_the_finest() -> None:
     assert (four.granularity, four.changes) == ("changes", 4)
 
 
+def test_edge_is_read_as_two_changes_with_a_warning() -> None:
+    job = read(FULL.replace("granularity: gpu", "granularity: edge")).jobs[0]
+    assert (job.clocks.granularity, job.clocks.changes) == ("changes", 2)
+    assert job.clocks.changes_given  # so the controller takes no more
+    assert "edge" in job.warning
+
+
 def test_the_first_fault_in_the_file_is_told() -> None:
     text = FULL.replace("stages: 8", "stages: 0").replace("min_dwell: 10s", "min_dwell: 10")
     assert refusal(text).startswith("policy.yaml:13: jobs[0].clocks.min_dwell: 10 has no unit")
