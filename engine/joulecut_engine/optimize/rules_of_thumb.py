@@ -66,7 +66,8 @@ def between(lines: Lines, deadline_s: float, price_w: float) -> tuple[ClockOptio
         chosen.append(column)
     rows = lines.levels.operation
     times_s = lines.levels.iteration_times(duration_s[rows], np.arange(size))
-    value_j = np.where(times_s <= deadline_s * (1 + EXACT), value_j + price_w * times_s, np.inf)
+    on_time = np.isfinite(times_s) & (times_s <= deadline_s * (1 + EXACT))
+    value_j = np.where(on_time, value_j + price_w * np.where(on_time, times_s, 0.0), np.inf)
     if not len(value_j) or not np.isfinite(value_j).any():
         return ()
     best = int(np.argmin(value_j))
