@@ -26,14 +26,18 @@ class PrometheusPrices:
 
     async def run(self, policy: Callable[[], Policy]) -> None:
         while True:
-            wanted = set(_expressions(policy()))
-            for promql in [one for one in self.asked if one not in wanted]:
-                del self.asked[promql]
-            for promql in sorted(wanted):
-                value = await asyncio.to_thread(self._ask, promql)
-                if value is not None:
-                    self.asked[promql] = ((self.unix_s(), value),)
-            await asyncio.sleep(ASK_S if wanted else 1.0)
+            await self.ask(policy())
+            await asyncio.sleep(ASK_S if any(_expressions(policy())) else 1.0)
+
+    async def ask(self, policy: Policy) -> None:
+        """Each expression of the policy once; those of an earlier one are forgotten."""
+        wanted = set(_expressions(policy))
+        for promql in [one for one in self.asked if one not in wanted]:
+            del self.asked[promql]
+        for promql in sorted(wanted):
+            value = await asyncio.to_thread(self._ask, promql)
+            if value is not None:
+                self.asked[promql] = ((self.unix_s(), value),)
 
     def _ask(self, promql: str) -> float | None:
         if self.server is None:
