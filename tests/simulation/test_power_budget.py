@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from worlds import Controller, World
+from worlds import Controller, World, few_points
 
 from joulecut_controller.orders import Order
 from joulecut_controller.policy.policy import Mode, Policy, Slo
@@ -334,3 +334,14 @@ def test_a_lying_agent_takes_no_more_than_one_node_can_have(store: DatabaseStore
     assert controller.boards[-1].power_limits is not None
     assert controller.boards[-1].power_limits.in_force_w <= policy.power_budget_w
     assert len(controller.reconciler._services.power_budget._gpus) == 4 + 8
+
+
+def test_a_plan_counts_with_the_limits_that_its_own_clocks_need(store: DatabaseStore) -> None:
+    """By the peaks of default clocks a slower plan counted with up to 6 % more than it takes."""
+    world, policy = budgeted(share=0.9)
+    controller = Controller(world, store, policy, frontier=few_points)
+    controller.run(60, until=lambda: bool(controller.job.frontier))
+    points = controller.job.frontier
+    over = [one.needed_w / (one.energy_j / one.iteration_time_s) for one in points]
+    assert min(over) > 1.0, "work draws more than waiting"
+    assert over[-1] < over[0], "lower clocks bring peak and mean together"

@@ -24,7 +24,6 @@ class Party:
     view: JobState
     frontier: tuple[FrontierPoint, ...] = ()
     digest: str = ""  # of the costs that the frontier is of
-    peak_ratio: float = 1.0  # power limits that its work needs, over its mean power
 
     @property
     def name(self) -> str:
@@ -55,9 +54,8 @@ class Party:
         # counts is the power limit that leaves the plan its clocks.
         hosts_w = host_power_w * sum(map(len, self.view.placement.stages))
         points = (
-            Point(p.iteration_time_s, hosts_w + self.peak_ratio * (mean_w - hosts_w))
+            Point(p.iteration_time_s, max(hosts_w + p.needed_w, p.energy_j / p.iteration_time_s))
             for p in self.frontier
-            for mean_w in (p.energy_j / p.iteration_time_s,)
         )
         return Claim(self.name, self.view.policy.weight, own_s, tuple(points))
 

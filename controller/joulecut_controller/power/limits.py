@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import Clocks, at_default, default_clocks
+from joulecut_controller.plan.evaluation import Clocks, at_default
 from joulecut_controller.plan.pace import EXPLAINED_RATIO
 from joulecut_controller.view import POWER_SLACK_W, GpuView, JobState
 
@@ -170,19 +170,6 @@ def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | No
         return job
     unlimited = replace(baseline, time_mean_s=default.iteration_time_s)
     return replace(job, measured=replace(job.measured, baseline=unlimited))
-
-
-def peak_ratio(costs: Costs) -> float:
-    """The power limits that a job needs over its mean power, both at default clocks: work draws
-    more than waiting does. Lower clocks bring the two closer together.
-    """
-    default = at_default(costs)
-    needed = needed_w(costs, default_clocks(costs))
-    assert needed is not None
-    time_s = default.iteration_time_s
-    mean_w = default.energy_j(time_s) / time_s - costs.problem.overhead_power_w
-    most_w = sum(needed)
-    return most_w / mean_w
 
 
 def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:

@@ -10,6 +10,7 @@ from typing import Protocol
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import at_default
 from joulecut_controller.plan.plan import FrontierPoint
+from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
@@ -69,7 +70,7 @@ class Frontiers:
             newer |= now_s - kept.made_s >= renew_s
         if newer and not self._background.pending((TOPIC, job)):
             work = partial(self._frontier, costs.problem, POINTS, granularity, prices=prices)
-            keep = partial(self._keep, job, costs.digest, now_s, prices)
+            keep = partial(self._keep, job, costs, now_s, prices)
             self._background.want((TOPIC, job), work, keep)
 
     def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
@@ -97,13 +98,22 @@ class Frontiers:
                 iteration_time_s=ratio * point.iteration_time_s,
                 energy_j=costs.width * (point.energy_j + waiting_w * longer_s),
                 lower_bound_j=costs.width * (point.lower_bound_j + waiting_w * longer_s),
+                needed_w=costs.width * point.needed_w,
             )
             for point in kept.points
             for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
         )
 
     def _keep(
-        self, job: str, digest: str, asked_s: float, prices: Prices, found: Sequence[Solution]
+        self, job: str, costs: Costs, asked_s: float, prices: Prices, found: Sequence[Solution]
     ) -> None:
-        points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
-        self._kept[job] = _JobFrontier(digest, asked_s, prices, tuple(points))
+        points = (
+            FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j, _needed_w(costs, s))
+            for s in found
+        )
+        self._kept[job] = _JobFrontier(costs.digest, asked_s, prices, tuple(points))
+
+
+def _needed_w(costs: Costs, plan: Solution) -> float:
+    needed = needed_w(costs, tuple(option.clock_mhz for option in plan.clocks))
+    return sum(needed) if needed is not None else 0.0

@@ -23,7 +23,7 @@ from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
 from joulecut_controller.power.job_budgets import Party
-from joulecut_controller.power.limits import peak_ratio, without_limits
+from joulecut_controller.power.limits import without_limits
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import (
@@ -424,7 +424,7 @@ class JobController:
         points = self._frontier(job) if costs is not None else ()
         if costs is None or not points:
             return Party(job, points)
-        return Party(job, points, costs.digest, peak_ratio(costs))
+        return Party(job, points, costs.digest)
 
     def board(self, picture: Picture, learned: Learnt | None) -> JobBoard:
         """The job as its last step left it."""
