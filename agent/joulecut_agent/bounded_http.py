@@ -1,4 +1,4 @@
-"""An HTTP server whose clients, however many and slow, take bounded memory and keep nobody out."""
+"""An HTTP server of bounded memory: many or slow clients do not keep others out."""
 
 import contextlib
 import socket

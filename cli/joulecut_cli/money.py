@@ -57,7 +57,7 @@ def given_prices(options: Namespace, beside: Prices | None = None) -> Prices:
 
 
 def prices_text(prices: Prices, keys: str = "flags") -> str:
-    """The prices, and how to replace those that nobody gave."""
+    """The prices, and how to replace those that were not given."""
     names = FLAGS if keys == "flags" else {name: f"{keys}.{name}" for name in FLAGS}
     how = ", ".join(names[name] for name in prices.assumed)
     return f"at {prices}" + (f" (assumed; yours: {how})" if how else "")

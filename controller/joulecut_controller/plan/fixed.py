@@ -11,7 +11,7 @@ from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.veto import first
 
-# Vetoes of what a fixed clock does not rest on: what was measured, and the job's own reports.
+# Vetoes that do not apply: a fixed clock needs neither measurements nor reports of the job.
 NEEDLESS = frozenset(("pipeline", "profile", "baseline", "silent", "phase"))
 
 

@@ -145,7 +145,7 @@ class Basis:
 
     A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
     that may be asked of each stage, one step below what was measured there. `fixed_mhz` is the
-    policy's own clock.
+    fixed clock of the policy (`clocks.lock_mhz`), 0 where it has none.
     """
 
     problem: Problem | None = None

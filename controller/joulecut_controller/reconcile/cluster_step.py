@@ -29,8 +29,9 @@ from joulecut_engine.graph.pipeline import Profile
 from joulecut_engine.money import Prices
 from joulecut_wire.errors import Unavailable
 
-# A slowdown follows the frontier in steps: predictions move with every sample, and the cost is flat
-# about its least. The first is a fifth of what is known of a job's pace.
+# The slowdown of least cost is kept until it moves by more than the larger of these: predictions
+# move with every sample, and near its minimum the cost hardly changes. The first is a fifth of the
+# standard error of a baseline (0.25 %).
 COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"

@@ -1,7 +1,7 @@
 """Reads from the store what a report and a receipt are made of.
 
-Whoever shows one (the web, the command line beside a store without a controller) asks here, so
-that both read the same records in the same way.
+The web and, beside a store without a controller, the command line use it, so that both read the
+same records in the same way.
 """
 
 import json

@@ -65,9 +65,9 @@ class Parts(TypedDict, total=False):
     """What the application serves beside the board; without a part its routes are empty or absent.
 
     `metrics_text` yields Prometheus text for /metrics, `openmetrics_text` OpenMetrics for readers
-    that ask for it. `web` asks for passwords, `roles` says
-    who of its users may command. `store` is the source of reports; `channel` takes
-    commands, `profiles` uploads. The charts show `history`, the page points to `links`.
+    that ask for it. `web` asks for passwords, `roles` says which of its users may command. `store`
+    is the source of reports; `channel` takes commands, `profiles` uploads. The charts show
+    `history`, the page points to `links`.
     """
 
     metrics_text: Callable[[], bytes] | None

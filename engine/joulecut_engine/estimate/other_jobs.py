@@ -47,7 +47,7 @@ TREES = 40
 LEAF_MIN = 2  # jobs: fewer would be a table of them
 RIDGE = 3.0
 NEIGHBOURS = 3
-JUDGED_RATIO = 0.85  # of default clocks: errors are told of the time and power there
+JUDGED_RATIO = 0.85  # of default clocks: errors are those of time and power at this clock
 
 
 @dataclass(frozen=True, slots=True)

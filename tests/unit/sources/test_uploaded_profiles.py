@@ -193,7 +193,7 @@ except urllib.error.HTTPError as refused:
 """
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another user")
 def test_another_user_of_the_machine_commands_nothing(store: DatabaseStore) -> None:
     UploadedProfiles(store).keep("a.csv", profile(0.1).encode(), "alice", 1.0)
     with Serving(boards.board(), profiles=UploadedProfiles(store)) as served:
@@ -229,7 +229,7 @@ def test_a_profile_in_use_is_replaced_only_where_that_is_asked(
     assert len(store.profiles()) == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a process as another user")
 def test_a_profile_in_use_is_replaced_by_those_with_that_role_alone(
     tmp_path: Path, store: DatabaseStore
 ) -> None:
