@@ -15,6 +15,7 @@ import yaml
 from serving import Serving
 
 from joulecut_cli.policy import run
+from joulecut_controller.board import Board
 from joulecut_controller.sources import uploaded_profiles
 from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.sources.profile import parse
@@ -37,6 +38,14 @@ jobs:
 def profile(time_s: float) -> str:
     rows = f"0,forward,1410,{time_s},24\n0,backward,1410,0.09,44\n"
     return f"stage,instruction,frequency,time,energy\n{rows}"
+
+
+def with_a_profile_in_use() -> Board:
+    """Its one job uses the uploaded a.csv."""
+    board = boards.board()
+    job = board.jobs[0]
+    used = replace(job.view.policy, profile=parse(profile(0.1).encode(), "uploaded a.csv"))
+    return replace(board, jobs=(replace(job, view=replace(job.view, policy=used)),))
 
 
 @pytest.fixture
@@ -215,14 +224,12 @@ def test_another_user_of_the_machine_commands_nothing(store: DatabaseStore) -> N
 def test_a_profile_in_use_is_replaced_only_where_that_is_asked(
     tmp_path: Path, store: DatabaseStore
 ) -> None:
-    board = boards.board()
-    job = board.jobs[0]
-    used = replace(job.view.policy, profile=parse(profile(0.1).encode(), "uploaded a.csv"))
-    shown = replace(job, view=replace(job.view, policy=used))
+    board = with_a_profile_in_use()
     (tmp_path / "a.csv").write_text(profile(0.2))
-    with Serving(replace(board, jobs=(shown,)), profiles=UploadedProfiles(store)) as served:
+    with Serving(board, profiles=UploadedProfiles(store)) as served:
         asked = ["upload", str(tmp_path / "a.csv"), "--controller", served.url]
-        with pytest.raises(BadInput, match=f"in use by {job.view.policy.name}.*--replace"):
+        name = board.jobs[0].view.policy.name
+        with pytest.raises(BadInput, match=f"in use by {name}.*--replace"):
             run(asked)
         assert store.profiles() == ()
         assert run([*asked, "--replace"]) == 0
@@ -233,16 +240,12 @@ def test_a_profile_in_use_is_replaced_only_where_that_is_asked(
 def test_a_profile_in_use_is_replaced_by_those_with_that_role_alone(
     tmp_path: Path, store: DatabaseStore
 ) -> None:
-    board = boards.board()
-    job = board.jobs[0]
-    used = replace(job.view.policy, profile=parse(profile(0.1).encode(), "uploaded a.csv"))
-    shown = replace(job, view=replace(job.view, policy=used))
+    board = with_a_profile_in_use()
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     users = dict.fromkeys(("operator", "planner", "prometheus"), hashed)
     (tmp_path / "web.yaml").write_text(yaml.safe_dump({"basic_auth_users": users}))
     roles = Roles(command=("operator",), replace=("planner",))
     library, web = UploadedProfiles(store), WebConfig(tmp_path / "web.yaml", pytest.fail)
-    board = replace(board, jobs=(shown,))
     expected = {
         ("operator", "a.csv"): "403", ("prometheus", "a.csv"): "403", ("planner", "a.csv"): "",
         ("operator", "b.csv"): "", ("prometheus", "b.csv"): "403",
