@@ -150,8 +150,11 @@ def _keeper(settings: "Settings") -> int:
     notifier.feed_always()
     window = local_release.window(settings.keeper.state_dir)
     if window.left_s() and keeper.journal(settings.keeper).is_restored:
-        log("keeper", "started inside a release window: nothing is opened until it is over")
-        released = partial(notifier.ready, "released: no device is opened")
+
+        def released() -> None:  # once a signal to leave is obeyed
+            log("keeper", "started inside a release window: nothing is opened until it is over")
+            notifier.ready("released: no device is opened")
+
         if not window.wait(released):
             return 0
     ready = partial(notifier.ready, "earlier settings are restored")
