@@ -1,7 +1,7 @@
 """One life of a job: what control saves and keeps while work, phases and GPUs change.
 
     python benchmarks/job_life.py [--rows evaluation,stalls] [--seeds 3] [--minutes 30] [--stages 8]
-        [--holdout 0]
+        [--holdout 0] [--others 8] [--card a40]
 
 The real controller on a virtual clock and worlds of `tests/worlds/life.py`, A100 8 x 24, from no
 knowledge but what `knows` says. `of best` is the energy saved in the last half over what the
@@ -11,7 +11,8 @@ against the same work at default clocks. `over` counts windows of ten iterations
 above the budget, `row` the longest row of them. `default` is the share of time at default clocks
 after the first lowered one, `count` the counter of measured savings over what was saved. With
 several seeds each figure is the median and the worst. `floor` is the least median share; a row of
-windows over may have two in the median and three in any. `interval` is the share of a week's
+windows over may have two in the median and three in any. `--others` is how many measured jobs the
+controller has learnt from before, which resemble this one. `interval` is the share of a week's
 savings intervals that hold the truth while noise lasts ten minutes. Simulated throughout.
 """
 
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
+from known_jobs import alike
 from life import Knows, Verdict, live, lives
 from windows import World, measured
 
@@ -160,12 +162,15 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="of virtual time; a row's own")
     parser.add_argument("--stages", type=int, default=8, help="2 to 8; production has 2")
     parser.add_argument("--holdout", type=float, default=0.0, help="percent of the time")
+    parser.add_argument("--others", type=int, default=0, help="measured jobs before this one")
+    parser.add_argument("--card", default="a100-sxm", help="a simulated card")
     given = parser.parse_args()
     commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     short = subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip()
     print(f"{platform.processor() or platform.machine()}, {platform.python_version()}, {short}")
     print(f"simulated, {given.seeds} seeds from {given.first_seed},")
-    print(f"{given.stages} stages, hold-outs {given.holdout:g} %\n")
+    print(f"{given.card}, {given.stages} stages, hold-outs {given.holdout:g} %,")
+    print(f"{given.others} other jobs known\n")
     print(HEADER)
     print("|---" * (HEADER.count("|") - 1) + "|")
     known, missed = lives(), False
@@ -185,8 +190,10 @@ def main() -> int:
                 stages=given.stages,
                 seed=seed,
                 holdout=given.holdout / 100.0,
+                card=given.card,
             )
-            seen.append(live(world, given.minutes or row.minutes))
+            others = alike(world, given.others, seed)
+            seen.append(live(world, given.minutes or row.minutes, others))
         missed |= row.shown and bool(row.missed(seen))
         print(line(row, seen), flush=True)
     if not wanted or "interval" in wanted:

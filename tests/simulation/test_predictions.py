@@ -179,7 +179,7 @@ def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> Non
     controller = recommending(store, world)
     plan = controller.job.decision
     assert plan is not None
-    assert f"of {JUDGES_MIN} jobs measured here" in plan.predicted_from
+    assert f"of {JUDGES_MIN} workloads measured here" in plan.predicted_from
     assert plan.forecast is not None
     truth = sum(truly(world, plan)) / sum(truly(world, None))
     assert plan.forecast.saved_ratio == pytest.approx(1.0 - truth, abs=0.02)

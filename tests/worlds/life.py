@@ -23,6 +23,7 @@ from pyarrow import parquet
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller
 
+from joulecut_controller.learn.known_jobs import NAME, encoded
 from joulecut_controller.policy.policy import (
     TOLERANCE_RATIO,
     Policy,
@@ -32,6 +33,7 @@ from joulecut_controller.policy.policy import (
 )
 from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.store.database import open_store
+from joulecut_engine.estimate.other_jobs import KnownJob
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_sim.gpt3 import INSTRUCTIONS, Instruction
@@ -581,11 +583,13 @@ def at_default_ratio(lived: Sequence[Lived]) -> float:
     return sum(one.duration_s for one in ran[begun:] if one.at_default) / whole_s
 
 
-def live(world: LifeWorld, minutes: float) -> Verdict:
-    """The world under a controller for so long."""
+def live(world: LifeWorld, minutes: float, known: Sequence[KnownJob] = ()) -> Verdict:
+    """The world under a controller for so long, whose store has these jobs."""
     began_s = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(f"sqlite:///{folder}/controller.db")
+        if known:
+            store.keep_learnt(NAME, encoded(known))
         controller = Controller(world, store, world.asked())
         controller.run(int(60 * minutes))
         store.close()

@@ -12,6 +12,7 @@ from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob
 
 NAME = "fleet prior"  # of the text in the store; the version before wrote it too
 VERSION = 2
+KNOWN_KEPT = 512  # rows, one or two of a job; a fit of so many takes two seconds in a worker
 NAMED = 1  # the version that kept names
 
 

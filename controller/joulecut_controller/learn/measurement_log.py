@@ -109,11 +109,15 @@ CLOCK_SHARE = 0.75
 # A window lasts 50 iterations; of slow jobs fewer, so that learning takes minutes and not hours.
 WINDOW_ITERATIONS = 50
 WINDOW_S = 12.0
+FIRST_WINDOW_S = 8.0  # of the first, large steps, whose effect stands out of the noise sooner
 
 
-def window_iterations(iteration_s: float, *, detailed: bool = False) -> int:
-    """Iterations per window, by the time of one iteration; `detailed` with operations reported."""
-    fit = int(WINDOW_S / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
+def window_iterations(iteration_s: float, *, detailed: bool = False, first: bool = False) -> int:
+    """Iterations per window, by the time of one iteration; `detailed` with operations reported,
+    `first` of a step that other jobs let be large.
+    """
+    lasts_s = FIRST_WINDOW_S if first else WINDOW_S
+    fit = int(lasts_s / iteration_s) if iteration_s > 0.0 else WINDOW_ITERATIONS
     least = ITERATIONS_MIN_DETAILED if detailed else ITERATIONS_MIN
     return max(least, min(WINDOW_ITERATIONS, fit))
 

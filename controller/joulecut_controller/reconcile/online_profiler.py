@@ -61,6 +61,7 @@ class OnlineProfiler:
         self._since_s = math.nan
         self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
         self._tried: Advice | None = None  # whose clocks were set last
+        self._begins = False  # whether steps are the first, large ones
         self._said = ""
         self.advice: Advice | None = None
         self.probed: ProbedJob | None = None  # as of the last decision
@@ -97,7 +98,7 @@ class OnlineProfiler:
             return ""
         kinds = reported_kinds(pipeline)
         detailed = all(set(kinds) <= load.busy_s.keys() for load in measured.loads)
-        wanted = window_iterations(current.time_mean_s, detailed=detailed)
+        wanted = window_iterations(current.time_mean_s, detailed=detailed, first=self._begins)
         if self._log.measurements and measured.at_default:
             wanted = min(wanted, short_window.ITERATIONS)
         baseline_first = not self._log.measurements and not measured.at_default
@@ -319,17 +320,22 @@ class OnlineProfiler:
             models.append(placed[0].description.model)
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         constants = JobConstants(pipeline, default, highest, policy.blocking_power_w)
+        expected = inputs.predicted.expected(policy.name) if inputs.predicted else None
+        first = self._lowered < FIRST_WINDOWS
+        self._begins = first and expected is not None
         return ExplorerInput(
             constants=constants,
             grids=tuple(grids),
             now_mhz=self._now_mhz(inputs),
             slo=policy.slo,
-            window_iterations=window_iterations(baseline.time_s, detailed=bool(baseline.busy_s)),
+            window_iterations=window_iterations(
+                baseline.time_s, detailed=bool(baseline.busy_s), first=self._begins
+            ),
             alike=tuple(models.index(model) for model in models),
             host_power_w=inputs.host_power_w,
             slowdown=_slowdown(inputs),
-            expected=inputs.predicted.expected(policy.name) if inputs.predicted else None,
-            first=self._lowered < FIRST_WINDOWS,
+            expected=expected,
+            first=first,
             margin=_margin(inputs),
         )
 

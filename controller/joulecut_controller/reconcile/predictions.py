@@ -8,6 +8,7 @@ What is known is bounded, and kept in the store.
 """
 
 import asyncio
+import contextlib
 import statistics
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from joulecut_controller.learn.known_jobs import NAME, decoded, encoded, hashed
+from joulecut_controller.learn.known_jobs import KNOWN_KEPT, NAME, decoded, encoded, hashed
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import Measurement, ProbedJob
 from joulecut_controller.observe.observer import JobObservation
@@ -42,7 +43,6 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 KEY = ("other jobs", "")  # of the fit among background tasks
-KNOWN_KEPT = 512  # rows, one or two of a job; a fit of so many takes two seconds in a worker
 COUNTERS_WEIGHT = 0.2  # of the newest pass: a mean over some ten passes
 SEEN_MIN = 5  # passes before counters count
 BUSY_MIN = 0.05  # below it the job starts or stands still
@@ -91,8 +91,18 @@ class Predictions:
     async def save(self) -> None:
         """Stores what has changed. Raises Unavailable."""
         if self._changed:
-            await asyncio.to_thread(self._store.keep_learnt, NAME, encoded(self._known))
+            self._known = await asyncio.to_thread(self._kept)
             self._changed = False
+
+    def _kept(self) -> list[KnownJob]:
+        """Stores the known jobs, beside those that `joulecut study teach` stored since."""
+        with contextlib.suppress(ValueError):  # said when it was read
+            stored = decoded(self._store.learnt(NAME))
+            mine = {one.workload for one in self._known}
+            taught = [one for one in stored if one.workload not in mine]
+            self._known = [*taught, *self._known][-KNOWN_KEPT:]
+        self._store.keep_learnt(NAME, encoded(self._known))
+        return self._known
 
     def learn(self, on: bool) -> None:
         """Whether known jobs correct the prior: the policy's switch."""
@@ -167,13 +177,17 @@ class Predictions:
 def rests_on(model: OtherJobs) -> str:
     """What a prediction rests on, in words."""
     if model.predicts == PRIOR:
-        known = f"; {_jobs(model.known)} here not enough to correct them" if model.known else ""
+        known = (
+            f"; {_workloads(model.known)} here not enough to correct them" if model.known else ""
+        )
         return f"{SOURCE}: public sweeps alone{known}"
-    return f"{SOURCE}: {model.predicts} of {_jobs(model.known)} measured here, and public sweeps"
+    return (
+        f"{SOURCE}: {model.predicts} of {_workloads(model.known)} measured here, and public sweeps"
+    )
 
 
-def _jobs(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
+def _workloads(count: int) -> str:
+    return f"{count} workload{'' if count == 1 else 's'}"
 
 
 def _erred(model: OtherJobs, workload: str) -> str:

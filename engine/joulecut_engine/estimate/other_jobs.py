@@ -157,21 +157,26 @@ class KnownJob:
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """A fitted model of scikit-learn: rows of features, to what both shares are off the prior.
-    Features count by their spread among the rows it was taught; what did not vary says nothing.
+    Features count by their spread among the rows it was taught, and are taken from that range: what
+    did not vary says nothing, and a line is not continued beyond what was measured.
     """
 
     model: Any
     at: Floats
     sd: Floats
+    low: Floats
+    high: Floats
 
     def __call__(self, rows: Floats) -> Floats:
-        return np.asarray(self.model.predict((rows - self.at) / self.sd))
+        within = np.clip(rows, self.low, self.high)
+        return np.asarray(self.model.predict((within - self.at) / self.sd))
 
 
 def _fitted(model: Any, rows: Floats, targets: Floats) -> Predictor:
     sd = rows.std(axis=0)
     at, sd = rows.mean(axis=0), np.where(sd > 0.0, sd, np.inf)
-    return Predictor(model.fit((rows - at) / sd, targets), at, sd)
+    made = model.fit((rows - at) / sd, targets)
+    return Predictor(made, at, sd, rows.min(axis=0), rows.max(axis=0))
 
 
 # Loading scikit-learn takes a second, and a controller that has seen no job needs none of it.

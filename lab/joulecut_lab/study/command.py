@@ -10,6 +10,7 @@ SUBCOMMANDS: dict[str, tuple[str, str]] = {
     "report": ("joulecut_lab.study.report", "a page of curves and tables from such a table"),
     "talks": ("joulecut_lab.talks.command", "figures and tables of four talks, one page a talk"),
     "fit": ("joulecut_lab.study.fit", "how well the predictors learn from such a table"),
+    "teach": ("joulecut_lab.study.teach", "such a table teaches a controller's predictor"),
 }
 
 

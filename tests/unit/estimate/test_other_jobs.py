@@ -105,6 +105,19 @@ def test_a_forest_that_learns_noise_has_no_weight() -> None:
         assert abs(moved) < 0.05
 
 
+@pytest.mark.parametrize("slope", [-8.0, 8.0])
+def test_work_unlike_all_known_jobs_is_not_extrapolated(slope: float) -> None:
+    """Jobs of one model draw nearly the same power, the next one much more: a line through theirs
+    would say that all of its time follows the clock, or none.
+    """
+    dice, known = np.random.default_rng(1), []
+    for number, drawn in enumerate(dice.uniform(0.92, 0.94, 8)):
+        shares = ClockShares(0.7 + slope * (drawn - 0.93), 0.2)
+        known.append(KnownJob(f"{number}", Counters(CARD, 0.97, drawn, 1.0), shares))
+    said = OtherJobs(known).shares(Counters(CARD, 0.97, 1.18, 1.0))
+    assert 0.5 < said.time < 0.9
+
+
 def test_the_band_narrows_as_jobs_are_probed() -> None:
     asked = job(0.5).counters
 
