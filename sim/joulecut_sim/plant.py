@@ -6,6 +6,7 @@ so an error in those shows as a missed prediction and not as agreement with itse
 """
 
 import random
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -201,9 +202,12 @@ class Plant:
         sku = self.skus[stage]
         if limit_w >= sku.power_limit_w or self.power_w(stage, instruction, clock_mhz) <= limit_w:
             return clock_mhz
-        lower = (clock for clock in reversed(sku.clocks_mhz) if clock < clock_mhz)
-        fits = (clock for clock in lower if self.power_w(stage, instruction, clock) <= limit_w)
-        return next(fits, sku.clock_min_mhz)
+        clocks = sku.clocks_mhz  # ascending, and power with them
+        fitting = bisect_right(
+            clocks, limit_w, hi=bisect_left(clocks, clock_mhz),
+            key=lambda clock: self.power_w(stage, instruction, clock),
+        )  # fmt: skip
+        return clocks[fitting - 1] if fitting else sku.clock_min_mhz
 
     def drawn(self) -> list[float]:
         """By step, how much longer it takes than usual in the next iteration."""

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
+from typing import Any
 
+from held_clock import HeldClock
 from keeper_requests import apply_of
 
 from joulecut_agent.keeper import protocol as wire
@@ -96,7 +98,7 @@ class Board:
         self.closed += 1
 
 
-def open_keeper(folder: Path, board: Board, **settings: object) -> Keeper:
+def open_keeper(folder: Path, board: Board, **settings: Any) -> Keeper:
     bounds = settings.pop("bounds", FREE)
     keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
     question = Status(tuple(UUIDS))
@@ -124,3 +126,22 @@ def set_both(
 ) -> wire.Slot:
     command = apply_of(1, "blue", generation, 30.0, {uuid: mhz}, {uuid: power_w * 1000})
     return keeper.handle(1, command).slots[0]
+
+
+def opened(folder: Path, **settings: Any) -> tuple[Board, Keeper]:
+    board = Board()
+    return board, open_keeper(folder, board, **settings)
+
+
+def held(folder: Path) -> tuple[Board, Keeper]:
+    """One whose GPU-a has a lease at 900 MHz at most."""
+    board, keeper = opened(folder)
+    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    return board, keeper
+
+
+def turn(keeper: Keeper, clock: HeldClock, seconds: int) -> None:
+    """The keeper's loop, once a second."""
+    for _ in range(seconds):
+        clock.pass_s(1.0)
+        keeper.tick()

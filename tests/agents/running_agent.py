@@ -66,6 +66,13 @@ def alive(pid: int) -> bool:
         return False
 
 
+def _words_of(pid: str) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:  # it has ended
+        return []
+
+
 class RunningAgent:
     """One node. `start` returns when the agent is ready; leaving the context ends everything."""
 
@@ -90,6 +97,8 @@ class RunningAgent:
         self.keepers: list[subprocess.Popen[str]] = []
         self.channel: grpc.Channel | None = None
         self.flags: tuple[str, ...] = ()  # of `run` and `keeper`
+        self.epoch = 1  # of commands that name none
+        self._logged = 0  # bytes of the log that `afresh` has left behind
         self._log = (self.home / "log").open("a")
 
     def __enter__(self) -> Self:
@@ -164,18 +173,30 @@ class RunningAgent:
 
     @property
     def keeper_pid(self) -> int:
-        return int(self.ready["keeper_pid"])
+        """Of the agent's keeper; of the last one where it has no other yet."""
+        told = self.ready["keeper_pid"]  # "-" where it began without one
+        known = int(told) if told != "-" else 0
+        if not alive(known) and self.process is not None and self.process.poll() is None:
+            pid = self.process.pid
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            known = int(next((one for one in children if "keeper" in _words_of(one)), known))
+            self.ready["keeper_pid"] = str(known)
+        return known
 
     def kill(self, which: signal.Signals = signal.SIGKILL) -> int:
         """Signals the agent and waits for its end; its exit status."""
         assert self.process is not None
+        if self.ready:
+            self.ready["keeper_pid"] = str(self.keeper_pid or "-")  # nothing tells it afterwards
         self.process.send_signal(which)
         return self.process.wait(timeout=PATIENCE_S)
 
     def kill_keeper(self) -> None:
         """Kills the agent's child, and waits for its end."""
-        os.kill(self.keeper_pid, signal.SIGKILL)
-        eventually("the keeper's end", lambda: not alive(self.keeper_pid))
+        pid = self.keeper_pid
+        assert pid > 0
+        os.kill(pid, signal.SIGKILL)
+        eventually("the keeper's end", lambda: not alive(pid))
 
     def replace_keeper(self) -> None:
         """Kills it while it holds a lock, and waits until the next one has given back and governs.
@@ -185,11 +206,24 @@ class RunningAgent:
         assert self.locked()
         self.kill_keeper()
         eventually("given back", lambda: not self.locked())
-        eventually("control again", lambda: all(g.controllable for g in self.describe().gpus))
+        self.regains_control()
 
     @property
     def log(self) -> str:
-        return (self.home / "log").read_text()
+        return (self.home / "log").read_text()[self._logged :]
+
+    def afresh(self) -> Self:
+        """For the next test of several on one node: it runs, no GPU is held, the log is empty, and
+        commands are of a term of their own.
+        """
+        self._logged += len(self.log)
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        self.regains_control()
+        self.epoch = self.describe().epoch_seen + 1
+        self.clear()
+        eventually("free", lambda: not self.locked())
+        return self
 
     # -- what is said to it --------------------------------------------------------------
 
@@ -209,7 +243,7 @@ class RunningAgent:
         self,
         clocks_mhz: Mapping[int, int],
         *,
-        epoch: int = 1,
+        epoch: int = 0,
         generation: int = 1,
         ttl_s: float = 60.0,
         job: str = "demo",
@@ -218,7 +252,7 @@ class RunningAgent:
         reverted and is asked for again, as a controller would.
         """
         settings = tuple(Setting(self.gpus.uuid(i), mhz) for i, mhz in clocks_mhz.items())
-        command = Command(epoch, job, generation, ttl_s, settings, "test")
+        command = Command(epoch or self.epoch, job, generation, ttl_s, settings, "test")
         until_s = time.monotonic() + PATIENCE_S
         while True:
             answer = self.stub.Apply(codec.encode_command(command), timeout=PATIENCE_S)
@@ -244,14 +278,33 @@ class RunningAgent:
         eventually("an answer in time", in_time)
         return results
 
-    def renew(
-        self, *, epoch: int = 1, generation: int = 1, ttl_s: float = 60.0, job: str = "demo"
+    def order(
+        self,
+        *uuids: str,
+        clock_mhz: int,
+        generation: int = 1,
+        ttl_s: float = 60.0,
+        limit_w: float | None = None,
     ) -> tuple[Result, ...]:
+        """One maximum clock for GPUs by name, as the driver of a test names them."""
+        settings = tuple(Setting(uuid, clock_mhz, power_limit_w=limit_w) for uuid in uuids)
+        command = codec.encode_command(
+            Command(self.epoch, "demo", generation, ttl_s, settings, "test")
+        )
+        return codec.decode_results(self.stub.Apply(command, timeout=PATIENCE_S))
+
+    def regains_control(self) -> None:
+        eventually("control again", lambda: all(g.controllable for g in self.describe().gpus))
+
+    def renew(
+        self, *, epoch: int = 0, generation: int = 1, ttl_s: float = 60.0, job: str = "demo"
+    ) -> tuple[Result, ...]:
+        epoch = epoch or self.epoch
         request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
         return codec.decode_results(self.stub.Renew(request, timeout=PATIENCE_S))
 
-    def clear(self, *uuids: str, epoch: int = 1, job: str = "demo") -> tuple[Result, ...]:
-        request = pb.ClearRequest(epoch=epoch, job=job, uuids=uuids)
+    def clear(self, *uuids: str, epoch: int = 0, job: str = "demo") -> tuple[Result, ...]:
+        request = pb.ClearRequest(epoch=epoch or self.epoch, job=job, uuids=uuids)
         return codec.decode_results(self.stub.Clear(request, timeout=PATIENCE_S))
 
     def watch(self) -> WatchTick:

@@ -31,6 +31,20 @@ def node() -> Iterator[RunningAgent]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[RunningAgent]:
+    with RunningAgent() as running:
+        yield running
+
+
+@pytest.fixture
+def live(lasting: RunningAgent) -> RunningAgent:
+    """Four simulated GPUs under a running agent that the tests of a module share: each begins with
+    none of them held. It may kill what it likes, and leaves the configuration as it was.
+    """
+    return lasting.afresh()
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="jc") as folder:

@@ -44,7 +44,7 @@ def test_an_operator_resets_the_epoch(journal_dir: str) -> None:
         eventually("the agent follows", lambda: seen(node) == 0)
         assert node.apply({0: 1200}, epoch=2)[0].accepted
         node.kill_keeper()
-        eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+        node.regains_control()
         assert (seen(node), node.locked()) == (2, {})
         assert "reset-epoch" in (node.state_dir / "audit.jsonl").read_text()
         node.kill()

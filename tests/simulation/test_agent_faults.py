@@ -12,8 +12,8 @@ from itertools import pairwise
 
 import grpc
 import pytest
-from driven_agent import agent_on, fake_driver, started
-from running_agent import PATIENCE_S, RunningAgent, eventually
+from driven_agent import agent_on, fake_driver
+from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
 
 from fixture import FakeNvml
 from joulecut import Reporter
@@ -24,13 +24,17 @@ POWER_W_MAX = 4 * 400.0  # of four A100
 CLOSE_J = 600.0  # what a busy and three idle ones use in a second
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def driver() -> Iterator[FakeNvml]:
     with fake_driver(4) as fake:
         yield fake
 
 
-node = started
+@pytest.fixture(scope="module")
+def node(driver: FakeNvml) -> Iterator[RunningAgent]:
+    """Each test leaves it as it was: what breaks heals."""
+    with agent_on(driver) as agent:
+        yield agent.start()
 
 
 def series(node: RunningAgent, name: str, label: str = "uuid") -> dict[str, float]:
@@ -80,11 +84,9 @@ def test_a_call_that_hangs_costs_that_gpu_alone_and_says_so_once(
     assert alive(node)
 
 
-def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting(
-    driver: FakeNvml,
-) -> None:
-    driver.hang("*", gpu=2, count=-1)
-    with agent_on(driver, keeper="none") as node:
+def test_a_gpu_that_hangs_in_every_call_does_not_keep_an_agent_from_starting() -> None:
+    with fake_driver(4) as driver, agent_on(driver, keeper="none") as node:
+        driver.hang("*", gpu=2, count=-1)
         node.start()
         eventually("three of four", shows(node, driver, 0, 1, 3))
         driver.clear_errors()
@@ -120,8 +122,9 @@ def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     assert node.log.count("driver_unresponsive: the driver") == 1
 
 
-def test_no_scrape_and_no_probe_asks_the_driver(driver: FakeNvml) -> None:
-    with agent_on(driver, keeper="none", sample_interval_s=60.0) as node:
+def test_no_scrape_and_no_probe_asks_the_driver() -> None:
+    without = {"keeper": "none", "sample_interval_s": 60.0}
+    with fake_driver(4) as driver, agent_on(driver, **without) as node:
         node.start()
         before = driver.calls_total()
         for _ in range(10):
@@ -137,36 +140,43 @@ def test_a_gpu_lost_and_returned(node: RunningAgent, driver: FakeNvml) -> None:
     driver.lose(3, xid=79)
     eventually("three of four", shows(node, driver, 0, 1, 2))
     eventually("said", lambda: series(node, "joulecut_collect_success") == {"": 0.0})
+    assert driver.uuids[3] not in {gpu.uuid for gpu in node.watch().gpus}
+    assert "gpu_is_lost" in series(node, "joulecut_nvml_errors_total", "code")
     driver.return_gpu(3)
     eventually("all four", shows(node, driver, 0, 1, 2, 3))
     assert series(node, ENERGY)[driver.uuids[3]] < 1e6, "a counter of the new load"
     eventually("a whole tick", lambda: series(node, "joulecut_collect_success") == {"": 1.0})
 
 
-@pytest.mark.parametrize("upgraded", [False, True])
-def test_a_driver_reloaded_under_it(node: RunningAgent, driver: FakeNvml, upgraded: bool) -> None:
-    driver.advance(3600)
-    eventually("an hour's energy", lambda: min(series(node, ENERGY).values(), default=0) > 50_000)
-    driver.reload_driver(upgraded=upgraded)
-
+def test_a_driver_reloaded_under_it(node: RunningAgent, driver: FakeNvml) -> None:
     def fresh() -> bool:
         counters_j = series(node, ENERGY)
         return len(counters_j) == 4 and max(counters_j.values()) < 50_000
 
-    eventually("fresh counters of all", fresh)
+    for upgraded in (False, True):
+        driver.advance(3600)
+        eventually("an hour's energy", lambda: min(series(node, ENERGY).values(), default=0) > 5e4)
+        driver.reload_driver(upgraded=upgraded)
+        eventually("fresh counters of all", fresh)
+        node.regains_control()
+        assert accepted(node.order(*driver.uuids, clock_mhz=1005, generation=1 + upgraded))
+        assert accepted(node.clear())
     assert alive(node)
 
 
-def test_a_driver_unloaded_for_a_while(node: RunningAgent, driver: FakeNvml) -> None:
-    driver.unload_driver()
-    eventually("nothing is shown", shows(node, driver))
-    began_s, before = time.monotonic(), driver.calls_total()
-    time.sleep(3.0)
-    calls = driver.calls_total() - before
-    assert calls < 33 * (time.monotonic() - began_s), "asked for now and then, not in a loop"
-    driver.load_driver()
-    eventually("everything is back", shows(node, driver, 0, 1, 2, 3))
-    assert node.log.count("driver is not loaded") == 1
+def test_a_driver_unloaded_for_a_while() -> None:
+    with fake_driver(4) as driver, agent_on(driver, keeper="none") as node:
+        node.start()
+        driver.unload_driver()
+        eventually("nothing is shown", shows(node, driver))
+        eventually("said", lambda: "driver is not loaded" in node.log)
+        began_s, before = time.monotonic(), driver.calls_total()
+        time.sleep(2.0)
+        calls = driver.calls_total() - before
+        assert calls < 33 * (time.monotonic() - began_s), "asked for now and then, not in a loop"
+        driver.load_driver()
+        eventually("everything is back", shows(node, driver, 0, 1, 2, 3))
+        assert node.log.count("driver is not loaded") == 1
 
 
 def test_mig_switched_on_at_run_time(node: RunningAgent, driver: FakeNvml) -> None:
@@ -176,6 +186,8 @@ def test_mig_switched_on_at_run_time(node: RunningAgent, driver: FakeNvml) -> No
     eventually("all four", shows(node, driver, 0, 1, 2, 3))
     eventually("it is said", lambda: node.describe().gpus[0].reason == "MIG is on")
     assert not node.describe().gpus[0].controllable
+    driver.set_mig(0, False)
+    node.regains_control()
 
 
 def test_errors_at_random_never_stop_it(node: RunningAgent, driver: FakeNvml) -> None:
@@ -187,72 +199,43 @@ def test_errors_at_random_never_stop_it(node: RunningAgent, driver: FakeNvml) ->
     assert alive(node)
 
 
-def test_while_released_no_process_has_the_driver_open(
+def test_fast_samples_come_while_they_are_read_and_cost_nothing_else(
     node: RunningAgent, driver: FakeNvml
 ) -> None:
-    call = node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S)
-    next(call)
-    assert len(driver.clients()) >= 2
-    node.stub.Release(pb.ReleaseRequest(duration_s=60.0, reason="test"), timeout=PATIENCE_S)
-    assert driver.clients() == ()
-    assert shown(node, driver) == []
-    node.stub.Resume(pb.ResumeRequest(reason="test"), timeout=PATIENCE_S)
-    eventually("read again", shows(node, driver, 0, 1, 2, 3))
+    driver.set_load(1, 1.0)
+    driver.set_traffic(1, nvlink_tx=3e9, nvlink_rx=1e9, pcie_tx=5e8)
+    clients = len(driver.clients())
+    request = pb.ReadSamplesRequest(uuids=[driver.uuids[1]])
+    call = node.stub.ReadSamples(request, timeout=PATIENCE_S)
+    power: list[pb.Sample] = []
+    links: list[pb.Sample] = []
+    for answer in call:
+        assert answer.uuid == driver.uuids[1]
+        power += answer.power
+        links += answer.nvlink_bytes_per_s
+        if len(power) > 200 and len(links) > 5:
+            break
     call.cancel()
-
-
-def test_killed_in_the_middle_it_leaves_no_process_behind(
-    node: RunningAgent, driver: FakeNvml
-) -> None:
-    assert driver.clients()
-    node.kill(signal.SIGKILL)
-    eventually("nobody has the driver open", lambda: driver.clients() == ())
-
-
-class TestReadSamples:
-    def test_fast_samples_come_while_they_are_read_and_cost_nothing_else(
-        self, node: RunningAgent, driver: FakeNvml
-    ) -> None:
-        driver.set_load(1, 1.0)
-        driver.set_traffic(1, nvlink_tx=3e9, nvlink_rx=1e9, pcie_tx=5e8)
-        clients = len(driver.clients())
-        request = pb.ReadSamplesRequest(uuids=[driver.uuids[1]])
-        call = node.stub.ReadSamples(request, timeout=PATIENCE_S)
-        power: list[pb.Sample] = []
-        links: list[pb.Sample] = []
-        for answer in call:
-            assert answer.uuid == driver.uuids[1]
-            power += answer.power
-            links += answer.nvlink_bytes_per_s
-            if len(power) > 200 and len(links) > 5:
-                break
-        call.cancel()
-        times_s = [sample.time_s for sample in power]
-        assert times_s == sorted(set(times_s))
-        steps_s = [later - now for now, later in pairwise(times_s)]
-        assert statistics.median(steps_s) < 0.025, "50 each second"
-        assert power[-1].value > 200.0
-        assert links[-1].value == pytest.approx(4e9, rel=0.2)
-        assert answer.utilization[-1].value == 1.0
-        assert answer.clock_sm_mhz[-1].value == 1410
-        assert answer.pcie_bytes_per_s[-1].value == pytest.approx(5e8, rel=0.2)
-        eventually("the second process is gone", lambda: len(driver.clients()) == clients)
-
-    def test_it_goes_on_from_where_it_stopped(self, node: RunningAgent, driver: FakeNvml) -> None:
-        first = next(node.stub.ReadSamples(pb.ReadSamplesRequest(), timeout=PATIENCE_S))
-        since_s = first.power[-1].time_s
-        again = pb.ReadSamplesRequest(uuids=[first.uuid], since_s=since_s)
-        second = next(node.stub.ReadSamples(again, timeout=PATIENCE_S))
-        assert second.power[0].time_s > since_s
-
-    @pytest.mark.parametrize(
-        "request_", [pb.ReadSamplesRequest(uuids=["GPU-x"]), pb.ReadSamplesRequest(since_s=-1.0)]
-    )
-    def test_bad_requests_are_a_sentence(
-        self, node: RunningAgent, request_: pb.ReadSamplesRequest
-    ) -> None:
+    times_s = [sample.time_s for sample in power]
+    assert times_s == sorted(set(times_s))
+    steps_s = [later - now for now, later in pairwise(times_s)]
+    assert statistics.median(steps_s) < 0.025, "50 each second"
+    assert power[-1].value > 200.0
+    assert links[-1].value == pytest.approx(4e9, rel=0.2)
+    assert answer.utilization[-1].value == 1.0
+    assert answer.clock_sm_mhz[-1].value == 1410
+    assert answer.pcie_bytes_per_s[-1].value == pytest.approx(5e8, rel=0.2)
+    eventually("the second process is gone", lambda: len(driver.clients()) == clients)
+    since_s = power[-1].time_s
+    again = pb.ReadSamplesRequest(uuids=[driver.uuids[1]], since_s=since_s)
+    later = next(node.stub.ReadSamples(again, timeout=PATIENCE_S))
+    assert later.power[0].time_s > since_s, "it goes on from where it stopped"
+    for wrong in (
+        pb.ReadSamplesRequest(uuids=["GPU-x"]),
+        pb.ReadSamplesRequest(since_s=-1.0),
+    ):
         with pytest.raises(grpc.RpcError, match=r"no GPU|since_s") as refused:
-            next(node.stub.ReadSamples(request_, timeout=PATIENCE_S))
+            next(node.stub.ReadSamples(wrong, timeout=PATIENCE_S))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
@@ -274,6 +257,7 @@ class TestJobEnergy:
             assert held_j > 100_000.0
             eventually("kept", lambda: self._kept(node).get("red", 0.0) >= held_j)
             node.kill(signal.SIGKILL)
+            eventually("no process has the driver open", lambda: driver.clients() == ())
             driver.advance(20.0)
             node.start()
             eventually("it reports again", lambda: reporter.iteration(2, 0.01))

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from driven_agent import agent_on, fake_driver
-from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
+from running_agent import RunningAgent, accepted, eventually
 
 from fixture import FOREVER, FakeNvml
-from joulecut_wire import codec
-from joulecut_wire.messages import Command, Result, Setting
+from joulecut_wire.messages import Result
 
 pytestmark = pytest.mark.long
 
@@ -35,9 +34,7 @@ def _apply(
     node: RunningAgent, uuids: tuple[str, ...], generation: int, ttl_s: float
 ) -> tuple[Result, ...]:
     clock_mhz = node.describe().gpus[0].clocks_mhz[3]
-    settings = tuple(Setting(uuid, clock_mhz) for uuid in uuids)
-    command = codec.encode_command(Command(1, "demo", generation, ttl_s, settings, "test"))
-    return codec.decode_results(node.stub.Apply(command, timeout=PATIENCE_S))
+    return node.order(*uuids, clock_mhz=clock_mhz, generation=generation, ttl_s=ttl_s)
 
 
 def _locked(driver: FakeNvml) -> set[int]:

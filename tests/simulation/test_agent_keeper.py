@@ -49,7 +49,7 @@ def test_the_keeper_comes_back_behind_its_path(node: RunningAgent) -> None:
     assert "joulecut_keeper_up 0.0" in node.metrics()
     assert not any(r.accepted for r in node.apply(LOWER))
     keeper = node.start_keeper()
-    eventually("control", lambda: all(g.controllable for g in node.describe().gpus))
+    node.regains_control()
     assert accepted(node.apply(LOWER))
     keeper.terminate()
     assert keeper.wait(timeout=PATIENCE_S) == 0
@@ -57,24 +57,22 @@ def test_the_keeper_comes_back_behind_its_path(node: RunningAgent) -> None:
     eventually("control lost", lambda: not any(g.controllable for g in node.describe().gpus))
 
 
-def test_there_is_one_keeper(node: RunningAgent) -> None:
-    node.start()
-    second = node._spawn("keeper")
-    node.keepers.append(second)
+def test_there_is_one_keeper(live: RunningAgent) -> None:
+    second = live._spawn("keeper")
+    live.keepers.append(second)
     assert second.wait(timeout=PATIENCE_S) == 1
-    assert "another keeper" in node.log
-    assert accepted(node.apply(LOWER))
+    assert "another keeper" in live.log
+    assert accepted(live.apply(LOWER))
 
 
-def test_a_restarting_agent_waits_for_its_predecessors_keeper(node: RunningAgent) -> None:
-    node.start()
-    assert accepted(node.apply(LOWER))
-    old = node.keeper_pid
-    node.kill()
-    node.start()
-    assert node.keeper_pid != old
-    assert not node.locked()
-    assert accepted(node.apply(LOWER, generation=2))
+def test_a_restarting_agent_waits_for_its_predecessors_keeper(live: RunningAgent) -> None:
+    assert accepted(live.apply(LOWER))
+    old = live.keeper_pid
+    live.kill()
+    live.start()
+    assert live.keeper_pid != old
+    assert not live.locked()
+    assert accepted(live.apply(LOWER, generation=2))
 
 
 def test_with_no_keeper_everything_else_works() -> None:
@@ -89,52 +87,49 @@ def test_with_no_keeper_everything_else_works() -> None:
         assert node.writes() == 0
 
 
-def test_a_keeper_that_hangs_costs_control_only(node: RunningAgent) -> None:
-    node.start()
-    os.kill(node.keeper_pid, signal.SIGSTOP)
-    eventually("seen", lambda: "joulecut_keeper_up 0.0" in node.metrics())
-    eventually("measured", lambda: "joulecut_collect_success 1.0" in node.metrics())
-    assert node.gpu(3)
-    refused = not any(result.accepted for result in node.apply(LOWER))
-    assert refused or not alive(node.keeper_pid), "on a busy machine it was replaced by now"
+def test_a_keeper_that_hangs_costs_control_only(live: RunningAgent) -> None:
+    os.kill(live.keeper_pid, signal.SIGSTOP)
+    eventually("seen", lambda: "joulecut_keeper_up 0.0" in live.metrics())
+    eventually("measured", lambda: "joulecut_collect_success 1.0" in live.metrics())
+    assert live.gpu(3)
+    refused = not any(result.accepted for result in live.apply(LOWER))
+    assert refused or not alive(live.keeper_pid), "on a busy machine it was replaced by now"
     with contextlib.suppress(ProcessLookupError):
-        os.kill(node.keeper_pid, signal.SIGCONT)
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
-    assert accepted(node.apply(LOWER, generation=2))
+        os.kill(live.keeper_pid, signal.SIGCONT)
+    live.regains_control()
+    assert accepted(live.apply(LOWER, generation=2))
 
 
 def test_a_keeper_that_stays_stopped_is_replaced_and_the_next_one_restores(
-    node: RunningAgent,
+    live: RunningAgent,
 ) -> None:
-    node.start()
-    assert accepted(node.apply(LOWER, ttl_s=3.0))
-    stopped = node.keeper_pid
+    assert accepted(live.apply(LOWER, ttl_s=3.0))
+    stopped = live.keeper_pid
     os.kill(stopped, signal.SIGSTOP)
-    eventually("given back", lambda: not node.locked(), FOUND_S)
+    eventually("given back", lambda: not live.locked(), FOUND_S)
     assert not alive(stopped)
-    assert f"keeper {stopped} has not answered for " in node.log
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
-    assert accepted(node.apply(LOWER, generation=2))
+    assert f"keeper {stopped} has not answered for " in live.log
+    live.regains_control()
+    assert accepted(live.apply(LOWER, generation=2))
 
 
 def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
-    node: RunningAgent,
+    live: RunningAgent,
 ) -> None:
-    node.start()
-    assert accepted(node.apply(LOWER))
-    assert node.process is not None
-    pid = node.process.pid
+    assert accepted(live.apply(LOWER))
+    assert live.process is not None
+    pid = live.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no descriptor is left
-    node.kill_keeper()
-    eventually("said", lambda: "no keeper can be started: Too many open files" in node.log)
-    assert node.process.poll() is None
+    live.kill_keeper()
+    eventually("said", lambda: "no keeper can be started: Too many open files" in live.log)
+    assert live.process.poll() is None
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
-    eventually("given back", lambda: not node.locked())
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
-    assert accepted(node.apply(LOWER, generation=2))
-    eventually("measured", lambda: "joulecut_collect_success 1.0" in node.metrics())
-    assert "Traceback" not in node.log
+    eventually("given back", lambda: not live.locked())
+    live.regains_control()
+    assert accepted(live.apply(LOWER, generation=2))
+    eventually("measured", lambda: "joulecut_collect_success 1.0" in live.metrics())
+    assert "Traceback" not in live.log
 
 
 def test_without_a_descriptor_the_agent_waits_for_a_keeper_of_its_own(node: RunningAgent) -> None:
@@ -152,7 +147,7 @@ def test_without_a_descriptor_the_agent_waits_for_a_keeper_of_its_own(node: Runn
     assert node.process.poll() is None, node.log
     resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
     node.start_keeper()
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    node.regains_control()
     assert "Traceback" not in node.log
 
 
@@ -169,25 +164,24 @@ def test_a_stopped_keeper_of_its_own_delays_no_answer(node: RunningAgent) -> Non
         assert time.monotonic() - begun_s < 5.0
     finally:
         keeper.send_signal(signal.SIGCONT)
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    node.regains_control()
 
 
-def test_strangers_at_the_keepers_socket_change_nothing(node: RunningAgent) -> None:
-    node.start()
-    assert accepted(node.apply(LOWER))
+def test_strangers_at_the_keepers_socket_change_nothing(live: RunningAgent) -> None:
+    assert accepted(live.apply(LOWER))
     strangers = []
     for number in range(20):
         stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         strangers.append(stranger)
         with contextlib.suppress(OSError):  # more than eight are sent away
             stranger.settimeout(PATIENCE_S)
-            stranger.connect(str(node.state_dir / "keeper.sock"))
+            stranger.connect(str(live.state_dir / "keeper.sock"))
             stranger.send(bytes([number]) * (1 + 400 * number))
     for stranger in strangers:
         stranger.close()
-    assert accepted(node.renew())
-    assert node.locked() == LOWER
-    eventually("there is room again", lambda: node.restore().returncode == 0)
+    assert accepted(live.renew())
+    assert live.locked() == LOWER
+    eventually("there is room again", lambda: live.restore().returncode == 0)
 
 
 def test_a_full_pipe_for_its_log_does_not_stop_a_keeper() -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 from driven_agent import agent_on, fake_driver
-from running_agent import PATIENCE_S, RunningAgent, eventually
+from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
 
 from fixture import FakeNvml
 from joulecut_controller.fleet import grpc_fleet
-from joulecut_wire import codec
 from joulecut_wire.messages import Command, Setting
 
 
@@ -30,15 +29,6 @@ def node(driver: FakeNvml) -> Iterator[RunningAgent]:
         yield agent
 
 
-def _apply(
-    node: RunningAgent, uuids: tuple[str, ...], clock_mhz: int, generation: int
-) -> set[bool]:
-    settings = tuple(Setting(uuid, clock_mhz) for uuid in uuids)
-    command = codec.encode_command(Command(1, "demo", generation, 60.0, settings, "test"))
-    results = codec.decode_results(node.stub.Apply(command, timeout=PATIENCE_S))
-    return {result.accepted for result in results}
-
-
 def test_measured_controlled_and_restored(driver: FakeNvml, node: RunningAgent) -> None:
     node.start()
     about = node.describe()
@@ -46,7 +36,7 @@ def test_measured_controlled_and_restored(driver: FakeNvml, node: RunningAgent) 
     assert all(gpu.controllable for gpu in about.gpus), about.gpus[0].reason
     driver.set_load(0, 1.0)
     clock_mhz = about.gpus[0].clocks_mhz[len(about.gpus[0].clocks_mhz) // 2]
-    assert _apply(node, driver.uuids, clock_mhz, 1) == {True}
+    assert accepted(node.order(*driver.uuids, clock_mhz=clock_mhz))
     assert [lock[1] for lock in driver.locks() if lock] == [clock_mhz] * 4
 
     def seen() -> bool:
@@ -63,7 +53,7 @@ def test_measured_controlled_and_restored(driver: FakeNvml, node: RunningAgent) 
 def test_both_killed_then_restored_by_hand(driver: FakeNvml, node: RunningAgent) -> None:
     node.start()
     clock_mhz = node.describe().gpus[0].clocks_mhz[3]
-    assert _apply(node, driver.uuids[1:3], clock_mhz, 1) == {True}
+    assert accepted(node.order(*driver.uuids[1:3], clock_mhz=clock_mhz))
     os.kill(node.keeper_pid, signal.SIGSTOP)
     node.kill()
     node.kill_keeper()
@@ -81,8 +71,9 @@ def test_a_right_that_is_missing_is_found_at_the_first_write(
     driver.set_permission(False)
     node.start()
     clock_mhz = node.describe().gpus[0].clocks_mhz[3]
-    assert _apply(node, driver.uuids, clock_mhz, 1) == {False}
-    assert _apply(node, driver.uuids, clock_mhz, 2) == {False}
+    for number in (1, 2):
+        refused = node.order(*driver.uuids, clock_mhz=clock_mhz, generation=number)
+        assert {result.accepted for result in refused} == {False}
     eventually("said", lambda: not any(gpu.controllable for gpu in node.describe().gpus))
     assert "no permission" in node.describe().gpus[0].reason
     assert node.log.count("cannot set clocks") == 1

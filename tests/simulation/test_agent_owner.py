@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from driven_agent import agent_on, fake_driver
 from fake_kubelet import FakeKubelet
-from running_agent import PATIENCE_S, RunningAgent, eventually
+from running_agent import PATIENCE_S, RunningAgent, accepted, eventually
 
 from fixture import FakeNvml
-from joulecut_wire import codec
-from joulecut_wire.messages import Allocation, Command, Setting
+from joulecut_wire.messages import Allocation
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "deploy" / "slurm"
@@ -245,9 +244,7 @@ def test_the_end_of_a_plain_process_gives_its_gpu_back(driver: FakeNvml) -> None
             assert (owner.uuid, owner.source) == (uuid, "process")
             assert owner.job
             clock_mhz = node.describe().gpus[0].clocks_mhz[3]
-            command = Command(1, "gpt3", 1, 60.0, (Setting(uuid, clock_mhz),), "test")
-            answer = node.stub.Apply(codec.encode_command(command), timeout=PATIENCE_S)
-            assert codec.decode_results(answer)[0].accepted
+            assert accepted(node.order(uuid, clock_mhz=clock_mhz))
             assert driver.locks()[0] is not None
         finally:
             worker.kill()

@@ -12,22 +12,23 @@ import pytest
 from running_agent import LOWER, RunningAgent, accepted, alive, eventually
 
 
+@pytest.fixture
+def node(live: RunningAgent) -> RunningAgent:
+    return live
+
+
 def test_silence_gives_the_gpus_back_when_the_lease_ends_and_not_before(
     node: RunningAgent,
 ) -> None:
-    node.start()
     began_s = time.monotonic()
     assert accepted(node.apply(LOWER, ttl_s=2.0))
     eventually("the first one back", lambda: node.locked() != LOWER)
     assert time.monotonic() - began_s >= 2.0, "held until then"
     eventually("all at default", lambda: not node.locked())
-    assert 'cause="lease_expired"' in eventually(
-        "counted", lambda: m if "lease_expired" in (m := node.metrics()) else ""
-    )
+    eventually("counted", lambda: 'cause="lease_expired"' in node.metrics())
 
 
 def test_a_heartbeat_keeps_the_lease(node: RunningAgent) -> None:
-    node.start()
     generations = itertools.count(1)
 
     def heard_in_time() -> bool:
@@ -44,7 +45,6 @@ def test_a_heartbeat_keeps_the_lease(node: RunningAgent) -> None:
 
 def test_a_killed_agent_is_noticed_at_once(node: RunningAgent) -> None:
     """The lease would last a minute; the keeper sees its agent go."""
-    node.start()
     assert accepted(node.apply(LOWER, ttl_s=60.0))
     node.kill()
     eventually("all at default", lambda: not node.locked())
@@ -53,21 +53,16 @@ def test_a_killed_agent_is_noticed_at_once(node: RunningAgent) -> None:
 
 
 def test_a_killed_keeper_is_replaced_and_the_next_one_restores(node: RunningAgent) -> None:
-    node.start()
     assert accepted(node.apply(LOWER, ttl_s=60.0))
     node.kill_keeper()
     eventually("all at default", lambda: not node.locked())
-    again = eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
-    assert again
-    assert "keeper_start" in eventually(
-        "counted", lambda: m if "keeper_start" in (m := node.metrics()) else ""
-    )
+    node.regains_control()
+    eventually("counted", lambda: "keeper_start" in node.metrics())
     assert accepted(node.apply(LOWER, generation=2))
     assert node.locked() == LOWER
 
 
 def test_both_killed_then_started_again_restores_before_it_is_ready(node: RunningAgent) -> None:
-    node.start()
     assert accepted(node.apply(LOWER, ttl_s=60.0))
     os.kill(node.keeper_pid, signal.SIGSTOP)  # so that it cannot see its agent go
     node.kill()
@@ -75,26 +70,26 @@ def test_both_killed_then_started_again_restores_before_it_is_ready(node: Runnin
     assert node.locked() == LOWER, "nobody is left to restore: this is what the start is for"
     node.start()
     assert not node.locked()
-    assert accepted(node.apply(LOWER, epoch=1))
+    assert accepted(node.apply(LOWER))
 
 
-def test_only_gpus_of_the_journal_are_touched(node: RunningAgent) -> None:
-    node.gpus.set_lock(3, 210, 600)  # somebody else's
-    node.start()
-    before = node.gpus.card(3).writes
-    assert accepted(node.apply({0: 1005, 1: 1005}))
-    os.kill(node.keeper_pid, signal.SIGSTOP)
-    node.kill()
-    node.kill_keeper()
-    node.start()
-    assert node.kill(signal.SIGTERM) == 0
-    assert node.locked() == {3: 600}
-    assert node.gpus.card(3).writes == before
+def test_only_gpus_of_the_journal_are_touched() -> None:
+    with RunningAgent() as node:
+        node.gpus.set_lock(3, 210, 600)  # another writer's
+        before = node.gpus.card(3).writes
+        node.start()
+        assert accepted(node.apply({0: 1005, 1: 1005}))
+        os.kill(node.keeper_pid, signal.SIGSTOP)
+        node.kill()
+        node.kill_keeper()
+        node.start()
+        assert node.kill(signal.SIGTERM) == 0
+        assert node.locked() == {3: 600}
+        assert node.gpus.card(3).writes == before
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_asked_to_go_it_restores_first(node: RunningAgent, how: signal.Signals) -> None:
-    node.start()
     assert accepted(node.apply(LOWER))
     assert node.kill(how) == 0
     assert not node.locked()
@@ -102,17 +97,15 @@ def test_asked_to_go_it_restores_first(node: RunningAgent, how: signal.Signals) 
 
 
 def test_a_terminated_keeper_restores_and_is_replaced(node: RunningAgent) -> None:
-    node.start()
     assert accepted(node.apply(LOWER))
     os.kill(node.keeper_pid, signal.SIGTERM)
     eventually("all at default", lambda: not node.locked())
-    eventually("control again", lambda: all(g.controllable for g in node.describe().gpus))
+    node.regains_control()
 
 
-@pytest.mark.parametrize("wait_s", [0.0, 0.1, 0.2, 0.4])
+@pytest.mark.parametrize("wait_s", [0.0, 0.2])
 def test_asked_to_go_while_its_next_keeper_is_starting(node: RunningAgent, wait_s: float) -> None:
     """A signal would kill that keeper in the middle of its imports, with GPUs capped."""
-    node.start()
     assert accepted(node.apply(LOWER))
     node.kill_keeper()
     time.sleep(wait_s)
@@ -122,7 +115,6 @@ def test_asked_to_go_while_its_next_keeper_is_starting(node: RunningAgent, wait_
 
 def test_asked_to_go_while_no_keeper_can_start(node: RunningAgent) -> None:
     """Its last try restores; what it must not do is leave in silence with GPUs capped."""
-    node.start()
     assert accepted(node.apply(LOWER))
     os.kill(node.keeper_pid, signal.SIGSTOP)  # hangs: it cannot restore, and holds the lock
     assert node.kill(signal.SIGTERM) == 0
@@ -152,16 +144,11 @@ def _job(node: RunningAgent, *uuids: str) -> "subprocess.Popen[str]":
 
 
 def test_the_end_of_a_job_gives_its_gpus_back(node: RunningAgent) -> None:
-    node.start()
     first, second = _job(node, *node.gpus.uuids[:2]), _job(node, node.gpus.uuid(1))
     try:
-        text = eventually(
-            "the reports counted",
-            lambda: (
-                m if 'job_reports_total{result="accepted"} 3.0' in (m := node.metrics()) else ""
-            ),
-        )
-        assert 'workload="demo"' in text
+        counted = 'job_reports_total{result="accepted"} 3.0'
+        eventually("the reports counted", lambda: counted in node.metrics())
+        assert 'workload="demo"' in node.metrics()
         assert accepted(node.apply(LOWER))
         first.kill()
         first.wait()

@@ -7,8 +7,6 @@ import socket
 from driven_agent import agent_on, fake_driver
 from running_agent import LOWER, PATIENCE_S, RunningAgent, accepted, eventually
 
-from joulecut_wire.v1 import agent_pb2 as pb
-
 
 def test_a_start_that_fails_has_restored_before(node: RunningAgent) -> None:
     node.start()
@@ -58,11 +56,7 @@ class TestRestore:
         """The last keeper was answered "success", and has gone for good."""
         with fake_driver(2, load={0: 0.5, 1: 0.5}) as driver, agent_on(driver) as node:
             node.start()
-            setting = pb.Setting(uuid=driver.uuids[0], clock_max_mhz=1005)
-            request = pb.ApplyRequest(
-                epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting]
-            )
-            assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+            assert accepted(node.order(driver.uuids[0], clock_mhz=1005))
             driver.set_error("nvmlDeviceResetGpuLockedClocks", 0, gpu=0, lies=True)
             assert node.kill(signal.SIGTERM) == 1, "it has read our clock"
             assert driver.locks()[0] == (210, 1005)

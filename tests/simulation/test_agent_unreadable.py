@@ -3,9 +3,7 @@
 import subprocess
 
 from driven_agent import agent_on, fake_driver
-from running_agent import COMMAND, PATIENCE_S
-
-from joulecut_wire.v1 import agent_pb2 as pb
+from running_agent import COMMAND, PATIENCE_S, accepted
 
 UNKNOWN = 999
 
@@ -13,10 +11,7 @@ UNKNOWN = 999
 def test_an_agent_that_cannot_start_restores_what_another_left() -> None:
     with fake_driver(3) as driver, agent_on(driver) as node:
         node.start()
-        settings = [pb.Setting(uuid=uuid, clock_max_mhz=1005) for uuid in driver.uuids]
-        request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=settings)
-        results = node.stub.Apply(request, timeout=PATIENCE_S).results
-        assert all(result.accepted for result in results)
+        assert accepted(node.order(*driver.uuids, clock_mhz=1005))
         driver.hang("nvmlDeviceResetGpuLockedClocks", count=-1)  # nobody restores in between
         node.kill()
         node.kill_keeper()
@@ -43,7 +38,5 @@ def test_a_journal_that_cannot_be_read_frees_every_gpu_and_the_agent_runs() -> N
         (node.state_dir / "journal").mkdir(parents=True)
         node.start()
         assert driver.locks() == (None, None)
-        setting = pb.Setting(uuid=driver.uuids[1], clock_max_mhz=1005)
-        request = pb.ApplyRequest(epoch=1, job="demo", generation=1, ttl_s=60.0, settings=[setting])
-        assert node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+        assert accepted(node.order(driver.uuids[1], clock_mhz=1005))
         assert node.log.count("cannot be read") == 1

@@ -2,10 +2,8 @@
 
 import json
 import statistics
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from cards import CardPlant
@@ -19,19 +17,12 @@ from unprofiled import UnprofiledWorld
 from worlds import Controller
 
 from joulecut_controller.learn.measured_profile import measured_profile
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import find
 
 BUDGET = 0.05
 WINDOW = 50
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def windows(world: UnprofiledWorld) -> list[float]:

@@ -1,24 +1,34 @@
 """Real processes: agents with keepers, a simulated job, and a controller that is killed."""
 
+import json
 import re
 import signal
 import socket
 from pathlib import Path
+from typing import Any
 
 import commands
-import pytest
 from running_cluster import LIMIT_S, Cluster, get, job_of, until
 
 from joulecut_controller.main import main
 
 
-def nothing_held_by_itself(cluster: Cluster) -> None:
+def nothing_held_by_itself(cluster: Cluster, before: float = 0.0) -> float:
     """No lease outlives its controller: each ends on its node, which grants none above TTL_S."""
     until(lambda: not any(cluster.locks_mhz()), "the leases did not end")
-    until(lambda: cluster.restores().get("lease_expired"), "given back for another cause")
+    ended = cluster.restores
+    until(lambda: ended().get("lease_expired", 0.0) > before, "given back for another cause")
+    return ended()["lease_expired"]
 
 
-def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
+def receipt(*source: str) -> dict[str, Any]:
+    done = commands.run("report", "--receipt", "demo", "--json", *source)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_recommend_enforce_stop_kill_restart_and_what_the_receipt_says(cluster: Cluster) -> None:
     cluster.policy("recommend")
     first, url, epoch = cluster.controller()
     until(lambda: (job_of(url).get("decision") or {}).get("actions"), "no plan was recommended")
@@ -33,10 +43,25 @@ def test_recommend_enforce_kill_restart_stop(cluster: Cluster) -> None:
     text = get(f"{url}/metrics")
     assert f"joulecut_controller_epoch {float(epoch)}" in text
     assert "_created" not in text
+    live = receipt("--controller", url)
+    applied = [change for change in live["changes"] if change["kind"] == "apply"]
+    assert applied
+    assert "less energy" in applied[0]["reason"]
+    assert sum(told["gpus"] for told in applied[0]["clocks"]) == 4
+    assert live["report"]["measured"]["saved_ratio"] is None
+    assert "holdout: 5%" in live["report"]["reason"]
+
+    first.child.send_signal(signal.SIGSTOP)  # its sockets stay open, and still the GPUs come back
+    expired = nothing_held_by_itself(cluster)
+    first.child.send_signal(signal.SIGCONT)
+    until(lambda: any(cluster.locks_mhz()), "it did not take up its work again")
 
     first.child.kill()
     first.child.wait(LIMIT_S)
-    nothing_held_by_itself(cluster)
+    nothing_held_by_itself(cluster, expired)
+    left = receipt("--store", f"sqlite:///{cluster.folder}/controller.db")
+    assert left["changes"][: len(applied)] == live["changes"][: len(applied)]
+    assert left["report"] is None
 
     second, _, later = cluster.controller()
     assert later > epoch
@@ -70,40 +95,6 @@ def test_two_controllers_that_watch_are_named_to_both_operators(cluster: Cluster
         lambda: shared.format(0.0) in get(f"{url}/metrics"), "a controller that has gone is named"
     )
     assert commands.run("doctor", "--controller", url).stdout.count("has another one") == 0
-
-
-def test_a_stopped_controller_is_a_dead_one(cluster: Cluster) -> None:
-    """Frozen, not killed: its sockets stay open, and still the GPUs come back."""
-    cluster.policy("enforce")
-    process, _, _ = cluster.controller()
-    until(lambda: any(cluster.locks_mhz()), "nothing was enforced")
-    process.child.send_signal(signal.SIGSTOP)
-    nothing_held_by_itself(cluster)
-    process.child.send_signal(signal.SIGCONT)
-    until(lambda: any(cluster.locks_mhz()), "it did not take up its work again")
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("agents: [127.0.0.1:1]\npolicy: none.yaml\nstore: sqlite:///c.db\n", "none.yaml"),
-        ("agents: [127.0.0.1:1]\nstore: sqlite:///c.db\n", "policy: key missing"),
-        ("agents: [8.8.8.8:1]\npolicy: p\nstore: sqlite:///c.db\n", "8.8.8.8 without encryption"),
-        ("agents: ['127.0.0.1:1']\npolicy: wrong.yaml\nstore: sqlite:///c.db\n", "apiVersion"),
-        ("what", "not a mapping"),
-    ],
-)
-def test_bad_input_is_one_line_and_status_two(tmp_path: Path, text: str, expected: str) -> None:
-    config = tmp_path / "controller.yaml"
-    config.write_text(text)
-    (tmp_path / "wrong.yaml").write_text("jobs: [{name: a}]\n")
-    before = sorted(tmp_path.iterdir())
-    ended = commands.run("--config", str(config), main=main)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert len(ended.stderr.splitlines()) == 1
-    assert expected in ended.stderr
-    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_port_in_use_is_one_line_and_takes_no_term(tmp_path: Path) -> None:

@@ -1,28 +1,18 @@
 """Jobs that become faster or slower: the promise is against default clocks as the job is now."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from changing import Change, ChangingWorld, longest_above
 from life import LifeWorld, Phase, Surroundings, saved_of, windows_over
 from worlds import Controller
 
 from joulecut_controller.policy.policy import Slo
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_sim.plant import Noise
 
 BUDGET, SETTLED_S, AFTER_S, CREEP_S = 0.05, 45, 60, 40
 # After a jump: it shows, default clocks are measured, the clocks resume; and are measured once more
 # before clocks are lowered further.
 WITHIN_S = 25
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def settled(store: DatabaseStore, *changes: Change, detailed: bool) -> Controller:

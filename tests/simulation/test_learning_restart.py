@@ -1,15 +1,13 @@
 """What the predictors learnt survives a controller: stopped, killed, or met by a newer file."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from worlds import Controller, World
 
 from joulecut_controller.board import Learnt
 from joulecut_controller.reconcile.learning import KEEP_S, NAME, packed, unpacked
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.estimate.estimator import Prediction, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import KINDS
@@ -17,13 +15,6 @@ from joulecut_sim.plant import Noise
 
 PASSES = 400  # more than enough
 LEARNED = 30  # samples
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def _asked(world: World, learner: OnlineEstimator) -> list[Prediction]:

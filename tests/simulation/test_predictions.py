@@ -1,9 +1,7 @@
 """Predictions from other jobs: every dry run has a plan, and measured jobs teach the next ones."""
 
 import statistics
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from unprofiled import UnprofiledWorld
@@ -14,7 +12,7 @@ from joulecut_controller.cluster.standing import standing
 from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import PredictPolicy
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.job_json import job_json
 from joulecut_engine.estimate.other_jobs import JUDGES_MIN, ClockShares, Counters, KnownJob
 from joulecut_engine.graph.clock_option import ClockOption
@@ -82,13 +80,6 @@ class MemoryWorld(UnprofiledWorld):
             },
             "swept",
         )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def learned(store: DatabaseStore, job: str, clock_share: float) -> Controller:

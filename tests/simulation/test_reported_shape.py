@@ -1,15 +1,13 @@
 """A job whose policy entry has no pipeline: its shape comes from its own reports."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from unprofiled import UnprofiledWorld
 from worlds import Controller
 
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.store.database import DatabaseStore
 from joulecut_wire.messages import PipelineShape
 
 WHOLE = PipelineShape("1f1b", 4, 24)
@@ -27,13 +25,6 @@ class ShapedWorld(UnprofiledWorld):
             replace(one, report=replace(one.report, shape=self.shapes.get(one.report.uuid)))
             for one in super().take_reports()
         )
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[DatabaseStore]:
-    made = open_store(f"sqlite:///{tmp_path}/controller.db")
-    yield made
-    made.close()
 
 
 def _controller(store: DatabaseStore, shapes: dict[str, PipelineShape], passes: int) -> Controller:

@@ -20,7 +20,7 @@ from typing import Any
 from joulecut_agent.driver_process import Backoffs, DriverProcess, ForkedProcess, Zombies
 from joulecut_agent.log import log
 from joulecut_agent.ports import failure
-from joulecut_agent.ports.failure import DeviceError, Transient, Unanswered
+from joulecut_agent.ports.failure import UPGRADED, DeviceError, Transient, Unanswered
 from joulecut_agent.ports.writer import DeviceWriter
 
 # A call takes 10-20 ms. Leases of other GPUs may end meanwhile: seven that hang together must cost
@@ -33,6 +33,7 @@ CLOSE_WAIT_S = 2.0
 CONTROLLABLE_S = 2.0  # how long `uncontrollable` is remembered; `lock` checks again itself
 CONTROLLABLE_MAX = 64  # GPUs
 _BYTES_MAX = 65_536  # a clock table of 300 entries takes 2,000
+REPLACE = "library_outdated"  # a code: only another child can call the driver
 DRIVER = ""  # in place of a GPU: a call to the driver as a whole
 Call = tuple[str, tuple[Any, ...]]  # a method of DeviceWriter, and its arguments
 
@@ -219,6 +220,8 @@ class WriterProcess:
             kind, code, value = marshal.loads(answer)  # noqa: S302 -- our child
         except (ValueError, EOFError, TypeError) as error:
             raise Unanswered("writer_died", f"no answer: {error}") from None
+        if code == REPLACE:
+            self._drop_child()
         if kind:
             raise getattr(failure, kind, DeviceError)(code, value)
         return value
@@ -253,7 +256,9 @@ def _serve(line: socket.socket, open_writer: Callable[[], DeviceWriter]) -> None
                 writer = writer or open_writer()
                 answer = ("", "", getattr(writer, call)(*arguments))
             except DeviceError as error:
-                answer = (type(error).__name__, error.code, str(error))
+                # The library that this process has loaded is of the driver before.
+                outdated = writer is not None and error.code == UPGRADED
+                answer = (type(error).__name__, REPLACE if outdated else error.code, str(error))
             line.send(marshal.dumps(answer))
     finally:
         os._exit(0)

@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
-from joulecut_agent.ports.failure import DeviceError, Unsupported
+from joulecut_agent.ports.failure import UPGRADED, DeviceError, Unsupported
 from joulecut_agent.ports.glance import event_words
 
 CAP_SYS_ADMIN = 21  # linux/capability.h; the driver requires it to set clocks
@@ -52,6 +52,8 @@ class NvmlWriter:
         try:
             return str(self._ask("modes", driver.uncontrollable, uuid))
         except DeviceError as error:
+            if error.code == UPGRADED:
+                raise
             return str(error)
 
     def lock(self, uuid: str, clock_min_mhz: int, clock_max_mhz: int) -> None:

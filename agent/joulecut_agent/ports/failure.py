@@ -10,6 +10,8 @@ DeviceError
 
 from joulecut_wire.errors import JoulecutError
 
+UPGRADED = "lib_rm_version_mismatch"  # a code: the driver is not the one that was opened
+
 
 class DeviceError(JoulecutError):
     """A device call failed. `code` is a short stable word for the error counter."""

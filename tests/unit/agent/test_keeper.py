@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from held_clock import HeldClock
-from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, set_both, verdicts
+from keeper_board import UUIDS, Board, apply, on_disk, open_keeper, opened, set_both, verdicts
 from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as keeper_module
@@ -32,8 +32,7 @@ def test_the_lease_is_on_disk_before_each_write(tmp_path: Path) -> None:
 
 
 def test_without_a_journal_nothing_is_written_but_resets_go_ahead(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, ttl_s=0.2)) == {True}
     (tmp_path / "journal").unlink()
     (tmp_path / "journal").mkdir()  # renaming over it fails, as does opening it
@@ -48,8 +47,7 @@ def test_without_a_journal_nothing_is_written_but_resets_go_ahead(tmp_path: Path
 
 
 def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     first = {"GPU-a": (0, 1200), "GPU-b": (0, 900)}
     assert verdicts(apply(keeper, first)) == {True}
     before, leases_before = dict(board.locked), keeper.state.gpus["GPU-a"].lease
@@ -69,8 +67,7 @@ def test_a_failed_write_puts_the_group_back_to_what_it_held(tmp_path: Path) -> N
 
 
 def test_where_even_the_way_back_fails_the_gpu_has_a_pending_restore(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert verdicts(apply(keeper, {"GPU-a": (0, 1200)})) == {True}
     writes = 0
 
@@ -96,16 +93,14 @@ def test_where_even_the_way_back_fails_the_gpu_has_a_pending_restore(tmp_path: P
 def test_a_site_lock_that_this_gpu_cannot_do_falls_back_to_the_drivers_default(
     tmp_path: Path,
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board, site_default=(0, 1300))
+    board, keeper = opened(tmp_path, site_default=(0, 1300))
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
     keeper.handle(2, Clear())
     assert board.calls[-1] == "reset GPU-a"
 
 
 def test_who_leaves_waits_for_no_spread_and_tries_again(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board, restore_jitter_s=60.0)
+    board, keeper = opened(tmp_path, restore_jitter_s=60.0)
     assert verdicts(apply(keeper, dict.fromkeys(UUIDS, (0, 900)), ttl_s=0.05)) == {True}
     time.sleep(0.06)
     keeper.tick()
@@ -214,8 +209,7 @@ def _gone(call: str, uuid: str) -> DeviceError | None:
 
 def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None:
     """That it was lost is no news to who looks for GPUs that were never given back."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _ask(keeper, _order(1, 900)).accepted
     board.fail = _gone
     keeper.handle(2, Clear(1, "blue"))
@@ -226,8 +220,7 @@ def test_a_gpu_that_is_lost_and_locked_is_reported_stuck(tmp_path: Path) -> None
 
 def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None:
     """A new order for more than is in force now raises, though its top is below the old one."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board, bounds=Bounds(min_dwell_s=600.0))
+    board, keeper = opened(tmp_path, bounds=Bounds(min_dwell_s=600.0))
     assert _ask(keeper, _order(1, 1200, (600, 1200))).accepted
     down = Step("blue", 1, GPU, 600, 1.0)
     slot = _ask(keeper, down)
@@ -241,8 +234,7 @@ def test_after_a_step_down_the_way_back_up_does_not_wait(tmp_path: Path) -> None
 def test_each_restore_is_logged_once_when_it_fails_and_once_when_it_is_done(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _ask(keeper, _order(1, 900)).accepted
     board.fail = _gone
     keeper.handle(2, Clear(1, "blue"))
@@ -280,8 +272,7 @@ def test_a_restore_that_is_only_delayed_by_jitter_is_not_stuck(tmp_path: Path) -
 
 
 def test_an_epoch_is_kept_before_it_is_answered(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     keeper.handle(1, apply_of(5, "blue", 1, 9.0, {"GPU-a": (0, 900)}))
     keeper.handle(2, Renew(6, "blue", 1, 9.0))
     keeper = open_keeper(tmp_path, board)
@@ -308,8 +299,7 @@ def test_an_older_generation_is_refused_by_the_next_keeper_too(tmp_path: Path) -
 
 
 def test_the_next_keeper_knows_the_term_of_a_renewal(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     both = {"GPU-a": (0, 900), "GPU-b": (0, 600)}
     assert verdicts(apply(keeper, both, 5)) == {True}
     assert verdicts(keeper.handle(2, Renew(2, "blue", 5, 30.0))) == {True}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from held_clock import HeldClock
-from keeper_board import FREE, Board, on_disk, open_keeper
+from keeper_board import FREE, Board, on_disk, open_keeper, opened
 from keeper_requests import apply_of
 
 from joulecut_agent.keeper import keeper as module
@@ -51,8 +51,7 @@ def test_it_stays_whatever_ends_the_lease(tmp_path: Path, ended: str, safe: str 
 
 
 def test_a_keeper_without_a_budget_of_its_site_refuses_it(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board, bounds=replace(FREE, keep_power_s=0.0))
+    board, keeper = opened(tmp_path, bounds=replace(FREE, keep_power_s=0.0))
     assert "power.keep_hours is not set" in _cap(keeper, 1, 300)
     assert (board.limits_mw[GPU], board.calls) == (400_000, [])
     assert _cap(keeper, 2, 300, keep=False) == ""
@@ -64,8 +63,7 @@ def test_it_ends_after_the_sites_hours(
 ) -> None:
     """Counted from the end of its lease, also by keepers that start again and again."""
     monkeypatch.setattr(module, "time", clock := HeldClock())
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     for generation in (2, 3):
         keeper.handle(2, Clear())
@@ -94,8 +92,7 @@ def test_it_does_not_end_inside_a_release_window(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "time", clock := HeldClock())
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     keeper.handle(2, Clear())
     clock.pass_s(3000.0)
@@ -111,8 +108,7 @@ def test_it_does_not_end_inside_a_release_window(
 
 
 def test_a_new_command_moves_it_and_one_that_does_not_keep_ends_it(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     keeper.handle(2, Clear())
     assert _cap(keeper, 2, 350) == "", "raised by a command"
@@ -124,8 +120,7 @@ def test_a_new_command_moves_it_and_one_that_does_not_keep_ends_it(tmp_path: Pat
 
 
 def test_one_that_another_writer_has_lowered_is_not_raised(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     keeper.handle(2, Clear())
     board.limits_mw[GPU] = 250_000
@@ -135,8 +130,7 @@ def test_one_that_another_writer_has_lowered_is_not_raised(tmp_path: Path) -> No
 
 
 def test_one_that_a_driver_reload_has_taken_is_written_again(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     keeper.handle(2, Clear())
     board.limits_mw[GPU] = 400_000
@@ -146,8 +140,7 @@ def test_one_that_a_driver_reload_has_taken_is_written_again(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_a_command_that_fails_does_not_change_what_is_kept(tmp_path: Path, restart: bool) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert _cap(keeper, 1, 300) == ""
     keeper.handle(2, Clear())
     failures = iter([True])

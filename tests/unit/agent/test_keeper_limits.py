@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from held_clock import HeldClock
-from keeper_board import Board, apply, on_disk, open_keeper, set_both
+from keeper_board import Board, apply, on_disk, open_keeper, opened, set_both
 from keeper_requests import apply_of
 from msgspec.structs import replace
 
@@ -35,8 +35,7 @@ class LateBoard(Board):
 def test_a_limit_that_a_reverted_command_would_have_restored_is_not_forgotten(
     tmp_path: Path,
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
     board.fail = lambda call, uuid: Transient("t", "busy") if board.limits_mw[uuid] else None
     assert not set_both(keeper, "GPU-a", 2, (0, 0), 200).accepted
@@ -52,8 +51,7 @@ def test_a_keeper_that_dies_in_a_write_leaves_both_limits_to_the_next(
     class Died(Exception):
         """In the place of a signal."""
 
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
 
     def die(call: str, uuid: str) -> DeviceError | None:
@@ -68,8 +66,7 @@ def test_a_keeper_that_dies_in_a_write_leaves_both_limits_to_the_next(
 
 
 def test_of_two_limits_the_one_that_was_permitted_is_restored(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     board.fail = lambda call, _: NotPermitted("no", "no right") if call == "limit" else None
     assert not set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
     assert not board.locked
@@ -117,8 +114,7 @@ def test_a_power_limit_falls_to_its_safe_value_and_a_person_gets_the_old_one_bac
 
 
 def test_a_limit_that_was_put_back_is_recorded_again_the_next_time(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     for generation, site_mw in enumerate((350_000, 380_000), start=1):
         board.limits_mw["GPU-a"] = site_mw
         assert set_both(keeper, "GPU-a", generation, (0, 0), 200).accepted
@@ -129,8 +125,7 @@ def test_a_limit_that_was_put_back_is_recorded_again_the_next_time(tmp_path: Pat
 def test_a_denied_command_does_not_forget_what_stood_there_before_the_safe_value(
     tmp_path: Path,
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    board, keeper = opened(tmp_path, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 1, (0, 0), 200).accepted
     keeper.handle(2, Clear(cause="job_ended"))
     assert board.limits_mw["GPU-a"] == 180_000
@@ -224,8 +219,7 @@ def test_a_limit_found_before_a_driver_reload_is_not_set_after_it(
 
 def test_a_limit_of_an_earlier_command_is_not_another_writers(tmp_path: Path) -> None:
     """It stands there when the keeper dies in the next command, or after failed ones."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
     board.fail = lambda call, uuid: Transient("t", "busy") if call == "limit" else None
     for generation, power_w in ((2, 350), (3, 300)):
@@ -237,8 +231,7 @@ def test_a_limit_of_an_earlier_command_is_not_another_writers(tmp_path: Path) ->
 
 
 def test_where_no_limit_can_be_read_it_is_restored(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
 
     def fail(uuid: str) -> None:
@@ -266,8 +259,7 @@ def test_the_limit_found_first_is_the_highest_of_all_later_ones(tmp_path: Path) 
 
 
 def test_a_limit_lowered_under_a_lease_is_the_highest_from_then_on(tmp_path: Path) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
     board.limits_mw["GPU-a"] = 250_000  # by a person
     assert set_both(keeper, "GPU-a", 2, (0, 900), 200).accepted
@@ -289,8 +281,7 @@ def test_the_safe_limit_is_not_above_the_one_found(tmp_path: Path) -> None:
 def test_a_limit_of_a_person_above_the_safe_one_is_the_one_to_restore(
     tmp_path: Path, theirs_w: int
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board, power_safe=180_000)
+    board, keeper = opened(tmp_path, power_safe=180_000)
     assert set_both(keeper, "GPU-a", 1, (0, 900), 300).accepted
     board.limits_mw["GPU-a"] = theirs_w * 1000
     for generation in (2, 4):  # a later keeper knows it too

@@ -11,9 +11,12 @@ from keeper_board import (
     UUIDS,
     Board,
     apply,
+    held,
     on_disk,
     open_keeper,
+    opened,
     set_both,
+    turn,
     verdicts,
 )
 from keeper_requests import apply_of
@@ -46,9 +49,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> HeldClock:
 def test_a_release_restores_drops_the_handles_and_ends_by_itself(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     for ttl_s in (-1.0, 3600.1, math.nan, math.inf):
         refused = keeper.handle(2, Release(ttl_s)).slots[0]
         assert (refused.accepted, board.closed) == (False, 0)
@@ -70,8 +71,7 @@ def test_a_release_restores_drops_the_handles_and_ends_by_itself(
 def test_a_reset_that_would_be_repeated_opens_no_driver_inside_a_window(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     board.fail = lambda call, _: Unanswered("t", "no answer") if call == "lock" else None
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}
     assert keeper.state.due_s() < math.inf, "the lock may come late"
@@ -88,8 +88,7 @@ def test_a_release_is_refused_where_a_gpu_cannot_be_restored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "LEAVE_WAIT_S", 0.1)  # a constant, so that the test is quick
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     apply(keeper, {"GPU-a": (0, 900)})
     board.fail = lambda call, uuid: Transient("t", "busy")
     answer = keeper.handle(2, Release(60.0)).slots[0]
@@ -135,8 +134,7 @@ def _yield(keeper: Keeper, uuid: str, clock: HeldClock, generation: int = 1) -> 
 def test_what_is_another_writers_stays_and_the_rest_is_restored(
     tmp_path: Path, clock: HeldClock, shown_mhz: int, limit_w: int, calls: list[str] | None
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 900)}, {"GPU-a": 300_000})
     assert verdicts(keeper.handle(1, order)) == {True}
     board.calls.clear()
@@ -153,8 +151,7 @@ def test_what_is_another_writers_stays_and_the_rest_is_restored(
 def test_a_kept_limit_that_another_writer_has_replaced_is_not_kept(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     order = apply_of(1, "blue", 1, 30.0, {"GPU-a": (0, 0)}, {"GPU-a": 300_000}, keep=True)
     assert verdicts(keeper.handle(1, order)) == {True}
     board.limits_mw["GPU-a"] = 350_000
@@ -166,8 +163,7 @@ def test_a_kept_limit_that_another_writer_has_replaced_is_not_kept(
 def test_a_lease_ends_with_a_write_where_an_earlier_clock_of_ours_shows(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert verdicts(apply(keeper, {"GPU-a": (0, 1200)})) == {True}
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)}, 2)) == {True}
     board.shown_mhz["GPU-a"] = 1200
@@ -184,9 +180,7 @@ def test_what_was_left_to_another_writer_is_reset_where_our_clock_shows(
     tmp_path: Path, clock: HeldClock, restarted: bool
 ) -> None:
     """The journal remembers it for this boot; whatever is asked meanwhile changes nothing."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     board.shown_mhz["GPU-a"] = 1200
     assert _yield(keeper, "GPU-a", clock)
     board.calls.clear()
@@ -195,14 +189,10 @@ def test_what_was_left_to_another_writer_is_reset_where_our_clock_shows(
         keeper = open_keeper(tmp_path, board)
     keeper.handle(9, Clear())
     keeper.handle(9, Clear(uuids=UUIDS))
-    for _ in range(10):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, 10)
     assert not board.calls, "what stands there is somebody else's"
     board.shown_mhz["GPU-a"] = 900
-    for _ in range(2 * READINGS):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, 2 * READINGS)
     assert board.calls[:1] == ["reset GPU-a"]
     assert set(board.calls) == {"reset GPU-a"}
 
@@ -211,9 +201,7 @@ def test_a_command_that_fails_after_another_writer_was_seen_is_reset(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     """Its write may have replaced what the other writer had set."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     board.shown_mhz["GPU-a"] = 1200
     assert _yield(keeper, "GPU-a", clock)
     board.fail = lambda call, _: Transient("unknown", "busy") if call == "lock" else None
@@ -226,8 +214,7 @@ def test_a_limit_of_a_command_that_fails_while_a_restore_is_repeated_is_undone(
     tmp_path: Path, clock: HeldClock
 ) -> None:
     """Found by a random walk: the repetition undid only limits that come late."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     board.fail = lambda call, _: Unanswered("timeout", "slow") if call == "lock" else None
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {False}  # it is reset again for a minute
     failures = {"lock GPU-b": 1, "limit GPU-a": 2}  # the second: the way back
@@ -253,8 +240,7 @@ def test_a_lock_that_never_showed_is_reset_however_late_it_comes(
     tmp_path: Path, clock: HeldClock, late_s: float, restarts: bool, idle: bool
 ) -> None:
     """Of the clocks of two leases one showed: the other one alone may still come."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     for generation, mhz in enumerate((1200, 900), start=1):
         assert verdicts(apply(keeper, {"GPU-a": (0, mhz)}, generation)) == {True}
         board.locked["GPU-a"] = (0, 1200)  # the driver says "done" of the second, and has not
@@ -271,38 +257,28 @@ def test_a_lock_that_never_showed_is_reset_however_late_it_comes(
         keeper.tick()
     assert not board.calls
     board.busy, board.locked["GPU-a"] = True, (0, 900)
-    for _ in range(READINGS + 1):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, READINGS + 1)
     assert (board.calls, board.locked) == (["reset GPU-a"], {})
     if not (restarts or idle):
         board.locked["GPU-a"] = (0, 1200)
-        for _ in range(60):
-            clock.pass_s(1.0)
-            keeper.tick()
+        turn(keeper, clock, 60)
         assert board.locked == {"GPU-a": (0, 1200)}, "another writer's: ours came and went"
 
 
 def test_a_gpu_that_was_read_free_is_nobodys_concern_after_a_restart(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     clock.pass_s(SETTLE_S)
     keeper.tick()  # it shows
     keeper.handle(2, Clear())
     for restarts in range(2):
         assert keeper.state.gpu("GPU-a").may_be_ours == (not restarts)
-        for _ in range(round(LATE_S) + 2 * READINGS):
-            clock.pass_s(1.0)
-            keeper.tick()
+        turn(keeper, clock, round(LATE_S) + 2 * READINGS)
         keeper = open_keeper(tmp_path, board)
     board.shown_mhz["GPU-a"] = 900
     board.calls.clear()
-    for _ in range(2 * READINGS):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, 2 * READINGS)
     assert not board.calls, "it is a person's lock"
 
 
@@ -313,9 +289,7 @@ def test_a_clock_of_ours_that_a_person_has_locked_is_reset_until_he_says_so(
     keeper = open_keeper(tmp_path, board)
 
     def pass_s(seconds: int) -> None:
-        for _ in range(seconds):
-            clock.pass_s(1.0)
-            keeper.tick()
+        turn(keeper, clock, seconds)
 
     assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
     keeper.handle(2, Clear(uuids=("GPU-a",)))
@@ -373,14 +347,10 @@ def test_a_call_that_is_answered_and_not_done_is_found_out_and_made_again(
         else:  # nothing but the next keeper finds out of the second lie
             keeper.leave("shutdown")
             keeper = open_keeper(folder, board, power_safe=180_000)
-        for _ in range(17):
-            clock.pass_s(1.0)
-            keeper.tick()
+        turn(keeper, clock, 17)
         assert (board.locked, board.limits_mw["GPU-a"]) == free
         board.locked["GPU-a"], board.cap_mhz = (0, 1200), 0  # another writer's
-        for _ in range(round(LATE_S)):
-            clock.pass_s(1.0)
-            keeper.tick()
+        turn(keeper, clock, round(LATE_S))
         assert board.locked == ({} if ends == "killed" else {"GPU-a": (0, 1200)})
 
 
@@ -393,16 +363,12 @@ def test_a_reset_that_cannot_be_seen_is_repeated_a_few_times_and_no_more(
     assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
     keeper.handle(2, Clear())
     board.calls.clear()
-    for _ in range(3600):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, 3600)
     assert board.calls == ["reset GPU-a"] * RETAKES_MAX
     (slot,) = keeper.handle(3, Status(("GPU-a",))).slots
     assert slot.accepted, "nothing shows that it is stuck"
     board.locked["GPU-a"], board.cap_mhz = (0, 900), 0
-    for _ in range(READINGS + 1):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, READINGS + 1)
     assert board.locked == {}, "what shows is reset at once"
 
 
@@ -438,31 +404,23 @@ def test_what_is_hidden_long_after_its_reset_is_left_alone(
 def test_what_was_left_to_another_writer_is_not_reset_where_it_is_hidden(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     board.locked["GPU-a"] = (0, 600)
     assert _yield(keeper, "GPU-a", clock)
     board.cap_mhz = 210
     board.calls.clear()
-    for _ in range(round(LATE_S)):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, round(LATE_S))
     assert (board.calls, board.locked) == ([], {"GPU-a": (0, 600)})
 
 
 def test_under_a_lease_on_power_alone_a_lock_of_ours_is_reset_and_the_limit_stays(
     tmp_path: Path, clock: HeldClock
 ) -> None:
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     board.lies = {"reset": 1}
     keeper.handle(2, Clear())
     assert set_both(keeper, "GPU-a", 2, (0, 0), 300).accepted
-    for _ in range(READINGS + 1):
-        clock.pass_s(1.0)
-        keeper.tick()
+    turn(keeper, clock, READINGS + 1)
     assert (board.locked, board.limits_mw["GPU-a"]) == ({}, 300_000)
     assert keeper.state.gpu("GPU-a").lease
     assert not _yield(keeper, "GPU-a", clock, generation=2), "it asks for no clocks"
@@ -475,8 +433,7 @@ def test_under_a_lease_on_power_alone_a_lock_of_ours_is_reset_and_the_limit_stay
 
 def test_a_clear_by_name_resets_again_what_may_be_ours(tmp_path: Path, clock: HeldClock) -> None:
     """A reset that had no effect, or a lock that came late: nothing else shows it to a keeper."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
+    board, keeper = opened(tmp_path)
     assert verdicts(apply(keeper, {"GPU-a": (0, 900), "GPU-b": (0, 900)})) == {True}
     board.shown_mhz["GPU-b"] = 1200
     assert _yield(keeper, "GPU-b", clock)
@@ -508,9 +465,7 @@ def test_keepers_that_follow_a_killed_one_reset_until_no_write_of_it_can_be_late
     tmp_path: Path, clock: HeldClock, damaged: bool
 ) -> None:
     """The killed keeper's write hangs in the driver, and the next keepers end before it is done."""
-    board = Board()
-    keeper = open_keeper(tmp_path, board)
-    assert verdicts(apply(keeper, {"GPU-a": (0, 900)})) == {True}
+    board, keeper = held(tmp_path)
     assert verdicts(apply(keeper, {"GPU-b": (0, 900)}, 2)) == {True}
     assert keeper.handle(3, Clear(uuids=("GPU-b",))).slots[0].accepted
     if damaged:
