@@ -1,10 +1,10 @@
 """The granularities of commands."""
 
-import sys
 from dataclasses import dataclass
 
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_wire import flags
+from joulecut_wire.command import retired
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import Fault
 
@@ -40,8 +40,7 @@ def read_granularities(word: str) -> tuple[Asked, ...]:
 
 def _one(word: str, allowed: str) -> Asked:
     if word == "edge":
-        said = "joulecut: --granularity edge means changes:2, which saves as much or more"
-        print(f"{said}; the word goes with 0.3", file=sys.stderr)
+        retired("--granularity edge", "means changes:2, which saves as much or more")
         word = "changes:2"
     for granularity in BUILT:
         if word == granularity:

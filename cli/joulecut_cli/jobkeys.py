@@ -26,6 +26,7 @@ from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_engine.optimize.straggler import Sync
+from joulecut_wire.command import retired
 from joulecut_wire.document import Document
 from joulecut_wire.quantity import (
     POWER_W_MAX,
@@ -138,10 +139,11 @@ class SwitchingKeys:
     latency_s: float = key(_SECONDS, 0.0)
     latency_spread_s: float | None = key(_SECONDS, None)
     start_jitter_s: float = key(_SECONDS, 0.0)
-    # Of files of before: an operation that a late change catches. None does any more.
-    late: Literal["next", "within"] = key(choice("next", "within"), "next")
+    late: Literal["next", "within"] | None = key(choice("next", "within"), None)
 
     def limits(self) -> ChangeLimits:
+        if self.late is not None:
+            retired("switching.late", "has no effect: changes are sent ahead, and none is late")
         spread_s = self.latency_s if self.latency_spread_s is None else self.latency_spread_s
         least_s = STRETCHES_MIN * (spread_s + self.start_jitter_s)
         return ChangeLimits(

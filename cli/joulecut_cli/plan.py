@@ -10,7 +10,7 @@ from pathlib import Path
 from joulecut_cli.granularity import HELP, read_granularity
 from joulecut_cli.money import add_price_flags
 from joulecut_cli.prove import SECONDS, add_prove
-from joulecut_wire.command import Parser
+from joulecut_wire.command import Parser, retired
 from joulecut_wire.flags import number, percentage
 
 PROG = "joulecut plan"
@@ -24,8 +24,10 @@ def run(argv: list[str]) -> int:
     """Prints one plan. Raises BadInput."""
     options = _parse(argv)
     asked = None if options.granularity is None else read_granularity(options.granularity)
-    if not options.prove and options.effort in {"usual", "thorough"}:
-        options.prove = SECONDS
+    if options.effort:
+        retired("--effort", "has a successor: --prove [SECONDS]; without it the answer is quick")
+        if options.effort != EFFORTS[0]:
+            options.prove = options.prove or SECONDS
 
     from joulecut_cli import planning
 
@@ -48,7 +50,6 @@ def _parse(argv: list[str]) -> Namespace:
         help=f"{HELP} (the default; changes where the job file has `switching`)",
     )
     add_prove(parser)
-    # Accepted until 0.3: usual and thorough mean --prove.
     parser.add_argument("--effort", choices=EFFORTS, help=SUPPRESS)
     add_price_flags(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

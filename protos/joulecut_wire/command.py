@@ -28,6 +28,11 @@ EXHAUSTED = tuple(map(os.strerror, (errno.EMFILE, errno.ENFILE, errno.ENOMEM)))
 READERS = {"numba": "NUMBA_", "matplotlib": "MPL"}
 
 
+def retired(what: str, why: str) -> None:
+    """One line of a word that an earlier version had. It is read until 0.3."""
+    sys.stderr.write(f"joulecut: {what} {why}; it goes with 0.3\n")
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises `BadInput`, so that errors fit one line."""
 

@@ -1,7 +1,6 @@
 """`joulecut model sweep SWEEP.yaml`: all layouts, and the Pareto front."""
 
 import json
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from joulecut_lab.model.sweep import (
 )
 from joulecut_lab.model_command import sweepfile
 from joulecut_lab.model_command.shown import gigabytes
-from joulecut_wire.command import FINE
+from joulecut_wire.command import FINE, retired
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
 
@@ -38,8 +37,7 @@ def run(options: Namespace) -> int:
     picture = plot.target(options.plot)
     for flag in ("dask", "fresh"):
         if getattr(options, flag):
-            said = f"joulecut: --{flag} has no effect: a sweep takes minutes, on this machine alone"
-            print(f"{said}; the flag goes with 0.3", file=sys.stderr)
+            retired(f"--{flag}", "has no effect: a sweep takes minutes, on this machine alone")
     space = sweepfile.read(options.sweep)
     began_s = time.perf_counter()
     parts = _evaluated(space, options.jobs or -1)

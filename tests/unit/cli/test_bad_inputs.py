@@ -3,6 +3,7 @@ and leaves no file behind.
 """
 
 import copy
+import json
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -135,6 +136,9 @@ CONTROLLERS: tuple[tuple[Any, ...], ...] = (
     ("agents", []),
     ("agents[0]", "h:99999"),
     ("agents[1]", "127.0.0.1:1"),
+    ("agents[0]", "8.8.8.8:1"),
+    ("policy", "no-policy.yaml"),
+    ("policy", 5),
     ("store", "foo://x"),
     ("listen.http", "127.0.0.1"),
     ("lease.ttl_s", 0.1),
@@ -186,6 +190,15 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("report --co2 -1", "--co2"),
     ("policy chek policy.yaml", "no action"),
 )
+# Words of versions before, and what is said today: the same answer, with one line on top.
+SWEEP = {**MODEL, "sweep": {"pipeline": [1, 2]}}
+RETIRED = (
+    ("plan job.yaml --granularity edge", "plan job.yaml --granularity changes:2", "changes:2"),
+    ("plan job.yaml --effort quick", "plan job.yaml", "--prove"),
+    ("plan late.yaml --granularity gpu", "plan job.yaml --granularity gpu", "switching.late"),
+    ("model sweep sweep.yaml --jobs 1 --dask x", "model sweep sweep.yaml --jobs 1", "--dask"),
+    ("model sweep sweep.yaml --jobs 1 --fresh", "model sweep sweep.yaml --jobs 1", "--fresh"),
+)
 
 
 @pytest.fixture
@@ -200,6 +213,8 @@ def folder(tmp_path: Path) -> Iterator[Path]:
             ("agent", AGENT),
             ("job", JOB),
             ("model", MODEL),
+            ("late", {**JOB, "switching": {"late": "within"}}),
+            ("sweep", SWEEP),
         ):
             (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(data))
         yield tmp_path
@@ -262,6 +277,22 @@ def test_a_value_that_cannot_be_is_named_with_its_key(
 @pytest.mark.parametrize(("words", "said"), WORDS, ids=[words for words, _ in WORDS])
 def test_words_that_mean_nothing_are_named(folder: Path, words: str, said: str) -> None:
     refused(folder, said, *words.split())
+
+
+@pytest.mark.parametrize(("before", "today", "said"), RETIRED, ids=[row[0] for row in RETIRED])
+def test_a_word_that_went_is_read_with_one_line(
+    folder: Path, before: str, today: str, said: str
+) -> None:
+    answers = []
+    for words in (before, today):
+        ended = commands.run(*words.split(), "--json", cwd=folder)
+        assert ended.returncode == 0, ended.stderr
+        notes = [line for line in ended.stderr.splitlines() if line.endswith("it goes with 0.3")]
+        assert len(notes) == (words == before)
+        assert all(said in note for note in notes)
+        answer = json.loads(ended.stdout)
+        answers.append({key: v for key, v in answer.items() if not key.endswith("seconds")})
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("key", ["tls", "web_config"])

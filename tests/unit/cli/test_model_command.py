@@ -172,17 +172,6 @@ def test_a_sweep_needs_a_process(tmp_path: Path, jobs: str) -> None:
     assert "allowed: a whole number from 1 to" in said.stderr
 
 
-def test_flags_that_went_say_so_and_change_nothing(tmp_path: Path) -> None:
-    path = _file(tmp_path, SWEEP, "sweep.yaml")
-    plain, flagged = (
-        _run("sweep", path, "--jobs", "1", "--json", *more)
-        for more in ((), ("--fresh", "--dask", "tcp://127.0.0.1:1"))
-    )
-    assert json.loads(flagged.stdout)["pareto"] == json.loads(plain.stdout)["pareto"]
-    notes = [line for line in flagged.stderr.splitlines() if "no effect" in line]
-    assert [note.split()[1] for note in notes] == ["--dask", "--fresh"]
-
-
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [

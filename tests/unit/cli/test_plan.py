@@ -123,20 +123,12 @@ def test_proving_never_costs_and_never_lowers_the_bound(
     (tmp_path / "profile.csv").write_text(HEADER + "".join(rows))
     words = ("plan", str(job), "--max-slowdown", "1", "--json")
     plain = json.loads(said(capsys, *words)[1])
-    quick = json.loads(said(capsys, *words, "--effort", "quick")[1])
     proved = json.loads(said(capsys, *words, "--prove", "0.5")[1])
-    for plan in (plain, quick, proved):
+    for plan in (plain, proved):
         assert plan["iteration_time_s"] <= plan["deadline_s"]
         assert plan["lower_bound_j"] <= proved["energy_j"]
-    assert quick["energy_j"] == plain["energy_j"]
     assert proved["energy_j"] <= plain["energy_j"]
     assert proved["gap"] <= plain["gap"]
-
-
-def test_an_effort_nobody_knows_is_refused(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    line = refusal(capsys, "plan", str(job), "--effort", "heroic")
-    assert "--effort" in line
-    assert "quick" in line
 
 
 def test_a_deadline_in_seconds(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,16 +142,6 @@ def test_one_clock_per_gpu(job: Path, capsys: pytest.CaptureFixture[str]) -> Non
     clocks = {(o["stage"], o["clock_mhz"]) for o in plan["operations"]}
     assert len(clocks) == 2
     assert (plan["granularity"], plan["bound_granularity"]) == ("gpu", "gpu")
-
-
-def test_edge_means_two_changes_and_says_so(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("plan", str(job), "--max-slowdown", "20", "--json", "--granularity")
-    meant, asked = said(capsys, *words, "changes:2"), said(capsys, *words, "edge")
-    plans = [json.loads(out) for _, out, _ in (meant, asked)]
-    assert plans[1]["granularity"] == "changes"
-    assert plans[1]["energy_j"] == plans[0]["energy_j"]
-    assert asked[2].count("\n") == 1
-    assert "changes:2" in asked[2]
 
 
 def test_where_nothing_can_be_saved_the_gap_of_saving_is_0(
