@@ -1,6 +1,7 @@
 """`joulecut model sweep SWEEP.yaml`: all layouts, and the Pareto front."""
 
 import json
+import signal
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -71,8 +72,14 @@ def _evaluated(space: Space, jobs: int) -> list[Found]:
     parts, found = list(space.parts()), list[Found]()
     alone = jobs == 1 or len(parts) == 1
     together = joblib.Parallel(n_jobs=1 if alone else jobs, return_as="generator")
+    # Workers start as this process is then: Ctrl-C in a terminal is not for them, it ends them.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        results = together(joblib.delayed(evaluate)(part) for part in parts)
+    finally:
+        signal.signal(signal.SIGINT, before)
     with Progress("layouts") as progress:
-        for one in together(joblib.delayed(evaluate)(part) for part in parts):
+        for one in results:
             found.append(one)
             progress.advance(sum(part.size for part in parts[: len(found)]), space.size)
     return found

@@ -3,13 +3,16 @@
 import csv
 import json
 import os
+import signal
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from subprocess import CompletedProcess
+from subprocess import PIPE, CompletedProcess, Popen
 
 import commands
 import pytest
+from running_agent import PATIENCE_S, eventually
 
 from joulecut_cli.main import main as joulecut
 from joulecut_lab import run_file
@@ -162,6 +165,23 @@ def test_a_sweep_writes_its_layouts_and_names_the_front(tmp_path: Path) -> None:
     assert found["pareto"][0]["iteration_time_s"] == pytest.approx(fastest)
     assert {row["recompute"] for row in rows} <= {"none", "selective", "pointwise", "full"}
     assert not list(tmp_path.glob(".*"))  # nothing is left to go on with
+
+
+def test_ctrl_c_ends_a_sweep_without_a_word_of_its_workers(tmp_path: Path) -> None:
+    """A terminal sends it to all of them, also to those that have just been started."""
+    command = [str(Path(sys.executable).with_name("joulecut")), "model", "sweep", "--jobs", "2"]
+    sweep = [*command, str(EXAMPLES / "megatron-1t-sweep.yaml")]
+    with Popen(sweep, stdout=PIPE, stderr=PIPE, text=True, start_new_session=True) as process:
+        eventually("workers", lambda: _heeds_interrupts_beside_workers(process.pid))
+        os.killpg(process.pid, signal.SIGINT)
+        assert (process.communicate(timeout=PATIENCE_S), process.returncode) == (("", ""), 130)
+
+
+def _heeds_interrupts_beside_workers(pid: int) -> bool:
+    process = Path(f"/proc/{pid}")
+    children = (process / "task" / str(pid) / "children").read_text().split()
+    ignored = (process / "status").read_text().partition("SigIgn:")[2].split()[0]
+    return len(children) > 1 and not int(ignored, 16) & 1 << signal.SIGINT - 1
 
 
 @pytest.mark.parametrize("jobs", ["0", "-1", "1.5"])
