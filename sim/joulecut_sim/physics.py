@@ -10,6 +10,9 @@ from math import exp, floor
 from joulecut_sim.skus import Sku
 
 COUNTER_STEP_S = 0.1  # the driver refreshes the energy counter every 100 ms (Zeus)
+# It counts millijoules. Sums of floats differ in their last bits by where they were split, so
+# without this two readings of one step could fall, which an agent takes for a driver reload.
+COUNTER_DIGITS = 3
 AVERAGE_S = 0.5  # time constant of the averaged power: close to the 1 s window of Ampere
 WORKS_MAX = 8  # a job hands in one piece per iteration, at most two ahead
 CHANGES_MAX = 8  # clock changes remembered; older ones have long taken effect
@@ -145,7 +148,7 @@ def advance(sku: Sku, card: Card, until_s: float) -> Card:
     tick_s = _last_tick_s(until_s)
     if card.at_s < tick_s <= until_s:
         card = _run(sku, card, tick_s)
-        card = replace(card, latched_j=card.energy_j)
+        card = replace(card, latched_j=round(card.energy_j, COUNTER_DIGITS))
     card = _run(sku, card, until_s)
     works = tuple(work for work in card.works if work.end_s + LATE_S_MAX > card.at_s)
     return replace(card, works=works)

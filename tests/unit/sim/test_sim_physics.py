@@ -1,5 +1,6 @@
 """The simulated card as a value: energy is an integral, whoever looks and however often."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -83,8 +84,28 @@ def test_the_counter_never_falls_and_lags_by_a_step_at_most(
     for seen in (first, second):
         lag_j = seen.energy_j - seen.latched_j
         assert (
-            -1e-6 <= lag_j <= (max(500.0, sku.power_limit_w) + 1.0) * COUNTER_STEP_S * (1.0 + 1e-6)
+            -1e-3 <= lag_j <= (max(500.0, sku.power_limit_w) + 1.0) * COUNTER_STEP_S * (1.0 + 1e-6)
         )
+
+
+def test_the_counter_never_falls_however_writers_split_the_sum() -> None:
+    """Its last bits did, within one step, and the agent saw a driver reload that never was."""
+    rng = random.Random(5)
+    card, now_s, done_s, counter_j = fresh(A100_SXM, 0.0), 0.0, 0.0, 0.0
+    for _ in range(5000):
+        now_s += rng.choice((0.002, 0.03, 0.1)) * rng.random()
+        act = rng.random()
+        if act < 0.3:  # another writer settles what is final
+            card = advance(A100_SXM, card, settled_until_s(card, now_s))
+        elif act < 0.5 and now_s > done_s:
+            card = advance(A100_SXM, card, done_s)
+            energy_j = rng.uniform(60.0, 450.0) * (now_s - done_s)
+            work = Work(done_s, now_s, energy_j, 1365)
+            card, done_s = replace(card, works=(*card.works[-2:], work)), now_s
+        else:
+            shown_j = advance(A100_SXM, card, now_s).latched_j
+            assert shown_j >= counter_j
+            counter_j = shown_j
 
 
 @given(cards(), times)
