@@ -15,10 +15,13 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, TypeVar
 
-PLANNERS_MAX = 4  # a hundred jobs are planned in half a minute
+# A hundred jobs are planned in half a minute. One clock per GPU never waits for a plan whose clocks
+# change, also on one processor.
+PLANNERS_MIN, PLANNERS_MAX = 2, 4
 PRELOADED = "joulecut_controller.worker_preload"
-NICENESS_PLANS = 5  # heartbeats first, then plans, then what is only shown
-NICENESS_BACKGROUND = 10
+# Heartbeats first, then plans, then what is only shown. A step is a quarter of the share: with five
+# for plans, six other programs on two processors made a plan of 3 s take a minute and a half.
+NICENESS_PLANS, NICENESS_BACKGROUND = 1, 10
 T = TypeVar("T")
 
 
@@ -58,8 +61,8 @@ class Workers(Executor):
 
 
 def planners() -> Workers:
-    """Workers for plans: as many as processors, within PLANNERS_MAX."""
-    return Workers(min(PLANNERS_MAX, os.cpu_count() or 1), NICENESS_PLANS)
+    """Workers for plans: as many as processors, within PLANNERS_MIN and PLANNERS_MAX."""
+    return Workers(max(PLANNERS_MIN, min(PLANNERS_MAX, os.cpu_count() or 1)), NICENESS_PLANS)
 
 
 def background() -> Workers:

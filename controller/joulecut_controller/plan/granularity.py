@@ -8,7 +8,7 @@ once, and taken up again only after a wait. Pure.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from joulecut_controller.view import GpuView, JobState, NodeView, View
@@ -25,8 +25,11 @@ SPREAD_UNKNOWN_S = 0.03
 # With a fifth of the starts missed, a fifth of the saving is lost, and the source is not sound.
 MISSED_RATIO_MAX = 0.2
 MISSED_RATIO_HELD = 0.3  # a granularity in use is left only beyond
-HELD_RATIO = 2.0  # a stretch up to so much longer than needed stays: a new one is a new solve
+HELD_RATIO = 2.5  # a stretch up to so much longer than needed stays: a new one is a new solve
 STRETCH_STEP = 1.25  # stretches are asked for in steps of this
+# A stretch that is outgrown grows by so much more than needed: on a busy machine jitter goes on
+# growing, and each step would ask for another solve before the one under way has ended.
+STRETCH_GROWTH = 1.5
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
 MORE_CHANGES = 4
 MORE_PAYS_RATIO = 0.005  # of the baseline's energy: as much as a new plan has to promise
@@ -42,15 +45,16 @@ AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried ag
 class Rung:
     """A granularity in use. `why` says why it is none of the finer ones that are allowed.
 
-    `left_s` is when a finer one was left for lack of evidence, `late_s` when clocks per operation
-    were, because the clocks that follow their marks left no room within the deadline.
+    `left_s` is when a finer one was left for lack of evidence. `late` and any finer one were left
+    until `late_until_s`, because their changes came late and left no room within the deadline.
     """
 
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES
     why: str = ""
     left_s: float = -math.inf
-    late_s: float = -math.inf
+    late: Granularity = "computation"
+    late_until_s: float = -math.inf
 
     @property
     def name(self) -> str:
@@ -137,17 +141,18 @@ def rung_of(
         again_s = held.left_s + AGAIN_DWELLS * dwell_s - view.now_s
         marks = granularity == "computation"
         why = _operations(job, view, held) if marks else _changes(job, view, held, count)
-        late_again_s = held.late_s + LATE_AGAIN_S - view.now_s
-        if not why and marks and late_again_s > 0.0:
-            why = f"clocks that follow marks were late, tried again in {late_again_s:.0f} s"
+        late_again_s = held.late_until_s - view.now_s
+        if not why and (marks or held.late == "changes") and late_again_s > 0.0:
+            why = f"its clocks were late, tried again in {late_again_s:.0f} s"
         if not why and not held.timed and again_s > 0.0:
             why = f"left before, tried again in {again_s:.0f} s"
         if not why:
-            limits = TWO_CHANGES if marks else _limits(job, view.gpus, granularity, held, count)
-            return Rung(granularity, limits, "; ".join(reasons), held.left_s, held.late_s)
+            limits = TWO_CHANGES if marks else _limits(job, view.gpus, held, count)
+            return replace(held, granularity=granularity, limits=limits, why="; ".join(reasons))
         reasons.append(f"not {granularity}: {why}")
     left_s = view.now_s if held.timed else held.left_s
-    return Rung(why="; ".join(reasons), left_s=left_s, late_s=held.late_s)
+    why = "; ".join(reasons)
+    return replace(held, granularity="gpu", limits=TWO_CHANGES, why=why, left_s=left_s)
 
 
 # Finer ones than `gpu`, the finest first.
@@ -203,14 +208,16 @@ def _changes(job: JobState, view: View, held: Rung, count: int) -> str:
     return ""
 
 
-def _limits(
-    job: JobState, gpus: Mapping[str, GpuView], granularity: Granularity, held: Rung, count: int
-) -> ChangeLimits:
-    """The limits in model seconds; those held as long as they are enough, and not far too much."""
-    needed_s = MODEL_MARGIN * shortest_s(job, gpus)
-    same = (held.granularity, held.limits.per_iteration) == (granularity, count)
-    if same and needed_s <= held.limits.min_dwell_s <= HELD_RATIO * needed_s:
+def _limits(job: JobState, gpus: Mapping[str, GpuView], held: Rung, count: int) -> ChangeLimits:
+    """The limits in model seconds; those held, or computed while one clock per GPU is held, as long
+    as they are enough, and not far too much.
+    """
+    needed_s, held_s = MODEL_MARGIN * shortest_s(job, gpus), held.limits.min_dwell_s
+    same = held_s > 0.0 and held.limits.per_iteration == count
+    if same and needed_s <= held_s <= HELD_RATIO * needed_s:
         return held.limits
+    if same and held_s < needed_s:
+        needed_s *= STRETCH_GROWTH
     least_s = MODEL_MARGIN * STRETCH_S_MIN
     steps = math.ceil(math.log(needed_s / least_s, STRETCH_STEP) - 1e-9)
     return ChangeLimits(count, min_dwell_s=least_s * STRETCH_STEP**steps)

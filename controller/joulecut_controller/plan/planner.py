@@ -32,6 +32,7 @@ from joulecut_controller.plan.goal import (
     pace_of,
 )
 from joulecut_controller.plan.granularity import (
+    LATE_AGAIN_S,
     Rung,
     rung_of,
     shortest_s,
@@ -76,6 +77,9 @@ FIT_RATIO_EARLIER = 0.003
 # Clocks that keep their deadline are replaced by better ones after so many iterations, which show
 # what they cost, and no more often than this: sixty times an hour at most.
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
+# A plan whose clocks change takes seconds of a processor, one clock per GPU a tenth of that. Where
+# others use the processor too, a job does not wait longer than this for any plan.
+MEANWHILE_S = 20.0
 
 Verdict = Literal["default", "keep", "change"]
 SOLVING = "solving"  # the topic of a decision that waits for the solver
@@ -123,15 +127,38 @@ def decide(
         priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
-    state = replace(state, costs=priced)
+    return _planned(inputs, replace(state, costs=priced), priced, solver)
+
+
+def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers) -> Decision:
     try:
         if inputs.earlier is not None and state.clocks is None:
-            decision = _resume(inputs, inputs.earlier, state, priced)
-        else:
-            decision = _within_reach(inputs, state, priced, solver)
+            return _resume(inputs, inputs.earlier, state, costs)
+        state = replace(state, rung=_rung(inputs, state.rung))
+        return _within_reach(inputs, state, costs, solver)
     except Unanswered:
-        return Decision("keep", SOLVING, "the solver is at work on the next plan", state)
-    return decision
+        solving = Decision("keep", SOLVING, "the solver is at work on the next plan", state)
+        unplanned = state.clocks is None and state.suspended is None
+        if unplanned and state.rung.timed and inputs.waited_s > MEANWHILE_S:
+            return _meanwhile(inputs, state, costs, solver) or solving
+        return solving
+
+
+def _rung(inputs: PlanningInput, held: Rung) -> Rung:
+    return rung_of(inputs.job, inputs.view, held, dwell_s(inputs), inputs.prices)
+
+
+def _meanwhile(
+    inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers
+) -> Decision | None:
+    """A plan of one clock per GPU while that of clocks that change takes long; None without one."""
+    why = f"not {state.rung.name} yet: its plan is being computed"
+    state = replace(state, rung=replace(state.rung, granularity="gpu", why=why))
+    try:
+        decision = _within_reach(inputs, state, costs, solver)
+    except Unanswered:
+        return None
+    return decision if decision.plan is not None else None
 
 
 def _resume(
@@ -146,7 +173,7 @@ def _resume(
     again = replace(
         state,
         suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named),
-        rung=Rung(earlier.granularity, earlier.resumption.limits),
+        rung=_rung(inputs, Rung(earlier.granularity, earlier.resumption.limits)),
     )
     solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
     decision = _within_reach(inputs, again, costs, solver)
@@ -230,10 +257,10 @@ def _within_reach(
             f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
         )
     suspended = state.suspended
-    rung = rung_of(job, inputs.view, state.rung, dwell_s(inputs), inputs.prices)
+    rung = state.rung
     recorded = measured.recorded if measured else None
     jitter = jitter_of(job, state.jitter, recorded)
-    state = replace(state, jitter=jitter, suspended=None, rung=rung)
+    state = replace(state, jitter=jitter, suspended=None)
     if suspended is not None:
         state = replace(state, goal=suspended.goal)
     default = with_jitter(default, costs, state.jitter, solver)
@@ -249,9 +276,12 @@ def _within_reach(
     jitter = STILL if goal.waits else state.jitter
     answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
-        if rung.granularity == "computation" and state.late.count:
-            # Seen of clocks that follow their marks; timed changes are sent ahead of theirs.
-            state = replace(state, rung=replace(rung, late_s=inputs.view.now_s), late=Lateness())
+        if rung.timed and state.late.count:
+            # Clocks that follow their marks came late, or timed ones beside iterations that begin
+            # irregularly: what changes more rarely may still be on time.
+            again_s = inputs.view.now_s + LATE_AGAIN_S
+            left = replace(rung, late=rung.granularity, late_until_s=again_s)
+            state = replace(state, rung=left, late=Lateness())
         least_s = pace.real_s(answer.fastest_s + state.constant_s)
         return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
     comparison = Comparison(

@@ -54,6 +54,7 @@ class PlanningInput:
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
     predicted: "Prediction | None" = None  # of a job without a profile
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
+    waited_s: float = 0.0  # of this decision, for workers
 
     @property
     def default_s(self) -> float:

@@ -14,9 +14,9 @@ from worlds import World
 from joulecut_controller.plan.costs import Costs, price
 from joulecut_controller.plan.goal import PEER_MARGIN_RATIO
 from joulecut_controller.plan.plan import Forecast, Plan
-from joulecut_controller.plan.planner import Decision, decide
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.solver_cache import Question, SolverCache
+from joulecut_controller.plan.planner import MEANWHILE_S, SOLVING, Decision, decide
+from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
+from joulecut_controller.plan.solver_cache import Question, SolverCache, Unanswered
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -27,6 +27,9 @@ from joulecut_engine.optimize.solver import Solver
 WORLD = World(stages=3, microbatches=9)
 ESTIMATOR = OnlineEstimator({WORLD.job: WORLD.profile()})
 ANSWERS = SolverCache(Solver)
+LONG = World(stages=3, microbatches=9, scale=0.9, timed=True)  # clocks change within its iterations
+LONG.history = [(1.5 * n, 1.5, {}) for n in range(4)]
+TIMED = OnlineEstimator({LONG.job: LONG.profile()})
 
 
 def inputs(
@@ -326,3 +329,71 @@ def test_costs_go_with_the_profile_that_they_are_of() -> None:
     policy = replace(asked.job.policy, profile=None)
     gone = planned(replace(asked, job=replace(asked.job, policy=policy)), made.state)
     assert (gone.verdict, gone.topic, gone.state.costs) == ("default", "profile", None)
+
+
+class Slow(SolverCache):
+    """Answers for one clock per GPU; what changes within an iteration is computed for ever, or has
+    this answer.
+    """
+
+    def __init__(self, changes: Infeasible | None = None) -> None:
+        super().__init__(Solver)
+        self._changes = changes
+        self.asked: list[Question] = []
+
+    def ask(self, question: Question) -> Solution | Infeasible:
+        self.asked.append(question)
+        if question.granularity != "changes":
+            return super().ask(question)
+        if self._changes is None:
+            raise Unanswered
+        return self._changes
+
+
+def timed(slowdown: float, **timing: float) -> PlanningInput:
+    """A job whose clocks may change within its iterations."""
+    view = view_of(LONG, 10.0)
+    gpus = {
+        uuid: replace(gpu, timing=replace(gpu.timing, **timing))
+        for uuid, gpu in view.gpus.items()
+        if gpu.timing is not None
+    }
+    view = replace(view, gpus=gpus)
+    job = seen(LONG, slowdown)
+    return case_of(with_baseline(job, costs_of(job, view, TIMED)), view)
+
+
+def test_a_job_without_a_plan_gets_one_clock_per_gpu_while_better_ones_are_computed() -> None:
+    solver, asked = Slow(), timed(0.05)
+    first = decide(asked, PlannerState(), TIMED, solver)
+    assert first.topic == SOLVING
+    assert {one.granularity for one in solver.asked} == {"changes"}
+    asked = replace(asked, waited_s=MEANWHILE_S + 1.0)
+    meanwhile = decide(asked, first.state, TIMED, solver)
+    plan, _, made = draft(meanwhile)
+    assert plan.granularity == "gpu"
+    assert plan.granularity_why == "not changes yet: its plan is being computed"
+    assert made.saved_ratio > 0.0
+    # The finer plan is computed on: the question stays the same one.
+    decide(asked, meanwhile.state, TIMED, solver)
+    assert solver.asked[-1].limits == solver.asked[0].limits
+
+
+def test_jitter_that_grows_under_a_question_asks_few_others() -> None:
+    """On a busy machine each answer came after another question, for nine minutes."""
+    solver, state = Slow(), PlannerState()
+    for pass_number in range(60):
+        jitter_s = 0.02 + 0.001 * pass_number + 0.01 * (pass_number % 3)
+        state = decide(timed(0.05, start_jitter_s=jitter_s), state, TIMED, solver).state
+    assert len({one.limits for one in solver.asked}) <= 3
+
+
+def test_changes_that_come_late_fall_back_to_one_clock_per_gpu() -> None:
+    """They left no room within the deadline; the controller gave up on the job."""
+    solver, asked = Slow(Infeasible(1.0, 2.0)), timed(0.05)
+    state = PlannerState(late=Lateness(until_s=asked.view.now_s + 60.0, count=1))
+    given_up = decide(asked, state, TIMED, solver)
+    assert given_up.topic == "room"
+    plan, _, _ = draft(decide(asked, given_up.state, TIMED, solver))
+    assert plan.granularity == "gpu"
+    assert "not changes: its clocks were late, tried again in 3600 s" in plan.granularity_why
