@@ -151,8 +151,12 @@ def test_what_was_chosen_lives_in_the_address_and_a_page_that_is_none_is_named(
         expect(page.get_by_label("Search Jobs")).to_have_value("job00")
         expect(page.locator(".spans button[aria-pressed=true]")).to_have_text("1 h")
         assert "NaN" not in page.locator("body").inner_text()
-    for path, text in (("/#/jobs", "No page /jobs."), ("/#/job/none", "No job none")):
-        allowed = "404" if "none" in path else "\n"
+    for path, text in (
+        ("/#/jobs", "No page /jobs."),
+        ("/#/job/none", "No job none"),
+        ("/#/node/none", "No agent of the name none."),
+    ):
+        allowed = "404" if "job/none" in path else "\n"
         with opened(browser, served, path=path, allowed=allowed) as page:
             expect(page.locator("#view")).to_contain_text(text)
             page.get_by_role("link", name="All jobs").click()

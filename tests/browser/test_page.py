@@ -308,6 +308,11 @@ EMPTY: list[tuple[str, Board | None, list[str]]] = [
             "Unknown before the first plan.",
         ],
     ),
+    (
+        "computing",
+        replace(boards.board(), jobs=(replace(boards.job(), frontier=()),)),
+        ["The frontier is being computed."],
+    ),
 ]
 
 

@@ -78,7 +78,7 @@ FIT_RATIO_EARLIER = 0.003
 # what they cost, and no more often than this: sixty times an hour at most.
 BETTER_ITERATIONS, BETTER_S = 32, 60.0
 # A plan whose clocks change takes seconds of a processor, one clock per GPU a tenth of that. Where
-# others use the processor too, a job does not wait longer than this for any plan.
+# others use the processor too, a job does not wait longer than this for any plan of its target.
 MEANWHILE_S = 20.0
 
 Verdict = Literal["default", "keep", "change"]
@@ -131,21 +131,41 @@ def decide(
 
 
 def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers) -> Decision:
+    held = state.rung
     try:
         if inputs.earlier is not None and state.clocks is None:
             return _resume(inputs, inputs.earlier, state, costs)
         state = replace(state, rung=_rung(inputs, state.rung))
         return _within_reach(inputs, state, costs, solver)
     except Unanswered:
-        solving = Decision("keep", SOLVING, "the solver is at work on the next plan", state)
-        unplanned = state.clocks is None and state.suspended is None
-        if unplanned and state.rung.timed and inputs.waited_s > MEANWHILE_S:
-            return _meanwhile(inputs, state, costs, solver) or solving
-        return solving
+        shown = state
+        if state.clocks is not None:  # what runs is shown, whatever is computed
+            shown = replace(state, rung=replace(held, limits=state.rung.limits))
+        solving = Decision("keep", SOLVING, "the solver is at work on the next plan", shown)
+        moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
+        wanted = state.clocks is None or moved or is_late(inputs)
+        again = _again(inputs, state, costs, state.suspended) if state.suspended else None
+        if again or not wanted or not state.rung.timed or inputs.waited_s <= MEANWHILE_S:
+            return again or solving
+        return _meanwhile(inputs, replace(state, suspended=None), costs, solver) or solving
 
 
 def _rung(inputs: PlanningInput, held: Rung) -> Rung:
     return rung_of(inputs.job, inputs.view, held, dwell_s(inputs), inputs.prices)
+
+
+def _again(
+    inputs: PlanningInput, state: PlannerState, costs: Costs, suspended: SuspendedPlan
+) -> Decision | None:
+    """The suspended clocks while it is computed whether better ones are known; None where they do
+    not fit any more.
+    """
+    made = evaluate(costs, suspended.clocks)
+    if made is None:
+        return None
+    same = SameClocks(made, suspended.gap_ratio, FIT_RATIO)
+    decision = _within_reach(inputs, state, costs, same)
+    return decision if decision.plan is not None else None
 
 
 def _meanwhile(
@@ -172,7 +192,7 @@ def _resume(
         return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
     again = replace(
         state,
-        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named),
+        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named, earlier.gap_ratio),
         rung=_rung(inputs, Rung(earlier.granularity, earlier.resumption.limits)),
     )
     solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
@@ -401,6 +421,7 @@ def _compare(
     changes = max(map(len, (*steps, *marks))), shortest_step_s
     state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
     state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
+    state = replace(state, gap_ratio=promised.gap_ratio)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 

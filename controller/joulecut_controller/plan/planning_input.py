@@ -132,6 +132,7 @@ class SuspendedPlan:
     goal: Goal | None
     since_s: float
     ended: str = "the veto"
+    gap_ratio: float = 0.0  # its certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +167,7 @@ class PlannerState:
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.
     changes: tuple[int, float] = (0, 0.0)
+    gap_ratio: float = 0.0  # of the plan that `clocks` are of
     suspended: SuspendedPlan | None = None
     rung: Rung = field(default_factory=Rung)
     measured: MeasuredGraph | None = None

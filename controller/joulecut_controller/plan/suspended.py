@@ -27,7 +27,8 @@ def suspend(state: PlannerState, veto: Veto, now_s: float) -> PlannerState:
     """Default clocks; the clocks before are kept to be resumed."""
     suspended = state.suspended
     if suspended is None and state.clocks is not None:
-        suspended = SuspendedPlan(state.clocks, state.goal, now_s, SHORT[veto.kind])
+        ended = SHORT[veto.kind]
+        suspended = SuspendedPlan(state.clocks, state.goal, now_s, ended, state.gap_ratio)
     return replace(state, clocks=None, goal=None, suspended=suspended)
 
 

@@ -172,7 +172,17 @@ class Verify:
         name="window",
         default="5min",
         takes="1min to 6h",
-        meaning="length of one hold-out window; at least `clocks.min_dwell`",
+        meaning="length of one hold-out window; at least `clocks.min_dwell`. Beside a `warm_up` "
+        "below 90s: at least two thirds of it, and 10s",
+    )
+    warm_up_s: float | None = key(
+        duration(above_zero=True),
+        None,
+        name="warm_up",
+        default="90s, or three measured time constants of the heat sinks",
+        takes="1s to 10min",
+        meaning="time after a change of clocks that no window counts; give it where temperatures "
+        "are known to follow faster, as under liquid",
     )
 
 

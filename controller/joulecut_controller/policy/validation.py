@@ -15,7 +15,9 @@ TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
 HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
 UNUSED_S_MIN = 60.0  # less is a pause of work
-WINDOW_S_MIN = 60.0  # below it warm-ups take more than a third of the time at default clocks
+WINDOW_S_MIN = 60.0  # below it warm-ups take more than three fifths of a slot
+WINDOW_WARM_UPS_MIN, WINDOW_KNOWN_S_MIN = 2.0 / 3.0, 10.0  # the same beside a warm-up that is given
+WARM_UP_S = (1.0, 600.0)
 WINDOW_S_MAX = 6 * 3600.0  # a job drifts meanwhile, and windows far apart cannot be compared
 HOLDOUT_RANGES_MIN = 12  # a window needs eight means, and those at its ends do not count
 
@@ -233,10 +235,15 @@ def _pipeline(job: JobKeys, path: KeyPath) -> Iterator[Place]:
 
 def _verify(job: JobKeys, path: KeyPath) -> Iterator[Place]:
     verify, place = job.verify, (*path, "verify")
-    if not WINDOW_S_MIN <= verify.window_s <= WINDOW_S_MAX:
-        yield Place(
-            (*place, "window"), f"{verify.window_s:g} s is out of range", "a time from 1min to 6h"
-        )
+    least_s, known_s = WINDOW_S_MIN, verify.warm_up_s
+    if known_s is not None:
+        least_s = min(least_s, max(WINDOW_KNOWN_S_MIN, WINDOW_WARM_UPS_MIN * known_s))
+        if not WARM_UP_S[0] <= known_s <= WARM_UP_S[1]:
+            what = f"{known_s:g} s is out of range"
+            yield Place((*place, "warm_up"), what, "a time from 1s to 10min")
+    if not least_s <= verify.window_s <= WINDOW_S_MAX:
+        what = f"{verify.window_s:g} s is out of range"
+        yield Place((*place, "window"), what, f"a time from {least_s:g}s to 6h")
     if 0.0 < verify.holdout < HOLDOUT_MIN:
         yield Place(
             (*place, "holdout"),

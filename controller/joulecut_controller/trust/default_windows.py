@@ -140,6 +140,9 @@ class _Job:
     paired: tuple[float, float, float] | None = None  # `saved.measured`
     opened: TimedWindow | None = None  # that both are of
 
+    def warm_up_s(self, verify: Verify) -> float:
+        return verify.warm_up_s or self.windows.warm_up_s
+
     def due(self, schedule: SwitchbackSchedule, unix_s: float, now_s: float) -> bool:
         """Whether a hold-out should begin: at the drawn slot or, where that was prevented, at a
         later one of the cycle; never one that an earlier controller may have begun.
@@ -210,7 +213,7 @@ class DefaultWindows:
         text = f"no hold-out now: {job.text}" if job.text else coming
         return HoldoutsShown(
             share=share,
-            window_s=schedule.slot_s - job.windows.warm_up_s if schedule else None,
+            window_s=schedule.slot_s - job.warm_up_s(job.verify) if schedule else None,
             text=running.sentence if running and held_out else text,
             held_out=held_out,
             measuring="default" if held_out else job.windows.measuring,
@@ -318,7 +321,7 @@ class DefaultWindows:
         held_out = job.running is not None and job.running.asker == "holdout"
         if held_out or seen.iteration_s is None:
             return
-        verify, iteration_s, warm_up_s = seen.verify, seen.iteration_s, job.windows.warm_up_s
+        verify, iteration_s, warm_up_s = seen.verify, seen.iteration_s, job.warm_up_s(seen.verify)
         wanted_s = slot_s(verify.window_s, iteration_s, seen.dwell_s, warm_up_s)
         slim_s = slot_s(verify.window_s, SHRINK_RATIO * iteration_s, seen.dwell_s, warm_up_s)
         same = job.schedule is not None and verify == job.verify
@@ -439,9 +442,13 @@ class DefaultWindows:
             return None
         if seen.straggling:
             return None
-        schedule, running, warm_up_s = job.schedule, job.running, job.windows.warm_up_s
+        schedule, running, warm_up_s = job.schedule, job.running, job.warm_up_s(job.verify)
         rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.since_s)
-        settled, ends_s, complete = seen.settled and held_s >= SETTLING_S, 0.0, False
+        settled, ends_s, complete = (
+            seen.settled and held_s >= min(SETTLING_S, warm_up_s),
+            0.0,
+            False,
+        )
         if arm == "default" and running is not None and running.asker == "holdout":
             part = (running.slot, rested_s >= warm_up_s)
             complete, ends_s = settled and part[1], running.ends_s

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 # Three time constants of an air-cooled heat sink, some 30 s: 5 % of the change of temperature is
 # left then. `heat_sink` measures slower ones.
 WARM_UP_S = 90.0
-ITERATIONS_WANTED = 40  # 30 make a baseline, a few are lost at either end
+# Eight have a standard deviation. More make slots of long iterations longer, and intervals no
+# narrower: they have as many iterations at default clocks either way, and come twice as late.
+ITERATIONS_WANTED = 16
 LATE_RATIO_MAX = 0.1  # of a slot: one that begins later would measure too little
 NEIGHBOURS = 3  # slots measured under the plan on either side: two are compared, one may fail
 ALONE_MIN = 3  # in cycles of fewer slots two at default clocks may follow each other

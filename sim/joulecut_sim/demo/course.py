@@ -152,6 +152,7 @@ class Course:
         self._began_s = now_s()
         self.watch = Watch(say, Follower(folder.results))
         self.finished = False
+        self._holdouts = False  # on, once the plan's own phases are measured
 
     def run(self) -> str:
         """All phases; what went wrong, or nothing."""
@@ -163,6 +164,7 @@ class Course:
             while not self.finished:
                 self._straggle()
                 self._recover()
+                self._hold_out()
                 self.finished = self._settings.duration_s is not None
             self._give_back()
         except Stopped:
@@ -338,9 +340,40 @@ class Course:
         """Counts as controlled once the plan of the job's own target is held again."""
         self._say("recovery: the sibling runs at full speed again")
         layout.write_control(self._folder, None)
-        if self._room < ROOM_RATIO_MIN or self._await_plan(self._slo):
+        held = self._room < ROOM_RATIO_MIN or self._await_plan(self._slo)
+        if held and not self._holdouts:  # default clocks among them would count as the plan's
             self._measure(self._tally.controlled, self._phases.settle_s, self._phases.recover_s)
         self._say(f"  now {pulse(self.watch.recent)}")
+
+    def _hold_out(self) -> None:
+        """Default clocks in windows drawn by lot, until they give the saving an interval. In a demo
+        without an end they go on.
+        """
+        if self._holdouts or not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
+            return
+        self._say(
+            "hold-outs: default clocks in windows drawn by lot measure the saving, as on a real "
+            "cluster; a first interval takes some four minutes"
+        )
+        self._holdouts = True
+        layout.write_policy(self._folder, self._settings, "enforce", holdouts=True)
+        self.watch.run(self._phases.holdouts_s, until=lambda: self._saving() is not None)
+        saving = self._saving()
+        if saving is None:
+            held = self._job().get("holdout") or {}
+            self._say(f"  no interval yet: {held.get('text') or 'the controller does not answer'}")
+            return
+        saved, slower = saving["saved_ratio"], saving["slowdown_ratio"]
+        self._say(
+            f"  measured by {saving['holdouts']} hold-outs: {saved['mid']:.1%} less energy "
+            f"({saved['low']:.1%} to {saved['high']:.1%}) at {slower['mid']:+.2%} iteration time "
+            f"({slower['low']:+.2%} to {slower['high']:+.2%}), 95 % intervals"
+        )
+
+    def _saving(self) -> dict[str, Any] | None:
+        """What hold-outs measured, once it has its interval."""
+        saving = self._job().get("saving") or {}
+        return saving if saving.get("saved_ratio") and saving.get("slowdown_ratio") else None
 
     def _give_back(self) -> None:
         assert self._cluster is not None

@@ -20,6 +20,9 @@ INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
 TTL_S = 6.0  # the GPUs of a killed controller are reset within this
 MIN_DWELL = "1s"
+# Three hold-outs in some four minutes. What a simulated operation costs depends on no temperature,
+# so the warm-up waits for clocks alone.
+HOLDOUTS = "{holdout: 40%, window: 25s, warm_up: 5s}"
 SET_LATENCY_S, SET_LATENCY_SPREAD_S = 0.02, 0.02  # assumed: an A100 with a recent driver
 
 
@@ -150,8 +153,11 @@ def write_job(folder: Folder, settings: Settings) -> None:
         write(made, file)
 
 
-def policy_text(folder: Folder, settings: Settings, mode: str, slo: str = "") -> str:
+def policy_text(
+    folder: Folder, settings: Settings, mode: str, slo: str = "", *, holdouts: bool = False
+) -> str:
     """The policy as an operator would write it; `slo`, else that of the settings, is a line."""
+    verify = f"    verify: {HOLDOUTS}\n" if holdouts else ""
     gpus = ", ".join(f"{node}/0-{CARDS_PER_NODE - 1}" for node in NODES)
     return f"""\
 apiVersion: joulecut/v1
@@ -165,6 +171,7 @@ jobs:
       {slo or settings.slo}
       rate: hook
     clocks: {{min_dwell: {MIN_DWELL}}}
+{verify}\
     pipeline:
       schedule: 1f1b
       stages: {STAGES}
@@ -175,8 +182,10 @@ jobs:
 """
 
 
-def write_policy(folder: Folder, settings: Settings, mode: str, slo: str = "") -> None:
-    put(folder.policy, policy_text(folder, settings, mode, slo))
+def write_policy(
+    folder: Folder, settings: Settings, mode: str, slo: str = "", *, holdouts: bool = False
+) -> None:
+    put(folder.policy, policy_text(folder, settings, mode, slo, holdouts=holdouts))
 
 
 def write_control(folder: Folder, peer_iteration_time_s: float | None) -> None:

@@ -19,6 +19,7 @@ ITERATION_S = 1.2
 ITERATION_ABSOLUTE_S = 0.3  # under a target in seconds, such as those of docs/demo.md
 DURATION_S_MIN = 30.0  # the baseline alone takes 30 iterations and three looks
 DURATION_S_MAX = 86_400.0
+HOLDOUTS_S = 480.0  # twice what three hold-outs take where each is drawn as late as may be
 SLO_DEFAULT = "max_slowdown: 2%"
 SLO_ZERO = "max_slowdown: 0%"
 
@@ -64,14 +65,17 @@ class Phases:
     settle_s: float  # the part of enforce (and of a recovery) that is not judged
     straggle_s: float
     recover_s: float
+    holdouts_s: float = 0.0  # at most; they end with a first interval
 
     @classmethod
     def within(cls, duration_s: float | None) -> "Phases":
         """The phases of a minute, stretched; the rest is start-up and the reset."""
         if duration_s is None:
-            return cls(20.0, 30.0, 45.0, 8.0, 20.0, 40.0)
+            return cls(20.0, 30.0, 45.0, 8.0, 20.0, 40.0, HOLDOUTS_S)
         # The reset takes a lease at most, whatever the duration.
         left_s = duration_s - 4.0
+        holdouts_s = HOLDOUTS_S if left_s >= 2.0 * HOLDOUTS_S else 0.0
+        left_s -= holdouts_s
         return cls(
             recommend_s=0.18 * left_s,  # it lasts until there is a baseline
             zero_s=0.30 * left_s,
@@ -79,4 +83,5 @@ class Phases:
             settle_s=0.08 * left_s,
             straggle_s=0.12 * left_s,
             recover_s=0.10 * left_s,
+            holdouts_s=holdouts_s,
         )

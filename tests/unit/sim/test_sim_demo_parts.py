@@ -158,11 +158,12 @@ def test_a_phase_begins_with_a_plan_for_its_own_target(line: str) -> None:
     assert not holds(held | {"slo": before}, slo), "the policy is not read yet"
 
 
-@pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0])
+@pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0, 1200.0])
 def test_phases_fill_the_time_given(duration_s: float) -> None:
     phases = Phases.within(duration_s)
     enforced_s = phases.zero_s + phases.enforce_s
-    total = phases.recommend_s + enforced_s + phases.straggle_s + phases.recover_s
+    shown_s = phases.straggle_s + phases.recover_s + phases.holdouts_s
+    total = phases.recommend_s + enforced_s + shown_s
     assert total == pytest.approx(duration_s - 4.0)
     assert phases.settle_s <= phases.recover_s < phases.enforce_s
 

@@ -125,7 +125,7 @@ const isDrawable = (job) => job.frontier.length > 0 || marksOf(job).length > 0;
 const WITHOUT_FRONTIER = (job) =>
   job.profile === null
     ? "No frontier: the job has no profile, so its energy at other clocks is unknown."
-    : "No frontier yet: it follows the baseline.";
+    : job.baseline ? "The frontier is being computed." : "No frontier yet: it follows the baseline.";
 
 export const sloText = (job) =>
   (job.slo.least_cost ? "least cost, now " : "") +

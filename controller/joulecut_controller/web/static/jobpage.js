@@ -95,15 +95,15 @@ export class NodePage {
       h("section", { class: "card table-card" }, h("h2", {}, "GPUs"), this.gpus.root));
   }
 
+  /** Resolves to the node; null where there is none of that name, undefined where nothing answers. */
   async update() {
-    this.gpus.refresh();
     const answer = await fetch(`/api/v1/cluster/nodes?${new URLSearchParams({ search: this.name, size: 200 })}`).catch(() => null);
-    if (!answer?.ok) return;
+    if (!answer?.ok) return undefined;
     const row = (await answer.json()).rows.find((one) => one.node === this.name);
-    this.about.textContent = row
-      ? [`agent at ${row.address}, ${row.state}${row.error ? ` (${row.error})` : ""}`, `${row.controlled_gpus} of ${row.gpus} GPUs controlled`, watts(row.power_w), row.jobs || "no job"].join(" · ")
-      : "No agent of this name.";
-    show(this.about, true);
+    if (!row) return null;
+    this.gpus.refresh();
+    this.about.textContent = [`agent at ${row.address}, ${row.state}${row.error ? ` (${row.error})` : ""}`, `${row.controlled_gpus} of ${row.gpus} GPUs controlled`, watts(row.power_w), row.jobs || "no job"].join(" · ");
+    return row;
   }
 
   tick() {

@@ -88,7 +88,7 @@ async function drawView() {
   const job = await mine.page.update(cluster);
   if (mine !== view) return;
   if (job === null) {
-    const missing = kind === "job" ? `No job ${name} in the policy. ` : `No page ${name}. `;
+    const missing = kind === "job" ? `No job ${name} in the policy. ` : kind === "node" ? `No agent of the name ${name}. ` : `No page ${name}. `;
     byId("view").replaceChildren(h("p", { class: "card empty large" }, missing, h("a", { href: "#/" }, "All jobs")));
     view = null;
   }
@@ -113,7 +113,7 @@ function titleOf(kind, name, job) {
     const faults = cluster.need_counts.fault;
     return faults ? `(${faults}) Joulecut` : "Joulecut";
   }
-  const saved = job?.measured.saved_ratio;
+  const saved = job?.measured?.saved_ratio;
   return `${name}${saved > 0.001 && job.generation_running ? ` saves ${percent(saved)}` : ""} | Joulecut`;
 }
 
