@@ -10,7 +10,7 @@ from typing import Any
 from joulecut_wire.errors import Unavailable
 
 WIDTH = 24  # Grafana's grid
-RANGE_S, STEP_S = 60.0, 1.0  # a demo's life; a scrape a second
+RANGE_S, STEP_S = 480.0, 2.0  # a demo's life; a scrape a second
 RATE_INTERVAL = "5s"  # four scrapes and a bit, as Grafana would choose
 ANSWER_WAIT_S = 20.0
 

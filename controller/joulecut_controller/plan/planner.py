@@ -143,7 +143,8 @@ def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: A
             shown = replace(state, rung=replace(held, limits=state.rung.limits))
         solving = Decision("keep", SOLVING, "the solver is at work on the next plan", shown)
         moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
-        wanted = state.clocks is None or moved or is_late(inputs)
+        # A recommendation may wait for the better plan.
+        wanted = inputs.mode == "enforce" and (state.clocks is None or moved or is_late(inputs))
         again = _again(inputs, state, costs, state.suspended) if state.suspended else None
         if again or not wanted or not state.rung.timed or inputs.waited_s <= MEANWHILE_S:
             return again or solving
