@@ -328,6 +328,8 @@ def _within_reach(
         )
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)
+    if decision.state.clocks != held_clocks:  # what was measured is not of these
+        decision = replace(decision, state=replace(decision.state, setting=None))
     if suspended is None or decision.plan is None:
         return decision
     words = said_again(decision.state.clocks, suspended, decision.plan.forecast)

@@ -243,7 +243,8 @@ def _verify(job: JobKeys, path: KeyPath) -> Iterator[Place]:
             yield Place((*place, "warm_up"), what, "a time from 1s to 10min")
     if not least_s <= verify.window_s <= WINDOW_S_MAX:
         what = f"{verify.window_s:g} s is out of range"
-        yield Place((*place, "window"), what, f"a time from {least_s:g}s to 6h")
+        least = "1min" if least_s == WINDOW_S_MIN else f"{least_s:g}s"
+        yield Place((*place, "window"), what, f"a time from {least} to 6h")
     if 0.0 < verify.holdout < HOLDOUT_MIN:
         yield Place(
             (*place, "holdout"),

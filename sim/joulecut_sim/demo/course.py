@@ -353,7 +353,7 @@ class Course:
             return
         self._say(
             "hold-outs: default clocks in windows drawn by lot measure the saving, as on a real "
-            "cluster; a first interval takes some four minutes"
+            "cluster; a first interval takes some five minutes"
         )
         self._holdouts = True
         layout.write_policy(self._folder, self._settings, "enforce", holdouts=True)

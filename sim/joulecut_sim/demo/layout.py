@@ -20,9 +20,9 @@ INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
 TTL_S = 6.0  # the GPUs of a killed controller are reset within this
 MIN_DWELL = "1s"
-# Three hold-outs in some four minutes. What a simulated operation costs depends on no temperature,
+# Three hold-outs in some five minutes. What a simulated operation costs depends on no temperature,
 # so the warm-up waits for clocks alone.
-HOLDOUTS = "{holdout: 40%, window: 25s, warm_up: 5s}"
+HOLDOUTS = "{holdout: 33%, window: 25s, warm_up: 5s}"
 SET_LATENCY_S, SET_LATENCY_SPREAD_S = 0.02, 0.02  # assumed: an A100 with a recent driver
 
 

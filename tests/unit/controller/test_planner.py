@@ -110,6 +110,9 @@ def test_clocks_that_came_out_late_are_raised_and_not_tried_again_soon() -> None
     assert late.plan is not None
     assert late.plan.forecast is not None
     assert late.plan.forecast.slowdown_ratio <= 0.05
+    assert state.setting is None
+    assert late.state.late.setting is not None
+    assert late.state.setting is None, "the new clocks have not run yet"
     # At default clocks nothing is late, and what came out late is remembered.
     released = replace(late.state, clocks=None, changed_s=-math.inf)
     again = planned(replace(asked, running=dict.fromkeys(asked.running, 0)), released)

@@ -68,6 +68,7 @@ class Bench:
     """One job that does as it is told at once, and what the controller would see of it."""
 
     share: float = 0.25
+    verify: Verify | None = None  # else of that share, in slots of SLOT_S
     job: str = "demo"
     memory: Memory = field(default_factory=Memory)
     now_s: float = 1000.0
@@ -91,7 +92,8 @@ class Bench:
         store: object = self.memory
         audit = AuditLog(store, lambda: self.unix_s)  # type: ignore[arg-type]
         self.windows = DefaultWindows(StoredBook(store, audit), lag_s=0.4)  # type: ignore[arg-type]
-        policy = WORLD.policy(verify=Verify(self.share, SLOT_S - WARM_UP_S)).jobs[0]
+        verify = self.verify or Verify(self.share, SLOT_S - WARM_UP_S)
+        policy = WORLD.policy(verify=verify).jobs[0]
         self._policy = replace(policy, name=self.job)
         self.windows.keep_only({self.job: self._policy})
         self._switch(held=False)
@@ -243,6 +245,21 @@ def test_the_board_says_when_a_first_interval_is_there() -> None:
     assert shown.saving.saved_ratio is not None
     assert shown.saving.point_in_s is not None
     assert "interval" not in shown.text
+
+
+def test_a_warm_up_that_the_site_knows_makes_a_first_interval_come_in_minutes() -> None:
+    bench = Bench(verify=Verify(0.33, 45.0, warm_up_s=15.0), heat_sink_s=80.0)
+    bench.run(1500.0)
+    shown = bench.shown()
+    assert shown is not None
+    assert shown.window_s == 45.0  # whatever temperatures say
+    assert shown.saving is not None
+    assert shown.saving.holdouts >= 3
+    assert shown.saving.saved_ratio is not None
+    usual = Bench()
+    usual.run(1500.0)
+    assert (again := usual.shown()) is not None
+    assert again.saving is None or again.saving.saved_ratio is None
 
 
 def test_two_drawn_slots_in_a_row_are_one_stretch_and_two_windows() -> None:
