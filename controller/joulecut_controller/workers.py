@@ -15,9 +15,9 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from multiprocessing import connection, get_context, parent_process
 from typing import Any, TypeVar
 
-# A hundred jobs are planned in half a minute. One clock per GPU never waits for a plan whose clocks
-# change, also on one processor.
-PLANNERS_MIN, PLANNERS_MAX = 2, 4
+# A hundred jobs are planned in half a minute. Three at least, so that one clock per GPU waits
+# neither for a plan whose clocks change nor for an answer that is not wanted any more.
+PLANNERS_MIN, PLANNERS_MAX = 3, 4
 PRELOADED = "joulecut_controller.worker_preload"
 # Heartbeats first, then plans, then what is only shown. A step is a quarter of the share: with five
 # for plans, six other programs on two processors made a plan of 3 s take a minute and a half.

@@ -114,6 +114,10 @@ def test_the_cluster_is_told_on_one_screen_and_its_tables_have_pages(
         stats = [plain(page, f".stat >> nth={n}") for n in range(4)]
         assert "10000 of 10000" in stats[2]
         assert "99 of 100 enforced" in stats[2]
+        amounts = (
+            "import('/static/format.js').then(({amount}) => [0.0016, -0.25, 12.345].map(amount))"
+        )
+        assert page.evaluate(amounts) == ["0.0016", "-0.25", "12.35"]
         page.get_by_role("button", name="Next page of Jobs").click()
         expect(rows.first).to_contain_text("job050")
         page.get_by_label("Search Jobs").fill("recommended")

@@ -115,7 +115,8 @@ def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing])
     if not faults and not waits and QUIET.issuperset(states):
         parts.append("All jobs steady.")
     else:
-        listed = ", ".join(f"{states[state]} {state}" for state in STATES if states[state])
+        said = {"default": "at default clocks"}
+        listed = ", ".join(f"{states[one]} {said.get(one, one)}" for one in STATES if states[one])
         parts.append(f"{_jobs(len(standings))}: {listed}.")
     if waits:
         parts.append(f"{_jobs(waits)} {'waits' if waits == 1 else 'wait'} for a straggler.")

@@ -19,7 +19,7 @@ from joulecut_sim.profile import rows, write
 INTERVAL_S = 0.5  # the demo's pace: a pass twice a second instead of every five
 SAMPLE_S = 0.25
 TTL_S = 6.0  # the GPUs of a killed controller are reset within this
-MIN_DWELL = "1s"
+MIN_DWELL, CURRENCY = "1s", "USD"
 # Three hold-outs in some five minutes. What a simulated operation costs depends on no temperature,
 # so the warm-up waits for clocks alone.
 HOLDOUTS = "{holdout: 33%, window: 25s, warm_up: 5s}"
@@ -163,7 +163,7 @@ def policy_text(
 apiVersion: joulecut/v1
 kind: Policy
 mode: {mode}
-cluster: {{cost: {{gpu_hour: {GPU_HOUR:g}, kwh: {KWH:g}, pue: {PUE:g}}}}}
+cluster: {{cost: {{gpu_hour: {GPU_HOUR:g}, kwh: {KWH:g}, pue: {PUE:g}, currency: {CURRENCY}}}}}
 jobs:
   - name: {JOB}
     match: {{gpus: [{gpus}]}}

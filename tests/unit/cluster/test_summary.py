@@ -47,6 +47,8 @@ def test_steady_is_said_only_where_nothing_waits_and_nothing_is_wrong() -> None:
         replace(whole, warnings=("the last pass failed: no space",), sentence="all jobs steady"),
     ):
         assert "steady" not in cluster_of(broken).headline
+    released = with_job(whole, replace(job, applied=None))
+    assert cluster_of(released).headline == "1 job: 1 at default clocks."
 
 
 def test_the_slowdown_shown_beside_a_straggler_is_that_of_the_iterations() -> None:

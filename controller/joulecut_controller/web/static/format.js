@@ -28,6 +28,9 @@ export const joules = (value, significant = 3) => scaled(value, "J", significant
 export const wattHours = (joule) => scaled(known(joule) ? joule / 3600 : NaN, "Wh", 3, LARGE);
 export const watts = (value, significant = 3) => scaled(value, "W", significant, LARGE);
 
+/** Of money or weight: cents, and what is below them. */
+export const amount = (value) => (Math.abs(value) < 1 ? digits(value, 2) : value.toFixed(2));
+
 export function seconds(value, significant = 3) {
   if (!known(value)) return NONE;
   if (Math.abs(value) >= 1 || value === 0) return `${digits(value, significant)}${THIN}s`;

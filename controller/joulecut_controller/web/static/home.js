@@ -3,7 +3,7 @@
 import { HistoryChart } from "./chart.js";
 import { Decisions } from "./decisions.js";
 import { h, keyed, setText, show } from "./dom.js";
-import { known, NONE, percent, wattHours, watts } from "./format.js";
+import { amount, known, NONE, percent, wattHours, watts } from "./format.js";
 import { PagedTable } from "./table.js";
 import { term } from "./terms.js";
 
@@ -78,8 +78,8 @@ export class Home {
     this.saved.facts([
       known(same) ? [["for the same time ", h("small", {}, "predicted")], wattHours(same)] : null,
       measured ? null : [["for all time under plans ", h("small", {}, "predicted")], wattHours(savings.predicted_j)],
-      worth("money", week?.energy_money, prices.money_per_kwh, kwh, (value) => value.toFixed(2) + (prices.currency ? ` ${prices.currency}` : "")),
-      worth("CO₂", week?.co2_kg, prices.co2_kg_per_kwh, kwh, (value) => `${value < 10 ? value.toFixed(2) : Math.round(value)}\u202fkg`),
+      worth("money", week?.energy_money, prices.money_per_kwh, kwh, (value) => amount(value) + (prices.currency ? ` ${prices.currency}` : "")),
+      worth("CO₂", week?.co2_kg, prices.co2_kg_per_kwh, kwh, (value) => `${value < 10 ? amount(value) : Math.round(value)}\u202fkg`),
       measured ? null : [[h("small", {}, "no interval yet: hold-outs measure it")], ""],
     ]);
   }

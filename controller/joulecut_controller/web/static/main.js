@@ -1,7 +1,7 @@
 // Entry point of the page: the address chooses a view, each pass of the stream updates it.
 
 import { byId, h, setText, show } from "./dom.js";
-import { ago, percent } from "./format.js";
+import { ago, percent, seconds } from "./format.js";
 import { Home } from "./home.js";
 import { modeText } from "./job.js";
 import { JobPage, NodePage } from "./jobpage.js";
@@ -65,7 +65,7 @@ function drawHead() {
     cluster.policy.source ? `policy ${cluster.policy.source}${cluster.policy.digest ? ` (${cluster.policy.digest.slice(0, 8)})` : ""}` : "no policy file",
     `epoch ${cluster.epoch}`,
     `${nodes - lost} of ${nodes} agent${nodes === 1 ? "" : "s"} connected`,
-    `a pass every ${ago(cluster.interval_s)}`,
+    `a pass every ${cluster.interval_s < 1 ? seconds(cluster.interval_s) : ago(cluster.interval_s)}`,
   ].join(" · "));
   const fault = byId("policy-error");
   show(fault, cluster.policy.error !== "");
