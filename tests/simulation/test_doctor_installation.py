@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import boards
+import commands
 import pytest
 from certificates import Authority
 from driven_agent import agent_on, fake_driver
@@ -32,11 +33,16 @@ Steps = dict[str, dict[str, Any]]
 
 
 def _doctor(*words: str | Path, env: dict[str, str] | None = None) -> Steps:
-    """The steps by name. Every one that fails names its next step."""
-    done = subprocess.run(
-        [COMMAND, "doctor", "--json", *map(str, words)], env=env, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+    """The steps by name. Every one that fails names its next step. With `env` a process of its own,
+    which loads the libraries that it names.
+    """
+    argv = ["doctor", "--json", *map(str, words)]
+    if env is None:
+        done = commands.run(*argv)
+    else:
+        done = subprocess.run(
+            [COMMAND, *argv], env=env, capture_output=True, text=True, check=False
+        )
     assert "Traceback" not in done.stderr, done.stderr
     assert done.stdout, done.stderr
     found: Steps = {step["name"]: step for step in json.loads(done.stdout)["steps"]}

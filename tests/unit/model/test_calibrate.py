@@ -79,7 +79,8 @@ def test_no_rows_is_an_error() -> None:
 
 
 # The same rows, but for the fifth digit.
-@pytest.mark.parametrize("noise", [0.002, pytest.param(0.002001, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("noise", [0.002, 0.002001])
 def test_components_of_power_are_found_within_their_errors(noise: float) -> None:
     """Clocks tell arithmetic from the rest, recomputation and tensor groups memory from waiting."""
     made = {"idle_w": 80.0, "compute_pj_per_flop": 1.1, "hbm_pj_per_bit": 9.0}
