@@ -45,6 +45,7 @@ class NodeView:
     stopped: str = ""  # why it takes no command now, in its own words
     roles: tuple[str, ...] = ()  # what we may do there; empty where it does not say
     keeps_power_limits: bool = False  # whether a power limit can outlive its lease there
+    limits_above_kept: bool = False  # whether one can stand above a kept one as long as its lease
     timed_steps_max: int = 0  # clock changes per iteration that its agent can time; 0: none
     marked_steps_max: int = 0  # clock changes on marks of operations that its agent takes
     faults: tuple[ReportFault, ...] = ()  # reports that it refused

@@ -60,6 +60,7 @@ class NodeDescription:
     roles: tuple[str, ...] = ()  # of the caller on this node
     schedule_steps_max: int = 0  # of a setting's clock schedule; 0: not supported
     keeps_power_limits: bool = False  # whether `Setting.keep_power_limit` is understood
+    limits_above_kept: bool = False  # and `Setting.above_kept_limit`
     timed_steps_max: int = 0  # of a setting; 0: not supported
 
 
@@ -287,7 +288,8 @@ class Setting:
     `clock_schedule` lowers the clock on the job's marks, at least `shortest_step_s` apart.
     `timed_steps` do so at ascending offsets from the start of each iteration, in a cycle of about
     `iteration_time_s`. A setting has one of the two, or neither.
-    With `keep_power_limit` the limit stays when the lease ends, however it ends.
+    With `keep_power_limit` the limit stays when the lease ends, however it ends; with
+    `above_kept_limit` the one kept before is in force again then.
     """
 
     uuid: str
@@ -297,6 +299,7 @@ class Setting:
     clock_schedule: tuple[ScheduleStep, ...] = ()
     shortest_step_s: float = 0.0
     keep_power_limit: bool = False
+    above_kept_limit: bool = False
     timed_steps: tuple[TimedStep, ...] = ()
     iteration_time_s: float = 0.0
 

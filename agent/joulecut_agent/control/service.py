@@ -116,6 +116,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 stopped=self._stopped(),
                 schedule_steps_max=STEPS_MAX,
                 keeps_power_limits=status is not None and status.keeps_power_limits,
+                limits_above_kept=status is not None and status.keeps_power_limits,
                 timed_steps_max=TIMED_STEPS_MAX,
             )
         )

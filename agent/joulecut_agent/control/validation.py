@@ -61,7 +61,12 @@ def to_keeper_request(wanted: messages.Command) -> Apply:
 def _to_keeper_setting(setting: messages.Setting) -> GpuSetting:
     power_mw = round((setting.power_limit_w or 0.0) * MW_PER_W)
     limits = ClockLimits(setting.clock_min_mhz, setting.clock_max_mhz, power_mw)
-    return GpuSetting(limits, clocks_of(setting), keep_power_limit=setting.keep_power_limit)
+    return GpuSetting(
+        limits,
+        clocks_of(setting),
+        keep_power_limit=setting.keep_power_limit,
+        above_kept_limit=setting.above_kept_limit,
+    )
 
 
 def log_line(op: str, request: Apply | Renew | Clear, reply: Reply, why: str) -> str:

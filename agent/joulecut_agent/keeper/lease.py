@@ -88,6 +88,7 @@ class Lease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     step_mhz: U16 = 0  # max clock set by the last step; 0: no step was taken
     stepped_s: float = 0.0  # time of the last step down
     step_ends_s: float = inf  # a step below the highest clock ends then, unless it is held
+    above_kept_limit: bool = False
 
     def is_named_by(self, request: Yield) -> bool:
         """Whether a request names this epoch and generation; 0 names any."""
@@ -448,6 +449,7 @@ def apply(state: State, request: Apply, now_s: float, refused: Refused) -> Outco
             _refuse_generation(state, before, request, lease, now_s)
             or refused.get(uuid, "")
             or _refuse_pending(before, now_s)
+            or _refuse_above_kept(before, lease)
         )
         after[uuid] = _with_lease(before, lease, now_s)
         if after[uuid].in_force != before.in_force:
@@ -584,13 +586,15 @@ def _lease(request: Apply, setting: GpuSetting, now_s: float) -> Lease:
         now_s + request.ttl_s,
         setting.schedule_mhz,
         setting.keep_power_limit,
+        above_kept_limit=setting.above_kept_limit,
     )
 
 
 def _with_lease(gpu: Gpu, lease: Lease, now_s: float) -> Gpu:
-    """The GPU under a new lease. One without a power limit leaves a kept one alone."""
+    """The GPU under a new lease. A kept power limit is left alone by a lease without one, and by
+    one that stands above it."""
     kept_power_mw = gpu.kept_power_mw
-    if lease.limits.power_mw:
+    if lease.limits.power_mw and not lease.above_kept_limit:
         kept_power_mw = lease.limits.power_mw if lease.keep_power_limit else 0
     asked_mhz = lease.clocks_mhz
     before_mhz = (mhz for mhz in gpu.written_mhz if mhz not in asked_mhz)
@@ -632,6 +636,13 @@ def _refuse_pending(gpu: Gpu, now_s: float) -> str:
     if pending and (pending.failures or (not pending.again and pending.due_s <= now_s)):
         return f"its restore ({pending.cause}) is still pending"
     return ""
+
+
+def _refuse_above_kept(gpu: Gpu, wanted: Lease) -> str:
+    """Without a kept limit the end of the lease would raise the power."""
+    if not wanted.above_kept_limit or 0 < gpu.kept_power_mw <= wanted.limits.power_mw:
+        return ""
+    return "above_kept_limit without a kept power limit that is lower"
 
 
 def _refuse_generation(state: State, gpu: Gpu, request: Apply, wanted: Lease, now_s: float) -> str:

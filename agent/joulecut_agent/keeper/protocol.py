@@ -17,13 +17,13 @@ from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.lease import CAUSES, Lease
 from joulecut_agent.keeper.requests import GPUS_MAX, U16, U32, U64, Request, Uuid
 
-VERSION: Final = "joulecut-keeper-9"
+VERSION: Final = "joulecut-keeper-10"
 REASON_BYTES_MAX = 160
 REQUEST_BYTES = 8192  # 16 GPUs with 96 bytes of name, 32 clocks and limits each, and a job's name
 REPLY_BYTES = 24_576  # 16 GPUs with a lease, a job, a reason and counts each
 WRITTEN_MAX = 40  # clocks of a schedule, and some more
 _Cause = Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(CAUSES)})\Z")]
-_Version = Literal["joulecut-keeper-9"]  # as VERSION; a type takes no name
+_Version = Literal["joulecut-keeper-10"]  # as VERSION; a type takes no name
 
 
 class ProtocolError(ValueError):

@@ -41,12 +41,14 @@ class GpuSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `Apply` sets on one GPU; a limit of zero is left alone.
 
     `schedule_mhz` are the lower clocks that `Step` may set as max later. With `keep_power_limit`
-    the power limit stays in force when the lease ends, whatever ends it.
+    the power limit stays in force when the lease ends, whatever ends it; with `above_kept_limit`
+    the one kept before is in force again then.
     """
 
     limits: ClockLimits
     schedule_mhz: Schedule = ()
     keep_power_limit: bool = False
+    above_kept_limit: bool = False
 
 
 class _Request(

@@ -261,6 +261,7 @@ class GrpcFleet:
                     other_hosts=agent.other_hosts,
                     roles=known.roles if known else (),
                     keeps_power_limits=known.keeps_power_limits if known else False,
+                    limits_above_kept=known.limits_above_kept if known else False,
                     timed_steps_max=known.timed_steps_max if known else 0,
                     marked_steps_max=known.schedule_steps_max if known else 0,
                     quarantine=agent.quarantine,

@@ -40,6 +40,7 @@ class DescribeResponse(google.protobuf.message.Message):
     STOPPED_FIELD_NUMBER: builtins.int
     ROLES_FIELD_NUMBER: builtins.int
     PROGRAM_STEPS_MAX_FIELD_NUMBER: builtins.int
+    LIMITS_ABOVE_KEPT_FIELD_NUMBER: builtins.int
     KEEPS_POWER_LIMITS_FIELD_NUMBER: builtins.int
     TIMED_STEPS_MAX_FIELD_NUMBER: builtins.int
     node: builtins.str
@@ -52,6 +53,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """Why no command is taken on this node now (stop file, release window); empty where they are."""
     program_steps_max: builtins.int
     """The most steps that a setting's program may have; 0 where programs are not understood."""
+    limits_above_kept: builtins.bool
+    """Whether Setting.above_kept_limit is understood."""
     keeps_power_limits: builtins.bool
     """Whether Setting.keep_power_limit is understood."""
     timed_steps_max: builtins.int
@@ -74,10 +77,11 @@ class DescribeResponse(google.protobuf.message.Message):
         stopped: builtins.str = ...,
         roles: collections.abc.Iterable[builtins.str] | None = ...,
         program_steps_max: builtins.int = ...,
+        limits_above_kept: builtins.bool = ...,
         keeps_power_limits: builtins.bool = ...,
         timed_steps_max: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "timed_steps_max", b"timed_steps_max", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "limits_above_kept", b"limits_above_kept", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "timed_steps_max", b"timed_steps_max", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -707,6 +711,7 @@ class Setting(google.protobuf.message.Message):
     PROGRAM_FIELD_NUMBER: builtins.int
     SHORTEST_STEP_S_FIELD_NUMBER: builtins.int
     KEEP_POWER_LIMIT_FIELD_NUMBER: builtins.int
+    ABOVE_KEPT_LIMIT_FIELD_NUMBER: builtins.int
     TIMED_STEPS_FIELD_NUMBER: builtins.int
     ITERATION_TIME_S_FIELD_NUMBER: builtins.int
     uuid: builtins.str
@@ -720,6 +725,10 @@ class Setting(google.protobuf.message.Message):
     keep_power_limit: builtins.bool
     """The power limit stays when the lease ends, however it ends. A later setting with a limit
     changes it; one without this flag lets it end with its lease.
+    """
+    above_kept_limit: builtins.bool
+    """The power limit stands above a kept one, which is in force again when the lease ends, however
+    it ends. Refused where no limit is kept.
     """
     iteration_time_s: builtins.float
     """The expected iteration time, until the node has measured its own; needed with timed steps."""
@@ -743,11 +752,12 @@ class Setting(google.protobuf.message.Message):
         program: collections.abc.Iterable[global___ProgramStep] | None = ...,
         shortest_step_s: builtins.float = ...,
         keep_power_limit: builtins.bool = ...,
+        above_kept_limit: builtins.bool = ...,
         timed_steps: collections.abc.Iterable[global___TimedStep] | None = ...,
         iteration_time_s: builtins.float = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "iteration_time_s", b"iteration_time_s", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "timed_steps", b"timed_steps", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "above_kept_limit", b"above_kept_limit", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "iteration_time_s", b"iteration_time_s", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "timed_steps", b"timed_steps", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting

@@ -16,10 +16,11 @@ from joulecut_agent.ports.failure import Transient
 GPU = "GPU-a"
 
 
-def _cap(keeper: Keeper, generation: int, power_w: int, *, keep: bool = True) -> str:
-    command = apply_of(
-        1, "blue", generation, 30.0, {GPU: (0, 900)}, {GPU: power_w * 1000}, keep=keep
-    )
+def _cap(
+    keeper: Keeper, generation: int, power_w: int, *, keep: bool = True, above: bool = False
+) -> str:
+    clocks, power_mw = {GPU: (0, 900)}, {GPU: power_w * 1000}
+    command = apply_of(1, "blue", generation, 30.0, clocks, power_mw, keep=keep, above=above)
     return keeper.handle(1, command).slots[0].reason
 
 
@@ -29,10 +30,17 @@ def _kept_w(keeper: Keeper) -> int:
 
 @pytest.mark.parametrize("safe", ["recorded", "keep", 180_000])
 @pytest.mark.parametrize("ended", ["cleared", "job_ended", "shutdown", "keeper_start", "stopped"])
-def test_it_stays_whatever_ends_the_lease(tmp_path: Path, ended: str, safe: str | int) -> None:
+@pytest.mark.parametrize("above", [False, True])
+def test_it_stays_whatever_ends_the_lease(
+    tmp_path: Path, ended: str, safe: str | int, *, above: bool
+) -> None:
+    """It, and not one of the lease that stands above it."""
     board, stop = Board(), tmp_path / "stop"
     keeper = open_keeper(tmp_path, board, power_safe=safe, stop_file=str(stop))
     assert _cap(keeper, 1, 300) == ""
+    if above:
+        assert _cap(keeper, 2, 380, keep=False, above=True) == ""
+        assert (board.limits_mw[GPU], _kept_w(keeper)) == (380_000, 300)
     if ended in {"cleared", "job_ended"}:
         keeper.handle(2, Clear(cause=ended))  # type: ignore[arg-type]
     elif ended == "shutdown":

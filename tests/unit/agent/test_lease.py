@@ -50,7 +50,9 @@ HIGH = (0, 1410)
 clocks = st.sampled_from([(0, 600), (0, 900), (210, 900), (0, 1410)])
 powers_mw = st.sampled_from([0, 0, 200_000, 300_000])
 limits = st.builds(lambda mhz, power_mw: ClockLimits(*mhz, power_mw), clocks, powers_mw)
-settings = st.builds(GpuSetting, limits=limits, keep_power_limit=st.booleans())
+settings = st.builds(
+    GpuSetting, limits=limits, keep_power_limit=st.booleans(), above_kept_limit=st.booleans()
+)
 numbers = st.integers(0, 3)
 ttls_s = st.floats(0.5, 20.0)
 jobs = st.sampled_from(["blue", "red"])
@@ -111,9 +113,10 @@ class World:
 
     def _restore(self, restore: Restore) -> None:
         """What the keeper does: clocks are reset, and the power limit unless it is kept."""
-        before = self.locked.pop(restore.uuid, NO_LIMITS)
+        self.locked.pop(restore.uuid, None)
         if restore.power is PowerAfter.KEPT:
-            self.locked[restore.uuid] = ClockLimits(0, 0, before.power_mw)
+            kept_mw = self.state.gpu(restore.uuid).kept_power_mw
+            self.locked[restore.uuid] = ClockLimits(0, 0, kept_mw)
 
     def slowed(self) -> set[str]:
         """The GPUs whose clocks are locked."""
@@ -479,6 +482,24 @@ def test_kept_limits_are_lifted_on_request(
     world.tell(Clear(lift_power_limit=True))
     assert not world.locked
     assert not any(gpu.kept_power_mw for gpu in world.state.gpus.values())
+
+
+def test_a_limit_above_a_kept_one_ends_with_its_lease() -> None:
+    world, gpus = World(), {"GPU-a": (0, 900)}
+    above = {"GPU-a": 350_000}
+    (why,) = world.tell(apply_of(1, "blue", 1, 5.0, gpus, above, above=True)).values()
+    assert why == "above_kept_limit without a kept power limit that is lower"
+    world.tell(apply_of(1, "blue", 2, 5.0, gpus, {"GPU-a": 300_000}, keep=True))
+    (why,) = world.tell(apply_of(1, "blue", 3, 5.0, gpus, {"GPU-a": 200_000}, above=True)).values()
+    assert why, "the end of its lease would raise the power"
+    assert world.tell(apply_of(1, "blue", 4, 5.0, gpus, above, above=True)) == {"GPU-a": ""}
+    assert world.locked == {"GPU-a": (0, 900, 350_000)}
+    assert world.tell(apply_of(1, "blue", 5, 5.0, gpus)) == {"GPU-a": ""}
+    assert world.locked == {"GPU-a": (0, 900, 300_000)}, "the next command names none"
+    world.tell(apply_of(1, "blue", 6, 5.0, gpus, above, above=True))
+    world.now_s += 5.0
+    world.tell(None)
+    assert world.locked == {"GPU-a": (0, 0, 300_000)}
 
 
 def test_a_command_that_does_not_keep_its_limit_takes_the_kept_one_along() -> None:
