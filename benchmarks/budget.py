@@ -1,61 +1,43 @@
-"""What a power limit costs: marginal throughput against one cap for all.
+"""What jobs do together under one power budget: Joulecut, equal power limits, best fixed clocks.
 
-    python benchmarks/budget.py [--less 0.12]
+    python benchmarks/budget.py [--seeds 3] [--minutes 10] [--jobs 2,3,4] [--shares 85,80,75,65]
 
-Two jobs (the public GPT-3 175B profiles of A100 and A40, 8 x 96) draw `--less` of their power
-less, together: allocated along their frontiers (Joulecut), or by one power cap, or one clock, for
-each job, as uniform limits do. Predicted from the profiles.
+Drawn sets of jobs (`tests/worlds/sharing.py`) under the real controller on a virtual clock, each at
+0 % of slowdown of its own, with a budget of so much of what all draw at default clocks. Throughput
+is the sum over jobs of the rate relative to default clocks, over the last half. `best` is one fixed
+clock per GPU by mean power, with perfect knowledge. `over` counts seconds more than 1 % above the
+budget after the first minute, `gone` those of two minutes without a controller. Simulated.
 """
 
 import argparse
+import sys
+from pathlib import Path
 
-import numpy as np
-from jitter import CARDS, read
-
-from joulecut_engine.optimize.budget import Bidder, Offer, allocate
-from joulecut_engine.optimize.problem import Goal
-from joulecut_engine.optimize.schedule import baseline, energy, makespan
-from joulecut_engine.optimize.solver import prepared
-from joulecut_lab.compare import baselines
-
-POINTS = 64  # of a frontier
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
+from sharing import drawn, share
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--less", type=float, default=0.12)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--jobs", default="2,3,4")
+    parser.add_argument("--shares", default="85,80,75,65")
     args = parser.parse_args()
-    bidders, full_w = [], 0.0
-    for card in CARDS:
-        asked = read(card, 96)
-        fastest = baseline(asked)
-        own_w = fastest.energy_j / fastest.iteration_time_s
-        full_w += own_w
-        limit_w = (1 - args.less) * own_w
-        for name, plans in (
-            ("one power cap", baselines.power_cap(asked)),
-            ("one clock", baselines.one_clock(asked)),
-            ("one clock per stage", baselines.clock_per_stage(asked)),
-        ):
-            clocks = baselines.quickest_under(baselines.timed(asked, plans), limit_w)
-            if clocks is None:
-                print(f"{card}: {name} cannot")
-                continue
-            lost = 1 - fastest.iteration_time_s / makespan(asked, clocks)[0]
-            print(f"{card}: {name} for {args.less:.0%} less power loses {lost:.2%} throughput")
-        frontier = prepared(asked, "computation")
-        offers = []
-        for deadline_s in np.linspace(frontier.fastest_s, frontier.cheapest_s, POINTS).tolist():
-            plan = frontier.at(Goal(deadline_s, waits=True))
-            energy_j = energy(asked, plan.clocks, plan.iteration_time_s)
-            offers.append(Offer(energy_j / plan.iteration_time_s, 1 / plan.iteration_time_s))
-        offers.append(Offer(own_w, 1 / fastest.iteration_time_s))
-        bidders.append(Bidder(card, tuple(offers)))
-    found_all = allocate(bidders, (1 - args.less) * full_w)
-    for bidder, offer in zip(bidders, found_all.offers, strict=True):
-        print(f"{bidder.name}: {offer.power_w:.0f} W, throughput {bidder.value(offer):.4f}")
-    lost = 1 - found_all.value / len(bidders)
-    print(f"Joulecut, {args.less:.0%} less power for both together loses {lost:.2%} throughput")
+    print("seed jobs budget |   own  equal   best | own/equal own/best |  used over gone")
+    counts = [int(one) for one in args.jobs.split(",")]
+    shares = [float(one) / 100.0 for one in args.shares.split(",")]
+    for seed in range(args.first, args.first + args.seeds):
+        for count in counts:
+            for ratio in shares:
+                one = share(drawn(seed, count), ratio, args.minutes)
+                print(
+                    f"{seed:4d} {count:4d} {ratio:6.0%} | {one.own:5.3f} {one.equal:6.3f} "
+                    f"{one.best:6.3f} | {one.own / one.equal:9.3f} {one.own / one.best:8.3f} | "
+                    f"{one.used:5.1%} {one.over:4d} {one.gone:4d}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -78,9 +78,18 @@ class Agent:
 
     def end(self, uuid: str) -> None:
         """A lease ends: clocks are reset, and so is a power limit that is not kept."""
+        above = self.stands_above(uuid)
         self.leases.pop(uuid, None)
-        if uuid not in self.kept:
+        if above:
+            self.limits_w[uuid] = self.kept[uuid]
+        elif uuid not in self.kept:
             self.limits_w.pop(uuid, None)
+
+    def stands_above(self, uuid: str) -> bool:
+        """Whether the limit in force is a lease's, above a kept one."""
+        held = self.leases.get(uuid)
+        limit_w = held[0].power_limit_w if held else None
+        return uuid in self.kept and limit_w is not None and limit_w == self.limits_w.get(uuid)
 
 
 @dataclass(frozen=True)
@@ -110,8 +119,11 @@ class World:
         seed: int = 1,
         scale: float = 0.045,
         timed: bool = False,
+        prefix: str = "",
     ) -> None:
-        """With `timed` agents know when iterations begin, and time clock changes from that."""
+        """With `timed` agents know when iterations begin, and time clock changes from that.
+        `prefix`: of its nodes and GPUs, beside those of other jobs.
+        """
         self.job, self.stages = job, stages
         self.sku: Sku = find(card, "card")
         self.pipeline = Pipeline("1f1b", stages, microbatches)
@@ -122,11 +134,9 @@ class World:
             [self.sku] * stages, microbatches, time_scale=self.scale, noise=noise, seed=seed
         )
         half = (stages + 1) // 2
-        names = [f"GPU-{stage}" for stage in range(stages)]
-        self.agents = {
-            "n1:1": Agent("n1:1", "n1", tuple(names[:half])),
-            "n2:1": Agent("n2:1", "n2", tuple(names[half:])),
-        }
+        names = [f"GPU-{prefix}{stage}" for stage in range(stages)]
+        nodes = ((f"{prefix}n1", names[:half]), (f"{prefix}n2", names[half:]))
+        self.agents = {f"{n}:1": Agent(f"{n}:1", n, tuple(uuids)) for n, uuids in nodes}
         self.uuids = tuple(names)
         self.stage_of = {uuid: stage for stage, uuid in enumerate(names)}
         self.now_s = 1000.0
@@ -210,6 +220,15 @@ class World:
             for agent in self.agents.values()
             for uuid in agent.uuids
         }
+
+    def counted_w(self) -> float:
+        """What counts against a budget: the limits that stay when leases end, or the power drawn
+        where that is more.
+        """
+        limits_w = self.limits_w()
+        for agent in self.agents.values():
+            limits_w |= {u: agent.kept[u] for u in agent.uuids if agent.stands_above(u)}
+        return max(sum(limits_w.values()), self.power_w())
 
     def power_w(self) -> float:
         """What all GPUs draw now."""
@@ -320,6 +339,7 @@ class World:
             known = NodeView(
                 agent.address, agent.node, agent.connected, agent.epoch_seen, TTL_MAX_S, "1",
                 stopped=agent.stopped, keeps_power_limits=agent.keeps, claimed=agent.claimed,
+                limits_above_kept=agent.keeps,
                 timed_steps_max=64 if self.timed else 0,
                 marked_steps_max=512 if self.timed else 0,
             )  # fmt: skip
@@ -433,12 +453,19 @@ class World:
                 setting.clock_max_mhz,
                 0.0,
                 clock_lowest_mhz=lowest,
+                power_limit_w=setting.power_limit_w,
             )
             self.steps[setting.uuid] = changes
+            held = setting.uuid in agent.leases
+            before_w = agent.leases[setting.uuid][0].power_limit_w if held else None
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)
-            if setting.power_limit_w is not None:
+            if setting.power_limit_w is None:
+                if setting.uuid in agent.kept and before_w is not None:
+                    agent.limits_w[setting.uuid] = agent.kept[setting.uuid]
+            elif not (setting.above_kept_limit and setting.power_limit_w == before_w):
                 agent.limits_w[setting.uuid] = setting.power_limit_w
-                agent.kept.pop(setting.uuid, None)
+                if not setting.above_kept_limit:
+                    agent.kept.pop(setting.uuid, None)
                 if setting.keep_power_limit:
                     agent.kept[setting.uuid] = setting.power_limit_w
         if not agent.answers:

@@ -7,6 +7,8 @@ that a forecast can be compared with a measurement.
 """
 
 import math
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from joulecut_controller.plan.costs import Costs
@@ -92,6 +94,33 @@ def evaluate(costs: Costs, clocks: Clocks, *, uniform: bool = False) -> Evaluati
         busy_s=tuple(sum(options[i].time_s for i in order) for order in problem.graph.order),
         problem=problem,
     )
+
+
+def slower(costs: Costs, clocks: Clocks) -> Sequence[Clocks]:
+    """The same clocks under falling common tops. Below the plan of least energy they draw ever less
+    power, at more energy an iteration.
+    """
+    operations, allowed = costs.problem.graph.operations, costs.allowed_mhz
+    tops = sorted({mhz for own in allowed for mhz in own if mhz < max(clocks)}, reverse=True)
+    return [
+        tuple(
+            min(clock_mhz, max((mhz for mhz in allowed[o.stage] if mhz <= top), default=clock_mhz))
+            for o, clock_mhz in zip(operations, clocks, strict=True)
+        )
+        for top in tops
+    ]
+
+
+def slowest_within(costs: Costs, clocks: Clocks, deadline_s: float) -> Clocks:
+    """The lowest of these that keep a deadline, in model seconds."""
+
+    def is_late(other: Clocks) -> bool:
+        made = evaluate(costs, other)
+        return made is None or made.iteration_time_s > deadline_s
+
+    found = slower(costs, clocks)
+    late = bisect_left(found, 1, key=is_late)
+    return found[late - 1] if late else clocks
 
 
 def with_jitter(made: Evaluation, costs: Costs, jitter: Jitter, solver: Answers) -> Evaluation:

@@ -38,6 +38,8 @@ def is_late(inputs: PlanningInput) -> bool:
     current, baseline, known = measured.current, measured.baseline, measured.reference
     if not inputs.measured_applied or not any(inputs.running.values()):
         return False
+    if inputs.allotted_s is not None:  # watts decide how fast it may be, and are measured
+        return False
     if current is None or baseline is None or current.iterations < LATE_ITERATIONS_MIN:
         return False
     peer_s = measured.peer_iteration_time_s
@@ -54,10 +56,12 @@ def is_late(inputs: PlanningInput) -> bool:
 def pace_of(
     inputs: PlanningInput, state: PlannerState, default: Evaluation, held: Evaluation | None
 ) -> Pace:
-    """`held` are the clocks of the plan in force, or of the suspended one."""
+    """`held` are the clocks of the plan in force, or of the suspended one. Under a power budget
+    times are as predicted: watts are measured.
+    """
     modelled_s, known = default.mean_s + state.constant_s, inputs.job.measured.reference
     pace = Pace(inputs.default_s, modelled_s)
-    if known is None:
+    if known is None or inputs.allotted_s is not None:
         return pace
     pace = replace(pace, scale=known.scale)
     measured = known.settings.get(state.setting) if state.setting else None
@@ -89,8 +93,11 @@ def remembered(inputs: PlanningInput, before: Lateness) -> Lateness:
 
 def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
     """The model seconds that the own deadline leaves. A plan that is not late is not asked to be
-    faster.
+    faster. What a power budget asks for is a plan of the frontier, whatever its time turns out.
     """
+    baseline = inputs.job.measured.baseline
+    if inputs.allotted_s is not None and baseline is not None:
+        return pace.modelled_s * inputs.allotted_s / baseline.time_mean_s
     deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
     wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
     held, runs = state.goal, inputs.mode == "enforce" and state.clocks is not None

@@ -67,7 +67,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         or (_timed(plan, job, view) if plan.mode == "enforce" else "")
         or (_marked(plan, job, view) if plan.mode == "enforce" else "")
         or next((why for one in locks if (why := _bounds(plan, one, job, view, authority))), "")
-        or _sound(plan, job, check)
+        or _sound(plan, job, view, check)
     )
 
 
@@ -270,7 +270,7 @@ def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
     return max(min(option.clock_mhz for option in options) for options in measured)
 
 
-def _sound(plan: Plan, job: JobState, check: Check) -> str:
+def _sound(plan: Plan, job: JobState, view: View, check: Check) -> str:
     """Whether the figures are finite and keep the deadline, and the solution passes the check. A
     trial has no solution to check, and one that only raises clocks may be late.
     """
@@ -290,10 +290,16 @@ def _sound(plan: Plan, job: JobState, check: Check) -> str:
             f"{'guessed' if trial else 'predicted'} {forecast.iteration_time_s:.6g} s an "
             f"iteration, later than the deadline of {plan.deadline_s:.6g} s"
         )
-    return "" if trial else _solved(plan, forecast, job, check)
+    return "" if trial else _solved(plan, forecast, job, check, limited=_limited(job, view))
 
 
-def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
+def _limited(job: JobState, view: View) -> bool:
+    """Whether a power limit slows default clocks, so that lower ones may be faster."""
+    known = (view.gpus.get(uuid) for uuid in job.placement.uuids)
+    return any(gpu is not None and gpu.power_limited for gpu in known)
+
+
+def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check, *, limited: bool) -> str:
     """Whether the whole iteration was predicted, communication and optimizer included, and the
     solution passes the check.
     """
@@ -308,7 +314,7 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check) -> str:
         return f"work of {forecast.work:.3g} times what was predicted is absurd"
     assert job.measured.baseline is not None  # `_evidence`
     default_s = job.measured.baseline.adjusted_mean_s
-    if forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
+    if not limited and forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
         return (
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks took "
             f"{default_s:.6g} s"

@@ -69,14 +69,11 @@ class ClockReason:
 
 @dataclass(frozen=True, slots=True)
 class FrontierPoint:
-    """One point of a job's predicted frontier: one iteration, all its GPUs. `needed_w` is the sum
-    of the power limits that leave its work these clocks; 0 where it is not known.
-    """
+    """One point of a job's predicted frontier: one iteration, all its GPUs."""
 
     iteration_time_s: float
     energy_j: float
     lower_bound_j: float
-    needed_w: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from joulecut_controller.plan.evaluation import (
     default_clocks,
     evaluate,
     forecast,
+    slowest_within,
     with_jitter,
 )
 from joulecut_controller.plan.goal import (
@@ -73,6 +74,9 @@ IMPROVEMENT_RATIO_MIN = 0.003
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 # Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
 FIT_RATIO_EARLIER = 0.003
+
+# Of the iteration time that a power budget asks for: clocks faster by more draw too much.
+ALLOTTED_ROOM = 0.005
 
 # Clocks that keep their deadline are replaced by better ones after so many iterations, which show
 # what they cost, and no more often than this: sixty times an hour at most.
@@ -356,7 +360,7 @@ def _compare(
     """The solver's answer against the present clocks: changed only for enough gain or a late plan,
     lowered only after the dwell.
     """
-    costs = comparison.costs
+    costs, answer = comparison.costs, _with_less_power(inputs, state, comparison, answer)
     new = solved = tuple(option.clock_mhz for option in answer.clocks)
     held = state.clocks or default_clocks(costs)
     before: Evaluation | None = comparison.default
@@ -380,6 +384,8 @@ def _compare(
     early = state.clocks is not None and _early(inputs, state, comparison)
     daring = state.clocks is not None and _dares(inputs, comparison, before, after)
     worse = early or daring or gain < IMPROVEMENT_RATIO_MIN
+    if inputs.allotted_s is not None:  # clocks that are too fast draw too much
+        worse &= before.held_s >= (1.0 - ALLOTTED_ROOM) * comparison.goal.deadline_s
     if same or (fits and worse and not (new == held and slower)):
         return _keep(state, gain)
     lowers = any(a < b for a, b in zip(new, held, strict=True)) or state.clocks is None
@@ -426,6 +432,18 @@ def _compare(
     state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
     state = replace(state, gap_ratio=promised.gap_ratio)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
+
+
+def _with_less_power(
+    inputs: PlanningInput, state: PlannerState, comparison: Comparison, answer: Solution
+) -> Solution:
+    """Slower clocks where a power budget asks for more time than the plan of least energy takes."""
+    if inputs.allotted_s is None or state.rung.timed or comparison.goal.waits:
+        return answer
+    costs, solved = comparison.costs, tuple(option.clock_mhz for option in answer.clocks)
+    clocks = slowest_within(costs, solved, comparison.goal.deadline_s)
+    made = evaluate(costs, clocks)
+    return answer if clocks == solved or made is None else as_solution(answer, made, comparison)
 
 
 def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:

@@ -5,7 +5,7 @@ marginal throughput. A slowed job gets a longer deadline; the planner chooses it
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from joulecut_engine.optimize.budget import Bidder, Offer, Unaffordable, allocate
@@ -13,12 +13,15 @@ from joulecut_engine.optimize.budget import Bidder, Offer, Unaffordable, allocat
 # Plans exist between two points of a frontier, nearly on the line from one to the other: so
 # many steps a point make the allocation finer than any power is known.
 STEPS = 4
+# An allocation stands while it is predicted to stay below the limit by so much, and gives no less
+# throughput than the best one by so much: each new one is a new plan for every job.
+SURE_RATIO, WORTH_RATIO = 0.0025, 0.004
 NEAR = 1e-6  # relative: a point at the job's own time is its own
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One plan of a job: real seconds, and watts that all its GPUs need, with their hosts."""
+    """One plan of a job: real seconds, and mean watts of all its GPUs with their hosts."""
 
     iteration_time_s: float
     power_w: float
@@ -37,23 +40,26 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """An allocation. `deadline_s` holds the jobs that must be slower than their own targets;
-    `complaint` says why no plans keep the limit, empty where some do. `power_w` is predicted for
-    jobs with a claim and measured for the rest.
+    """An allocation. `deadline_s` holds the jobs that must be slower than their own targets,
+    `power_of` the mean watts of each job's plan. `complaint` says why no plans keep the limit,
+    empty where some do: then equal power limits keep it alone, and no job has a deadline. `power_w`
+    is the sum.
     """
 
     limit_w: float
     power_w: float
     deadline_s: Mapping[str, float] = field(default_factory=dict)
+    power_of: Mapping[str, float] = field(default_factory=dict)
     price_per_w: float = 0.0  # relative throughput that one watt more would bring
     complaint: str = ""
 
 
-def shares(limit_w: float, claims: Sequence[Claim], fixed_w: float) -> Shares:
+def shares(
+    limit_w: float, claims: Sequence[Claim], fixed_w: float, margin_w: float = 0.0
+) -> Shares:
     """The deadlines that keep all jobs within the limit at the least cost of throughput.
 
-    `fixed_w` is drawn by what cannot be slowed. Where even the slowest plans draw more than the
-    limit, they are chosen, with a complaint.
+    `fixed_w` is left to what cannot be slowed, `margin_w` to errors of prediction.
     """
     offered = [_offered(claim) for claim in claims]
     bidders = [
@@ -65,18 +71,41 @@ def shares(limit_w: float, claims: Sequence[Claim], fixed_w: float) -> Shares:
         for claim, points in zip(claims, offered, strict=True)
     ]
     try:
-        found = allocate(bidders, limit_w - fixed_w)
+        found = allocate(bidders, limit_w - fixed_w - margin_w)
     except Unaffordable as none:
-        slowest = [min(points, key=lambda p: p.power_w).iteration_time_s for points in offered]
         least_w = none.least_w + fixed_w
         rest = f", {fixed_w:.6g} W of it for what cannot be slowed" if fixed_w else ""
         complaint = (
             f"no plans keep the power budget of {limit_w:.6g} W: {least_w:.6g} W is the least "
-            f"that they need{rest}"
+            f"that they need{rest}; equal power limits keep it"
         )
-        return Shares(limit_w, least_w, _slower(claims, slowest), complaint=complaint)
+        return Shares(limit_w, least_w, complaint=complaint)
     chosen = [1.0 / offer.rate_hz for offer in found.offers]
-    return Shares(limit_w, found.power_w + fixed_w, _slower(claims, chosen), found.price_per_w)
+    power_of = {c.name: o.power_w for c, o in zip(claims, found.offers, strict=True)}
+    total_w = found.power_w + fixed_w
+    return Shares(limit_w, total_w, _slower(claims, chosen), power_of, found.price_per_w)
+
+
+def held(before: Shares, now: Shares, claims: Sequence[Claim], fixed_w: float) -> Shares | None:
+    """The allocation of before, with powers as they are known now; None where it no longer keeps
+    the limit, or `now` gives more by more than noise.
+    """
+    names = {claim.name for claim in claims}
+    if now.complaint or before.complaint or names != before.power_of.keys():
+        return None
+    power_of, value, best = {}, 0.0, 0.0
+    for claim in claims:
+        time_s = before.deadline_s.get(claim.name, claim.own_s)
+        within = [p for p in _offered(claim) if p.iteration_time_s <= time_s * (1.0 + NEAR)]
+        if not within:
+            return None
+        power_of[claim.name] = min(point.power_w for point in within)
+        value += claim.weight * claim.own_s / time_s
+        best += claim.weight * claim.own_s / now.deadline_s.get(claim.name, claim.own_s)
+    total_w = sum(power_of.values()) + fixed_w
+    if total_w > (1.0 - SURE_RATIO) * before.limit_w or value < (1.0 - WORTH_RATIO) * best:
+        return None
+    return replace(before, power_w=total_w, power_of=power_of)
 
 
 def _slower(claims: Sequence[Claim], times_s: Sequence[float]) -> dict[str, float]:

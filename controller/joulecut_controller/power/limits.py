@@ -1,12 +1,14 @@
 """Power limits of all GPUs under a power budget: their allocation, and the order of changes.
 
-The sum of the limits in force never exceeds what the budget leaves to GPUs. A GPU whose limit
-cannot be set counts with the highest limit that may be in force on it. Lower limits are sent first;
-a raise is sent only where it fits beside everything that may be in force. Pure; watts.
+The limits that stay when leases end sum to no more than what the budget leaves to GPUs. A GPU
+whose limit cannot be set counts with the highest limit that may be in force on it. Lower limits are
+sent first; a raise is sent only where it fits beside everything that may be in force. Above them,
+as long as its clocks are held, a job has the limits that leave it these clocks, where its mean
+power is within the sum of those that stay. Pure; watts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
@@ -17,8 +19,11 @@ from joulecut_controller.view import POWER_SLACK_W, GpuView, JobState
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
 # deviations of 1.5 %, as measured between the GPUs of one node.
 HEADROOM_RATIO = 0.05
+# The limits that stay follow the shares of jobs in steps of STEP_RATIO: the mean power of a job may
+# be above them by little more.
+ABOVE_RATIO = 0.06
 # A new allocation that moves no limit further is noise: a limit costs a write on every change.
-STEP_RATIO, STEP_W = 0.02, 5.0
+STEP_RATIO, STEP_W = 0.05, 5.0
 # After the end of a budget the limits go back within this time, evenly: a training cluster's
 # power then rises no faster than when its jobs start.
 RAMP_S = 60.0
@@ -30,7 +35,8 @@ class LimitedGpu:
 
     `least_w` to `most_w` is the range of its limit: what the card takes, up to the limit found
     before the first write. `wanted_w` is what its work needs. `in_force_w` is the highest limit
-    that may be in force. `fixed` says why the limit cannot be set; empty where it can.
+    that may be in force, `above_w` the one that stands above it under a lease (0: none).
+    `fixed` says why the limit cannot be set; empty where it can.
     """
 
     uuid: str
@@ -39,6 +45,20 @@ class LimitedGpu:
     wanted_w: float
     in_force_w: float
     fixed: str = ""
+    above_w: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What a job takes. `share_w` is the mean power that the budget leaves to its GPUs, None: as
+    much as equal limits do. `mean_w` is predicted of the clocks that it holds, None while it holds
+    none or it is not known; `needs_w`, by GPU, are the limits that leave it these clocks.
+    """
+
+    uuids: frozenset[str]
+    share_w: float | None = None
+    mean_w: float | None = None
+    needs_w: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +101,58 @@ def allocate_limits(gpus: Sequence[LimitedGpu], capacity_w: float) -> Allocation
             f"{least_w:.6g} W is the least possible{rest}"
         )
     return Allocation(capacity_w, limits_w, least_w, complaint)
+
+
+def shared_limits(
+    gpus: Sequence[LimitedGpu], equal: Allocation, draws: Iterable[Draw]
+) -> dict[str, float]:
+    """Equal limits, but for the jobs whose share of the budget is known: what all these have of
+    equal limits goes by their shares, and within a job by what its clocks need.
+    """
+    known, limits_w = {gpu.uuid: gpu for gpu in gpus}, dict(equal.limits_w)
+    sharing = [
+        draw for draw in draws if draw.share_w and all(uuid in limits_w for uuid in draw.uuids)
+    ]
+    room_w = sum(limits_w[uuid] for draw in sharing for uuid in draw.uuids)
+    shares_w = sum(draw.share_w or 0.0 for draw in sharing)
+    for draw in sharing:
+        own = [
+            replace(known[uuid], wanted_w=draw.needs_w.get(uuid, known[uuid].wanted_w))
+            for uuid in draw.uuids
+        ]
+        limits_w |= allocate_limits(own, room_w * (draw.share_w or 0.0) / shares_w).limits_w
+    return limits_w
+
+
+def limits_above(
+    gpus: Sequence[LimitedGpu], draws: Mapping[str, Draw], capacity_w: float
+) -> dict[str, dict[str, float]]:
+    """By job, the limits that may stand above those that stay: where mean power is no more than
+    these sum to, and all together within the capacity. A job may be named without any.
+    """
+    known = {gpu.uuid: gpu for gpu in gpus}
+    total_w = sum(gpu.in_force_w for gpu in gpus)
+    asked = []
+    for name, draw in draws.items():
+        own = [known[uuid] for uuid in draw.uuids if uuid in known]
+        if (
+            draw.mean_w is not None
+            and len(own) == len(draw.uuids)
+            and not any(g.fixed for g in own)
+        ):
+            asked.append((draw.mean_w - sum(gpu.in_force_w for gpu in own), name, own))
+    found: dict[str, dict[str, float]] = {}
+    for more_w, name, own in sorted(asked, key=lambda one: one[:2]):
+        stays_w = sum(gpu.in_force_w for gpu in own)
+        if more_w <= ABOVE_RATIO * stays_w and total_w + more_w <= capacity_w:
+            total_w += more_w
+            needs_w = {g.uuid: min(draws[name].needs_w.get(g.uuid, 0.0), g.most_w) for g in own}
+            found[name] = {
+                gpu.uuid: float(math.ceil(needs_w[gpu.uuid]))
+                for gpu in own
+                if needs_w[gpu.uuid] > gpu.in_force_w + POWER_SLACK_W
+            }
+    return found
 
 
 def _between(low: Sequence[float], high: Sequence[float], room_w: float) -> list[float]:
@@ -168,8 +240,8 @@ def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | No
     default = at_default(costs)
     if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
         return job
-    unlimited = replace(baseline, time_mean_s=default.iteration_time_s)
-    return replace(job, measured=replace(job.measured, baseline=unlimited))
+    unlimited = replace(baseline, time_mean_s=default.iteration_time_s, work=None)
+    return replace(job, measured=replace(job.measured, baseline=unlimited, reference=None))
 
 
 def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:

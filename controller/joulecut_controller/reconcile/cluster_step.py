@@ -20,7 +20,6 @@ from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Record
-from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
@@ -187,27 +186,20 @@ class Cluster:
         """The deadline that the power budget sets for each job. Returns those whose changed."""
         policy, services, gpus = self.seen.policy, self._services, self.seen.view.gpus
         budgeted = policy.power_budget_w is not None
+        counted_w, host_power_w = services.power_budget.counted_w, policy.cost.host_power_w
+        at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         parties = [
-            self._jobs[name].party(observation.job, gpus)
+            self._jobs[name].party(observation.job, gpus, counted_w)
             for name, observation in (observations.items() if budgeted else ())
         ]
-        host_power_w = policy.cost.host_power_w
-        beside_w = self._least_w_without_job(observations) if budgeted else 0.0
+        beside = [uuid for uuid in gpus if uuid not in at_work]
+        beside_w = sum(counted_w.get(uuid, 0.0) + host_power_w for uuid in beside)
         deadline_s = services.budgets.deadline_s
         before = {name: deadline_s(name) for name in self.seen.policies}
         change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
             self._context.audit.post("plan", "", change)
         return {name for name, time_s in before.items() if deadline_s(name) != time_s}
-
-    def _least_w_without_job(self, observations: Mapping[str, JobObservation]) -> float:
-        """What GPUs without a job take of a power budget: their least limits, and their hosts."""
-        at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
-        return sum(
-            gpu.description.power_limit_min_w + self.seen.policy.cost.host_power_w
-            for uuid, gpu in self.seen.view.gpus.items()
-            if uuid not in at_work
-        )
 
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
@@ -223,17 +215,14 @@ class Cluster:
         view = self.view(observation.job for observation in observations.values())
         if not services.power_budget.needed(self.seen.policy):
             return
-        needs_w: dict[str, float | None] = {}
-        for name, observation in observations.items():
-            state, stages = self._jobs[name].state, observation.job.placement.stages
-            needs_w |= dict.fromkeys((uuid for uuids in stages for uuid in uuids), None)
-            needed = needed_w(state.costs, state.clocks) if state.costs and state.clocks else None
-            if state.costs and needed:
-                for uuids, power_w in zip(state.costs.gpus, needed, strict=True):
-                    needs_w |= dict.fromkeys(uuids, power_w)
+        host_power_w = self.seen.policy.cost.host_power_w
+        draws = {
+            name: self._jobs[name].draw(one.job.placement.uuids, host_power_w)
+            for name, one in observations.items()
+        }
         async with acting(ALL):
             await services.power_budget.step(
-                self.seen.policy, view, needs_w, services.holds.all, self.seen.ttl_s()
+                self.seen.policy, view, draws, services.holds.all, self.seen.ttl_s()
             )
 
     async def keep_memory(self) -> None:

@@ -3,14 +3,13 @@ and only where the predicted costs or the prices changed.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import at_default
+from joulecut_controller.plan.evaluation import at_default, evaluate, slower
 from joulecut_controller.plan.plan import FrontierPoint
-from joulecut_controller.power.limits import needed_w
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.view import Window
 from joulecut_engine.graph.pipeline import Granularity
@@ -27,6 +26,7 @@ class Frontier(Protocol):
 
 
 POINTS = 25  # a smooth line on a page
+BEYOND = 4  # clocks of a table between two points after the last plan
 RENEW_S = 30.0  # a frontier is 25 solves or more
 RENEW_JOBS = 4  # more jobs have theirs renewed less often
 TOPIC = "frontier"
@@ -35,12 +35,15 @@ TOPIC = "frontier"
 @dataclass(frozen=True, slots=True)
 class _JobFrontier:
     """Points in model seconds, of one GPU per stage; `digest` names their costs, and at `prices`
-    the point of least cost is one of them."""
+    the point of least cost is one of them. `beyond` are slower ones that draw less power, at more
+    energy.
+    """
 
     digest: str
     made_s: float
     prices: Prices
     points: tuple[FrontierPoint, ...] = ()
+    beyond: tuple[FrontierPoint, ...] = ()
 
 
 class Frontiers:
@@ -73,13 +76,19 @@ class Frontiers:
             keep = partial(self._keep, job, costs, now_s, prices)
             self._background.want((TOPIC, job), work, keep)
 
-    def points(self, job: str, costs: Costs, baseline: Window | None) -> tuple[FrontierPoint, ...]:
+    def points(
+        self, job: str, costs: Costs, baseline: Window | None, *, beyond: bool = False
+    ) -> tuple[FrontierPoint, ...]:
         """The job's frontier for all its GPUs, in measured seconds where there is a baseline;
-        empty while unknown. Time beyond the model counts as waiting.
+        empty while unknown. Time beyond the model counts as waiting. With `beyond` it goes on to
+        the lowest clocks.
         """
         kept = self._kept.get(job)
         if kept is None:
             return ()
+        if beyond:
+            kept = replace(kept, points=(*kept.points, *kept.beyond))
+            return self._points(kept, costs, baseline)
         asked = (kept, costs.digest, baseline.time_mean_s if baseline else None)
         answered = self._answered.get(job)
         if answered is None or answered[0] != asked:
@@ -98,7 +107,6 @@ class Frontiers:
                 iteration_time_s=ratio * point.iteration_time_s,
                 energy_j=costs.width * (point.energy_j + waiting_w * longer_s),
                 lower_bound_j=costs.width * (point.lower_bound_j + waiting_w * longer_s),
-                needed_w=costs.width * point.needed_w,
             )
             for point in kept.points
             for longer_s in ((ratio - 1.0) * point.iteration_time_s,)
@@ -107,13 +115,21 @@ class Frontiers:
     def _keep(
         self, job: str, costs: Costs, asked_s: float, prices: Prices, found: Sequence[Solution]
     ) -> None:
-        points = (
-            FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j, _needed_w(costs, s))
-            for s in found
+        points = (FrontierPoint(s.iteration_time_s, s.energy_j, s.lower_bound_j) for s in found)
+        self._kept[job] = _JobFrontier(
+            costs.digest, asked_s, prices, tuple(points), _beyond(costs, found)
         )
-        self._kept[job] = _JobFrontier(costs.digest, asked_s, prices, tuple(points))
 
 
-def _needed_w(costs: Costs, plan: Solution) -> float:
-    needed = needed_w(costs, tuple(option.clock_mhz for option in plan.clocks))
-    return sum(needed) if needed is not None else 0.0
+def _beyond(costs: Costs, found: Sequence[Solution]) -> tuple[FrontierPoint, ...]:
+    """Ever slower clocks after the last plan."""
+    if not found:
+        return ()
+    clocks = slower(costs, tuple(option.clock_mhz for option in found[-1].clocks))
+    made = (evaluate(costs, one) for one in clocks[BEYOND - 1 :: BEYOND])
+    return tuple(
+        FrontierPoint(one.iteration_time_s, energy_j, energy_j)
+        for one in made
+        if one is not None and one.iteration_time_s > found[-1].iteration_time_s
+        for energy_j in (one.energy_j(one.iteration_time_s),)
+    )

@@ -6,6 +6,7 @@ the picture of a moment ago. A plan is guarded against the cluster as it is when
 out, not as the step saw it.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,7 @@ from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
 from joulecut_controller.power.job_budgets import Party
-from joulecut_controller.power.limits import without_limits
+from joulecut_controller.power.limits import Draw, needed_w, without_limits
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import (
@@ -35,6 +36,7 @@ from joulecut_controller.reconcile.context import (
 from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
+from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
 from joulecut_controller.view import GpuView, JobState, View
@@ -47,6 +49,8 @@ PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
 EXAMINED_PER_INTERVAL = 8
 # A hundred jobs are planned in half a minute; what takes ten times as long is stuck or starved.
 SOLVER_WAIT_LONG_S = 300.0
+ALLOTTED_STEP = 0.001  # a plan for a deadline so near is a plan for what the power budget asks
+POWER_RATIO_MAX = 1.25  # measured over predicted power; more is no error of a prediction
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
 # Topics of decisions that wait for reports or readings of a job, which a new leader has not had
 # yet. Leases of an earlier term are not renewed meanwhile.
@@ -83,7 +87,7 @@ class JobController:
         self._examined_s: float | None = None
         self._profiler = OnlineProfiler()
         self._delay: Delay | None = None
-        self._errors = Errors()
+        self._errors, self._power_ratio = Errors(), UNMEASURED_RATIO
         self._taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context, policy.name)
@@ -177,7 +181,9 @@ class JobController:
         """
         services, leases = self._services, self._context.leases
         held, allotted_s = leases.of(self.name) is not None, services.budgets.deadline_s(self.name)
-        if not observation.job.policy.clocks.lock_mhz:  # it has no slowdown budget
+        # A fixed clock has no slowdown budget; where a power limit slows the job, clocks do not.
+        limited = services.power_budget.slows(self.name, self._cluster.policy)
+        if not observation.job.policy.clocks.lock_mhz and not limited:
             services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
         self._orphaned, self._earlier = {}, None
@@ -417,14 +423,39 @@ class JobController:
         each = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
         return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
-    def party(self, job: JobState, gpus: Mapping[str, GpuView]) -> Party:
-        """The job as a party to the power budget."""
+    def party(
+        self, job: JobState, gpus: Mapping[str, GpuView], counted_w: Mapping[str, float]
+    ) -> Party:
+        """The job as a party to the power budget; `counted_w` are the limits of GPUs."""
         costs = self.state.costs if job.policy.profile is not None else None
-        job = without_limits(job, gpus, costs)
-        points = self._frontier(job) if costs is not None else ()
-        if costs is None or not points:
-            return Party(job, points)
-        return Party(job, points, costs.digest)
+        limits_w = sum(counted_w.get(uuid, 0.0) for uuid in job.placement.uuids)
+        if costs is None or job.placement.silent:
+            return Party(job, limits_w)
+        job, frontiers = without_limits(job, gpus, costs), self._services.frontiers
+        points = frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
+        return Party(job, limits_w, self._power_ratio, points, costs.digest)
+
+    def draw(self, uuids: frozenset[str], host_power_w: float) -> Draw:
+        """What its GPUs take of the power budget."""
+        hosts_w, state = host_power_w * len(uuids), self.state
+        budgets = self._services.budgets
+        share_w, planned_w = budgets.power_w(self.name, hosts_w) or (None, 0.0)
+        plan, costs, clocks = self.applied, state.costs, state.clocks
+        needed = needed_w(costs, clocks) if costs is not None and clocks else None
+        if plan is None or plan.forecast is None or costs is None or needed is None:
+            return Draw(uuids, share_w)
+        mean_w = plan.forecast.energy_j / plan.forecast.iteration_time_s - hosts_w
+        needs_w = {
+            uuid: power_w
+            for stage, power_w in zip(costs.gpus, needed, strict=True)
+            for uuid in stage
+        }
+        allotted_s, deadline_s = budgets.deadline_s(self.name), plan.deadline_s or math.inf
+        if planned_w and abs(deadline_s / (allotted_s or deadline_s) - 1.0) < ALLOTTED_STEP:
+            measured = self._services.power_budget.ratios.get(self.name, UNMEASURED_RATIO)
+            ratio = measured * mean_w / planned_w
+            self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
+        return Draw(uuids, share_w, mean_w, needs_w)
 
     def board(self, picture: Picture, learned: Learnt | None) -> JobBoard:
         """The job as its last step left it."""

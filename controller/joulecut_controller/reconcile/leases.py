@@ -107,6 +107,7 @@ class Leases:
         self._epoch = epoch
         self._holdings: dict[str, Holding] = {}
         self._moving: set[str] = set()
+        self._above_w: dict[str, dict[str, float]] = {}  # by job: limits above kept ones
         self._limit_generations: dict[
             str, deque[int]
         ] = {}  # generations of a job's newest power limits
@@ -176,6 +177,7 @@ class Leases:
     async def release(self, job: str, reason: str) -> Outcome:
         """Default clocks for all that is held for a job."""
         holding = self._holdings.pop(job, None)
+        self._above_w.pop(job, None)
         self._limit_generations.pop(job, None)
         return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
 
@@ -191,11 +193,13 @@ class Leases:
         ttl_s: float,
         keep: bool,
         reason: str,
+        above: bool = False,
     ) -> LimitOutcome:
         """Sets power limits; clocks that a job holds on these GPUs stay as they are.
 
         An agent has one lease per GPU and renews those of a job together, so all that the job
-        holds at that agent is applied again. With `keep` the limits outlive their leases.
+        holds at that agent is applied again. With `keep` the limits outlive their leases; those
+        that stand `above` them do not.
         """
         job_of: dict[Place, str] = {}
         beside: dict[tuple[str, str], list[Place]] = {}
@@ -209,7 +213,7 @@ class Leases:
             if key in beside and key in commands:
                 continue  # with another GPU of this job here
             commands.setdefault(key, {}).update(
-                (one, self._limited(one, key[1], limits_w.get(one), keep=keep))
+                (one, self._limited(one, key[1], limits_w.get(one), keep=keep, above=above))
                 for one in beside.get(key, (place,))
             )
         outcomes = await asyncio.gather(
@@ -221,17 +225,33 @@ class Leases:
                 for (address, job), settings in commands.items()
             )
         )
+        for (_, job), settings in commands.items():
+            asked = {place.uuid: limits_w[place] for place in settings if place in limits_w}
+            known = self._above_w.get(job, {}).items()
+            self._above_w[job] = {uuid: w for uuid, w in known if uuid not in asked}
+            if above:
+                self._above_w[job] |= asked
         return LimitOutcome(
             frozenset().union(*(outcome.taken for outcome in outcomes)),
             {uuid: why for outcome in outcomes for uuid, why in outcome.refused.items()},
             {uuid: why for outcome in outcomes for uuid, why in outcome.unanswered.items()},
         )
 
-    def _limited(self, place: Place, job: str, limit_w: float | None, *, keep: bool) -> Setting:
+    def _limited(
+        self, place: Place, job: str, limit_w: float | None, *, keep: bool, above: bool
+    ) -> Setting:
         holding = self._holdings.get(job)
         held = holding.setting(place) if holding else Setting(place.uuid, clock_max_mhz=0)
-        kept = keep and limit_w is not None
-        return replace(held, power_limit_w=limit_w, keep_power_limit=kept)
+        if limit_w is None:
+            return self._with_above(job, held)
+        return replace(held, power_limit_w=limit_w, keep_power_limit=keep, above_kept_limit=above)
+
+    def _with_above(self, job: str, setting: Setting) -> Setting:
+        """With the limit that stands above a kept one."""
+        limit_w = self._above_w.get(job, {}).get(setting.uuid)
+        if limit_w is None:
+            return setting
+        return replace(setting, power_limit_w=limit_w, above_kept_limit=True)
 
     async def _limit(self, address: str, command: Command) -> LimitOutcome:
         job, settings = command.job, command.settings
@@ -284,7 +304,8 @@ class Leases:
         by_node: dict[str, list[Setting]] = {}
         for action in actions:
             assert action.clock_mhz is not None
-            by_node.setdefault(places[action.uuid].address, []).append(setting_of(plan, action))
+            setting = self._with_above(plan.job, setting_of(plan, action))
+            by_node.setdefault(places[action.uuid].address, []).append(setting)
         answers = await asyncio.gather(
             *(
                 self._fleet.apply(

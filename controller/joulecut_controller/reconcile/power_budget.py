@@ -4,13 +4,13 @@ Each pass compares what the nodes show with the allocation and sends the next st
 counts with the highest limit that may be in force on it: read back after the last answered command,
 or the one of a command without an answer. That is in the store before a raise is sent, so that
 a restarted controller counts nodes that it cannot reach. After the end of a budget the limits go
-back on a ramp.
+back on a ramp. Limits above them last as long as the leases of clocks, and are in no record.
 """
 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.board import PowerLimits
@@ -20,11 +20,14 @@ from joulecut_controller.ports import Record, Store
 from joulecut_controller.power.limits import (
     RAMP_S,
     Allocation,
+    Draw,
     LimitedGpu,
     allocate_limits,
+    limits_above,
     moved,
     next_limits,
     next_raises,
+    shared_limits,
 )
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
@@ -35,7 +38,10 @@ from joulecut_wire.messages import GpuSnapshot
 TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
 RECORDS_READ_MAX = 100_000  # ten thousand agents, several times over
 EXTERNAL_S = 300.0  # no limit is set for so long after another writer raised it
-IDLE_AFTER_S = 60.0  # a checkpoint or an evaluation may leave a GPU idle for so long
+IDLE_AFTER_S = 15.0  # a checkpoint may leave a GPU idle for so long; its watts then go to others
+# The mean power of a job is measured over so long, some iterations; before that it counts with more
+# than is predicted, by as much as GPUs of one kind differ.
+MEASURED_S, UNMEASURED_RATIO = 20.0, 1.02
 REASONS_SHOWN = 3
 # What an agent shows moves the limits of all others, so that no GPU counts with more than this: the
 # largest known board, GB300 (1,400 W).
@@ -85,8 +91,23 @@ class _Seen:
     there_s: float = float("-inf")
 
 
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """Limits of a job that stand above those that stay: sent at `sent_s`. Its energy counters
+    showed `energy_j` at `since_s`, since when `mean_w` is predicted.
+    """
+
+    sent_s: float
+    since_s: float
+    mean_w: float = 0.0
+    energy_j: float = 0.0
+
+
 class PowerBudget:
-    """All GPUs of this controller's agents, under the policy's power budget."""
+    """All GPUs of this controller's agents, under the policy's power budget. `counted_w` are the
+    limits that each counts with by equal parts, `ratios` the measured mean power of jobs over that
+    predicted of the clocks they hold.
+    """
 
     def __init__(
         self,
@@ -110,6 +131,9 @@ class PowerBudget:
                 until_s = now_s() + EARLIER_S
                 self._gpus[uuid] = _Seen(limit, address, until_s, there_s=now_s())
         self._limits_w: Mapping[str, float] = {}
+        self._above: dict[str, _Above] = {}
+        self.counted_w: Mapping[str, float] = {}
+        self.ratios: dict[str, float] = {}
         self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
         self._said = ""
         self.shown: PowerLimits | None = None
@@ -118,16 +142,21 @@ class PowerBudget:
         """Whether there is a budget, or limits of this store's are still in force."""
         return policy.power_budget_w is not None or bool(self._gpus)
 
+    def slows(self, job: str, policy: Policy) -> bool:
+        """Whether power limits may hold a job's clocks lower than they are asked to be."""
+        known = self._above.get(job)
+        return not _over(policy, None) and (known is None or known.mean_w == 0.0)
+
     async def step(
         self,
         policy: Policy,
         view: View,
-        needs_w: Mapping[str, float | None],
+        draws: Mapping[str, Draw],
         holds: Iterable[Hold],
         ttl_s: float,
     ) -> None:
-        """One pass. `needs_w` has the GPUs of all jobs: what their clocks need, None where that is
-        not known. Raises Unavailable where the store cannot number or keep a step.
+        """One pass; `draws` by job. Raises Unavailable where the store cannot number or keep a
+        step.
         """
         if not self.needed(policy):
             return
@@ -135,7 +164,7 @@ class PowerBudget:
         over = _over(policy, held.get(ALL))
         self._look(view, adopts=not over)
         if over:
-            self._limits_w = {}
+            self._limits_w, self._above = {}, {}
             await self._give_back(policy, view, over, ttl_s)
             if policy.power_budget_w is None or policy.enforces:
                 return
@@ -143,19 +172,112 @@ class PowerBudget:
             self._ramp = None
         assert policy.power_budget_w is not None
         capacity_w = policy.power_budget_w - policy.cost.host_power_w * len(self._gpus)
-        gpus = self._limited(policy, view, needs_w, held)
+        gpus = self._limited(policy, view, held)
         found = allocate_limits(gpus, capacity_w)
-        fixed_w = sum(gpu.in_force_w for gpu in gpus if gpu.fixed)
-        exceeds = sum(self._limits_w.values()) + fixed_w > capacity_w
-        if exceeds or moved(self._limits_w, found.limits_w):
-            self._limits_w = found.limits_w
+        fixed = {gpu.uuid: gpu.in_force_w for gpu in gpus if gpu.fixed}
+        self.counted_w = {**found.limits_w, **fixed}
+        limits_w = shared_limits(gpus, found, draws.values())
+        exceeds = sum(self._limits_w.values()) + sum(fixed.values()) > capacity_w
+        if exceeds or moved(self._limits_w, limits_w):
+            self._limits_w = limits_w
         if not over and not self._leases.lost and not held.get(ALL):
             steps = self._unconfirmed_left_out(next_limits(gpus, self._limits_w, capacity_w))
+            reason = f"the power budget of {policy.power_budget_w:.6g} W"
             if steps:
-                reason = f"the power budget of {policy.power_budget_w:.6g} W"
                 await self._send(steps, view, ttl_s, keep=True, reason=reason)
-                gpus = self._limited(policy, view, needs_w, held)
+                gpus = self._limited(policy, view, held)
+            else:
+                self._keep(view)  # what was read back since
+            await self._step_above(
+                view,
+                gpus,
+                self._corrected(draws),
+                capacity_w=capacity_w,
+                ttl_s=ttl_s,
+                reason=reason,
+            )
         self._show(policy, view, gpus, found, enforced=not over)
+
+    def _corrected(self, draws: Mapping[str, Draw]) -> dict[str, Draw]:
+        """With mean powers as measured."""
+        self.ratios = {name: ratio for name, ratio in self.ratios.items() if name in draws}
+        return {
+            name: replace(draw, mean_w=draw.mean_w * self.ratios.get(name, UNMEASURED_RATIO))
+            for name, draw in draws.items()
+            if draw.mean_w is not None
+        }
+
+    async def _step_above(
+        self,
+        view: View,
+        gpus: Sequence[LimitedGpu],
+        draws: Mapping[str, Draw],
+        *,
+        capacity_w: float,
+        ttl_s: float,
+        reason: str,
+    ) -> None:
+        """Limits above those that stay, and what jobs draw under them."""
+        nodes = {node.address: node for node in view.nodes}
+        able = {
+            name: draw
+            for name, draw in draws.items()
+            if all(
+                uuid in self._gpus and self._settled(self._gpus[uuid], nodes) for uuid in draw.uuids
+            )
+        }
+        self._above = {name: above for name, above in self._above.items() if name in draws}
+        wanted, above_w = limits_above(gpus, able, capacity_w), {g.uuid: g.above_w for g in gpus}
+        for name, draw in draws.items():
+            known, now_s = self._above.get(name), view.now_s
+            stands = {uuid: above_w[uuid] for uuid in draw.uuids if above_w.get(uuid)}
+            if name not in wanted:
+                self._above.pop(name, None)
+                if stands:
+                    fixed = {gpu.uuid for gpu in gpus if gpu.fixed}
+                    back = {u: self._gpus[u].limit.set_w for u in stands if u not in fixed}
+                    await self._send(back, view, ttl_s, keep=True, reason=reason)
+                continue
+            if moved(stands, wanted[name]):
+                self._above.pop(name, None)
+                if known is None or now_s - known.sent_s >= EARLIER_S:
+                    self._above[name] = _Above(now_s, now_s)
+                    await self._raise(wanted[name], ttl_s, reason)
+                else:
+                    self._above[name] = known
+            else:
+                self._above[name] = self._measure(name, view, draw, known)
+
+    def _settled(self, seen: _Seen, nodes: Mapping[str, NodeView]) -> bool:
+        """Whether the limit that stays has been read back, and its node takes one above it."""
+        node, limit = nodes.get(seen.address), seen.limit
+        shown = limit.set_w > 0.0 and abs(limit.bound_w - limit.set_w) <= POWER_SLACK_W
+        return node is not None and node.limits_above_kept and shown and not seen.awaited
+
+    async def _raise(self, limits_w: Mapping[str, float], ttl_s: float, reason: str) -> None:
+        places = {Place(self._gpus[u].address, u): limit_w for u, limit_w in limits_w.items()}
+        generation = self._store.next_generation()
+        outcome = await self._leases.limit_power(
+            places, generation=generation, ttl_s=ttl_s, keep=False, above=True, reason=reason
+        )
+        if outcome.taken:
+            text = f"{len(outcome.taken)} power limits as long as clocks are held: {reason}"
+            self._audit.post("apply", "", text, generation=generation, limits_w=dict(limits_w))
+
+    def _measure(self, name: str, view: View, draw: Draw, known: _Above | None) -> _Above:
+        """The mean power of a job whose clocks no limit holds lower."""
+        shown = [view.gpus[uuid].snapshot for uuid in draw.uuids if uuid in view.gpus]
+        counters = [one.energy_j for one in shown if one is not None and one.energy_j is not None]
+        energy_j = sum(counters)
+        mean_w = round((draw.mean_w or 0.0) / self.ratios.get(name, UNMEASURED_RATIO), 3)
+        begun = _Above(view.now_s, view.now_s, mean_w, energy_j)
+        if known is None or known.mean_w != mean_w or len(counters) < len(draw.uuids):
+            return begun
+        if (elapsed_s := view.now_s - known.since_s) < MEASURED_S:
+            return known
+        if energy_j > known.energy_j:
+            self.ratios[name] = (energy_j - known.energy_j) / elapsed_s / mean_w
+        return begun
 
     def _unconfirmed_left_out(self, steps: Mapping[str, float]) -> dict[str, float]:
         """Without GPUs whose last command a reading has yet to show; with those whose last command
@@ -213,7 +335,6 @@ class PowerBudget:
         self,
         policy: Policy,
         view: View,
-        needs_w: Mapping[str, float | None],
         held: Mapping[str, Hold],
     ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
@@ -231,8 +352,7 @@ class PowerBudget:
             board_w = min(1.0, part) * _most_w(limit)
             least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
             found_w = min(board_w, limit.found_w)
-            idle = view.now_s - seen.busy_s > IDLE_AFTER_S and not (gpu and gpu.allocation)
-            need_w = needs_w.get(uuid, least_w if idle else None)
+            idle = view.now_s - seen.busy_s > IDLE_AFTER_S
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
             if not fixed and job in held:
                 fixed = held[job].sentence
@@ -243,9 +363,10 @@ class PowerBudget:
                     uuid=uuid,
                     least_w=least_w,
                     most_w=found_w,
-                    wanted_w=found_w if need_w is None else need_w,
+                    wanted_w=least_w if idle else found_w,
                     in_force_w=min(board_w, limit.bound_w),
                     fixed=fixed,
+                    above_w=_above_w(gpu.snapshot) if gpu else 0.0,
                 )
             )
         return gpus
@@ -399,6 +520,13 @@ def _most_w(limit: _Limit) -> float:
     return min(BOARD_W_MAX, max(limit.found_w, limit.bound_w))
 
 
+def _above_w(shown: GpuSnapshot | None) -> float:
+    """The limit of a lease that stands above the one that stays; 0: none."""
+    limit_w = shown.lease.power_limit_w if shown is not None and shown.lease else None
+    stays_w = shown.power_limit_kept_w if shown is not None else 0.0
+    return limit_w if stays_w and limit_w and limit_w > stays_w + POWER_SLACK_W else 0.0
+
+
 def _read_back(
     seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float, *, adopts: bool
 ) -> _Seen:
@@ -406,6 +534,8 @@ def _read_back(
     limit, now_w = seen.limit, shown.power_limit_enforced_w
     if now_w is None:
         return seen
+    if (above_w := _above_w(shown)) and abs(now_w - above_w) <= POWER_SLACK_W:
+        now_w = shown.power_limit_kept_w
     seen = replace(seen, awaited=False)
     if not limit.set_w and not (adopts and shown.power_limit_kept_w):
         return replace(seen, limit=_Limit(now_w, 0.0, now_w))

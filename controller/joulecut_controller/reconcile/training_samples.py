@@ -63,7 +63,7 @@ def teach(
     if profile is None or pipeline is None or job.placement.complaint or moves:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
-    fresh = _in_turn([load for load in new.loads if not _mixed(gpus.get(load.uuid))], turn)
+    fresh = _in_turn([load for load in new.loads if _of_one_clock(gpus.get(load.uuid), load)], turn)
     taught = {load.uuid for load in fresh}
     power_w = {load.uuid: load.power_w for load in job.measured.loads if load.uuid in taught}
     samples: list[Sample] = []
@@ -175,10 +175,19 @@ def _time_ratios(
     return ratios
 
 
-def _mixed(gpu: GpuView | None) -> bool:
-    """Whether its clock changes within an iteration, so that its times are of no one clock."""
+def _of_one_clock(gpu: GpuView | None, load: StageLoad) -> bool:
+    """Whether its times are of one clock: it changes within an iteration by a plan, and where a
+    power limit below the card's own leaves each operation another one.
+    """
     lease = gpu.snapshot.lease if gpu and gpu.snapshot else None
-    return lease is not None and 0 < lease.clock_lowest_mhz < lease.clock_max_mhz
+    if gpu is None:
+        return True
+    asked_mhz = lease.clock_max_mhz if lease else 0
+    if gpu.power_limited and load.clock_mhz < (
+        asked_mhz or max(gpu.description.clocks_mhz, default=0)
+    ):
+        return False
+    return lease is None or not 0 < lease.clock_lowest_mhz < lease.clock_max_mhz
 
 
 def _in_turn(loads: Sequence[StageLoad], turn: int) -> list[StageLoad]:

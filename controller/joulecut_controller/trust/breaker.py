@@ -36,6 +36,9 @@ QUIET_WINDOWS = 8  # windows at default clocks remembered for that
 QUIET_WINDOWS_MIN = 3
 WANDER_DEVIATIONS = 2.0
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
+# What a power budget asks for is watts: the time that its plan takes may differ by as much as a
+# pipeline graph may miss.
+ALLOTTED_RATIO = 0.03
 REFERENCE_MIN = 8  # iterations at default clocks; fewer give no standard deviation
 REFERENCE_KEPT = 512
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, no matter of clocks
@@ -81,7 +84,7 @@ def limit_of(policy: JobPolicy, baseline: Window, allotted_s: float | None = Non
     mean_s = baseline.time_mean_s
     promised_s = policy.slo.mean_deadline_s(mean_s, baseline.time_sd_s)
     return Limit(
-        limit_s=max(promised_s, mean_s, allotted_s or 0.0),
+        limit_s=max(promised_s, mean_s, (allotted_s or 0.0) * (1.0 + ALLOTTED_RATIO)),
         baseline_s=mean_s,
         doubt_ratio=baseline.time_sd_s / mean_s / math.sqrt(max(1, baseline.iterations)),
         noise_ratio=baseline.time_sd_s / mean_s,
