@@ -62,6 +62,17 @@ def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mo
         assert not controller.job.trips
 
 
+def test_a_new_leader_goes_on_with_the_target_of_the_one_before(store: DatabaseStore) -> None:
+    world = World(stages=2, microbatches=8)
+    policy = priced(world.policy("enforce"), CHEAP_TIME, "cheap")
+    controller = Controller(world, store, policy, frontier=few_points)
+    controller.run(200, until=lambda: bool(controller.job.frontier))
+    controller.run(30)
+    following = Controller(world, store, policy)  # its frontiers have no points
+    following.run(3)
+    assert target(following) == target(controller) > 0.01
+
+
 def test_before_a_frontier_is_known_no_slowdown_is_allowed(store: DatabaseStore) -> None:
     world = World(stages=2, microbatches=8)
     policy = priced(world.policy("enforce"), CHEAP_TIME, "cheap")

@@ -32,6 +32,7 @@ from joulecut_wire.errors import Unavailable
 # move with every sample, and near its minimum the cost hardly changes. The first is a fifth of the
 # standard error of a baseline (0.25 %).
 COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
+LEAST_COST = "least_cost"  # records: the slowdown of least cost of a job, where it moved
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
 CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
 TROUBLE = {
@@ -129,7 +130,11 @@ class Cluster:
         """The entry with the slowdown that costs least; that of before where it moved little, or
         is not known now."""
         controller, before = self._jobs.get(job.name), self.seen.policies.get(job.name)
-        held = before.slo.max_slowdown or 0.0 if before and before.slo.least_cost else 0.0
+        held = (
+            before.slo.max_slowdown or 0.0
+            if before and before.slo.least_cost
+            else self._earlier_target(job.name)
+        )
         found = controller.least_cost(prices) if controller else None
         slo = job.slo.at_cost(held if found is None else found)
         moved = abs((slo.max_slowdown or 0.0) - held)
@@ -137,7 +142,16 @@ class Cluster:
             return replace(job, slo=job.slo.at_cost(held))
         text = f"least cost at {prices}: max_slowdown {100.0 * (slo.max_slowdown or 0.0):.2f} %"
         self._context.audit.post("policy", job.name, text)
+        content = json.dumps(slo.max_slowdown)
+        self._unkept.append(Record(self._context.unix_s(), LEAST_COST, job.name, content))
         return replace(job, slo=slo)
+
+    def _earlier_target(self, job: str) -> float:
+        """What an earlier controller found to cost least, until this one knows better; else 0."""
+        newest = self._context.store.records(LEAST_COST, job=job, limit=1)
+        with suppress(ValueError, IndexError):
+            return max(0.0, float(newest[0].content))
+        return 0.0
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
