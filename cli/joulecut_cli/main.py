@@ -4,6 +4,7 @@ A command is `run(argv) -> exit status` in a module of its own, imported once th
 known, so that `--help` is fast and a missing extra is one line.
 """
 
+import gc
 import importlib
 import sys
 
@@ -22,7 +23,10 @@ VERSION = {"-V", "--version"}
 
 
 def main() -> int:
-    return guarded("joulecut", lambda: dispatch(sys.argv[1:]))
+    try:
+        return guarded("joulecut", lambda: dispatch(sys.argv[1:]))
+    finally:
+        gc.freeze()  # the process ends: a search for garbage would take a tenth of a typed plan
 
 
 def dispatch(argv: list[str]) -> int:

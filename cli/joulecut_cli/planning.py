@@ -1,6 +1,7 @@
 """The plan of one job: solved and printed.
 
-Computed from the job's profile alone, with no cluster: predicted, never measured.
+Computed from the job's profile alone, with no cluster: predicted, never measured. What few plans
+ask for (figures, timelines, jitter) is imported where it is used: a typed plan is mostly imports.
 """
 
 import json
@@ -8,8 +9,9 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from joulecut_cli import figures, lateness, plot, timeline
+from joulecut_cli import figures
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile, read
 from joulecut_cli.money import given_prices, money_json, prices_text, valued
@@ -18,16 +20,13 @@ from joulecut_cli.progress import Progress, solving
 from joulecut_cli.prove import proved
 from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
-from joulecut_engine.chart import of_frontiers, pipeline_panel
 from joulecut_engine.money import Iteration, worth
-from joulecut_engine.optimize.drawn_choices import Limit
-from joulecut_engine.optimize.jitter import Trials, judge_of
-from joulecut_engine.optimize.jitter_margin import Assured, Solves, assured
 from joulecut_engine.optimize.problem import (
     ChangeLimits,
     Goal,
     Infeasible,
     NoCommonClock,
+    Problem,
     Solution,
 )
 from joulecut_engine.optimize.schedule import baseline
@@ -35,12 +34,24 @@ from joulecut_engine.optimize.solver import Solver, cheapest, prepared
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.drawn_choices import Limit
+    from joulecut_engine.optimize.jitter_margin import Assured, Solves
+
 DRAWN_MAX = 2000  # operations: more cannot be told apart
 
 
 def run(options: Namespace, word: Asked | None) -> int:
     """Prints one plan, after `prove` more seconds of search. Raises BadInput."""
-    picture, track = plot.target(options.plot), timeline.target(options.timeline)
+    picture = track = None
+    if options.plot is not None:
+        from joulecut_cli import plot
+
+        picture = plot.target(options.plot)
+    if options.timeline is not None:
+        from joulecut_cli import timeline
+
+        track = timeline.target(options.timeline)
     job = read(options.job)
     asked = job.asked(word)
     granularity, limits = asked.granularity, job.limits(asked)
@@ -69,6 +80,8 @@ def run(options: Namespace, word: Asked | None) -> int:
         raise BadInput(f"{job.profile.source}: frequency", str(none), "one common clock") from None
     plan = replace(found, solve_seconds=time.perf_counter() - began_s)
     if picture is not None:
+        from joulecut_engine.chart import of_frontiers, pipeline_panel
+
         behind = prepared(problem, granularity, limits).points(plot.POINTS)
         title = f"{options.job.stem}: energy against iteration time"
         chart = of_frontiers(title, fastest, (behind,), plan, goal.deadline_s)
@@ -81,7 +94,7 @@ def run(options: Namespace, word: Asked | None) -> int:
         plot.frontier(picture, chart, job.title(granularity), below)
     if track is not None:
         timeline.write(track, *timeline.of_plan(problem, plan, job.title(granularity)[0]))
-    print(_written(options, job, goal, plan, kept, limits=limits))
+    print(_written(options, job, goal, plan, kept, problem=problem, limits=limits))
     return FINE
 
 
@@ -90,12 +103,15 @@ def _written(
     job: JobFile,
     goal: Goal,
     plan: Solution,
-    kept: Assured | None,
+    kept: "Assured | None",
     *,
+    problem: Problem,
     limits: ChangeLimits,
 ) -> str:
     """The plan, with its margin and its worth."""
-    problem, prices = job.problem(), given_prices(options)
+    prices = given_prices(options)
+    if kept is not None:
+        from joulecut_cli import lateness
     fastest, gpus = baseline(problem), len(problem.graph.order)
     default, own = (Iteration(one.iteration_time_s, one.energy_j) for one in (fastest, plan))
     point = cheapest(problem, plan.granularity, prices, limits)
@@ -133,7 +149,7 @@ class _Proving:
             return found
         return proved(found, self._solver.improvements(goal, found), seconds, self._show)
 
-    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+    def steadied(self, goal: Goal, limit: "Limit", found: Sequence[Solution]) -> Solution:
         return self._solver.steadied(goal, limit, found)
 
 
@@ -145,12 +161,16 @@ def _assured(
     *,
     prove_s: float,
     show: Callable[[Solution], None],
-) -> Assured:
+) -> "Assured":
     """The plan that keeps its deadline although times vary. Raises BadInput, Infeasible."""
+    from joulecut_cli import lateness
+    from joulecut_engine.optimize.jitter import Trials, judge_of
+    from joulecut_engine.optimize.jitter_margin import assured
+
     assert job.jitter is not None
     noise, hold, problem = job.jitter.noise, job.jitter.hold, solver.problem
 
-    def with_margin(solver: Solves) -> Assured:
+    def with_margin(solver: "Solves") -> "Assured":
         return assured(
             problem,
             solver,

@@ -9,10 +9,14 @@ from typing import Any
 
 from joulecut_cli import figures
 from joulecut_cli.jobfile import JobFile
-from joulecut_controller.plan.granularity import LATENCIES_MIN, NO_MARKS, STRETCH_S_MIN
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ
 from joulecut_engine.graph.pipeline import KINDS_ALL, SENDS, Operation
-from joulecut_engine.optimize.change_timing import changes_of
+from joulecut_engine.optimize.change_timing import (
+    LATENCIES_MIN,
+    NO_MARKS,
+    STRETCH_S_MIN,
+    changes_of,
+)
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 # A running job gets what its evidence carries; it rarely has marks and operations this long.

@@ -14,11 +14,15 @@ from itertools import pairwise
 from joulecut_controller.view import GpuView, JobState, NodeView, View
 from joulecut_engine.graph.pipeline import KINDS, Granularity
 from joulecut_engine.graph.shape import kinds_of
-from joulecut_engine.optimize.change_timing import STRETCHES_MIN
+from joulecut_engine.optimize.change_timing import (
+    LATENCIES_MIN,
+    NO_MARKS,
+    STRETCH_S_MIN,
+    STRETCHES_MIN,
+)
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
 from joulecut_wire.messages import IterationTiming
 
-STRETCH_S_MIN = 0.1  # agents step no GPU more often
 # Of a GPU whose latency was not measured yet: the driver's call takes 10-20 ms, and the clock
 # follows some tens of milliseconds later.
 SPREAD_UNKNOWN_S = 0.03
@@ -33,9 +37,6 @@ STRETCH_GROWTH = 1.5
 MODEL_MARGIN = 1.05  # model seconds are up to 3 % off, and a pace is learned on top
 MORE_CHANGES = 4
 MORE_PAYS_RATIO = 0.005  # of the baseline's energy: as much as a new plan has to promise
-NO_MARKS = "clocks per operation need the job's marks"
-# In a shorter operation the clock is in transition most of the time; agents refuse it.
-LATENCIES_MIN = 5.0
 OPERATION_MARGIN = 1.2  # of the shortest operation, until clocks per operation are in use
 LATE_AGAIN_S = 3600.0  # a try runs late until it is measured
 AGAIN_DWELLS = 20.0  # dwell times until a granularity that was left is tried again

@@ -10,6 +10,10 @@ from joulecut_engine.optimize.problem import Problem, Solution
 # A change comes early or late by the spread of the set latency and the jitter of starts together.
 # That is to be at most half of a stretch at one clock, or the stretch may not be there at all.
 STRETCHES_MIN = 2.0
+STRETCH_S_MIN = 0.1  # agents step no GPU more often
+# In a shorter operation the clock is in transition most of the time; agents refuse it.
+LATENCIES_MIN = 5.0
+NO_MARKS = "clocks per operation need the job's marks"
 
 
 class ClockChange(NamedTuple):

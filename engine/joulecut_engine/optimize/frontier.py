@@ -7,15 +7,18 @@ time never gives a worse plan.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
 from joulecut_engine.optimize.kept_plans import KeptPlans
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
-from joulecut_engine.optimize.shared_clock import SharedClock
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.clock_changes import ClockChanges
+    from joulecut_engine.optimize.shared_clock import SharedClock
 
 
 class Frontier:
@@ -24,7 +27,7 @@ class Frontier:
     `at` answers any goal from T_min on: a lone pipeline's, or one that waits for a straggler.
     """
 
-    def __init__(self, search: Computation | SharedClock | ClockChanges) -> None:
+    def __init__(self, search: "Computation | SharedClock | ClockChanges") -> None:
         self._search = search
         self.computation = search if isinstance(search, Computation) else search.computation
         self._kept = KeptPlans()

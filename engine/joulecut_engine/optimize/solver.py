@@ -1,21 +1,25 @@
 """The door of the solver: a problem and a goal in, a plan with its certificate out.
 
 `solve` answers at once. `improvements` goes on from an answer, for a better plan and a tighter
-bound, as long as it is asked. The caller watches the clock.
+bound, as long as it is asked. The caller watches the clock. The search of a granularity is imported
+where it is asked for: a typed plan is mostly imports.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.money import Iteration, Prices
-from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation, must_meet
-from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.shared_clock import SharedClock
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.clock_changes import ClockChanges
+    from joulecut_engine.optimize.drawn_choices import Limit
+    from joulecut_engine.optimize.shared_clock import SharedClock
 
 
 def solve(
@@ -98,11 +102,7 @@ class Solver:
     ) -> None:
         self.problem = problem
         self._computation = computation or Computation(problem)
-        self.search: Computation | SharedClock | ClockChanges = self._computation
-        if granularity == "changes":
-            self.search = ClockChanges(self._computation, limits)
-        elif granularity != "computation":
-            self.search = SharedClock(self._computation)
+        self.search = _search_of(self._computation, granularity, limits)
 
     @property
     def fastest_s(self) -> float:
@@ -119,7 +119,7 @@ class Solver:
         must_meet(goal.deadline_s, self.fastest_s)
         return self.search.solve(goal, self._computation.relax(goal), hints)
 
-    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
+    def steadied(self, goal: Goal, limit: "Limit", found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit, at `changes`
         and `gpu`; the fastest where none does."""
         assert not isinstance(self.search, Computation)
@@ -129,3 +129,17 @@ class Solver:
         """From an answer to this goal on: no plan is dearer than the one before, no bound lower.
         May never end; where it does, nothing is left to prove."""
         return self.search.improvements(goal, found)
+
+
+def _search_of(
+    computation: Computation, granularity: Granularity, limits: ChangeLimits
+) -> "Computation | SharedClock | ClockChanges":
+    if granularity == "computation":
+        return computation
+    if granularity == "changes":
+        from joulecut_engine.optimize.clock_changes import ClockChanges  # noqa: PLC0415 -- as above
+
+        return ClockChanges(computation, limits)
+    from joulecut_engine.optimize.shared_clock import SharedClock  # noqa: PLC0415 -- as above
+
+    return SharedClock(computation)

@@ -13,7 +13,6 @@ from worlds import World
 
 from joulecut_controller.plan.granularity import (
     AGAIN_DWELLS,
-    STRETCH_S_MIN,
     Rung,
     changes_of_auto,
     rung_of,
@@ -22,6 +21,7 @@ from joulecut_controller.plan.granularity import (
 )
 from joulecut_controller.policy.policy import GranularityAsked
 from joulecut_controller.view import GpuView, JobState, StageLoad, View, Window
+from joulecut_engine.optimize.change_timing import STRETCH_S_MIN
 
 DWELL_S = 10.0
 
