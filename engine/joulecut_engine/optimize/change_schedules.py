@@ -45,6 +45,7 @@ class _Line:
     seconds: Floats  # (operations, columns)
     cost_j: Floats
     work_s: Floats  # without sends, which run beside
+    measured: bool  # everywhere
 
 
 class Lines(NamedTuple):
@@ -93,6 +94,7 @@ class ChangeSchedules:
         ]
         self._turns = [_turns(one) for one in self._spacings] or [{}] * len(self._lines)
         self._known: list[dict[bytes, Keys]] = [{} for _ in self._lines]
+        self._prices: list[tuple[Floats, Floats]] = []  # of known schedules, by stage
         for stage, line in enumerate(self._lines):
             for column in range(len(line.clock_mhz)):
                 if np.isfinite(line.cost_j[:, column]).all():
@@ -105,14 +107,11 @@ class ChangeSchedules:
         for stage, known in enumerate(self._known):
             if not known:
                 raise NoCommonClock(stage)
-        priced = [
-            self._priced(stage, np.stack(list(known.values()), axis=1))
-            for stage, known in enumerate(self._known)
-        ]
-        width = max(seconds.shape[1] for seconds, _ in priced)
+        self._prices = [self._priced_all(stage) for stage in range(len(self._lines))]
+        width = max(seconds.shape[1] for seconds, _ in self._prices)
         self.cost_j = np.full((len(self._lines), width), np.inf)
         self._seconds, self._schedules = [], []
-        for stage, (seconds, cost_j) in enumerate(priced):
+        for stage, (seconds, cost_j) in enumerate(self._prices):
             order = np.argsort(seconds.sum(axis=0), kind="stable")
             self.cost_j[stage, : len(order)] = cost_j[order]
             self._seconds.append(np.ascontiguousarray(seconds[:, order]))
@@ -127,7 +126,19 @@ class ChangeSchedules:
         """Leaves these known ones alone and those of one plan in the table."""
         mine = [{one.tobytes(): one} for one in keys]
         self._known = [before | own for before, own in zip(known, mine, strict=True)]
+        self._prices = []
         self.tabulate()
+
+    def _priced_all(self, stage: int) -> tuple[Floats, Floats]:
+        """Of each known schedule of a stage; those of the table are priced already."""
+        before = self._prices[stage] if self._prices else None
+        new = list(self._known[stage].values())[0 if before is None else len(before[1]) :]
+        if before is not None and not new:
+            return before
+        found = self._priced(stage, np.stack(new, axis=1))
+        if before is None:
+            return found
+        return np.hstack([before[0], found[0]]), np.concatenate([before[1], found[1]])
 
     def _priced(self, stage: int, keys: Keys) -> tuple[Floats, Floats]:
         """Seconds (operations, K) and joules (K,) of schedules (operations, K)."""
@@ -204,12 +215,12 @@ class ChangeSchedules:
         keys = keys[line.asks]
         if keys.tobytes() in self._known[stage]:
             return self._known[stage][keys.tobytes()]
-        changes = np.flatnonzero(keys != np.roll(keys, 1))
+        changes = _changes(keys)
         if len(changes) > limits.per_iteration:
             return None
         if keys.min() < 0:  # a clock that another beats, or that this GPU does not have
             return None
-        if not np.isfinite(line.seconds[np.arange(len(keys)), keys]).all():
+        if not (line.measured or np.isfinite(line.seconds[np.arange(len(keys)), keys]).all()):
             return None
         if self._spacings and len(changes) and not self._spacings[stage].kept(keys, changes):
             return None
@@ -294,7 +305,7 @@ class ChangeSchedules:
         """Whether every GPU keeps its clocks long enough under one choice (stages,)."""
         time_s, start_s, _ = self.timeline(choice)
         for line, keys in zip(self._lines, self.keys(choice), strict=True):
-            changed = line.operation[keys != np.roll(keys, 1)].tolist()
+            changed = line.operation[_changes(keys)].tolist()
             at_s = np.array([start_s[i] for i in changed])
             kept_s = np.diff(np.append(at_s, at_s[:1] + time_s))
             if (kept_s < self._limits.min_dwell_s * (1 - TOLERANCE)).any():
@@ -340,7 +351,7 @@ class ChangeSchedules:
             ready_s[second] = max(ready_s[second], ready_s[first] + seconds[first])
         time_s, count = max(map(add, ready_s, seconds)), 0
         for line, keys in zip(self._lines, self.keys(choice), strict=True):
-            changed = line.operation[keys != np.roll(keys, 1)].tolist()
+            changed = line.operation[_changes(keys)].tolist()
             count += len(changed)
             for i in changed:
                 ready_s[i] += self._limits.cost_s
@@ -408,6 +419,12 @@ class ChangeSchedules:
         return lengths
 
 
+def _changes(keys: Keys) -> Ints:
+    """The operations before which the clock changes; iterations repeat."""
+    changes = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    return changes if keys[0] == keys[-1] else np.concatenate([[0], changes])
+
+
 def _turns(spacing_: Spacing) -> dict[int, Ints]:
     """Where walks begin, with their places to change again: at the beginning of the iteration, and
     in its middle, where most clocks are kept for long, so that one may be kept over the end."""
@@ -446,6 +463,7 @@ def _line_of(problem: Problem, stage: int) -> _Line:
         seconds=seconds,
         cost_j=cost_j,
         work_s=np.where(beside[:, None], 0.0, seconds),
+        measured=bool(np.isfinite(seconds).all()),
     )
 
 

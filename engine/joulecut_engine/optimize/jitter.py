@@ -23,6 +23,7 @@ SEED = 20_261_120  # any fixed number
 DRAWS_JUDGED, SEED_JUDGED = 400, 65_537  # luck that no search has seen; any other seed
 ENTRIES = 2_000_000  # operations x draws timed at once: 16 MB an array
 ENTRIES_KEPT = 16_000_000  # luck that is not drawn again for every plan: 128 MB
+LANES = 16  # draws side by side: one at a time, the processor waits for each sum
 SIBLINGS_CRITICAL = 64  # the slowest of more is hardly another: extremes grow with the logarithm
 P95 = 0.95
 
@@ -97,18 +98,21 @@ class Trials:
         """As `times_s`, of mean seconds by operation."""
         times_s = np.zeros(self._draws)
         for luck in self.luck():
-            self._run(duration_s, *luck, times_s)
+            self._run(duration_s, *luck, times_s, traced=False)
         return times_s
 
     def late(self, duration_s: Floats, which: Ints) -> Floats:
         """By operation, how much later these draws end on average per second that it takes."""
         factor, delay_s = next(self.luck())  # where siblings are many, the first of them
         times_s = np.zeros(len(which))
-        return self._run(duration_s, factor[:, which], delay_s[:, which], times_s) / len(which)
+        at = np.s_[:, which // LANES, :, which % LANES]
+        mine, late_s = (_in_lanes(np.moveaxis(one[at], 0, 1)) for one in (factor, delay_s))
+        return self._run(duration_s, mine, late_s, times_s) / len(which)
 
     def luck(self) -> Iterator[tuple[Floats, Floats]]:
-        """Some siblings at a time: factors (siblings, draws, rows) and delays in seconds
-        (siblings, draws, edges of the graph), without edges where nothing is delayed."""
+        """Some siblings at a time: factors (siblings, groups, rows, LANES) of groups of draws, and
+        delays in seconds (siblings, groups, edges of the graph, LANES), without edges where nothing
+        is delayed."""
         each = self._draws * (self._levels.size + self._links)
         together = max(1, ENTRIES // each)
         for first in range(0, self.noise.siblings, together):
@@ -129,31 +133,41 @@ class Trials:
         """
         mean_s = np.array([option.time_s for option in clocks])
         siblings = min(self.noise.siblings, SIBLINGS_CRITICAL)
-        luck = [one[None] for one in self._draw(np.random.default_rng((seed, 0)), siblings * draws)]
-        factor, delay_s = (one.reshape(siblings, draws, -1) for one in luck)
+        luck = self._draw(np.random.default_rng((seed, 0)), siblings * draws)
+        factor, delay_s = (_in_lanes(one.reshape(siblings, draws, -1)) for one in luck)
         return self._run(mean_s, factor, delay_s, np.zeros(draws)) / draws
 
-    def _run(self, mean_s: Floats, factor: Floats, delay_s: Floats, times_s: Floats) -> Floats:
+    def _run(
+        self,
+        mean_s: Floats,
+        factor: Floats,
+        delay_s: Floats,
+        times_s: Floats,
+        *,
+        traced: bool = True,
+    ) -> Floats:
         """Raises `times_s` (draws,) to the end of the slowest sibling of each draw.
 
         `mean_s` is by operation, `factor` and `delay_s` are as in `luck`. Answers, by operation,
         the sum over draws of d end / d mean: its factor in every draw in which it lies on the
-        longest path.
+        longest path; zeros where that is not to be `traced`.
         """
         levels = self._levels
         by_row, weight = np.zeros(levels.size), np.empty(levels.size)
         mean_s = mean_s[levels.operation]
-        _run(levels.begins, levels.before, self._link, mean_s, factor, delay_s, times_s, by_row)
+        path = levels.begins, levels.before, self._link
+        _run(*path, mean_s, factor, delay_s, times_s, by_row, traced)
         weight[levels.operation] = by_row
         return weight
 
     def _luck(self, siblings: range) -> tuple[Floats, Floats]:
-        """Factors (siblings, draws, rows) and delays (siblings, draws, edges)."""
+        """See `luck`."""
         luck = [
             self._draw(np.random.default_rng((self._seed, sibling)), self._draws)
             for sibling in siblings
         ]
-        return np.stack([factor for factor, _ in luck]), np.stack([delay for _, delay in luck])
+        factor, delay_s = zip(*luck, strict=True)
+        return _in_lanes(np.stack(factor)), _in_lanes(np.stack(delay_s))
 
     def _draw(self, dice: np.random.Generator, draws: int) -> tuple[Floats, Floats]:
         if self.noise.recorded is not None:
@@ -168,6 +182,15 @@ class Trials:
             size = (draws, len(self._crossing))
             delay_s[:, self._crossing] = dice.exponential(self.noise.communication_s, size)
         return factor, delay_s
+
+
+def _in_lanes(luck: Floats) -> Floats:
+    """(siblings, draws, rows) as (siblings, groups, rows, LANES); the last group is filled up."""
+    siblings, draws, rows = luck.shape
+    groups = -(-draws // LANES)
+    padded = np.zeros((siblings, groups * LANES, rows))
+    padded[:, :draws] = luck
+    return np.ascontiguousarray(padded.reshape(siblings, groups, LANES, rows).swapaxes(2, 3))
 
 
 def _log_normal(dice: np.random.Generator, deviation: float, size: tuple[int, int]) -> Floats:
@@ -202,21 +225,29 @@ def _pass(
     factor: Floats,
     delay_s: Floats,
     end_s: Floats,
-) -> int:
-    """Writes the end of each row; answers the row that ends last."""
-    latest, latest_s = 0, 0.0
+    top_s: Floats,
+) -> None:
+    """Writes the ends of each row (rows, LANES) of a group of draws, and the last ones."""
+    delayed = len(delay_s) > 0
+    top_s[:] = 0.0
     for row in range(len(mean_s)):
-        ready_s = 0.0
+        end, own_s, luck = end_s[row], mean_s[row], factor[row]
+        for lane in range(LANES):
+            end[lane] = 0.0
         for k in range(first[row], first[row + 1]):
-            at_s = end_s[before[k]]
-            if len(delay_s):
-                at_s += delay_s[link[k]]
-            ready_s = max(ready_s, at_s)
-        at_s = ready_s + mean_s[row] * factor[row]
-        end_s[row] = at_s
-        if at_s > latest_s:
-            latest, latest_s = row, at_s
-    return latest
+            done = end_s[before[k]]
+            if delayed:
+                late_s = delay_s[link[k]]
+                for lane in range(LANES):
+                    end[lane] = max(end[lane], done[lane] + late_s[lane])
+                continue
+            for lane in range(LANES):
+                one, other = done[lane], end[lane]
+                end[lane] = one if one > other else other  # noqa: FURB136 (twice as slow)
+        for lane in range(LANES):
+            end[lane] += own_s * luck[lane]
+            one, other = end[lane], top_s[lane]
+            top_s[lane] = one if one > other else other  # noqa: FURB136
 
 
 @compiled
@@ -226,18 +257,19 @@ def _trace(
     link: Ints,
     factor: Floats,
     delay_s: Floats,
+    lane: int,
     end_s: Floats,
-    row: int,
     weight: Floats,
 ) -> None:
-    """Adds the factors of the rows on the longest path that ends with `row`."""
+    """Adds the factors of the rows on the longest path of a draw."""
+    row = int(np.argmax(end_s[:, lane]))
     while row >= 0:
-        weight[row] += factor[row]
+        weight[row] += factor[row, lane]
         ready_s, last = -1.0, -1
         for k in range(first[row], first[row + 1]):
-            at_s = end_s[before[k]]
+            at_s = end_s[before[k], lane]
             if len(delay_s):
-                at_s += delay_s[link[k]]
+                at_s += delay_s[link[k], lane]
             if at_s > ready_s:
                 ready_s, last = at_s, before[k]
         row = last
@@ -253,18 +285,27 @@ def _run(
     delay_s: Floats,
     times_s: Floats,
     weight: Floats,
+    traced: bool,
 ) -> None:
-    siblings, draws, rows = factor.shape
-    ends_s = np.zeros((2, rows))  # of the slowest sibling so far, and of the one that runs
-    for draw in range(draws):
-        slowest, row, mine = -1, -1, 0
+    siblings, groups, rows, _ = factor.shape
+    end_s, top_s = np.zeros((rows, LANES)), np.zeros(LANES)
+    slowest = np.empty(LANES, dtype=np.int64)
+    for group in range(groups):
+        start = group * LANES
+        lanes = min(LANES, len(times_s) - start)
+        slowest[:] = -1
         for k in range(siblings):
-            end_s = ends_s[1 - mine]
-            luck, late_s = factor[k, draw], delay_s[k, draw]
-            latest = _pass(first, before, link, mean_s, luck, late_s, end_s)
-            if end_s[latest] > times_s[draw]:
-                times_s[draw] = end_s[latest]
-                slowest, row, mine = k, latest, 1 - mine
-        if row >= 0:
-            luck, late_s = factor[slowest, draw], delay_s[slowest, draw]
-            _trace(first, before, link, luck, late_s, ends_s[mine], row, weight)
+            luck, late_s = factor[k, group], delay_s[k, group]
+            _pass(first, before, link, mean_s, luck, late_s, end_s, top_s)
+            for lane in range(lanes):
+                if top_s[lane] > times_s[start + lane]:
+                    times_s[start + lane], slowest[lane] = top_s[lane], k
+        now = siblings - 1  # whose ends these are
+        for k in range(siblings if traced else 0):
+            luck, late_s = factor[k, group], delay_s[k, group]
+            for lane in range(lanes):
+                if slowest[lane] == k:
+                    if now != k:
+                        _pass(first, before, link, mean_s, luck, late_s, end_s, top_s)
+                        now = k
+                    _trace(first, before, link, luck, late_s, lane, end_s, weight)
