@@ -20,6 +20,9 @@ KICKS = 20  # then a few groups jump anywhere and the descent begins again, so m
 KICKED = 3  # groups
 PATHS_MAX = 32  # known at once; a few dozen are the rule
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
+# A start is left where so many rounds save less than this share of the value: with sixteen stages,
+# or where iterations are drawn, paths are many, and missing ones come without end.
+STALLED_MAX, STALLED = 16, 2e-6
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
 
@@ -137,7 +140,8 @@ class ChoiceSearch:
     def improved(self, choice: Ints) -> Ints:
         """Descends until neither one group nor two can move to something better."""
         self._learn(self._choices.critical(choice))
-        for _ in range(ROUNDS_MAX):
+        known_j: list[float] = []
+        for number in range(ROUNDS_MAX):
             tried, promised = self._descend(choice)
             last = tried.shape[1] - 1
             if last == 0:
@@ -146,6 +150,10 @@ class ChoiceSearch:
             choice = tried[:, int(np.argmin(values))]
             # Is the last step as good as promised? Then it is a true local optimum.
             if np.argmin(values) == last and values[-1] <= promised + SMALL * abs(promised):
+                return choice
+            known_j.append(float(values.min()))
+            before_j = known_j[max(0, number - STALLED_MAX)]
+            if number >= STALLED_MAX and before_j - known_j[-1] <= STALLED * abs(before_j):
                 return choice
             late = np.flatnonzero(~np.isfinite(values))
             for k in {last, *late[:1].tolist()}:
