@@ -14,7 +14,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "pipelines"))
 from pipelines import profiled  # noqa: E402
 
 from joulecut_cli.jobfile import read as read_job  # noqa: E402
+from joulecut_engine.graph.clock_option import ClockOption  # noqa: E402
 from joulecut_engine.graph.pipeline import Granularity  # noqa: E402
 from joulecut_engine.optimize.check import check  # noqa: E402
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem  # noqa: E402
@@ -102,8 +103,18 @@ def row(problem: Problem, slowdown: float) -> dict[str, dict[str, float]]:
     for name, clocks in within.items():
         time_s = makespan(problem, clocks)[0] if clocks else np.inf
         if clocks and time_s <= goal.deadline_s * (1 + LATE):
-            found[name] = {"energy_j": energy(problem, clocks, time_s), "unused": 0.0}
+            found[name] = {
+                "energy_j": energy(problem, clocks, time_s),
+                "unused": 0.0,
+                "changes": most_changes(problem, clocks),
+            }
     return found
+
+
+def most_changes(problem: Problem, clocks: Sequence[ClockOption]) -> int:
+    """How often the GPU that does so most changes its clock in an iteration."""
+    asked = ([clocks[i].clock_mhz for i in order] for order in problem.graph.order)
+    return max(sum(a != b for a, b in zip(one, one[1:] + one[:1], strict=True)) for one in asked)
 
 
 def main() -> int:
@@ -137,6 +148,13 @@ def main() -> int:
             )
         shown = (f"{saved[column]:.2f}" if column in saved else "" for column in heads)
         print(f"| {key} |", " | ".join(shown), "|", flush=True)
+    often = {
+        name: max((one[name]["changes"] for one in rows.values() if name in one), default=0)
+        for name in RULES
+    }
+    print("\nA rule that changes clocks more often than a column allows is no plan of that column. "
+          "Most changes of a GPU in an iteration:",
+          ", ".join(f"{name} {count:g}" for name, count in often.items()) + ".")  # fmt: skip
     print("\nDearer with more freedom:", *(worse or ["none"]), sep="\n* ")
     for column, *_ in questions(1.0):
         ours = [one[column] for one in rows.values()]
