@@ -4,6 +4,7 @@ and leaves no file behind.
 
 import copy
 import json
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -189,6 +190,21 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("report --store sqlite:///none.db", "--store"),
     ("report --co2 -1", "--co2"),
     ("policy chek policy.yaml", "no action"),
+    ("demo --duration 5", "seconds from 30 to 86400"),
+    ("demo --duration nan", "seconds from 30 to 86400"),
+    ("demo --duration soon", "--duration"),
+    ("demo --port 70000", "a whole number from 0 to 65535"),
+    ("demo --port -1", "a whole number from 0 to 65535"),
+    ("demo --seed -1", "--seed"),
+    ("demo --card h100", "a100-sxm, a40"),
+    ("demo --summary /no/such/folder/summary.json", "--summary"),
+    ("demo --summary /dev", "/dev is a folder"),
+    ("demo --slo 'max_slowdown: 2'", "a percentage from 0% to 100%"),
+    ("demo --slo nonsense", "--slo"),
+    ("demo --slo 'max_slowdown: 2%\n      rate: hook'", "more than one line"),
+    ("demo --slo 'colour: red'", "--slo"),
+    ("demo --frobnicate", "--frobnicate"),
+    ("demo surplus", "surplus"),
 )
 # Words of versions before, and what is said today: the same answer, with one line on top.
 SWEEP = {**MODEL, "sweep": {"pipeline": [1, 2]}}
@@ -276,7 +292,13 @@ def test_a_value_that_cannot_be_is_named_with_its_key(
 
 @pytest.mark.parametrize(("words", "said"), WORDS, ids=[words for words, _ in WORDS])
 def test_words_that_mean_nothing_are_named(folder: Path, words: str, said: str) -> None:
-    refused(folder, said, *words.split())
+    refused(folder, said, *shlex.split(words))
+
+
+def test_a_port_of_the_demo_that_is_in_use_is_named(folder: Path) -> None:
+    listen = yaml.safe_load((folder / "controller.yaml").read_text())["listen"]
+    port = listen["http"].rpartition(":")[2]
+    refused(folder, "a free port, or 0 for any", "demo", "--no-browser", "--port", port)
 
 
 @pytest.mark.parametrize(("before", "today", "said"), RETIRED, ids=[row[0] for row in RETIRED])
