@@ -11,7 +11,7 @@ from joulecut_wire.errors import Unavailable
 
 WIDTH = 24  # Grafana's grid
 RANGE_S, STEP_S = 480.0, 2.0  # a demo's life; a scrape a second
-RATE_INTERVAL = "5s"  # four scrapes and a bit, as Grafana would choose
+RATE_INTERVAL = "20s"  # beside hold-outs of half a minute; Grafana chooses a minute or more
 ANSWER_WAIT_S = 20.0
 
 Json = dict[str, Any]  # a dashboard, or one of its panels

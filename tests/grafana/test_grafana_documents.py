@@ -146,7 +146,8 @@ def test_each_panel_has_title_description_unit_and_the_chosen_datasource(path: P
         assert panel["datasource"] == DATASOURCE
         assert panel["targets"]
         for override in panel["fieldConfig"]["overrides"]:
-            assert {item["value"] for item in override["properties"]} <= UNITS
+            units = {item["value"] for item in override["properties"] if item["id"] == "unit"}
+            assert units <= UNITS
         refs = [target["refId"] for target in panel["targets"]]
         assert refs == sorted(set(refs))
 

@@ -57,9 +57,10 @@ async function framesOf(panel, answers) {
   if (panel.type === "table") frames = await firstValueFrom(transformDataFrame(panel.transformations, frames, { interpolate: (text) => text }));
   const { defaults, overrides } = panel.fieldConfig;
   for (const field of frames.flatMap((frame) => frame.fields)) {
-    if (field.type === FieldType.string) field.config = { ...field.config, custom: defaults.custom };
-    if (field.type !== FieldType.number) continue;
     const own = overrides.find((one) => one.matcher.options === (field.config.displayName ?? field.name))?.properties ?? [];
+    const width = own.find(({ id }) => id === "custom.width")?.value;
+    if (field.type === FieldType.string) field.config = { ...field.config, custom: { ...defaults.custom, ...(width && { width }) } };
+    if (field.type !== FieldType.number) continue;
     field.config = { ...defaults, ...field.config, ...Object.fromEntries(own.map(({ id, value }) => [id, value])) };
   }
   return applyFieldOverrides({ data: frames, fieldConfig: { defaults: {}, overrides: [] }, replaceVariables: (text) => text, theme, timeZone: "utc",

@@ -152,7 +152,6 @@ class Course:
         self._began_s = now_s()
         self.watch = Watch(say, Follower(folder.results))
         self.finished = False
-        self._holdouts = False  # on, once the plan's own phases are measured
 
     def run(self) -> str:
         """All phases; what went wrong, or nothing."""
@@ -161,11 +160,12 @@ class Course:
             self._recommend()
             self._enforce_at_zero()
             self._enforce()
-            while not self.finished:
-                self._straggle()
-                self._recover()
-                self._hold_out()
-                self.finished = self._settings.duration_s is not None
+            self._straggle()
+            self._recover()
+            self._hold_out()
+            if self._settings.duration_s is None:
+                self.watch.run(math.inf)
+            self.finished = True
             self._give_back()
         except Stopped:
             self._say("ending: every GPU is reset")
@@ -340,8 +340,7 @@ class Course:
         """Counts as controlled once the plan of the job's own target is held again."""
         self._say("recovery: the sibling runs at full speed again")
         layout.write_control(self._folder, None)
-        held = self._room < ROOM_RATIO_MIN or self._await_plan(self._slo)
-        if held and not self._holdouts:  # default clocks among them would count as the plan's
+        if self._room < ROOM_RATIO_MIN or self._await_plan(self._slo):
             self._measure(self._tally.controlled, self._phases.settle_s, self._phases.recover_s)
         self._say(f"  now {pulse(self.watch.recent)}")
 
@@ -349,13 +348,12 @@ class Course:
         """Default clocks in windows drawn by lot, until they give the saving an interval. In a demo
         without an end they go on.
         """
-        if self._holdouts or not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
+        if not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
             return
         self._say(
             "hold-outs: default clocks in windows drawn by lot measure the saving, as on a real "
             "cluster; a first interval takes some five minutes"
         )
-        self._holdouts = True
         layout.write_policy(self._folder, self._settings, "enforce", holdouts=True)
         self.watch.run(self._phases.holdouts_s, until=lambda: self._saving() is not None)
         saving = self._saving()
