@@ -26,7 +26,7 @@ from joulecut_lab.model import technology
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
 from joulecut_lab.model.run import Run
-from joulecut_lab.model.serving import Served
+from joulecut_lab.model.serving import PHASES, Phase, Served, best_clock
 from joulecut_lab.model.sweep import JOULES, TIMES, Rows, run_of
 
 GB = 1e9
@@ -56,8 +56,11 @@ def estimate_panels(found: Estimate, limit_bytes: float) -> list[Panel]:
     held = stacked("memory of a GPU by stage, and the limit", "GB", memory, unit=GB)
     items: tuple[Item, ...] = (*held.items, Limit("", "due", x=limit_bytes / GB))
     return [
-        stacked("time of the slowest stage", "s", {f"{time_s:.4g} s": found.breakdown_s}),
-        stacked("time by component", "s", {f"{time_s:.4g} s": found.component_time_s}),
+        stacked("time", "s", {"slowest stage": found.breakdown_s, **(
+            {"mean GPU": found.mean_breakdown_s} if found.mean_breakdown_s else {})},
+            texts={"slowest stage": f"{time_s:.4g} s"}),
+        stacked("time of the slowest stage by component", "s",
+                {f"{time_s:.4g} s": found.component_time_s}),
         stacked("energy of all GPUs and hosts", "kJ",
                 {f"{joules / 1e3:.4g} kJ": found.energy_breakdown_j}, unit=1e3),
         Panel(held.title, held.x_label, "", items, held.groups, stacked=True,
@@ -116,16 +119,16 @@ def front_figure(rows: Rows, best: Rows, impossible: int, too_large: int) -> Any
     return figure(panels, columns=2, height=370, note="\n".join(lines))
 
 
-def layouts_figure(rows: Rows, names: Mapping[int, str]) -> Any:
+def layouts_panels(rows: Rows, names: Mapping[int, str]) -> list[Panel]:
     """Time of the slowest stage and energy by part of the named rows, fastest first."""
     order = sorted(names, key=lambda i: float(rows["iteration_time_s"][i]))
     times = {names[i]: {part: float(rows[name][i]) for name, part in TIMES.items()} for i in order}
     joules = {names[i]: {p: float(rows[name][i]) for name, p in JOULES.items()} for i in order}
     texts = {names[i]: f"{rows['iteration_time_s'][i]:.4g} s" for i in order}
-    return figure([
+    return [
         stacked("time of the slowest stage", "s", times, texts=texts),
         stacked("energy of all GPUs and hosts", "MJ", joules, unit=1e6),
-    ])  # fmt: skip
+    ]
 
 
 def _pair(rows: Rows, best: Rows, across: str, up: str) -> Panel:
@@ -203,17 +206,18 @@ def timeline_panel(
 
 
 def serving_panels(swept: Mapping[str, Sequence[Served]]) -> list[Panel]:
-    """Joules of a token against its time and against the clock, of decoding and prefill: curves
-    by name, each of one setting over clocks.
+    """Of decoding and of prefill: joules of a token against its time and against the clock, and
+    the cheapest clock by limit on the time: curves by name, each of one setting over clocks.
     """
     panels = []
-    for title, phase, joules in (
-        ("decode", "decode", "decode_j_per_token"), ("prefill", "prefill", "prefill_j_per_token")
-    ):  # fmt: skip
+    for title in PHASES:
+        phase, joules = title, f"{title}_j_per_token"
         over_time: list[Item] = []
         over_clock: list[Item] = []
+        within: list[Item] = []
         for (name, many), colour in zip(swept.items(), LINES, strict=False):
             label = name or title
+            within.append(Line(label, colour, _within(many, title), "step"))
             times = tuple((getattr(one, phase).time_s * 1e3, getattr(one, joules)) for one in many)
             clocks = tuple((one.serving.clock_mhz, getattr(one, joules)) for one in many)
             best = min(range(len(many)), key=lambda i, found=clocks: found[i][1])  # type: ignore[misc]
@@ -226,8 +230,25 @@ def serving_panels(swept: Mapping[str, Sequence[Served]]) -> list[Panel]:
         panels += [
             Panel(f"{title}: J per token", limit, "", tuple(over_time), log="xy"),
             Panel(f"{title}: J per token by clock", "clock, MHz", "", tuple(over_clock), log="y"),
+            Panel(
+                f"{title}: cheapest clock within a limit",
+                "limit on time over the fastest, %",
+                "MHz",
+                tuple(within),
+            ),
         ]
     return panels
+
+
+LIMITS = [1.0 + 0.02 * k for k in range(26)]  # times the fastest: to half as slow again
+
+
+def _within(swept: Sequence[Served], phase: Phase) -> tuple[Point, ...]:
+    """By limit, in per cent over the fastest time: the cheapest clock that keeps it."""
+    fastest_s = min(getattr(one, phase).time_s for one in swept)
+    choices = ((limit, best_clock(swept, phase, limit * fastest_s)) for limit in LIMITS)
+    return tuple((100.0 * (limit - 1.0), choice.best.serving.clock_mhz)
+                 for limit, choice in choices if choice is not None)  # fmt: skip
 
 
 def timeline_figure(timeline: Timeline) -> Any:

@@ -34,6 +34,8 @@ STEP_S = 1e-3
 FREE = 0.92  # of the memory: the rest is context, graphs, fragments and activations
 BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}  # fp4: a scale of 16
 KERNELS, KERNELS_EXPERTS = 9.0, 6.0  # of a layer: fused norms, rotary, cache and activation
+Phase = Literal["decode", "prefill"]
+PHASES: tuple[Phase, ...] = ("decode", "prefill")
 TIE = 1e-9  # relative: the limit is often the time of a clock itself
 PAD = 64.0  # rows that the smallest tile of a product has
 # Of an all-reduce of few bytes in one step between all GPUs of a node. Assumed.
@@ -189,9 +191,7 @@ class Choice:
     saved_ratio: float
 
 
-def best_clock(
-    swept: Sequence[Served], phase: Literal["prefill", "decode"], limit_s: float
-) -> Choice | None:
+def best_clock(swept: Sequence[Served], phase: Phase, limit_s: float) -> Choice | None:
     """Of one setting over clocks, ascending; None where even the fastest takes longer. The limit
     of decoding is on the time between two tokens, that of prefill on its whole time.
     """

@@ -170,5 +170,5 @@ def _draw(
     from joulecut_engine.panel import figure
     from joulecut_lab.model_chart import serving_panels
 
-    drawn = figure(serving_panels(swept), columns=2)
+    drawn = figure(serving_panels(swept), columns=3)
     plot.write(picture, _title(file, first), [drawn], ((), ()), [BASIS])

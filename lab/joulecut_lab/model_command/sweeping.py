@@ -49,13 +49,14 @@ def run(options: Namespace) -> int:
         _write(out, space, rows)
     answer = _Answer(space, parts, rows, best, seconds)
     if picture is not None and len(best["money"]):
-        from joulecut_lab.model_chart import front_figure, layouts_figure
+        from joulecut_engine.panel import figure
+        from joulecut_lab.model_chart import front_figure, layouts_panels
 
         head, *cells = answer.table(SHOWN_MAX)
         table = (head, [plot.Row("", "", each) for each in cells])
         drawn = [
             front_figure(rows, best, answer.impossible, answer.too_large),
-            layouts_figure(best, answer.named(SHOWN_MAX)),
+            figure(layouts_panels(best, answer.named(SHOWN_MAX))),
         ]
         plot.write(picture, answer.title(), drawn, table, [answer.summary()])
     if options.json:

@@ -14,22 +14,29 @@ from joulecut_lab.model.serving import (
     serve,
     weights_bytes,
 )
-from joulecut_lab.talks.inference import throughputs
+from joulecut_lab.talks.inference import SOURCES, TENSORRT, throughputs
 
 H100 = SYSTEMS["dgx-h100"]
 LLAMA = ARCHITECTURES["llama-3-70b"]
 
 
 def test_published_throughputs_are_met_within_a_fifth() -> None:
-    """TensorRT-LLM's table of H100, H200 and B200, FP8 and FP4, dense and experts."""
-    by_system: dict[str, list[float]] = {}
+    """Tables of H100, H200 and B200, FP8, FP4 and 16 bits, dense and experts; a scheduler of 2024
+    is not modelled, so SGLang's own comparison is only an upper end.
+    """
+    by: dict[str, list[float]] = {}
     for one in throughputs():
-        by_system.setdefault(one.system, []).append(abs(one.error))
-    assert sorted(by_system) == ["dgx-b200", "dgx-h100", "dgx-h200"]
-    for errors in by_system.values():
-        assert sum(errors) / len(errors) <= 0.20
-    every = [error for errors in by_system.values() for error in errors]
-    assert len(every) == 107
+        by.setdefault(one.engine, []).append(one.error)
+        if one.engine == TENSORRT:
+            by.setdefault(one.system, []).append(one.error)
+    old = {"SGLang 0.3", "vLLM 0.6"}
+    assert {"dgx-b200", "dgx-h100", "dgx-h200", "vLLM", "NIM 1.8", *old} < {*by}
+    for name, errors in by.items():
+        assert sum(map(abs, errors)) / len(errors) <= (0.5 if name in old else 0.20), name
+        if name in old:
+            assert min(errors) > 0.0
+    every = [abs(error) for name in SOURCES for error in by[name]]
+    assert len(every) == 118
     assert sum(every) / len(every) <= 0.15
 
 
