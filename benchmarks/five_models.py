@@ -62,9 +62,6 @@ def measured_runs(only: list[str] | None) -> None:
         told, slower, late = PUBLISHED[work.card, work.model]
         cells = [work.card, work.model, f"{work.stages} x {work.microbatches}",
                  f"{told} ({slower})"]  # fmt: skip
-        if work.model.startswith("wide-resnet"):
-            row(*cells, "not modelled: convolutions", "-", shown(late), "-")
-            continue
         mine = saved(stages_of(work), Pipeline("1f1b", work.stages, work.microbatches), slower)
         row(*cells, f"{mine.alone:.1f}", f"{mine.within:.1f}", shown(late), shown(mine.late))
 

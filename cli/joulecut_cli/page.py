@@ -24,6 +24,7 @@ background:var(--c);margin-right:5px}
 table{border-collapse:collapse;width:100%;margin-top:8px;font-size:13px}
 th{font-weight:500;color:var(--muted);font-size:12px}
 td{border-top:1px solid var(--line)}th,td{padding:4px 0 4px 14px;text-align:right}
+td{white-space:nowrap}td.text,td:first-child{white-space:normal}
 th:first-child,td:first-child{text-align:left;padding-left:0}
 td.text,th.text{text-align:left}
 @media print{body{background:#fff;margin:0}section{break-inside:avoid}}

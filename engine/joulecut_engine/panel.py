@@ -316,9 +316,8 @@ def _draw(axes: Any, panel: Panel, width: float, height: float) -> None:
         elif isinstance(item, Spans):
             _draw_spans(axes, item)
     if bars:
-        _draw_bars(axes, panel, bars)
-    if panel.log:
-        _log_axes(axes, panel.log)
+        _draw_bars(axes, panel, bars, width)
+    axes.set(**{f"{name}scale": "log" for name in panel.log})
     axes.set_xlabel(panel.x_label, loc="right")
     axes.set_title(panel.y_label, loc="left")
     if panel.groups and not bars:
@@ -354,6 +353,7 @@ def _ranges(axes: Any, panel: Panel) -> None:
         axes.autoscale_view(scalex=panel.x_range is None, scaley=panel.y_range is None)
         if panel.zero and panel.y_range is None:
             axes.set_ylim(bottom=0.0)
+    _log_ticks(axes, panel.log)  # of the range that is shown
 
 
 def _colour(name: str) -> str:
@@ -384,7 +384,7 @@ def _draw_line(axes: Any, line: Line) -> None:
               marker="." if plain and len(xs) <= POINTS_MAX else "")  # fmt: skip
 
 
-def _draw_bars(axes: Any, panel: Panel, bars: Sequence[Bars]) -> None:
+def _draw_bars(axes: Any, panel: Panel, bars: Sequence[Bars], width: float) -> None:
     count, places = len(panel.groups), range(len(panel.groups))
     wide = 0.72 if panel.stacked else 0.9 / len(bars)
     draw = axes.barh if panel.sideways else axes.bar
@@ -409,7 +409,7 @@ def _draw_bars(axes: Any, panel: Panel, bars: Sequence[Bars]) -> None:
         axes.grid(axis="x")
         axes.margins(x=0.12)
     else:
-        long = sum(len(name) + 2 for name in panel.groups) * LETTER[0] > HALF
+        long = sum(len(name) + 2 for name in panel.groups) * LETTER[0] > width
         axes.set_xticks(places, panel.groups, **({"rotation": 90, "fontsize": 9} if long else {}))
         axes.tick_params(axis="x", length=0)
         axes.axhline(0, color=PAGE["muted"][0], lw=0.8)
@@ -568,9 +568,8 @@ def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
     return max(0.0, wide) * max(0.0, tall)
 
 
-def _log_axes(axes: Any, which: str) -> None:
+def _log_ticks(axes: Any, which: str) -> None:
     ticker = importlib.import_module("matplotlib.ticker")
-    axes.set(**{f"{name}scale": "log" for name in which})
     for name in which:
         axis, (low, high) = getattr(axes, f"{name}axis"), getattr(axes, f"get_{name}lim")()
         few = math.log10(high / low) < DECADES_NAMED

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from joulecut_cli import figures
-from joulecut_engine.panel import LINES, PARTS, Area, Line, Mark, Panel
-from joulecut_lab.study.evaluate import OURS, Result
+from joulecut_engine.panel import LINES, PARTS, Area, Bars, Line, Mark, Panel
+from joulecut_lab.study.evaluate import OURS, PLAIN_FEATURES, PlainForest, Result
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, curves, frontier, saving
 
 CAUSES = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
 CAUSES_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
 SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
+IMPORTANCES_SHOWN = 8  # the largest
 RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
 
 
@@ -189,6 +190,7 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
             (
                 ("power", result.power_w, [row.power_w for row in rows]),
                 ("time", result.time_s, [row.time_s for row in rows]),
+                ("energy", result.power_w * result.time_s, [row.energy_j for row in rows]),
             )
         ):
             points = tuple(
@@ -200,4 +202,21 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
             lines.append(Line(f"{name} ({mape})", LINES[place], points, "dots"))
         title = f"Residuals, {result.split.name}"
         panels.append(Panel(title, "clock asked, MHz", "predicted over true, %", tuple(lines)))
+    return panels
+
+
+def importances(rows: Sequence[Row]) -> list[Panel]:
+    """What a plain forest looks at for each target, and what the residual of the physics does."""
+    found = PlainForest().importances(rows)
+    plain = tuple(
+        Bars(target, colour, tuple(shares.values()))
+        for (target, shares), colour in zip(found.items(), LINES, strict=False)
+    )
+    panels = [Panel("A plain forest depends on", "", "share", plain, PLAIN_FEATURES)]
+    layers = Layers()
+    layers.learn(rows)
+    if ours := dict(layers.importances()[:IMPORTANCES_SHOWN]):
+        bars = (Bars("", LINES[0], tuple(ours.values())),)
+        title = "The residual of the physics depends on"
+        panels.append(Panel(title, "share", "", bars, tuple(ours), sideways=True))
     return panels

@@ -4,7 +4,7 @@
 `Layers` predicts a layer from its shape, `PlainForest` is the common baseline.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,13 +118,9 @@ class PlainForest:
         said = np.exp(self._forest.predict(self._features(rows)))
         return said[:, 0], said[:, 1]
 
-    def importances(self) -> tuple[tuple[str, float], ...]:
-        """Largest first; they sum up to 1."""
-        found = zip(PLAIN_FEATURES, map(float, self._forest.feature_importances_), strict=True)
-        return tuple(sorted(found, key=lambda one: -one[1]))
-
-    def importances_by_target(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:
-        """Of a forest for each of time, power and energy alone; each sums up to 1."""
+    def importances(self, rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+        """By target, of a forest that learns it alone from these rows; each sums up to 1."""
+        self._cards = {name: i for i, name in enumerate(sorted({row.card for row in rows}))}
         found = {}
         for target, truth in targets(rows).items():
             one = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1)
@@ -184,10 +180,12 @@ class Result:
         )
 
 
-def evaluate(rows: Sequence[Row], seed: int) -> list[Result]:
-    """Our predictor and a plain forest, split by split; deterministic."""
+def evaluate(rows: Sequence[Row], seed: int, only: Collection[str] = ()) -> list[Result]:
+    """Our predictor and a plain forest, by split, all or those named; deterministic."""
     found = []
     for split in splits(rows, seed):
+        if only and split.name not in only:
+            continue
         makers: tuple[Callable[[], Learner], ...] = (Curves if split.known else Layers, PlainForest)
         found += [_result(rows, split, make) for make in makers]
     return found

@@ -11,18 +11,16 @@ from joulecut_cli import figures
 from joulecut_cli.outfile import replacing
 from joulecut_cli.page import document, table
 from joulecut_cli.plot import require
-from joulecut_engine.panel import LINES, Panel, html
+from joulecut_engine.panel import Panel, html
 from joulecut_lab.study import charts
-from joulecut_lab.study.evaluate import PlainForest, Result, evaluate
+from joulecut_lab.study.evaluate import Result, evaluate
 from joulecut_lab.study.fit import ROWS_MIN
-from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, ordered, read, savings
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
 PAGE = "study.html"
 SEED = 1  # of the random split that the page shows
-_RULES = ".bar{display:inline-block;height:9px;border-radius:2px;background:var(--c)}"
 
 
 def run(argv: list[str]) -> int:
@@ -69,7 +67,7 @@ def page(rows: Sequence[Row]) -> str:
     for row in rows:
         groups.setdefault((row.card, row.basis), []).append(row)
     parts = [part for group in groups.values() for part in _group(group)]
-    return document("Decoder layers over clocks", parts, rules=_RULES)
+    return document("Decoder layers over clocks", parts)
 
 
 def _group(rows: Sequence[Row]) -> list[str]:
@@ -105,10 +103,9 @@ def _group(rows: Sequence[Row]) -> list[str]:
         ),
     ]
     if results:
-        lines += [_scores(results), _importances(stable)]
-        lines.append(
-            _charts("Residuals", "Of rows that did not teach.", charts.residuals(stable, results))
-        )
+        about = "What the predictors look at, and errors of rows that did not teach."
+        drawn = [*charts.importances(stable), *charts.residuals(stable, results)]
+        lines += [_scores(results), _charts("Importances and residuals", about, drawn)]
     return lines
 
 
@@ -156,31 +153,4 @@ def _scores(results: Sequence[Result]) -> str:
         "<section><h2>How well predictors learn it</h2><p>Mean absolute errors in per cent; "
         "regret and overshoot of the clocks they would choose.</p>"
         f"{table(head, lines)}{silences}</section>"
-    )
-
-
-def _importances(rows: Sequence[Row]) -> str:
-    layers, plain = Layers(), PlainForest()
-    layers.learn(rows)
-    plain.learn(rows)
-    lists = []
-    for colour, (title, found) in enumerate(
-        (
-            ("The residual of the physics depends on", layers.importances()),
-            ("A plain forest depends on", plain.importances()),
-        )
-    ):
-        if not found:
-            continue
-        lines = "".join(
-            f"<tr><td>{escape(name)}</td><td>{share:.1%}</td>"
-            f'<td class=text><span class="bar" style="--c:var(--{LINES[colour]});'
-            f'width:{share * 200:.0f}px"></span></td></tr>'
-            for name, share in found[:8]
-        )
-        lists.append(f"<figure><figcaption>{title}</figcaption><table>{lines}</table></figure>")
-    return (
-        '<section><h2>Feature importances</h2><div class="charts">'
-        + "".join(lists)
-        + "</div></section>"
     )

@@ -1,19 +1,21 @@
 """`joulecut study talks`: every figure and table of four public talks, one page a talk.
 
-joulecut study talks --out DIR [--only TALK,...]
+joulecut study talks --out DIR [--only TALK[:PART],...]
 """
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 
 from joulecut_cli.progress import Progress
 from joulecut_lab.study.report import folder
-from joulecut_lab.talks.exhibit import Talk
+from joulecut_lab.talks.exhibit import Exhibit, Talk
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
-from joulecut_wire.flags import words
+from joulecut_wire.quantity import shown
 
 # Each is a module with a TITLE and a list PARTS of functions that return exhibits.
+Part = Callable[[], list[Exhibit]]
 TALKS = ("layers", "efficiency", "components", "bloat")
 
 
@@ -22,26 +24,44 @@ def run(argv: list[str]) -> int:
     parser = Parser("joulecut study talks", "Figures and tables of four talks, one page a talk.")
     parser.add_argument("--out", required=True, metavar="DIR", help="folder for the pages")
     parser.add_argument(
-        "--only", type=words(*TALKS), default=TALKS, metavar="TALK,...", help=", ".join(TALKS)
-    )
+        "--only", default=",".join(TALKS), metavar="TALK[:PART],...",
+        help=f"{', '.join(TALKS)}, or a part of one: bloat:five",
+    )  # fmt: skip
     args = parser.parse_args(argv)
     out = folder(args.out, "--out")
-    modules = {name: importlib.import_module(f"joulecut_lab.talks.{name}") for name in args.only}
-    whole, done = sum(len(module.PARTS) for module in modules.values()), 0
+    chosen = _chosen(args.only)
+    whole, done = sum(len(parts) for _, parts in chosen.values()), 0
     pages: list[Path] = []
     with Progress("exhibits") as progress:
-        for name, module in modules.items():
+        for name, (title, parts) in chosen.items():
             exhibits = []
-            for part in module.PARTS:
+            for part in parts:
                 exhibits += part()
                 done += 1
                 progress.advance(done, whole)
             try:
                 out.mkdir(exist_ok=True)
-                pages.append(Talk(name, module.TITLE, exhibits).write(out))
+                pages.append(Talk(name, title, exhibits).write(out))
             except OSError as error:
                 raise BadInput(
                     str(out), error.strerror or "cannot be written", "a folder"
                 ) from None
     print(*pages, sep="\n")
     return FINE
+
+
+def _chosen(words: str) -> dict[str, tuple[str, list[Part]]]:
+    """By talk, in their own order, its title and parts. Raises BadInput."""
+    found: dict[str, tuple[str, list[Part]]] = {}
+    for word in words.split(","):
+        name, _, part = word.strip().partition(":")
+        if name not in TALKS:
+            raise BadInput("--only", f"{shown(name)} is none of them", ", ".join(TALKS))
+        module = importlib.import_module(f"joulecut_lab.talks.{name}")
+        parts = {one.__name__.replace("_", "-"): one for one in module.PARTS}
+        if part and part not in parts:
+            raise BadInput("--only", f"{name} has no part {shown(part)}", ", ".join(parts))
+        some = [parts[part]] if part else list(parts.values())
+        taken = found.setdefault(name, (module.TITLE, []))[1]
+        taken += [one for one in some if one not in taken]
+    return {name: found[name] for name in TALKS if name in found}

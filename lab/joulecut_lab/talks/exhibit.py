@@ -14,6 +14,8 @@ from joulecut_cli.outfile import replacing
 from joulecut_cli.page import document, table
 from joulecut_engine.panel import WIDTH, Line, Mark, Panel, html
 
+GAP = 10  # CSS pixels: half the space between two figures
+SMALL = 240  # height of a third of the page
 SIMULATED, PREDICTED, PUBLISHED = "simulated", "predicted", "published"
 COMPARED = ("", "ours", "published", "difference")
 
@@ -45,8 +47,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """`basis` says where our numbers come from; `source` where the published ones do. `rows` has a
-    head first.
+    """`basis` says where our numbers come from; `source` where the published ones do. Panels stand
+    in rows of `columns`; `rows` has a head first.
     """
 
     title: str
@@ -54,7 +56,7 @@ class Exhibit:
     text: str = ""
     source: str = ""
     panels: Sequence[Panel] = ()
-    wide: bool = False
+    columns: int = 2
     compared: Sequence[Compared] = ()
     rows: Sequence[Sequence[str]] = field(default=())
 
@@ -62,10 +64,12 @@ class Exhibit:
         badge = f'<span class="badge">{escape(self.basis)}</span>'
         parts = [f"<section><h2>{escape(self.title)} {badge}</h2>"]
         parts += [f"<p>{escape(line)}</p>" for line in self.text.splitlines()]
-        drawn = [html(one, **({"width": WIDTH} if self.wide else {})) for one in self.panels]
+        width = WIDTH // self.columns - (GAP if self.columns > 1 else 0)
+        height = SMALL if self.columns > 2 else None
+        drawn = "".join(html(one, width=width, height=height) for one in self.panels)
         if drawn:
-            parts.append("".join(drawn) if self.wide
-                         else f'<div class="charts">{"".join(drawn)}</div>')  # fmt: skip
+            grid = f"grid-template-columns:repeat({self.columns},1fr)"
+            parts.append(f'<div class="charts" style="{grid}">{drawn}</div>')
         if self.compared:
             cells = [one.cells() for one in self.compared]
             noted = any(row[-1] for row in cells)

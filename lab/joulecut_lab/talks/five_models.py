@@ -1,16 +1,19 @@
 """Five models on A100 and A40: stage profiles predicted for the layouts of Perseus' measured runs.
 
 GPT-3, Bloom and BERT are runs of the model, their stages as published (Bloom's shared out by the
-model); T5's stages are put together from predicted layers; Wide-ResNet is convolutions, which the
-model has not. Shapes, sequence lengths and number type are those of the published code
-(ml-energy/zeus, branch kronos, merak/examples): 32-bit numbers in TF32 products, full
+model); T5's stages are put together from predicted layers, Wide-ResNet's from convolutions as the
+matrix products that they are. Shapes, sequence lengths and number type are those of the published
+code (ml-energy/zeus, branch kronos, merak/examples): 32-bit numbers in TF32 products, full
 recomputation, 1F1B. Published savings are of Perseus' artifact (SOSP'24): measured without a
 straggler, computed from the measured frontier with one. Nothing is fitted to these runs.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
+
+import numpy as np
 
 from joulecut_engine import plan
 from joulecut_engine.datasheets import SHEETS
@@ -18,7 +21,14 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.solver import solve
-from joulecut_lab.run_file import Predicted, RunFile, of_mapping, predicted
+from joulecut_lab.model.cost import Cost, Rates, cost_of, rates
+from joulecut_lab.model.links import BITS
+from joulecut_lab.model.power import Load, blocking_power_w, held_clock_mhz, power_of
+from joulecut_lab.model.runs import Runs
+from joulecut_lab.model.stage_profile import energy_of
+from joulecut_lab.model.system import System
+from joulecut_lab.model.work import Products, Work
+from joulecut_lab.run_file import LOW_SHARE, STEP_MHZ, Predicted, RunFile, of_mapping, predicted
 
 STRAGGLERS = 1.05, 1.1, 1.2, 1.5  # iteration times over the fastest
 # The model counts two bytes a number; these runs keep four, so memory and links have half the rate.
@@ -80,6 +90,12 @@ EMULATED = {
     "Bloom 176B": {"layers": 70, "hidden": 14336, "heads": 112, "ffn": 57344, "vocab": 250880,
                    "embedding_norm": True},
 }  # fmt: skip
+# Wide-ResNet-101 (torchvision), every block's inner width times eight: blocks of each group, their
+# inner and outer width, and the side of their output for images of 224.
+RESNET = ((3, 512, 256, 56), (4, 1024, 512, 28), (23, 2048, 1024, 14), (3, 4096, 2048, 7))
+STEM = 64, 112  # width and side of what the first convolution, 7 x 7 over three colours, makes
+# Bytes of a kernel per number in forward and backward, beside a product: normalisation reads twice.
+BATCH_NORM, RELU, SUM = (6.0, 10.0), (4.0, 6.0), (6.0, 4.0)
 PIPELINES = 16
 Options = dict[Kind, tuple[ClockOption, ...]]
 
@@ -104,10 +120,12 @@ WORKLOADS = (
     Workload("A100", "bloom-3b", "", 1, 1, 4, 4, 128),
     Workload("A100", "bert-huge-uncased", "custom:0,8,14,20,26", 1, 1, 4, 8, 32),
     Workload("A100", "t5-3b", "custom:0,16,33,53,74", 1, 1, 4, 4, 32),
+    Workload("A100", "wide-resnet101_8", "custom:0,7,16,25,34", 1, 1, 4, 64, 24),
     Workload("A40", "gpt3-2.7b", EVEN, 1, 1, 8, 4, 256),
     Workload("A40", "bloom-3b", "", 1, 1, 8, 4, 128),
     Workload("A40", "bert-huge-uncased", EVEN, 1, 1, 8, 8, 32),
     Workload("A40", "t5-3b", "custom:0,9,16,24,33,43,53,63,74", 1, 1, 8, 4, 32),
+    Workload("A40", "wide-resnet101_8", "custom:0,4,9,13,17,21,25,30,34", 1, 1, 8, 32, 48),
     Workload("A40", "gpt3-6.7b", EVEN, 2, 2, 4, 4, 64),
 )
 
@@ -173,6 +191,76 @@ def t5(work: Workload) -> Predicted:
     return replace(full, profile=Profile(options, "predicted layers"))
 
 
+@dataclass(frozen=True)
+class Convolution:
+    """As a product: an output number of each of `wide_out` needs `kernel` squared of each of
+    `wide_in`. What follows it goes over its output: normalisation, and a sum or an activation.
+    """
+
+    wide_in: int
+    kernel: int
+    wide_out: int
+    side: int
+    after: tuple[float, float] = RELU
+
+    def cost(self, images: int, system: System, each: Rates, runs: Runs) -> tuple[Cost, Cost]:
+        """Of a forward and of a backward, which repeats the forward."""
+        one = np.ones(len(runs))
+        m, k, n = (one * size for size in (
+            images * self.side**2, self.wide_in * self.kernel**2, self.wide_out))  # fmt: skip
+        moved = [m * n * sum(pair) for pair in zip(BATCH_NORM, self.after, strict=True)]
+        ahead = Work([Products(m, k, n, one)], bytes=moved[0], kernels=3.0)
+        back = Work([Products(m, n, k, one), Products(k, m, n, one)], bytes=moved[1], kernels=6.0)
+        forward = cost_of(system, each, ahead, runs)
+        return forward, forward + cost_of(system, each, back, runs)
+
+
+def blocks_of_resnet() -> Iterator[tuple[Convolution, ...]]:
+    """The parts of the published partition: the stem and 33 bottlenecks."""
+    yield (Convolution(3, 7, *STEM),)
+    wide, side_in = STEM[0], STEM[1] // 2  # after pooling
+    for blocks, inner, outer, side in RESNET:
+        for _ in range(blocks):
+            ends = Convolution(inner, 1, outer, side, SUM)
+            short = () if wide == outer else (Convolution(wide, 1, outer, side, (0.0, 0.0)),)
+            yield (Convolution(wide, 1, inner, side_in), Convolution(inner, 3, inner, side), ends,
+                   *short)  # fmt: skip
+            wide, side_in = outer, side
+
+
+def resnet(work: Workload) -> Predicted:
+    """Wide-ResNet of predicted convolutions; its classes, a thousand, count for nothing."""
+    frame = modelled(replace(work, model="gpt3-xl"), layers=work.stages)
+    system, parts = frame.system, list(blocks_of_resnet())
+    top = system.clock_max_mhz
+
+    def stages(clocks_mhz: Sequence[float]) -> list[dict[Kind, Cost]]:
+        runs = Runs.of([frame.run] * len(clocks_mhz)).at_clock(np.array(clocks_mhz))
+        each, none = rates(system, runs), Cost.none(len(runs))
+        found = []
+        for first, end in pairwise(cuts(work)):
+            pairs = [one.cost(work.microbatch, system, each, runs)
+                     for part in parts[first:end] for one in part]  # fmt: skip
+            found.append({kind: sum((pair[k] for pair in pairs), none)
+                          for k, kind in enumerate(KINDS)})  # fmt: skip
+        return found
+
+    whole = sum((one for stage in stages([top]) for one in stage.values()), Cost.none(1))
+    load = Load(np.array([top]), whole.compute, whole.launch, whole.memory, 0.0 * whole.compute,
+                whole.flops, BITS * whole.bytes)  # fmt: skip
+    held = float(held_clock_mhz(system, load)[0])
+    clocks = range(int(top), int(LOW_SHARE * top), -STEP_MHZ)
+    real = [min(float(mhz), held) for mhz in clocks]
+    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
+    for place, stage in enumerate(stages(real)):
+        for kind, cost in stage.items():
+            joules = energy_of(power_of(system), cost, np.array(real))
+            rows = zip(clocks, cost.seconds, joules, strict=True)
+            options[place, kind] = tuple(ClockOption(c, float(t), float(j)) for c, t, j in rows)
+    watts = blocking_power_w(system, held)
+    return Predicted(Profile(options, "predicted convolutions"), watts, frame.run.shape())
+
+
 def _of(found: Predicted, part: int, kind: Kind) -> tuple[ClockOption, ...]:
     return found.profile.options[part, kind]
 
@@ -230,7 +318,6 @@ def saved(found: Predicted, shape: Pipeline, slowdown: float) -> Saved:
 
 
 def stages_of(work: Workload) -> Predicted:
-    """Its stage profile and waiting power. Raises ValueError for convolutions."""
-    if work.model.startswith("wide-resnet"):
-        raise ValueError("convolutions are not modelled")
-    return t5(work) if work.model.startswith("t5") else predicted(whole(work))
+    """Its stage profile and waiting power."""
+    own = {"t5-3b": t5, "wide-resnet101_8": resnet}.get(work.model)
+    return own(work) if own else predicted(whole(work))
