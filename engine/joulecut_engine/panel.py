@@ -366,7 +366,7 @@ def _draw_line(axes: Any, line: Line) -> None:
     if line.kind == "dots":
         step = max(1, -(-len(xs) // DOTS_MAX))
         axes.plot(xs[::step], ys[::step], ".", color=colour, ms=4, mew=0, alpha=0.45,
-                  label=line.name or None, rasterized=len(xs) > DOTS_MAX)  # fmt: skip
+                  label=line.name or None)  # fmt: skip
         return
     if line.kind == "step":
         axes.step(xs, ys, where="post", color=colour, lw=2, label=line.name or None)
