@@ -1,8 +1,8 @@
 """Noise of iterations under one setting, its correlation, and the weight that work has earned.
 
-All of it comes from differences of iterations one and two apart, and of means of neighbouring blocks
-of them, which show slow stretches of network and storage. So neither level nor effect of the clocks
-has a part in it. Pure and bounded.
+All of it comes from differences of iterations one and two apart, and of means of neighbouring
+blocks of them, which show slow stretches of network and storage. So neither level nor effect of the
+clocks has a part in it. Pure and bounded.
 """
 
 import math

@@ -151,8 +151,8 @@ def test_neighbours_that_resemble_each_other_tell_less() -> None:
 
 
 def test_slow_stretches_under_the_noise_of_iterations_tell_less() -> None:
-    """Neighbours hardly show them; means of blocks show a part. Where they passed for luck of single
-    iterations, a job as recorded in production was over its budget for 28 windows in a row.
+    """Neighbours hardly show them; means of blocks show a part. Where they passed for luck of
+    single iterations, a job as recorded in production was late for 28 windows in a row.
     """
     dice, seen, slow = random.Random(3), Noise(), 0.0
     for _ in range(600):
