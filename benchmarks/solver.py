@@ -489,7 +489,7 @@ def _gaps(quick: bool) -> list[str]:
     sizes = (12, 96) if quick else (6, 12, 24, 48, 96)
     every: list[tuple[int, Granularity, float]] = [
         *((size, "computation", prove_s) for size in sizes for prove_s in (0.0, 5.0)),
-        *((size, granularity, 0.0) for size in (12, 96) for granularity in ("gpu", "edge")),
+        *((size, granularity, 0.0) for size in (12, 96) for granularity in ("gpu", "changes")),
     ]
     rows = [gaps(name, *case) for name in (A100, A40) for case in every]
     return ["Gap in % of the energy, by slowdown:", "", *table(head, rows)]

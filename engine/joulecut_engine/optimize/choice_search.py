@@ -22,7 +22,7 @@ PATHS_MAX = 32  # known at once; a few dozen are the rule
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 # A start is left where so many rounds save less than this share of the value: with sixteen stages,
 # or where iterations are drawn, paths are many, and missing ones come without end.
-STALLED_MAX, STALLED = 16, 2e-6
+STALLED_MAX, STALLED = 32, 2e-6
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
 
