@@ -71,7 +71,7 @@ def shares(
         for claim, points in zip(claims, offered, strict=True)
     ]
     try:
-        found = allocate(bidders, limit_w - fixed_w - margin_w)
+        found = allocate(bidders, limit_w - fixed_w - (margin_w if claims else 0.0))
     except Unaffordable as none:
         least_w = none.least_w + fixed_w
         rest = f", {fixed_w:.6g} W of it for what cannot be slowed" if fixed_w else ""

@@ -429,7 +429,8 @@ class JobController:
         """The job as a party to the power budget; `counted_w` are the limits of GPUs."""
         costs = self.state.costs if job.policy.profile is not None else None
         limits_w = sum(counted_w.get(uuid, 0.0) for uuid in job.placement.uuids)
-        if costs is None or job.placement.silent:
+        unused = self._services.power_budget.unused
+        if costs is None or unused.issuperset(job.placement.uuids):
             return Party(job, limits_w)
         job, frontiers = without_limits(job, gpus, costs), self._services.frontiers
         points = frontiers.points(self.name, costs, job.measured.baseline, beyond=True)

@@ -105,8 +105,8 @@ class _Above:
 
 class PowerBudget:
     """All GPUs of this controller's agents, under the policy's power budget. `counted_w` are the
-    limits that each counts with by equal parts, `ratios` the measured mean power of jobs over that
-    predicted of the clocks they hold.
+    limits that each counts with by equal parts, `unused` the GPUs without work, `ratios` the
+    measured mean power of jobs over that predicted of the clocks they hold.
     """
 
     def __init__(
@@ -133,6 +133,7 @@ class PowerBudget:
         self._limits_w: Mapping[str, float] = {}
         self._above: dict[str, _Above] = {}
         self.counted_w: Mapping[str, float] = {}
+        self.unused: set[str] = set()
         self.ratios: dict[str, float] = {}
         self._ramp: tuple[float, float] | None = None  # since when, in seconds; watts to give back
         self._said = ""
@@ -346,13 +347,15 @@ class PowerBudget:
         for seen in self._gpus.values():
             sums_w[seen.address] += _most_w(seen.limit)
         gpus = []
+        self.unused = {
+            uuid for uuid, seen in self._gpus.items() if view.now_s - seen.busy_s > IDLE_AFTER_S
+        }
         for uuid, seen in self._gpus.items():
             gpu, job, limit = view.gpus.get(uuid), job_of.get(uuid, ""), seen.limit
             part = (policy.node_power_w or math.inf) / max(1.0, sums_w[seen.address])
             board_w = min(1.0, part) * _most_w(limit)
             least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
             found_w = min(board_w, limit.found_w)
-            idle = view.now_s - seen.busy_s > IDLE_AFTER_S
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
             if not fixed and job in held:
                 fixed = held[job].sentence
@@ -363,7 +366,7 @@ class PowerBudget:
                     uuid=uuid,
                     least_w=least_w,
                     most_w=found_w,
-                    wanted_w=least_w if idle else found_w,
+                    wanted_w=least_w if uuid in self.unused else found_w,
                     in_force_w=min(board_w, limit.bound_w),
                     fixed=fixed,
                     above_w=_above_w(gpu.snapshot) if gpu else 0.0,

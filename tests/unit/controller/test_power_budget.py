@@ -104,5 +104,5 @@ def test_what_cannot_be_kept_is_said_once_and_clearly() -> None:
 
 
 def test_nobody_to_slow_is_a_complaint_only_above_the_limit() -> None:
-    assert shares(100.0, [], 99.0).complaint == ""
+    assert shares(100.0, [], 99.5, margin_w=1.0).complaint == "", "limits alone keep it"
     assert "no plans keep" in shares(100.0, [], 101.0).complaint
