@@ -484,10 +484,20 @@ def takeaway() -> list[Exhibit]:
                 note = "read without its decimal points; not explained"
             if told[0] is None:
                 note = "lost in the talk's text"
+            flat = note
+            if told[1] is not None and 5.0 < abs(100.0 * found.slower_ratio - told[1]) < 10.0:
+                some = [
+                    100.0 * (row.time_s / found.fastest.time_s - 1.0)
+                    for row in _curve(model, sequence)
+                    if row.energy_j <= 1.01 * found.frugal.energy_j
+                ]
+                flat = (
+                    f"{note}; flat: {min(some):.0f} to {max(some):.0f} % within 1 % of the energy"
+                )
             name = f"{model}, {sequence} tokens"
             compared += [
                 Compared(f"{name}: saved", 100.0 * found.saved_ratio, told[0], "%", note),
-                Compared(f"{name}: slower", 100.0 * found.slower_ratio, told[1], "%", note),
+                Compared(f"{name}: slower", 100.0 * found.slower_ratio, told[1], "%", flat),
             ]
     return [
         Exhibit(
@@ -503,7 +513,9 @@ def takeaway() -> list[Exhibit]:
 FITTED_TEXT = (
     "The simulated A30 is fitted to the five rows named so, with twelve constants that all layers "
     "share; the others are its predictions. The talk gives neither batch nor number type: one "
-    "sequence in fp16 is assumed. 175B at 1,024 tokens is not explained: its layer has the same "
+    "sequence in fp16 is assumed. Energy is flat at its least, so noise of one sweep moves the "
+    "slowdown by points: where it is off by more than 5, its range stands beside. 175B at 1,024 "
+    "tokens is not explained: its layer has the same "
     "products as at 512 tokens, with twice the rows, and attention is 2 % of its operations, yet "
     "the talk's row has twice the saving and twice the slowdown of both its neighbours."
 )
