@@ -317,6 +317,8 @@ def _target(job: Json) -> str:
     mean = ""
     if slo.get("statistic") == "p95":  # absent from a controller of an older version
         wish, mean = f"{wish} of P95", " on average"
+    if wish == "none":
+        return "none: clock or power limit are fixed"
     if deadline_s is None:
         return f"{wish}; the deadline follows from the baseline"
     return f"{wish}: at most {seconds(deadline_s)} an iteration{mean}"

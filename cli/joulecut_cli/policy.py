@@ -185,9 +185,9 @@ def as_text(policy: "Policy", prices: Prices) -> str:
     title = f"{policy.source}: fine ({count} job{'' if count == 1 else 's'}, mode {policy.mode}"
     lines = [f"{title}, content {policy.digest})"]
     for job in policy.jobs:
-        off, fixed = job.mode == "off", job.clocks.lock_mhz > 0
+        off, fixed = job.mode == "off", bool(job.fixed)
         lines.append(f"  {job.name}: {job.mode}")
-        lines += [] if off or fixed else [f"    target  {_target(job.slo, prices)}"]
+        lines += [] if off or job.is_order else [f"    target  {_target(job.slo, prices)}"]
         lines.append(f"    GPUs    {_gpus(job)}")
         lines += [] if off else [f"    clocks  {_clocks(job)}"]
         lines += [] if off or fixed else [f"    work    {_work(job)}"]
@@ -223,9 +223,10 @@ def outcome(job: "JobPolicy") -> str:
     """What the controller does for this job."""
     if job.mode == "off":
         return "nothing is planned"
-    if job.clocks.lock_mhz:
+    if job.fixed:
         done = "set under leases" if job.mode == "enforce" else "shown, no command is sent"
-        return f"the clock is {done}"
+        kept = "" if job.is_order else ", while reports show that the target is kept"
+        return f"at most {job.fixed}: {done}{kept}"
     if job.pipeline is None and job.rate is None:
         return "the job's own reports show its pipeline, else no change"
     recommends = job.mode == "recommend"
@@ -258,6 +259,7 @@ def _job_json(job: "JobPolicy") -> dict[str, Any]:
         "granularity": job.clocks.granularity,
         "clock_min_mhz": job.clocks.min_mhz,
         "clock_lock_mhz": job.clocks.lock_mhz or None,
+        "power_limit_w": job.power_limit_w or None,
         "min_dwell_s": job.clocks.min_dwell_s,
         "pipeline": pipeline and {key: getattr(pipeline, key) for key in PIPELINE_SHOWN},
         "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
@@ -311,8 +313,8 @@ def _gpus(job: "JobPolicy") -> str:
 
 
 def _clocks(job: "JobPolicy") -> str:
-    if job.clocks.lock_mhz:
-        return f"at most {job.clocks.lock_mhz} MHz, fixed"
+    if job.fixed:
+        return f"at most {job.fixed}, fixed"
     floor = f"never below {job.clocks.min_mhz} MHz" if job.clocks.min_mhz else "no minimum"
     return f"granularity {job.clocks.granularity}, {floor}, kept for {job.clocks.min_dwell_s:g} s"
 

@@ -1,4 +1,6 @@
-"""A fixed clock of the policy, on a virtual clock: without reports, under leases."""
+"""Fixed clocks and power limits of the policy, on a virtual clock: under leases, without reports
+unless a target stands beside them.
+"""
 
 from dataclasses import replace
 
@@ -9,7 +11,7 @@ from worlds import Controller, World
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Basis
 from joulecut_controller.policy.parse import parse
-from joulecut_controller.policy.policy import ClockPolicy, GpuRef, PodMatch, Policy
+from joulecut_controller.policy.policy import ClockPolicy, Fixed, GpuRef, PodMatch, Policy, Slo
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.board_json import board_json
 from joulecut_controller.web.job_json import job_json
@@ -27,9 +29,13 @@ def world() -> World:
 
 def fixed(world: World, mhz: int = 1200, mode: str = "enforce", **changes: object) -> Policy:
     changes = {"gpus": LISTED, "pipeline": None, "profile": None, **changes}
+    slo = changes.pop("slo", Slo(max_slowdown=0.0, given_as=""))
+    for agent in world.agents.values():
+        agent.keeps = True  # power limits can be set there
     return world.policy(
-        mode=mode, clocks=ClockPolicy(lock_mhz=mhz), digest=f"{mhz}{mode}", **changes
-    )
+        mode=mode, slo=slo, clocks=ClockPolicy(lock_mhz=mhz), digest=f"{mhz}{mode}{changes}",
+        **changes,
+    )  # fmt: skip
 
 
 def held(world: World) -> set[int]:
@@ -142,12 +148,14 @@ def test_the_guard_takes_no_fixed_clock_that_the_policy_does_not_ask_for(
     seen, applied = controller.boards[-1], controller.job.applied
     assert applied is not None
     view = seen.view
-    plan = replace(applied, generation=10**6, basis=Basis(fixed_mhz=1200))
+    plan = replace(applied, generation=10**6, basis=Basis(fixed=Fixed(1200)))
     authority = Authority(10**6, 1, 15.0, 60.0, 60.0)
     assert refusal(plan, view, authority, check) == ""
     lower = tuple(replace(one, clock_mhz=1005) for one in plan.actions)
     for wrong in (
-        replace(plan, basis=Basis(fixed_mhz=1005), actions=lower),
+        replace(plan, basis=Basis(fixed=Fixed(1005)), actions=lower),
+        replace(plan, basis=Basis(fixed=Fixed(1200, 250.0))),
+        replace(plan, actions=tuple(replace(one, power_limit_w=250.0) for one in plan.actions)),
         replace(plan, actions=lower),
         replace(plan, actions=plan.actions[1:]),
         replace(plan, basis=Basis()),
@@ -155,14 +163,108 @@ def test_the_guard_takes_no_fixed_clock_that_the_policy_does_not_ask_for(
         assert refusal(wrong, view, authority, check)
 
 
-MATCHED = {"match": {"gpus": ["n1/0-3"]}, "clocks": {"lock_mhz": 1200}}
+def limited(world: World) -> set[float]:
+    return set(world.limits_w().values())
+
+
+@pytest.mark.parametrize("mhz", [0, 1200])
+def test_a_power_limit_is_set_and_ends_with_its_lease(
+    world: World, store: DatabaseStore, mhz: int
+) -> None:
+    world.running = False  # an order rests on no report
+    own_w, top_mhz = world.sku.power_limit_w, world.sku.clock_max_mhz
+    controller = Controller(world, store, fixed(world, mhz, power_limit_w=250.0))
+    controller.run(400)
+    assert (held(world), limited(world)) == ({mhz or top_mhz}, {250.0})
+    assert len(controller.plans()) == 1
+    assert len(world.sent("apply")) == 2
+    board_json(controller.boards[-1])
+    job_json(controller.job, controller.boards[-1].view)
+    for asked_w, there_w in ((300.0, 300.0), (own_w, own_w), (200.0, 200.0), (10.0, own_w)):
+        controller.source.put(fixed(world, mhz, power_limit_w=asked_w))
+        controller.run(10)
+        assert limited(world) == {there_w}, controller.job.sentence
+    assert "the lowest power limit of GPU" in controller.job.sentence
+    controller.source.put(fixed(world, mhz, mode="recommend", power_limit_w=200.0))
+    controller.run(10)
+    assert (held(world), limited(world)) == ({top_mhz}, {own_w})
+    assert controller.job.decision is not None
+    assert {one.power_limit_w for one in controller.job.decision.actions} == {200.0}
+    controller.source.put(fixed(world, mhz, power_limit_w=200.0))
+    controller.run(10)
+    assert limited(world) == {200.0}
+    world.agents["n1:1"].end("GPU-0")  # it lost its lease
+    assert controller.run(20, until=lambda: limited(world) == {own_w}) < 20, "all or none"
+    controller.run(60)
+    assert limited(world) == {200.0}
+    controller.stop()
+    assert limited(world) == {own_w}
+
+
+def test_a_limit_that_another_writer_lowered_is_never_raised(
+    world: World, store: DatabaseStore
+) -> None:
+    policy = fixed(world, 0, power_limit_w=300.0)
+    world.agents["n1:1"].limits_w["GPU-0"] = 250.0
+    Controller(world, store, policy).run(10)
+    assert [world.limits_w()[uuid] for uuid in world.uuids] == [250.0, 300.0, 300.0, 300.0]
+
+
+def test_under_a_power_budget_the_limit_bounds_what_the_budget_gives(
+    world: World, store: DatabaseStore
+) -> None:
+    own_w = world.sku.power_limit_w
+    policy = fixed(world, 0, power_limit_w=250.0)
+    controller = Controller(world, store, policy)
+    controller.run(10)
+    assert limited(world) == {250.0}
+    budget = replace(policy, power_budget_w=4 * own_w, digest="budget")
+    controller.source.put(budget)
+    controller.run(60)
+    assert limited(world) == {250.0}
+    assert set(world.agents["n1:1"].kept.values()) == {250.0}, "it stays without a controller"
+    controller.source.put(replace(policy, digest="lifted"))
+    for _ in range(120):
+        controller.run(1)
+        assert max(limited(world)) <= own_w
+    assert limited(world) == {250.0}
+    controller.stop()
+    assert limited(world) == {own_w}
+
+
+@pytest.mark.parametrize(("slowdown", "stays"), [(0.02, False), (0.9, True)])
+@pytest.mark.parametrize("asked", [{"mhz": 900}, {"mhz": 0, "power_limit_w": 200.0}])
+def test_the_breaker_keeps_a_target_beside_it(
+    world: World, store: DatabaseStore, asked: dict[str, float], slowdown: float, *, stays: bool
+) -> None:
+    slo = Slo(max_slowdown=slowdown)
+    controller = Controller(world, store, fixed(world, **asked, slo=slo))
+    controller.run(3)
+    assert (world.at_default(), limited(world)) == (True, {world.sku.power_limit_w}), "no baseline"
+    controller.run(200, until=lambda: bool(controller.job.applied))
+    assert controller.job.applied is not None, controller.job.sentence
+    controller.run(120)
+    assert (controller.job.applied is not None) == stays, controller.job.sentence
+    assert bool(controller.job.trips) != stays
+    if stays:
+        world.running = False  # a job that says nothing keeps no target
+        controller.run(200, until=lambda: controller.job.applied is None)
+        assert controller.job.applied is None
+        assert limited(world) == {world.sku.power_limit_w}
+
+
+MATCHED = {"match": {"gpus": ["n1/0-3"]}, "clocks": {"lock_mhz": 1200}, "power_limit_w": 350}
 
 
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
         ({"match": None}, "a fixed clock names no GPU"),
-        ({"slo": {"max_slowdown": "1%"}}, "contradicts slo"),
+        ({"match": None, "clocks": {}}, "a fixed power limit names no GPU"),
+        ({"power_limit_w": 0}, "power_limit_w"),
+        ({"power_limit_w": "350 MW"}, "power_limit_w"),
+        ({"slo": {"least_cost": True}}, "contradicts slo.least_cost"),
+        ({"slo": {"max_slowdown": "1%", "min_rate": {"value": 1, "unit": "iterations/s"}}}, "one "),
         ({"clocks": {"lock_mhz": 1200, "min_mhz": 1300}}, "below min_mhz 1300"),
         ({"clocks": {"lock_mhz": 0}}, "lock_mhz"),
         ({"clocks": {"lock_mhz": "fast"}}, "lock_mhz"),
@@ -176,6 +278,8 @@ def test_what_contradicts_a_fixed_clock_is_one_line(keys: dict[str, object], sai
         return parse(document(yaml.safe_dump(file).encode(), "policy.yaml"), pytest.fail)
 
     (right,) = read(**MATCHED).jobs
-    assert (right.clocks.lock_mhz, right.mode) == (1200, "recommend")
+    assert (right.fixed, right.mode, right.is_order) == (Fixed(1200, 350.0), "recommend", True)
+    (targeted,) = read(**MATCHED, slo={"max_slowdown": "1%"}).jobs
+    assert not targeted.is_order
     with pytest.raises(BadInput, match=said):
         read(**{key: value for key, value in {**MATCHED, **keys}.items() if value is not None})

@@ -462,6 +462,8 @@ class World:
             if setting.power_limit_w is None:
                 if setting.uuid in agent.kept and before_w is not None:
                     agent.limits_w[setting.uuid] = agent.kept[setting.uuid]
+                elif before_w is not None:
+                    agent.limits_w.pop(setting.uuid, None)
             elif not (setting.above_kept_limit and setting.power_limit_w == before_w):
                 agent.limits_w[setting.uuid] = setting.power_limit_w
                 if not setting.above_kept_limit:

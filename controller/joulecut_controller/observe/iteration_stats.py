@@ -145,7 +145,7 @@ class _Track:
     def setting(self) -> Setting:
         """The clocks in force, with their schedule."""
         locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
-        return (locks, self.schedule) if locks else DEFAULT
+        return (locks, self.schedule) if locks or self.schedule else DEFAULT
 
 
 class IterationStats:
@@ -178,8 +178,8 @@ class IterationStats:
         schedule: tuple[object, ...] = (),
         slowdown: Figure | None = None,
     ) -> None:
-        """Our own command changed clocks, or their `schedule` within an iteration: a new window
-        begins. `slowdown` is what is predicted of them.
+        """Our own command changed clocks, or their `schedule` (changes within an iteration, fixed
+        power limits): a new window begins. `slowdown` is what is predicted of them.
         """
         track = self._tracks.get(job)
         if track is None:
@@ -239,7 +239,8 @@ class IterationStats:
             track.window.passes += 1
             track.seen_s = seen_s
         external_lock = track.external_locks.text(gpus)
-        at_default = not any(track.locks.values()) and not external_lock
+        held = any(track.locks.values()) or track.schedule
+        at_default = not held and not external_lock
         track.at_default = at_default and track.window.iterations > 0
         if at_default and not track.external_locks.doubt and not track.straggling:
             self._see_baseline(track, stages, groups, now_s)

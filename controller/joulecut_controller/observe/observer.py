@@ -163,7 +163,7 @@ class Observer:
         match = self._match(policy.name, new)
         self._placements.note(policy.name, reports, gpus)
         unknown = ""
-        if policy.pipeline is None and not policy.clocks.lock_mhz:
+        if policy.pipeline is None and not policy.is_order:
             shapes = self._placements.shapes(policy.name)
             policy, unknown = replace(policy, pipeline=pipeline_of(shapes)), missing(shapes)
         if policy.pipeline is not None:

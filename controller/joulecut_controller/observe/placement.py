@@ -117,7 +117,7 @@ class Placements:
         for uuid in [uuid for uuid in reporters if _left(uuid, policy, gpus, match)]:
             self._forget(policy.name, uuid)
         ranked, complaint = _ranked(policy, gpus, match)
-        if policy.clocks.lock_mhz:  # a fixed clock rests on no report
+        if policy.is_order:  # it rests on no report
             complaint = match.complaint or complaint or ("" if ranked else "no GPU matches")
             mine = () if complaint else (tuple(sorted(ranked)),)
             return Placement(mine, 0.0, SILENCE_S_MIN, complaint)

@@ -1,42 +1,53 @@
-"""A fixed clock of the policy (`clocks.lock_mhz`): a plan without a solver, a profile or reports.
+"""A fixed clock (`clocks.lock_mhz`) or power limit (`power_limit_w`): a plan without a solver.
 
-The operator asks for the clock, so nothing is predicted and there is no deadline. Each GPU has its
-highest supported clock that is no higher; lease, guard and budget are those of every plan. Pure.
+The operator asks for it, so nothing is predicted. Each GPU has its highest supported clock that is
+no higher, and the limit where it is below the one in force. Lease, guard and bounds are those of
+every plan. A target beside it is kept by the breaker, and needs reports and a baseline. Pure.
 """
 
+import math
 from dataclasses import replace
 
-from joulecut_controller.plan.plan import Action, Basis, Plan, verb_of
+from joulecut_controller.plan.plan import Action, Basis, Plan, Verb
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.veto import first
+from joulecut_controller.policy.policy import Fixed
+from joulecut_controller.view import GpuView
 
-# Vetoes that do not apply: a fixed clock needs neither measurements nor reports of the job.
-NEEDLESS = frozenset(("pipeline", "profile", "baseline", "silent", "phase"))
+# Vetoes that do not apply: nothing is predicted, and an order rests on no reports of the job.
+UNPREDICTED = frozenset(("pipeline", "profile"))
+UNREPORTED = frozenset(("baseline", "silent", "phase"))
 
 
 def fixed_decision(inputs: PlanningInput, state: PlannerState) -> Decision:
-    """The fixed clock on all GPUs of the job, or default clocks and why."""
+    """The fixed clock and limit on all GPUs of the job, or default clocks and why."""
     policy, mode = inputs.job.policy, inputs.mode
+    fixed = policy.fixed
     state = replace(state, clocks=None, goal=None, costs=None, suspended=None)
-    against = tuple(veto for veto in vetoes(inputs) if veto.kind not in NEEDLESS)
+    given_back = replace(state, asked={}, asked_w={})
+    needless = UNPREDICTED | (UNREPORTED if policy.is_order else frozenset())
+    against = tuple(veto for veto in vetoes(inputs) if veto.kind not in needless)
     if (veto := first(against)) is not None:
-        return Decision("default", veto.kind, veto.text, replace(state, asked={}))
-    lock_mhz, actions = policy.clocks.lock_mhz, []
-    words = f"the policy asks for {lock_mhz} MHz (clocks.lock_mhz)"
-    for uuid in sorted(inputs.job.placement.uuids):
-        site = inputs.view.gpus[uuid].description
-        mhz = max((mhz for mhz in site.clocks_mhz if mhz <= lock_mhz), default=None)
-        if mhz is None:
-            lowest_mhz = min(site.clocks_mhz, default=0)
-            why = f"{words}, and the lowest clock of GPU {uuid} is {lowest_mhz} MHz: default clocks"
-            return Decision("default", "bounds", why, replace(state, asked={}))
-        default_mhz, held_mhz = max(site.clocks_mhz), inputs.running.get(uuid, 0)
-        verb, clock_mhz = verb_of(mhz, held_mhz or default_mhz, default_mhz, bool(held_mhz))
-        actions.append(Action(uuid, 0, verb, clock_mhz, words))
+        return Decision("default", veto.kind, veto.text, given_back)
+    words, actions = f"the policy asks for {fixed}", list[Action]()
+    for stage, uuids in enumerate(inputs.job.placement.stages):
+        for uuid in uuids:
+            gpu = inputs.view.gpus[uuid]
+            if why := _beyond(gpu, fixed):
+                return Decision("default", "bounds", f"{words}, and {why}", given_back)
+            clock_mhz, limit_w = _clock_mhz(gpu, fixed), None
+            if not inputs.power_budget:  # which sets all limits, and none above this one
+                limit_w = _limit_w(gpu, fixed)
+            before = (inputs.running.get(uuid, 0), inputs.limits_w.get(uuid, 0.0))
+            verb = _verb(before, (clock_mhz or 0, limit_w or 0.0))
+            actions.append(Action(uuid, stage, verb, clock_mhz, words, power_limit_w=limit_w))
     asked = {action.uuid: action.clock_mhz or 0 for action in actions}
-    runs = asked == dict(inputs.running) if mode == "enforce" else state.mode == mode
-    if asked == state.asked and runs:
+    asked_w = {one.uuid: one.power_limit_w for one in actions if one.power_limit_w}
+    runs = state.mode == mode
+    if mode == "enforce":
+        runs = (asked, asked_w) == (dict(inputs.running), dict(inputs.limits_w))
+    if (asked, asked_w) == (state.asked, state.asked_w) and runs:
         return Decision("keep", "steady", "plan unchanged", state)
     plan = Plan(
         job=policy.name,
@@ -47,7 +58,48 @@ def fixed_decision(inputs: PlanningInput, state: PlannerState) -> Decision:
         actions=tuple(actions),
         reason=words,
         made_at_unix_s=0.0,
-        basis=Basis(fixed_mhz=lock_mhz),
+        basis=Basis(fixed=fixed),
     )
-    state = replace(state, mode=mode, asked=asked, changed_s=inputs.view.now_s)
+    now_s = inputs.view.now_s
+    state = replace(state, mode=mode, asked=asked, asked_w=asked_w, changed_s=now_s)
     return Decision("change", "plan", words, state, plan)
+
+
+def _beyond(gpu: GpuView, fixed: Fixed) -> str:
+    """Why the card cannot go so low; empty where it can."""
+    site = gpu.description
+    lowest_mhz = min(site.clocks_mhz, default=0)
+    if fixed.clock_mhz and not any(mhz <= fixed.clock_mhz for mhz in site.clocks_mhz):
+        return f"the lowest clock of GPU {gpu.place} is {lowest_mhz} MHz: default clocks"
+    if 0.0 < fixed.power_w < site.power_limit_min_w:
+        least_w = site.power_limit_min_w
+        return f"the lowest power limit of GPU {gpu.place} is {least_w:g} W: default clocks"
+    return ""
+
+
+def _clock_mhz(gpu: GpuView, fixed: Fixed) -> int | None:
+    """None where the clock is the card's highest, or free."""
+    clocks_mhz = gpu.description.clocks_mhz
+    clock_mhz = max((mhz for mhz in clocks_mhz if mhz <= fixed.clock_mhz), default=0)
+    return clock_mhz if 0 < clock_mhz < max(clocks_mhz) else None
+
+
+def _limit_w(gpu: GpuView, fixed: Fixed) -> float | None:
+    """None where the limit in force is no higher: a limit that somebody lowered is never raised."""
+    shown = gpu.snapshot
+    if not fixed.power_w or shown is None:
+        return None
+    found_w = shown.power_limit_enforced_w or gpu.description.power_limit_default_w
+    ours = shown.lease is not None and shown.lease.power_limit_w is not None
+    return fixed.power_w if ours or fixed.power_w < found_w else None
+
+
+def _verb(before: tuple[int, float], after: tuple[int, float]) -> Verb:
+    """From one clock and limit to another; 0 is none."""
+    if before == after:
+        return "hold"
+    if not any(after):
+        return "clear"
+    low = [now or math.inf for now in before]
+    raised = all((then or math.inf) >= now for then, now in zip(after, low, strict=True))
+    return "raise" if raised else "lower"

@@ -14,10 +14,11 @@ from joulecut_controller.plan.granularity import shortest_marked_s, shortest_s, 
 from joulecut_controller.plan.pace import CONSTANT_RATIO_MAX, EXPLAINED_RATIO
 from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.policy.owner import foreign
+from joulecut_controller.policy.policy import Fixed
 from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, NodeView, View
 from joulecut_engine.graph.pipeline import Kind
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
-from joulecut_wire.messages import ScheduleStep, TimedStep
+from joulecut_wire.messages import GpuDescription, ScheduleStep, TimedStep
 
 Check = Callable[[Problem, Goal, Solution], tuple[str, ...]]
 
@@ -51,7 +52,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
         return f"agent {newer.address} has seen term {newer.epoch_seen}: another leads"
     if plan.generation <= authority.generation_last or plan.generation > GENERATION_MAX:
         return f"generation {plan.generation} is not newer than {authority.generation_last}"
-    locks = [action for action in plan.actions if action.clock_mhz is not None]
+    locks = [action for action in plan.actions if action.leased]
     if not locks:
         # Releasing GPUs is always allowed. A plan per operation may need every GPU's highest clock
         # somewhere, which does not make it applicable.
@@ -72,11 +73,13 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
 
 
 def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
-    if plan.basis and plan.basis.fixed_mhz:
-        asked = plan.basis.fixed_mhz == job.policy.clocks.lock_mhz
-        return job.placement.complaint if asked else "the policy asks for no such clock"
-    recommended = plan.mode != "enforce" and plan.predicted_from
-    if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or recommended):
+    fixed = bool(plan.basis and plan.basis.fixed)
+    if plan.basis and fixed and plan.basis.fixed != job.policy.fixed:
+        return "the policy asks for no such clock or power limit"
+    if fixed and job.policy.is_order:
+        return job.placement.complaint
+    other = fixed or (plan.mode != "enforce" and plan.predicted_from)
+    if job.policy.profile is None and not ((plan.basis and plan.basis.reach_mhz) or other):
         return "no profile: no evidence about other clocks"
     if job.measured.baseline is None:
         return "no baseline was measured"
@@ -88,7 +91,7 @@ def _evidence(plan: Plan, job: JobState, authority: Authority) -> str:
 def _whole(plan: Plan, job: JobState) -> str:
     """Every GPU of the job stands in the plan once, under its own stage."""
     pipeline, stages = job.policy.pipeline, job.placement.stages
-    fixed = plan.basis is not None and plan.basis.fixed_mhz
+    fixed = plan.basis is not None and plan.basis.fixed
     if not fixed and (pipeline is None or len(stages) != pipeline.stages or not all(stages)):
         return "a stage of the pipeline is missing"
     planned = sorted((action.stage, action.uuid) for action in plan.actions)
@@ -242,20 +245,38 @@ def _outside(
     for mhz in asked:
         if mhz not in site.clocks_mhz:
             yield f"{mhz} MHz is not a supported clock"
-    if asked[0] < max(job.policy.clocks.min_mhz, site.clock_min_mhz):
-        yield f"{asked[0]} MHz is below what policy or site allow"
-    if 0 < site.clock_max_mhz < asked[-1]:
-        yield f"{asked[-1]} MHz is above what the site allows"
-    if plan.basis and (fixed_mhz := plan.basis.fixed_mhz):
-        if changes or asked != [max((c for c in site.clocks_mhz if c <= fixed_mhz), default=0)]:
-            yield f"{asked[-1]} MHz is not the {fixed_mhz} MHz that the policy asks for"
-        return
-    if plan.predicted_from and not enforced:
-        return  # of other jobs: nothing was measured of this one
+        if mhz < max(job.policy.clocks.min_mhz, site.clock_min_mhz):
+            yield f"{mhz} MHz is below what policy or site allow"
+        if 0 < site.clock_max_mhz < mhz:
+            yield f"{mhz} MHz is above what the site allows"
+    fixed = plan.basis.fixed if plan.basis else None
+    if fixed or action.power_limit_w is not None:
+        yield from _not_as_asked(action, asked, fixed or Fixed(), site)
+    elif enforced or not plan.predicted_from:  # of other jobs nothing was measured of this one
+        yield from _unmeasured(plan, action, job, asked)
+
+
+def _unmeasured(plan: Plan, action: Action, job: JobState, asked: list[int]) -> Iterator[str]:
+    """A clock below those that were measured."""
     reach = plan.basis.reach_mhz if plan.basis else None
     lowest_mhz = reach[action.stage] if reach else _lowest_profiled_mhz(job, action.stage)
     if lowest_mhz is None or asked[0] < lowest_mhz:
         yield f"{asked[0]} MHz is below the lowest clock measured ({lowest_mhz} MHz)"
+
+
+def _not_as_asked(
+    action: Action, asked: list[int], fixed: Fixed, site: GpuDescription
+) -> Iterator[str]:
+    """What of a plan without a solver is not what the policy fixes, or not possible."""
+    limit_w = action.power_limit_w
+    nearest = [max((mhz for mhz in site.clocks_mhz if mhz <= fixed.clock_mhz), default=0)]
+    changes = action.steps or action.marks
+    if changes or (asked and asked != nearest) or limit_w not in (None, fixed.power_w):
+        yield f"a clock or power limit that is not the {fixed} that the policy asks for"
+    if limit_w is not None and not site.power_controllable:
+        yield f"its power limit cannot be set: {site.reason or 'the card has none'}"
+    if limit_w and not site.power_limit_min_w <= limit_w <= site.power_limit_max_w:
+        yield f"{limit_w:g} W is no power limit that the card takes"
 
 
 def _lowest_profiled_mhz(job: JobState, stage: int) -> int | None:
@@ -275,7 +296,7 @@ def _sound(plan: Plan, job: JobState, view: View, check: Check) -> str:
     trial has no solution to check, and one that only raises clocks may be late.
     """
     forecast, basis = plan.forecast, plan.basis
-    if basis is not None and basis.fixed_mhz:
+    if basis is not None and basis.fixed:
         return ""  # nothing is predicted of it
     if forecast is None or plan.deadline_s is None:
         return "the plan has no forecast"

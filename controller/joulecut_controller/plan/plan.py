@@ -6,7 +6,7 @@ Dry run, page, command line, audit log, metrics and tests all show this object.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from joulecut_controller.policy.policy import Mode
+from joulecut_controller.policy.policy import Fixed, Mode
 from joulecut_controller.view import PhaseKind
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.clock_steps import ClockStep
@@ -28,7 +28,8 @@ Binding = Literal["deadline", "floor", "dwell", "energy", "jitter", "gap"]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One GPU's part of a plan. `clock_mhz` None means: back to default (`clear`).
+    """One GPU's part of a plan. `clock_mhz` None means: default clocks. `power_limit_w` is a fixed
+    limit of the policy; None leaves the limit alone.
 
     With `steps` or `marks` the clock changes within each iteration, at times from its start or on
     marks of operations, and `clock_mhz` is the highest of them.
@@ -41,6 +42,12 @@ class Action:
     reason: str
     steps: tuple[TimedStep, ...] = ()
     marks: tuple[ScheduleStep, ...] = ()
+    power_limit_w: float | None = None
+
+    @property
+    def leased(self) -> bool:
+        """Whether it needs a lease."""
+        return self.clock_mhz is not None or self.power_limit_w is not None
 
     @property
     def lowest_mhz(self) -> int | None:
@@ -141,15 +148,15 @@ class Basis:
     """What a plan of clocks answers. The guard checks the plan against it.
 
     A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
-    that may be asked of each stage, one step below what was measured there. `fixed_mhz` is the
-    fixed clock of the policy (`clocks.lock_mhz`), 0 where it has none.
+    that may be asked of each stage, one step below what was measured there. `fixed` is what the
+    policy fixes; None where it fixes nothing.
     """
 
     problem: Problem | None = None
     goal: Goal | None = None
     limits: ChangeLimits = TWO_CHANGES
     reach_mhz: tuple[int, ...] | None = None
-    fixed_mhz: int = 0
+    fixed: Fixed | None = None
 
 
 @dataclass(frozen=True, slots=True)

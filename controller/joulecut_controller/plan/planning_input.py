@@ -53,6 +53,8 @@ class PlanningInput:
     examined: bool = True
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
     predicted: "Prediction | None" = None  # of a job without a profile
+    limits_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits held, by GPU
+    power_budget: bool = False  # whether one sets the power limits
     priced: bool = False  # the state's costs are of this picture: a decision under way goes on
     waited_s: float = 0.0  # of this decision, for workers
 
@@ -165,6 +167,7 @@ class PlannerState:
     jitter: Jitter = STILL
     constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
+    asked_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits, by GPU
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.
     changes: tuple[int, float] = (0, 0.0)
     gap_ratio: float = 0.0  # of the plan that `clocks` are of

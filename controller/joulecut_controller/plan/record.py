@@ -101,7 +101,9 @@ def _solution(solution: Solution) -> dict[str, Any]:
     }
 
 
-_ACTION = Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)
+_ACTION = Answer(
+    uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, power_limit_w=NUMBER, reason=TEXT
+)
 # What one clock step costs an iteration of the whole job, predicted.
 _STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
 _REASON = Answer(

@@ -180,14 +180,16 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
     template = keys.opt_in is not None and match is None  # no job of its own before either
     gone = [NO_POWER_SIGNATURE] if rate == POWER_SIGNATURE else []
     gone += [NO_OPT_IN] if keys.opt_in is not None else []
-    clocks = keys.clocks
+    clocks, slo = keys.clocks, keys.slo.target()
+    if (clocks.lock_mhz or keys.power_limit_w) and not keys.slo.targets:
+        slo = replace(slo, given_as="")
     if clocks.granularity == EDGE:
         clocks = replace(clocks, granularity="changes", changes_given=True)
         gone += [NO_EDGE]
     return JobPolicy(
         name=keys.name,
         mode="off" if template else effective_mode(mode, keys.mode),
-        slo=keys.slo.target(),
+        slo=slo,
         gpus=match.listed if match else (),
         clocks=clocks,
         pipeline=pipeline,
@@ -205,6 +207,7 @@ def _job(document: Document, path: KeyPath, keys: JobKeys, mode: Mode, costs: _C
         tenant=keys.tenant,
         each=keys.each,
         excluded=tuple(one for left in keys.excluded if (one := left.kubernetes or left.slurm)),
+        power_limit_w=keys.power_limit_w,
     )
 
 

@@ -63,7 +63,7 @@ class Slo:
 
     max_slowdown: float | None = None
     max_iteration_time_s: float | None = None
-    given_as: str = "max_slowdown"  # the key in the file, for messages
+    given_as: str = "max_slowdown"  # the key in the file; empty: an order has no target
     statistic: Literal["mean", "p95"] = "mean"  # of the iteration time, held against the target
     tolerance: float = TOLERANCE_RATIO
     least_cost: bool = False
@@ -146,8 +146,8 @@ class ClockPolicy:
         0,
         default="none",
         takes="MHz",
-        meaning="a fixed highest clock of all the job's GPUs, in place of `slo` and `pipeline`: "
-        "[fixed clocks](#fixed-clocks)",
+        meaning="a fixed highest clock of all the job's GPUs, in place of a plan: "
+        "[fixed clocks and power limits](#fixed-clocks-and-power-limits)",
     )
     changes_given: bool = whether_given("changes")
 
@@ -231,23 +231,46 @@ def _slurm_id(value: object) -> str:
     )
 
 
+def _slurm_word(value: object) -> str:
+    """A name or a pattern; of other signs of patterns none has a meaning."""
+    word = text(253, "a name, or a pattern with * and ?")(value)
+    if re.search(r"[][{}|^$\\]|\.[*+]", word):
+        raise Fault(f"{shown(word)} is no pattern with * and ?", "? where one letter is any")
+    return word
+
+
 @dataclass(frozen=True, slots=True)
 class SlurmJobMatch:
     """The Slurm job of this id, or those of this name, user, account and partition, as far as
     they are given; words but the id may be patterns with `*` and `?`.
     """
 
-    job_name: str = key(text(253, "a name"), "")
+    job_name: str = key(_slurm_word, "")
     job_id: str = key(_slurm_id, "")
-    user: str = key(text(253, "a name"), "")
-    account: str = key(text(253, "a name"), "")
-    partition: str = key(text(253, "a name"), "")
+    user: str = key(_slurm_word, "")
+    account: str = key(_slurm_word, "")
+    partition: str = key(_slurm_word, "")
 
     @property
     def shown(self) -> str:
         """As written in the policy: `job_name: gpt3, user: alice`."""
         names = (field.name for field in fields(self))
         return ", ".join(f"{name}: {word}" for name in names if (word := getattr(self, name)))
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What the operator fixes on every GPU of a job; 0 leaves it free."""
+
+    clock_mhz: int = 0
+    power_w: float = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self.clock_mhz or self.power_w)
+
+    def __str__(self) -> str:
+        clock = f"{self.clock_mhz} MHz" if self.clock_mhz else ""
+        return " and ".join(filter(None, (clock, f"{self.power_w:g} W" if self.power_w else "")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +298,19 @@ class JobPolicy:
     tenant: str = ""  # for reports; empty: its Kubernetes namespace
     each: bool = False  # every running job that matches has an entry of its own
     excluded: tuple[PodMatch | SlurmJobMatch, ...] = ()  # from what `pods` or `slurm` match
+    power_limit_w: float = 0.0  # of every GPU; 0: none is asked for
     warning: str = ""  # of a key that no longer has an effect
     found: bool = False  # no line of the policy names it
+
+    @property
+    def fixed(self) -> Fixed:
+        """The clock and power limit that stand in place of a plan; false where there is none."""
+        return Fixed(self.clocks.lock_mhz, self.power_limit_w)
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it is fixed without a target: neither reports nor measurements matter."""
+        return bool(self.fixed) and not self.slo.given_as
 
     @property
     def found_by_allocation(self) -> bool:

@@ -32,6 +32,7 @@ from joulecut_engine.graph.shape import (
     chunks_of,
 )
 from joulecut_wire.quantity import (
+    POWER_W_MAX,
     WAITING_W_MAX,
     choice,
     duration,
@@ -47,6 +48,7 @@ from joulecut_wire.section import Listed, key
 API_VERSION = "joulecut/v1"
 KIND = "Policy"
 
+TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 RANK_ORDER = "tp-cp-ep-dp-pp"  # the first changes fastest (Megatron-LM's default)
 RATE_UNITS_S = {"iterations/s": 1.0, "iterations/min": 60.0, "iterations/h": 3600.0}
 
@@ -165,6 +167,11 @@ class SloKeys:
         meaning="source of the rate: the job's own reports, or a "
         "[Prometheus](integrations.md#a-rate-from-prometheus)",
     )
+
+    @property
+    def targets(self) -> list[str]:
+        """The targets that are given."""
+        return [key for key in TARGETS if getattr(self, key) is not None]
 
     def target(self) -> Slo:
         if self.min_rate is not None:
@@ -318,6 +325,14 @@ class JobKeys:
         meaning="exactly one of the next three",
     )  # fmt: skip
     clocks: ClockPolicy = key(ClockPolicy, ClockPolicy())
+    power_limit_w: float = key(
+        number(0.0, POWER_W_MAX, above=True),
+        0.0,
+        default="none",
+        takes="watts",
+        meaning="a fixed power limit of each of the job's GPUs, in place of a plan: "
+        "[fixed clocks and power limits](#fixed-clocks-and-power-limits)",
+    )
     pipeline: PipelineKeys | None = key(PipelineKeys, None)
     ranks: RankKeys = key(RankKeys, RankKeys())
     weight: float = key(

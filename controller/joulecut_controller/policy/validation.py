@@ -1,17 +1,16 @@
 """Rules across keys. Each function yields diagnostics and changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from joulecut_controller.policy.hourly import NAMES
 from joulecut_controller.policy.policy import Cost, GpuRef, Series, SlurmJobMatch
 from joulecut_controller.policy.rate_query import RateQuery
-from joulecut_controller.policy.schema import JobKeys, PolicyKeys, SloKeys
+from joulecut_controller.policy.schema import TARGETS, JobKeys, PolicyKeys
 from joulecut_engine.graph.shape import misfit
 from joulecut_wire.document import KeyPath, show
 from joulecut_wire.duration import ITERATION_S_MAX
 from joulecut_wire.section import Place
 
-TARGETS = ("max_slowdown", "min_rate", "max_iteration_time")
 MATCHES = ("kubernetes", "slurm", "gpus")
 HOLDOUT_MIN = 0.001  # one window of five minutes in four days; less measures nothing
 UNUSED_S_MIN = 60.0  # less is a pause of work
@@ -39,7 +38,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
                 "one entry per name",
             )
         named.setdefault(job.name, path)
-        off = "off" in {job.mode, job.mode or keys.mode} or job.clocks.lock_mhz > 0
+        off = "off" in {job.mode, job.mode or keys.mode} or bool(_fixes(job))
         yield from _fixed(job, path)
         yield from _target(job, path, keys.cluster.cost, off=off)
         yield from _match(job, path)
@@ -63,7 +62,7 @@ def contradictions(keys: PolicyKeys) -> Iterator[Place]:
 
 def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[Place]:
     """A job that is off needs none."""
-    given = [key for key in TARGETS if getattr(job.slo, key) is not None]
+    given = job.slo.targets
     if not given and not off and not job.slo.least_cost:
         targets = f"exactly one of {', '.join(TARGETS)}, or least_cost: true"
         yield Place((*path, "slo"), "no target", targets)
@@ -91,20 +90,31 @@ def _target(job: JobKeys, path: KeyPath, cost: Cost, *, off: bool) -> Iterator[P
 
 
 def _fixed(job: JobKeys, path: KeyPath) -> Iterator[Place]:
-    """A fixed clock asks for nothing else, of GPUs that are known without reports."""
-    place, lock_mhz = (*path, "clocks", "lock_mhz"), job.clocks.lock_mhz
-    if not lock_mhz:
+    """A fixed clock or power limit has no plan, and GPUs that are known without reports."""
+    if not (place := _fixes(job)):
         return
+    place = (*path, *place)
     if job.match is None:
-        yield Place(place, "a fixed clock names no GPU", "match beside it")
-    if lock_mhz < job.clocks.min_mhz:
+        yield Place(place, f"a fixed {_FIXES[place[-1]]} names no GPU", "match beside it")
+    if 0 < job.clocks.lock_mhz < job.clocks.min_mhz:
         yield Place(place, f"below min_mhz {job.clocks.min_mhz}", "one of the two")
-    if job.slo != SloKeys():
-        yield Place(place, "contradicts slo: a fixed clock has no target", "one of the two")
+    if job.slo.least_cost:
+        yield Place(place, "contradicts slo.least_cost: nothing is predicted", "one of the two")
     if job.pipeline is not None:
-        yield Place(place, "contradicts pipeline: a fixed clock has no plan", "one of the two")
+        what = f"contradicts pipeline: a fixed {_FIXES[place[-1]]} has no plan"
+        yield Place(place, what, "one of the two")
     if job.verify.holdout > 0.0:
         yield Place(place, "contradicts verify.holdout: it stays set", "one of the two")
+
+
+_FIXES: Mapping[str | int, str] = {"lock_mhz": "clock", "power_limit_w": "power limit"}
+
+
+def _fixes(job: JobKeys) -> KeyPath:
+    """The key that fixes clock or power limit; empty without one."""
+    if job.clocks.lock_mhz:
+        return ("clocks", "lock_mhz")
+    return ("power_limit_w",) if job.power_limit_w else ()
 
 
 def _series(cost: Cost) -> Iterator[Place]:

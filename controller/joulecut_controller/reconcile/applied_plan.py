@@ -13,7 +13,7 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
 from joulecut_controller.reconcile.leases import Holding, Outcome, Place
 from joulecut_controller.reference.reference import EFFECT_SD, Figure
-from joulecut_controller.view import BUDGET_JOB, JobState, View
+from joulecut_controller.view import BUDGET_JOB, GpuView, JobState, View
 
 CLOCK_TOLERANCE_RATIO = 0.02  # a clock one step (15 MHz) above what was asked is not drift
 
@@ -65,6 +65,7 @@ class AppliedPlan:
                 for action in plan.actions
                 if action.steps
             },
+            limits_w={one.uuid: one.power_limit_w for one in plan.actions if one.power_limit_w},
             refused=outcome.refused,
         )
         return outcome, counts
@@ -131,7 +132,7 @@ class AppliedPlan:
         now_s, holding = self._context.now_s(), self.holding
         self._acted_s = now_s
         steps, locks = (holding.plan.actions, holding.locks) if holding else ((), {})
-        changes = ((one.uuid, one.steps or one.marks) for one in steps)
+        changes = ((one.uuid, one.steps or one.marks or one.power_limit_w) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
         predicted = _predicted(holding.plan) if holding else None
         self._context.observer.changed(
@@ -156,6 +157,14 @@ def as_asked(holding: Holding, job: JobState) -> bool:
     return {uuid: asked.get(uuid, 0) for uuid in locks} == dict(locks)
 
 
+def _unlimited(gpu: GpuView | None, limit_w: float | None) -> bool:
+    """Whether a GPU shows no lease of the power limit that it should have."""
+    if limit_w is None or gpu is None or gpu.snapshot is None or gpu.behind:
+        return False
+    lease = gpu.snapshot.lease
+    return lease is None or lease.power_limit_w != limit_w
+
+
 def _drift(holding: Holding, observation: JobObservation, view: View) -> str:
     """Difference between devices and commands; empty without one.
 
@@ -169,9 +178,9 @@ def _drift(holding: Holding, observation: JobObservation, view: View) -> str:
         if uuid not in measured.locks:
             return f"{where} no longer works for the job"
         shown_mhz = measured.locks[uuid]
+        if shown_mhz < min(1, asked_mhz) or _unlimited(gpu, holding.limits_w.get(uuid)):
+            return f"{where} lost its lease"
         if shown_mhz != asked_mhz:
-            if not shown_mhz:
-                return f"{where} lost its lease"
             return f"{where} is held at {shown_mhz} MHz, not at {asked_mhz} MHz"
     if not measured.settled:
         return ""

@@ -181,9 +181,9 @@ class JobController:
         """
         services, leases = self._services, self._context.leases
         held, allotted_s = leases.of(self.name) is not None, services.budgets.deadline_s(self.name)
-        # A fixed clock has no slowdown budget; where a power limit slows the job, clocks do not.
+        # An order has no slowdown budget; where a power limit slows the job, clocks do not.
         limited = services.power_budget.slows(self.name, self._cluster.policy)
-        if not observation.job.policy.clocks.lock_mhz and not limited:
+        if not observation.job.policy.is_order and not limited:
             services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
         self._orphaned, self._earlier = {}, None
@@ -329,9 +329,11 @@ class JobController:
             earlier=self._earlier,
             examined=examined,
             predicted=services.predictions.of(observation, view),
+            limits_w=holding.limits_w if holding else {},
+            power_budget=services.power_budget.needed(self._cluster.policy),
             other_phase=applied is not None and evaluates != (applied.phase == "evaluate"),
         )
-        if job.policy.clocks.lock_mhz:
+        if job.policy.is_order:
             return inputs
         seen = job_seen(
             inputs,

@@ -29,7 +29,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Clocks under leases of one job, by GPU and place.
+    """Clocks under leases of one job, by GPU and place; 0 beside a power limit alone.
 
     `generations` are those of agents that took a power limit after the plan.
     """
@@ -52,6 +52,11 @@ class Holding:
         return {place.uuid: clock_mhz for place, clock_mhz in self.clocks_mhz.items()}
 
     @property
+    def limits_w(self) -> dict[str, float]:
+        """The plan's own power limits, by GPU."""
+        return {one.uuid: one.power_limit_w for one in self.plan.actions if one.power_limit_w}
+
+    @property
     def steps(self) -> tuple[tuple[TimedStep | ScheduleStep, ...], ...]:
         """The clock changes of an iteration, by action."""
         return tuple(action.steps or action.marks for action in self.plan.actions)
@@ -63,7 +68,8 @@ class Holding:
 
 def setting_of(plan: Plan, action: Action) -> Setting:
     """One GPU's part of a plan as its agent takes it."""
-    setting = Setting(uuid=action.uuid, clock_max_mhz=action.clock_mhz or 0)
+    limit_w = action.power_limit_w
+    setting = Setting(action.uuid, clock_max_mhz=action.clock_mhz or 0, power_limit_w=limit_w)
     if action.marks:
         return replace(setting, clock_schedule=action.marks, shortest_step_s=plan.shortest_step_s)
     if not action.steps or plan.forecast is None:
@@ -150,7 +156,7 @@ class Leases:
         places = {
             action.uuid: Place(gpus[action.uuid].address, action.uuid) for action in plan.actions
         }
-        locked = [action for action in plan.actions if action.clock_mhz is not None]
+        locked = [action for action in plan.actions if action.leased]
         raised = [action for action in locked if action.verb == "raise"]
         others = [action for action in locked if action.verb != "raise"]
         cleared = [places[action.uuid] for action in plan.actions if action.verb == "clear"]
@@ -164,7 +170,7 @@ class Leases:
                 await self._clear(plan.job, places.values(), f"put back: {refused[0]}")
                 self._holdings.pop(plan.job, None)
                 return Outcome(len(plan.actions), refused)
-            clocks = {places[a.uuid]: a.clock_mhz for a in locked if a.clock_mhz is not None}
+            clocks = {places[action.uuid]: action.clock_mhz or 0 for action in locked}
             if clocks:
                 settings = {action.uuid: setting_of(plan, action) for action in locked}
                 self._holdings[plan.job] = Holding(plan, clocks, settings=settings)
@@ -303,7 +309,6 @@ class Leases:
     ) -> tuple[str, ...]:
         by_node: dict[str, list[Setting]] = {}
         for action in actions:
-            assert action.clock_mhz is not None
             setting = self._with_above(plan.job, setting_of(plan, action))
             by_node.setdefault(places[action.uuid].address, []).append(setting)
         answers = await asyncio.gather(

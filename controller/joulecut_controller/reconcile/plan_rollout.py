@@ -292,11 +292,11 @@ class PlanRollout:
         )
 
 
-def _asked(plan: Plan) -> tuple[int | None, ...]:
-    """The clocks of a plan: by operation where it was solved for, else by GPU."""
+def _asked(plan: Plan) -> tuple[object, ...]:
+    """The clocks of a plan: by operation where it was solved for, else by GPU, with limits."""
     if plan.solution is not None:
         return tuple(option.clock_mhz for option in plan.solution.clocks)
-    return tuple(action.clock_mhz for action in plan.actions)
+    return tuple((action.clock_mhz, action.power_limit_w) for action in plan.actions)
 
 
 def _resumption(plan: Plan, observation: JobObservation) -> Resumption | None:

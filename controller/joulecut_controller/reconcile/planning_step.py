@@ -249,11 +249,11 @@ class PlanningStep:
         """The job's decision; its topic is SOLVING while workers compute. Invalid numbers of one
         job affect that job alone.
         """
-        name, fixed = inputs.job.policy.name, inputs.job.policy.clocks.lock_mhz
-        if fixed:
+        name = inputs.job.policy.name
+        if inputs.job.policy.fixed:
             return fixed_decision(inputs, state)
         if applied is not None and applied.forecast is None:
-            return given_up(state, Veto("off", "no fixed clock is asked for: default clocks"))
+            return given_up(state, Veto("off", "nothing fixed is asked for: default clocks"))
         planning = self._planning(name)
         hindered, rests_on = bool(vetoes(inputs)), _rests_on(inputs)
         on_time = not is_late(inputs)

@@ -10,12 +10,12 @@ back on a ramp. Limits above them last as long as the leases of clocks, and are 
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from joulecut_controller.board import PowerLimits
 from joulecut_controller.orders import ALL, Hold
-from joulecut_controller.policy.policy import Policy
+from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.power.limits import (
     RAMP_S,
@@ -32,7 +32,7 @@ from joulecut_controller.power.limits import (
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
 from joulecut_controller.trust.energy_ledger import BUSY_RATIO
-from joulecut_controller.view import POWER_SLACK_W, GpuView, NodeView, View
+from joulecut_controller.view import BUDGET_JOB, POWER_SLACK_W, GpuView, NodeView, View
 from joulecut_wire.messages import GpuSnapshot
 
 TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
@@ -339,10 +339,8 @@ class PowerBudget:
         held: Mapping[str, Hold],
     ) -> list[LimitedGpu]:
         nodes = {node.address: node for node in view.nodes}
-        job_of = {
-            u: job.policy.name for job in view.jobs for stage in job.placement.stages for u in stage
-        }
-        mode_of = {job.name: job.mode for job in policy.jobs}
+        job_of, caps_w = {u: one.name for u, one in _entries(view)}, _caps_w(view)
+        entries = {job.name: job for job in policy.jobs}
         sums_w = defaultdict[str, float](float)
         for seen in self._gpus.values():
             sums_w[seen.address] += _most_w(seen.limit)
@@ -356,11 +354,16 @@ class PowerBudget:
             board_w = min(1.0, part) * _most_w(limit)
             least_w = min(board_w, gpu.description.power_limit_min_w) if gpu else 0.0
             found_w = min(board_w, limit.found_w)
+            entry = entries.get(job)
+            found_w = max(least_w, min(found_w, caps_w.get(uuid, found_w)))
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
+            if not fixed and uuid in caps_w and gpu and _held_by_job(gpu, seen):
+                # What was found before it is not known.
+                fixed = f"the fixed power limit of job {job} ends first"
             if not fixed and job in held:
                 fixed = held[job].sentence
-            if not fixed and job and mode_of.get(job) != "enforce" and policy.enforces:
-                fixed = f"job {job} is in mode {mode_of.get(job, 'off')}"
+            if not fixed and job and not (entry and entry.mode == "enforce") and policy.enforces:
+                fixed = f"job {job} is in mode {entry.mode if entry else 'off'}"
             gpus.append(
                 LimitedGpu(
                     uuid=uuid,
@@ -419,9 +422,11 @@ class PowerBudget:
     async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
         """The limits that were set go back to those found before, on a ramp."""
         others = {node.address for node in view.nodes if node.other_term}
+        caps_w = _caps_w(view)
         ours = [
-            LimitedGpu(u, 0.0, s.limit.found_w, s.limit.found_w, s.limit.bound_w)
+            LimitedGpu(u, 0.0, back_w, back_w, s.limit.bound_w)
             for u, s in self._gpus.items()
+            for back_w in (min(s.limit.found_w, caps_w.get(u, math.inf)),)
             if s.limit.set_w and not _unreachable(view.gpus.get(u)) and s.address not in others
         ]
         self.shown = None
@@ -518,6 +523,29 @@ class PowerBudget:
         )
 
 
+def _entries(view: View) -> Iterator[tuple[str, JobPolicy]]:
+    """The GPUs of jobs, each with the job's entry."""
+    return ((uuid, job.policy) for job in view.jobs for uuid in job.placement.uuids)
+
+
+def _caps_w(view: View) -> dict[str, float]:
+    """The fixed power limits of enforced jobs, by GPU."""
+    return {
+        uuid: entry.power_limit_w
+        for uuid, entry in _entries(view)
+        if entry.power_limit_w and entry.mode == "enforce"
+    }
+
+
+def _held_by_job(gpu: GpuView, seen: _Seen) -> bool:
+    """Whether a fixed limit of a job is in force, which ends with its lease."""
+    shown = gpu.snapshot
+    lease = shown.lease if shown else None
+    if shown is None or lease is None or lease.job == BUDGET_JOB:
+        return False
+    return bool(lease.power_limit_w and not shown.power_limit_kept_w and not seen.limit.set_w)
+
+
 def _most_w(limit: _Limit) -> float:
     """What a GPU can count with; a node's share of `node_power_w` goes by it."""
     return min(BOARD_W_MAX, max(limit.found_w, limit.bound_w))
@@ -540,6 +568,8 @@ def _read_back(
     if (above_w := _above_w(shown)) and abs(now_w - above_w) <= POWER_SLACK_W:
         now_w = shown.power_limit_kept_w
     seen = replace(seen, awaited=False)
+    if _held_by_job(gpu, seen):  # what was found before is not shown
+        return replace(seen, limit=replace(limit, bound_w=now_w))
     if not limit.set_w and not (adopts and shown.power_limit_kept_w):
         return replace(seen, limit=_Limit(now_w, 0.0, now_w))
     kept_w = shown.power_limit_kept_w

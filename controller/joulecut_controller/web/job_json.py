@@ -5,6 +5,7 @@ predicted, and every ratio sits under the word that says which it is.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from joulecut_controller.answer import (
     CLOCK,
@@ -292,7 +293,9 @@ def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
     beside it are means.
     """
     slo, deadline_s = policy.slo, policy.slo.max_iteration_time_s
-    if baseline is not None:
+    if policy.is_order:
+        slo = replace(slo, given_as="none", max_slowdown=None)
+    elif baseline is not None:
         deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
     return SLO.json(slo, deadline_s=number(deadline_s))
 
