@@ -32,8 +32,11 @@ _RANGE = re.compile(r"\[([^\]]*)\]")
 _SHIFTED = re.compile(r"@|\boffset\b")
 # What gives seconds where nothing is divided by it: quantiles, and names of times.
 _SECONDS = re.compile(
-    r"\bhistogram_(?:quantile|avg)\s*\(|\b\w*(?:seconds|_ms|milliseconds|duration)(?:_sum)?\b"
+    r"\bhistogram_(?:quantile|avg)\s*\(|\b\w*(?:seconds|_ms|milliseconds|duration)(?:_sum|_total)?\b"
 )
+_HISTOGRAM_COUNT = re.compile(r"\bhistogram_count\s*\(\s*rate\s*\([^()]*\)\s*\)")
+# What gives a count over its range, where nothing divides it by the range.
+_COUNT = re.compile(r"\b(?:increase|i?delta|changes|resets|(?:count|sum)_over_time)(?=\s*\()")
 _BRACKETS = {")": "(", "]": "[", "}": "{"}
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -60,7 +63,10 @@ def rate_query(promql: str, labels: Mapping[str, str]) -> RateQuery:
         raise Fault("a bracket or a quote is not closed", RANGES)
     if _SHIFTED.search(plain):
         raise Fault("offset and @ show another time than now", RANGES)
-    if seconds := _SECONDS.search(plain.partition("/")[0]):
+    if (count := _COUNT.search(plain)) and "/" not in plain:
+        what = f"{count[0]} counts over its range, and a rate is iterations per second"
+        raise Fault(what, "rate(...), or divided by the seconds of its range")
+    if seconds := _SECONDS.search(_HISTOGRAM_COUNT.sub("", plain.partition("/")[0])):
         what = f"{seconds[0].strip('(')} gives a time, and a rate is iterations per second"
         raise Fault(what, "a count over its time, like rate(x_seconds_count[1m])")
     ranges = _RANGE.findall(plain)

@@ -130,6 +130,8 @@ def test_opt_in_of_an_older_file_is_read_changes_no_clock_and_says_so() -> None:
         ("except: [{}], match: {slurm: {user: a}}", r"except\[0\]: not one match"),
         ("except: [{slurm: {user: a}}]", r"except\[0\]: leaves nothing out"),
         ("except: [{slurm: {user: a}}], match: {kubernetes: {namespace: t}}", "nothing out"),
+        ("match: {slurm: {job_name: 'llama-[ab]'}}", "no pattern with"),
+        ("match: {slurm: {partition: 'gpu-.*'}}", "no pattern with"),
         ("except: [{slurm: {}}], match: {slurm: {user: a}}", "nothing to match"),
     ],
 )

@@ -61,10 +61,14 @@ def test_what_shows_another_time_or_none_is_refused(promql: str) -> None:
         "avg_over_time(step_time_seconds[1m])",
         "avg_over_time(step_duration_ms[1m])",
         "rate(step_seconds_sum[1m]) / rate(step_seconds_count[1m])",
+        "rate(step_seconds_total[1m])",
+        "increase(steps_total[1m])",
+        "delta(step[1m])",
+        "count_over_time(step[1m])",
     ],
 )
-def test_a_time_is_no_rate(promql: str) -> None:
-    with pytest.raises(Fault, match="gives a time"):
+def test_a_time_or_a_count_is_no_rate(promql: str) -> None:
+    with pytest.raises(Fault, match="a rate is iterations per second"):
         rate_query(promql, {})
 
 
@@ -74,7 +78,8 @@ def test_a_time_is_no_rate(promql: str) -> None:
         "rate(step_seconds_count[1m])",
         "rate(step_seconds_count[1m]) / rate(step_seconds_sum[1m])",
         "1 / avg_over_time(step_time_seconds[1m])",
-        "rate(process_cpu_seconds_total[1m])",
+        "histogram_count(rate(step_seconds[1m]))",
+        "increase(steps_total[1m]) / 60",
     ],
 )
 def test_a_count_over_a_time_is_a_rate(promql: str) -> None:
