@@ -158,7 +158,12 @@ class _Pace:
         iterations, self.number = one.number - self.number, one.number
         apart_s = abs(passed_s - one.duration_s)
         near = apart_s <= (INTERVAL_RATIO - 1.0) * one.duration_s + INTERVAL_S
-        if passed_s and near and INTERVAL_RATIO * passed_s + INTERVAL_S < claimed_s:
+        if (
+            passed_s
+            and iterations > 1
+            and near
+            and INTERVAL_RATIO * passed_s + INTERVAL_S < claimed_s
+        ):
             what = f"lines say {one.duration_s:.4g} s and come every {passed_s:.4g} s"
             allowed = "group interval_s for the time since the line before"
             raise bad(f"{what}, {iterations} iterations each", allowed)

@@ -50,13 +50,13 @@ def _either(forms: dict[str, str], group: str) -> str:
 _PER = r"[\s_-]*(?:/|per)[\s_-]*"
 _COUNT, _TIME = _either(_COUNT_FORMS, "count"), _either(_TIME_FORMS, "time")
 _UNIT = (
-    rf"(?:{_COUNT}{_PER}{_TIME}|{_TIME.replace('time', 'each')}(?:{_PER}"
+    rf"(?:{_COUNT}{_PER}{_TIME}|(?<!/){_TIME.replace('time', 'each')}(?:{_PER}"
     rf"{_COUNT.replace('count', 'of')})?|(?P<short>tps|wps))(?![a-zA-Z])"
 )
 _DEVICE = rf"(?:{_PER}(?:gpu|device|chip|rank))?"
 _AFTER = re.compile(rf"\s*[(\[]?{_UNIT}(?!\w*{_DEVICE}[)\]]?\s*[:=])", re.IGNORECASE)
 _BEFORE = re.compile(
-    rf"(?<![a-z/]){_UNIT}{_DEVICE}[)\]]?['\"]?\s*(?P<ends>[:=]?)\s*['\"]?$", re.IGNORECASE
+    rf"(?<![a-z]){_UNIT}{_DEVICE}[)\]]?['\"]?\s*(?P<ends>[:=]?)\s*['\"]?$", re.IGNORECASE
 )
 _JOINED = re.compile(
     r"[,;|)\]}'\"\s±]|[.]+(?:\s|$)|:(?!\d)|$"

@@ -110,6 +110,7 @@ def test_samples_and_tokens_need_the_size_of_an_iteration() -> None:
         (r"(?P<s>[\d.]+)$", "stepTimeMs=13.47", "13.47 is in ms"),
         (r"(?P<s>[\d.]+)$", "tokensPerSec=13.47", "13.47 is in tokens/s"),
         (r"(?P<s>[\d.]+)$", "steps per second: 13.47", "13.47 is in it/s"),
+        (r"(?P<s>[\d.]+)$", "train/steps_per_sec: 13.47", "13.47 is in it/s"),
         (r"(?P<s>\d[\d.]*)$", "batches_per_minute=13.47", "13.47 is in it/minutes"),
         (r"(?P<s>[\d.]+)", "13.47 s/sample", "13.47 is in s/samples"),
         (r"(?P<ms>\d[\d.]+)", "time_ms: 2.5%", "2.5 is followed by '%'"),
