@@ -243,14 +243,14 @@ class Auditor:
         self._last_s, self._step_s = frame.at_s, frame.span_s
         teams: dict[str, list[GpuReading]] = {}
         for shown in frame.readings:
-            reading, impossible = believed(shown)
+            reading, impossible, contradiction = believed(shown)
             for name in impossible:
                 self._impossible[name] = self._impossible.get(name, 0) + 1
             meter = self._meters.setdefault(reading.uuid, Meter())
             spent = meter.step(reading, frame.at_s, frame.span_s)
             for part in spent:
                 self._count(part, reading)
-                self._doubt(part, reading, shown.contradiction, meter.contradiction)
+                self._doubt(part, reading, contradiction, meter.contradiction)
             if spent and not spent[-1].gap:
                 teams.setdefault(reading.owner, []).append(reading)
                 if working(reading) and reading.clock_mhz:

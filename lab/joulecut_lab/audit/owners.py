@@ -13,7 +13,7 @@ from joulecut_wire.messages import JOB_LABELS
 
 # How operators name the pods of one job: a role with an index (Kubeflow's jobs, Volcano, Spark),
 # a role with a random ending (MPI's launcher, KubeRay, where a group's name stands before or behind
-# it), and an index before a random ending (Indexed Job, JobSet).
+# it). An index before a random ending is an Indexed Job's, or the end of a Job's own name.
 _ROLES = r"master|worker|workers|launcher|chief|ps|evaluator|server|node|task|trainer|exec|driver"
 _NAMED = (
     re.compile(
@@ -21,29 +21,30 @@ _NAMED = (
         r"-(?:head|worker)-[a-z0-9]{5}"
     ),
     re.compile(rf"(?P<job>.+?)-(?:{_ROLES})(?:-\d+)*(?:-[a-z0-9]{{5}})?"),
-    re.compile(r"(?P<job>.+?)(?:-\d{1,4})+-[a-z0-9]{5}"),
 )
+_INDEXED = re.compile(r"(?P<job>.+?)(?:-\d{1,4})+-[a-z0-9]{5}")
 _INDEX = re.compile(r"(-\d+)+$")
 _EXPORTER = re.compile(r"exporter|dcgm|joulecut-agent")
 # A pod's labels as exporters write them: other letters become "_", behind a prefix of their own.
 _JOB_LABELS = tuple(re.sub(r"\W", "_", label) for label in JOB_LABELS)
-_STATEFUL = "statefulset_kubernetes_io_pod_name"
+_STATEFUL = ("statefulset_kubernetes_io_pod_name", "apps_kubernetes_io_pod_index")
 
 
 def stem(pod: str) -> str:
     """The job in a pod's name: `gpt3-worker-12` belongs to `gpt3`."""
-    for form in _NAMED:
+    for form in (*_NAMED, _INDEXED):
         if match := form.fullmatch(pod):
             return match["job"]
     return _INDEX.sub("", pod) or pod
 
 
 def joined_by_number(labels: Mapping[str, str]) -> str:
-    """The pod of a series whose job is nothing but its name without a trailing number; else ""."""
+    """The pod of a series whose job is its name without the number at its end; else ""."""
     pod = labels.get("exported_pod") or labels.get("pod", "")
-    signs = [key for key in labels if key.endswith((_STATEFUL, *_JOB_LABELS))]
+    signs = [key for key in labels if key.endswith((*_STATEFUL, *_JOB_LABELS))]
     named = any(form.fullmatch(pod) for form in _NAMED)
-    return pod if _INDEX.search(pod) and not named and not signs else ""
+    numbered = _INDEX.search(pod) or _INDEXED.fullmatch(pod)
+    return pod if numbered and not named and not signs else ""
 
 
 def _labelled(labels: Mapping[str, str]) -> str:

@@ -20,17 +20,18 @@ POWER_BRAKE = "hw_power_brake"
 
 POWER_W_MAX = 5_000.0  # no board draws more
 COUNTER_J_MAX = POWER_W_MAX * 30 * 365.25 * 86_400.0  # since the driver was loaded
-_RATIOS = ("busy_ratio", "engine_ratio", "sm_ratio", "tensor_ratio", "dram_ratio", "memory_ratio")
+_SIGNS = ("busy_ratio", "engine_ratio", "sm_ratio", "tensor_ratio", "dram_ratio")  # of work
 # What each reading can be; DCGM writes 1.4e14 and 9.2e18 for "no value".
 POSSIBLE: dict[str, tuple[float, float]] = {
     "energy_j": (0.0, COUNTER_J_MAX),
-    "power_w": (0.0, POWER_W_MAX),
+    "power_w": (1.0, POWER_W_MAX),  # 0 stands for no value: no board draws nothing
     "power_limit_w": (0.0, POWER_W_MAX),
     "clock_mhz": (0.0, 10_000.0),
-    **dict.fromkeys(_RATIOS, (0.0, 1.05)),  # a mean of rounded samples
+    **dict.fromkeys((*_SIGNS, "memory_ratio"), (0.0, 1.05)),  # a mean of rounded samples
 }
-AT_WORK = 0.5  # of the time, by any sign of work
-AT_REST = 0.05
+OVER_LIMIT = 2.0  # a mean over a step; peaks of a millisecond are below it
+# Of the time, by any sign of work, and of the power limit: boards at rest take 10 to 25 % of it.
+AT_WORK, AT_REST = 0.5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +80,37 @@ class GpuReading:
     @property
     def contradiction(self) -> str:
         """Two signs of work of which one says none and another much; "" where they agree."""
-        known = {name: one for name in _RATIOS[:3] if (one := getattr(self, name)) is not None}
-        if not known or min(known.values()) > AT_REST or max(known.values()) < AT_WORK:
+        known = {name: one for name in _SIGNS if (one := getattr(self, name)) is not None}
+        if self.power_w is not None and self.power_limit_w:
+            known["power"] = self.power_w / self.power_limit_w
+        # A kernel that waits for others keeps the engine, and no SM.
+        whole = known.keys() & {"busy_ratio", "engine_ratio", "power"}
+        if not whole or max(known.values()) < AT_WORK:
             return ""
-        low, high = (pick(known, key=lambda name: known[name]) for pick in (min, max))
-        if low == "sm_ratio":  # a kernel that waits for others keeps the engine, and no SM
+        low, high = min(whole, key=known.__getitem__), max(known, key=known.__getitem__)
+        if known[low] > AT_REST:
             return ""
         return f"{low.removesuffix('_ratio')} says at rest, {high.removesuffix('_ratio')} at work"
 
 
-def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...]]:
+def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...], str]:
     """A reading without the figures that cannot be, with the strongest sign of work as its
-    `busy_ratio`, and the names of those figures.
+    `busy_ratio`; the names of those figures; and how the others contradict each other.
     """
+    limit_w = reading.power_limit_w or POWER_W_MAX
+    highest = {"power_w": OVER_LIMIT * limit_w if 0.0 < limit_w < POWER_W_MAX else POWER_W_MAX}
     impossible = tuple(
         name
         for name, (low, high) in POSSIBLE.items()
-        if (value := getattr(reading, name)) is not None and not low <= value <= high
+        if (value := getattr(reading, name)) is not None
+        and not low <= value <= highest.get(name, high)
     )
     if impossible:
         nothing: dict[str, Any] = dict.fromkeys(impossible)
         reading = replace(reading, **nothing)
-    signs = [one for name in _RATIOS[:3] if (one := getattr(reading, name)) is not None]
-    return replace(reading, busy_ratio=min(1.0, max(signs)) if signs else None), impossible
+    signs = [one for name in _SIGNS if (one := getattr(reading, name)) is not None]
+    busy = min(1.0, max(signs)) if signs else None
+    return replace(reading, busy_ratio=busy), impossible, reading.contradiction
 
 
 @dataclass(frozen=True, slots=True)

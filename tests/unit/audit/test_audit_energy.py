@@ -95,6 +95,11 @@ def test_readings_that_cannot_be_are_left_out_and_counted() -> None:
     assert (silent.energy_j, silent.energy_unknown_s) == (0.0, 60 * STEP_S)
     assert silent.jobs[0].busy_s is None
     assert dict(silent.impossible) == {"power_w": 61, "busy_ratio": 61}
+    nothing = _audit(61, power_w=[0.0], busy_ratio=[float("nan")])
+    assert (nothing.energy_unknown_s, nothing.contradictions) == (60 * STEP_S, ())
+    assert dict(nothing.impossible) == {"power_w": 61, "busy_ratio": 61}
+    above = _audit(61, power_w=[390.0, 3000.0, 390.0], power_limit_w=[400.0], busy_ratio=[0.9])
+    assert above.impossible == (("power_w", 1),)
 
 
 @pytest.mark.parametrize("value", [140737488355328.0, 140737488355329.0, 9223372036854775792.0])
@@ -110,6 +115,15 @@ def test_of_several_signs_of_work_the_strongest_counts_and_nothing_is_called_mea
     assert job.busy_s == pytest.approx(60 * STEP_S)
     assert (job.idle.basis, job.variability.basis) == ("unknown", "unknown")
     assert mig.contradictions == ("busy says at rest, engine at work (1 GPUs, 1 GPU hours)",)
+    for signs, said in (
+        ({"tensor_ratio": [0.6]}, "busy says at rest, tensor at work"),
+        ({"power_w": [650.0], "power_limit_w": [700.0]}, "busy says at rest, power at work"),
+        ({"power_w": [120.0], "power_limit_w": [700.0]}, ""),  # contexts at rest
+    ):
+        unsaid = _audit(61, busy_ratio=[0.0], **signs).contradictions
+        assert [line.split(" (")[0] for line in unsaid] == ([said] if said else [])
+    weak = _audit(61, power_w=[15.0], power_limit_w=[700.0], busy_ratio=[0.9])
+    assert weak.contradictions == ("power says at rest, busy at work (1 GPUs, 1 GPU hours)",)
     waiting = _audit(61, power_w=[400.0], busy_ratio=[1.0], engine_ratio=[0.99], sm_ratio=[0.01])
     assert not waiting.contradictions, "a kernel that waits for others keeps the engine busy"
 

@@ -50,7 +50,8 @@ def test_a_trailing_number_alone_is_said_to_be_no_proof_of_one_job() -> None:
         assert of_dcgm({**plain, **more}) == "a/exp-1", "the label names the job"
         assert not joined_by_number({**plain, **more})
     assert not joined_by_number({**plain, "label_statefulset_kubernetes_io_pod_name": "exp-1"})
-    assert not joined_by_number({"pod": "exp-1-x7k2p"}), "an Indexed Job"
+    assert joined_by_number({"pod": "exp-1-x7k2p"}), "an Indexed Job `exp`, or a Job `exp-1`"
+    assert not joined_by_number({"pod": "exp-1-x7k2p", "label_batch_kubernetes_io_job_name": "exp"})
     assert not joined_by_number({"pod": "exp-worker-1"})
     ours = {"source": "kubernetes", "namespace": "a", "workload": "exp-1"}
     assert of_ours({**ours, "pod": "exp-1-abcde"}) == "a/exp-1", "its label named it"
