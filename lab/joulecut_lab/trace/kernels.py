@@ -36,29 +36,35 @@ NETWORK: tuple[KernelClass, ...] = (
 )  # fmt: skip
 COMPUTE: tuple[KernelClass, ...] = ("matmul", "attention", "convolution")
 
+_WHOLE = r"^(?!triton_(?:red|per)).*"  # Inductor names what a kernel is fused with
 # First match wins: an attention kernel also names its GEMM tiles, an optimizer is pointwise.
 _RULES: tuple[tuple[KernelClass, str], ...] = (
-    ("all-reduce", r"nccl.*all_?reduce|cross_device_reduce|ar_fusion|(shot|multimem)_all_?reduce"),
-    ("reduce-scatter", r"(nccl|multimem|shot).*reduce_?scatter"),
-    ("all-gather", r"(nccl|multimem).*all_?gather"),
-    ("all-to-all", r"nccl.*all_?to_?all|deep_ep.*(dispatch|combine|notify)|all_to_all_v"),
+    ("pointwise", r"^triton_poi"),
+    ("all-reduce", rf"{_WHOLE}all_?reduce|cross_device_reduce|ar_fusion|msccl"),
+    ("reduce-scatter", r"(nccl|multimem|shot).*reduce_?scatter|userbuffers.*_rs(\b|_)"),
+    ("all-gather", r"(nccl|multimem).*all_?gather|userbuffers.*_ag\b"),
+    ("all-to-all", rf"{_WHOLE}all_?to_?all|deep_ep.*(dispatch|combine|notify)"),
     ("broadcast", r"nccl.*(broadcast|_reduce_)|nccl(dev)?kernel_reduce\b"),
-    ("send-recv", r"nccl.*(send|recv)"),
+    ("send-recv", r"nccl.*(send|recv)|userbuffers|nvshmemi?_.*(put|get|transfer)"),
     ("copy", r"memcpy|memset"),
-    ("attention", r"flash|fmha|attention|mha_|attn_(fwd|bwd)|sdpa|batch(prefill|decode)with"),
-    ("attention", r"bwd_kernel_d[kqv]|linear_attn|gated_delta|selective_scan|mamba|ssd_"),
+    ("attention", r"flash(?!infer)|fmha|attention|mha_|attn_(fwd|bwd)|sdpa|\bmla_|_mla_"),
+    ("attention", r"batch(prefill|decode)with|softmax_gemm|bwd_kernel_d[kqv]|linear_attn"),
+    ("attention", r"gated_delta|selective_scan|mamba|ssd_|chunk_\w*(fwd|bwd)|recompute_w_u"),
     ("optimizer", r"multi_tensor|adam|lamb_|sgd|foreach"),
     ("softmax-loss", r"softmax|cross_?entropy|nll_loss"),
     ("normalisation", r"layer_?norm|rms_?norm|batch_?norm|group_?norm|ln_(fwd|bwd)|bn_(fw|bw)"),
-    ("convolution", r"conv(olve|olution|\dd)|implicit_conv|winograd|scudnn|[dw]grad_alg|asmconv"),
-    ("convolution", r"naive_conv|igemm_(fwd|bwd|wrw)|gridwiseconv|devicegroupedconv"),
+    ("convolution", r"conv(olve|olution|\dd|_kernel)|implicit_conv|winograd|s\d*cudnn|cask_cudnn"),
+    ("convolution", r"[dw]grad_alg|asmconv|naive_conv|igemm_(fwd|bwd|wrw)"),
+    ("convolution", r"gridwiseconv|devicegroupedconv"),
     ("matmul", r"gemm|nvjet|cutlass|cublas|xmma|gemv|matmul|_mm_|wgmma|splitk|cijk_|tensile"),
-    ("matmul", r"triton_mm|triton_tem_fused_(mm|addmm|bmm)|scaled_mm"),
+    ("matmul", r"triton_mm|triton_tem_fused_(mm|addmm|bmm)|(?:scaled|grouped)_mm|fused_moe"),
+    ("matmul", r"(?<!fused_)bmm"),
+    ("pointwise", r"rotary|rope"),
     ("embedding", r"embedding|index_?select|gather|scatter|indexing|index_elementwise"),
     ("reduction", r"reduce|triton_(red|per)|norm_kernel"),
     ("pointwise", r"elementwise|vectorized|triton_|catarray|fill|gelu|silu|swiglu|rotary|dropout"),
-    ("reduction", r"topk|radix_?sort|cumsum"),
-    ("pointwise", r"transpose|permute|copy_kernel|cast|quant|rope|pool"),
+    ("reduction", r"topk|radix_?sort|cumsum|routing|moe_align"),
+    ("pointwise", r"transpose|permute|copy_kernel|cast|quant|pool|nchw|nhwc"),
 )  # fmt: skip
 # Operators of PyTorch, for a kernel whose own name says nothing.
 _OPERATOR_RULES: tuple[tuple[KernelClass, str], ...] = (

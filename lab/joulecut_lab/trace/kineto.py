@@ -57,7 +57,7 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
         raise BadInput(name, "no GPU kernels", allowed)
     wrong = next((k for k, _ in found if not _sane(k)), None)
     if wrong is not None:
-        what = f"kernel {wrong.name:.40} from {wrong.start_s} s for {wrong.duration_s} s"
+        what = f"kernel {wrong.name:.40} from {wrong.start_s:g} s for {wrong.duration_s:g} s"
         raise BadInput(name, what, "times in microseconds, durations from 0")
     stamped, dropped = _stamped(found)
     found = [found[i] for i in stamped]
