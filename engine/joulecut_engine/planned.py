@@ -131,27 +131,27 @@ def planned(
     if max_slowdown is not None and deadline_s is not None:
         raise ValueError("plan: max_slowdown and deadline_s; allowed: one of them")
     fastest = baseline(asked)
-    due_s = deadline_s
-    if due_s is None:
-        due_s = fastest.iteration_time_s * (
-            1.0 + _ratio(0.0 if max_slowdown is None else max_slowdown)
-        )
-    if granularity not in GRANULARITIES or not due_s < inf:
-        what = f"deadline_s {due_s}, granularity {granularity}"
+    if deadline_s is None:
+        percent = _number(max_slowdown or 0.0, "%")
+        if isinstance(max_slowdown, bool) or not 0.0 <= percent < inf:
+            what = f"plan: max_slowdown: {max_slowdown!r}"
+            raise ValueError(f'{what}; allowed: percent from 0, like 2 or "2%"')
+        due_s = fastest.iteration_time_s * (1.0 + percent / 100.0)
+    else:
+        due_s = _number(deadline_s, "s")
+    if granularity not in GRANULARITIES or not 0.0 < due_s < inf:
+        what = f"deadline_s {deadline_s!r}, granularity {granularity}"
         raise ValueError(f"plan: {what}; allowed: seconds, and {', '.join(GRANULARITIES)}")
     return Planned(asked, fastest, solve(asked, Goal(due_s), granularity), due_s)
 
 
-def _ratio(percent: float | str) -> float:
-    """Of a number of percent, or its text. Raises ValueError."""
+def _number(given: object, unit: str) -> float:
+    """A number, or its text as on the command line; -1 for anything else."""
+    text = given.strip().removesuffix(unit) if isinstance(given, str) else given
     try:
-        found = float(percent.strip().removesuffix("%") if isinstance(percent, str) else percent)
+        return float(text)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        found = -1.0
-    if isinstance(percent, bool) or not 0.0 <= found < inf:
-        what = f"plan: max_slowdown: {percent!r}"
-        raise ValueError(f'{what}; allowed: percent from 0, like 2 or "2%"')
-    return found / 100.0
+        return -1.0
 
 
 def problem_of(profile: Any, shape: Any, blocking_power_w: float | None) -> Problem:

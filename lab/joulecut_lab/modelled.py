@@ -102,8 +102,7 @@ class Modelled:
             if not values[key]:
                 raise ValueError(f"sweep: {key}: nothing to choose from; allowed: a list")
         document = Document("sweep", {}, {})
-        for dtype in values.get("dtype", ()):
-            run_file.check_dtype(document, ("dtype",), dtype, self.system)
+        run_file.check_values(document, (), values, self.system)
         space = Space(self.architecture, self.system, self.run, values, **self.prices)
         parts, found = list(space.parts()), []
         for part in parts:

@@ -13,7 +13,7 @@ Keys are the fields of the engine's values, so this file and the engine cannot d
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -23,6 +23,7 @@ from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
+from joulecut_lab.model.choices import OF_CARD, impossible
 from joulecut_lab.model.hub_keys import Unreadable
 from joulecut_lab.model.huggingface import architecture_of
 from joulecut_lab.model.power import blocking_power_w
@@ -147,8 +148,7 @@ def of_document(document: Document, path: Path, take: Take = user_file.read) -> 
     run = read_run(document, ("run",), given)
     architecture = read_model(document, path, keys.model, run.sequence, take)
     check(document, ("run",), run, architecture)
-    check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
-    check_dtype(document, ("run", "dtype"), run.dtype, system)
+    run = check_card(document, given, run, system)
     check_limit(document, architecture, system, run)
     cost = read_cost(document, keys)
     return RunFile(path, architecture, system, run, cost, document, stack, defaults)
@@ -186,20 +186,24 @@ def check(document: Document, place: KeyPath, run: Run, architecture: Architectu
         raise document.bad((*place, complaint.key), what, complaint.allowed)
 
 
-def check_clock(document: Document, place: KeyPath, clock_mhz: float, system: System) -> None:
-    """Raises BadInput for a clock that the system does not have; 0 is its highest."""
-    low, high = system.clock_min_mhz, system.clock_max_mhz
-    if clock_mhz and not low <= clock_mhz <= high:
-        what = f"{clock_mhz:g} MHz is no clock of {system.name}"
-        raise document.bad(place, what, f"0, or {low:g} to {high:g} (system.clock_max_mhz)")
+def check_card(document: Document, given: object, run: Run, system: System) -> Run:
+    """The run with 16 bits that the card multiplies, where it names none. Raises BadInput for what
+    the card cannot do."""
+    named = isinstance(given, dict) and "dtype" in given
+    if not named and impossible("dtype", run.dtype, system):
+        run = replace(run, dtype="fp16")
+    check_values(document, ("run",), {one: (getattr(run, one),) for one in OF_CARD}, system)
+    return run
 
 
-def check_dtype(document: Document, place: KeyPath, dtype: str, system: System) -> None:
-    """Raises BadInput for a number type that the card does not multiply."""
-    if dtype in {"fp8", "fp4"} and not getattr(system, f"{dtype}_tflops"):
-        known = [one for one in DTYPES if not hasattr(system, f"{one}_tflops") or
-                 getattr(system, f"{one}_tflops")]  # fmt: skip
-        raise document.bad(place, f"{system.name} has no {dtype}", ", ".join(known))
+def check_values(
+    document: Document, place: KeyPath, values: Mapping[str, Iterable[object]], system: System
+) -> None:
+    """Raises BadInput for the first value of a run's key that the card cannot do."""
+    for name in OF_CARD:
+        for value in values.get(name, ()):
+            if found := impossible(name, value, system):
+                raise document.bad((*place, name), *found)
 
 
 def check_limit(document: Document, model: Architecture, system: System, run: Run) -> None:
@@ -315,6 +319,9 @@ def read_system(
             )
             base = replace(base, host_w=base.host_w * count / base.gpus_per_node)
     found: System = record(document, place, rest, System, base)
+    if found.clock_max_mhz <= found.clock_min_mhz:
+        what = f"{found.clock_max_mhz:g} MHz is not above clock_min_mhz"
+        raise document.bad((*place, "clock_max_mhz"), what, f"above {found.clock_min_mhz:g} MHz")
     if found.power_cap_w <= found.idle_w:
         what = f"{found.power_cap_w:g} W is not above idle power, {found.idle_w:g} W"
         raise document.bad((*place, "power_cap_w"), what, f"above {found.idle_w:g} W")

@@ -1,9 +1,9 @@
-"""Every sensible value of a run's key, for sweeps."""
+"""Values of a run's keys: those that a card can do, and every sensible one, for sweeps."""
 
 from typing import Any, get_args, get_origin, get_type_hints
 
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.run import RECOMPUTES, SCHEDULES, ZERO_MAX, Run
+from joulecut_lab.model.run import ATTENTIONS, DTYPES, RECOMPUTES, SCHEDULES, ZERO_MAX, Run
 from joulecut_lab.model.system import System
 
 USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
@@ -11,6 +11,36 @@ USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
 MICROBATCH_MAX, CHUNKS_MAX, CONTEXT_MAX, STAGES_MAX = 16, 8, 16, 256
 # Shares of the highest clock; below about 0.6 energy rises again, because waiting costs more.
 CLOCKS = (1.0, 0.925, 0.85, 0.775, 0.7, 0.625)
+
+
+OF_CARD = ("dtype", "attention", "sparsity", "clock_mhz")  # keys whose values depend on the card
+
+
+def impossible(key: str, value: object, system: System) -> tuple[str, str] | None:
+    """Why this card cannot do it, and what it can; None where it can.
+
+    Tensor cores before Ampere, which brought TF32, have neither BF16 nor 2:4 sparsity, and
+    FlashAttention-2 needs them. FlashAttention-3 is written for Hopper alone.
+    """
+    low, high, ampere = system.clock_min_mhz, system.clock_max_mhz, system.tf32_tflops > 0.0
+    can: dict[str, dict[Any, bool]] = {
+        "dtype": dict.fromkeys(DTYPES, True) | {
+            "bf16": ampere, "fp8": system.fp8_tflops > 0.0, "fp4": system.fp4_tflops > 0.0,
+        },
+        "attention": dict.fromkeys(ATTENTIONS, True) | {
+            "flash2": ampere, "flash3": system.attention_kernel == "flash2",
+        },
+        "sparsity": {1.0: True, 0.5: ampere},
+    }  # fmt: skip
+    if key == "clock_mhz" and isinstance(value, float | int):
+        named = f"0, or {low:g} to {high:g} (system.clock_max_mhz)"
+        fits = not value or low <= value <= high
+        return None if fits else (f"{value:g} MHz is no clock of {system.name}", named)
+    known = can.get(key, {})
+    if known.get(value, True):
+        return None
+    what = "2:4 sparsity" if key == "sparsity" else value
+    return f"{system.name} has no {what}", ", ".join(str(one) for one in known if known[one])
 
 
 def every(key: str, run: Run, architecture: Architecture, system: System) -> tuple[Any, ...]:
@@ -34,7 +64,8 @@ def every(key: str, run: Run, architecture: Architecture, system: System) -> tup
     kind = get_type_hints(Run)[key]
     if kind is bool:
         return (False, True)
-    return values.get(key, get_args(kind) if get_origin(kind) is not None else ())
+    words = values.get(key, get_args(kind) if get_origin(kind) is not None else ())
+    return tuple(one for one in words if impossible(key, one, system) is None)
 
 
 def _divisors(number: int) -> tuple[int, ...]:

@@ -82,7 +82,11 @@ def windowed(every: int) -> Rule:
 
     def rule(keys: Keys, found: Architecture) -> Architecture:
         window = keys.whole("sliding_window", "attention_chunk_size", otherwise=0, low=0)
-        pattern = keys.whole("sliding_window_pattern", "_sliding_window_pattern", otherwise=every)
+        letters = keys.word("sliding_window_pattern")  # EXAONE: LLLG
+        pattern = len(letters)
+        if not letters.isalpha():
+            names = ("sliding_window_pattern", "_sliding_window_pattern")
+            pattern = keys.whole(*names, otherwise=every)
         layers = keys.counted(
             "layer_types", "sliding_attention", "chunked_attention",
             otherwise=found.layers - found.layers // pattern,
@@ -160,6 +164,13 @@ def projected(keys: Keys, found: Architecture) -> Architecture:
     width = keys.whole("word_embed_proj_dim", otherwise=found.hidden)
     positions = keys.whole("max_position_embeddings") + 2
     return replace(found, positions=positions, embedding_dim=0 if width == found.hidden else width)
+
+
+def unbiased(keys: Keys, found: Architecture) -> Architecture:
+    """Of MPT: no bias anywhere."""
+    if not keys.flag("no_bias", True):
+        raise Unreadable("no_bias", "false", "true: MPT with biases cannot be described")
+    return found
 
 
 def multi_query(keys: Keys, found: Architecture) -> Architecture:
@@ -311,6 +322,16 @@ FAMILIES: dict[str, Family] = {
         "query_bias": flag("attention_bias", False),
     }),
     "seed_oss": Family("llama"),
+    "internlm2": Family("llama", {"query_bias": flag("bias", False)}),
+    "baichuan": Family("llama"),
+    "ernie4_5": Family("llama", TIED),
+    "exaone4": Family("llama", {"head_norm": True, "head_dim": count("head_dim")}, (windowed(4),)),
+    "chatglm": Family("llama", {
+        "layers": whole("num_layers"), "ffn": whole("ffn_hidden_size"),
+        "kv_heads": whole("multi_query_group_num", otherwise="heads"),
+        "vocab": whole("padded_vocab_size"), "head_dim": count("kv_channels"),
+        "query_bias": flag("add_qkv_bias", False),
+    }),
     "mistral": Family("llama", {"window": count("sliding_window")}),
     "ministral": Family("mistral"),
     "ministral3": Family("mistral"),
@@ -328,22 +349,28 @@ FAMILIES: dict[str, Family] = {
         "head_dim": whole("head_dim", otherwise=128),
     }),
     "qwen3_moe": Family("qwen3", {}, (qwen_experts,)),
+    "qwen2_vl": Family("qwen2"),
+    "qwen2_5_vl": Family("qwen2"),
+    "qwen3_vl": Family("qwen3"),
+    "qwen3_vl_moe": Family("qwen3_moe"),
     "qwen3_5": Family("llama", {"head_dim": whole("head_dim", otherwise=256)}, (delta,)),
-    "qwen3_5_text": Family("qwen3_5"),
     "qwen3_next": Family("llama", {
         "head_dim": whole("head_dim", otherwise=256), "head_norm": True,
     }, (qwen_experts, shared_expert(512), delta)),
     "qwen3_5_moe": Family("qwen3_next", {"ffn": whole("intermediate_size", otherwise=1)}),
-    "qwen3_5_moe_text": Family("qwen3_5_moe"),
-    "deepseek_v2": Family("llama", {
-        "head_dim": whole("qk_nope_head_dim"), "rope_dim": whole("qk_rope_head_dim"),
-        "value_dim": whole("v_head_dim"), "kv_rank": whole("kv_lora_rank"),
-        "query_rank": count("q_lora_rank"), "experts": count("n_routed_experts"),
+    "deepseek": Family("llama", {
+        "experts": count("n_routed_experts"),
         "experts_active": count("num_experts_per_tok"), "experts_shared": count("n_shared_experts"),
         "expert_ffn": count("moe_intermediate_size"),
         "dense_layers": count("first_k_dense_replace"),
         "router_bias": lambda keys, _: keys.word("topk_method") == "noaux_tc",
     }, (every_layer,)),
+    "dots1": Family("deepseek", {"head_dim": count("head_dim"), "head_norm": True}),
+    "deepseek_v2": Family("deepseek", {
+        "head_dim": whole("qk_nope_head_dim"), "rope_dim": whole("qk_rope_head_dim"),
+        "value_dim": whole("v_head_dim"), "kv_rank": whole("kv_lora_rank"),
+        "query_rank": count("q_lora_rank"),
+    }),
     "deepseek_v3": Family("deepseek_v2"),
     "kimi_k2": Family("deepseek_v2"),
     "deepseek_v32": Family("deepseek_v2", {"router_bias": True}, (indexed,)),
@@ -364,23 +391,23 @@ FAMILIES: dict[str, Family] = {
         "expert_ffn": whole("moe_intermediate_size"),
         "dense_layers": whole("first_k_dense_replace", otherwise=1, low=0), "router_bias": True,
     }),
+    "glm4v": Family("glm4"),
+    "glm4v_moe": Family("glm4_moe"),
     "gemma": Family("llama", {"head_dim": whole("head_dim", otherwise=256), **TIED}),
     "gemma2": Family("gemma", {"norms": 4}, (windowed(2),)),
     "gemma3": Family("gemma", {"norms": 4, "head_norm": True}, (windowed(6),)),
-    "gemma3_text": Family("gemma3"),
     "gemma4": Family("gemma3", {}, (wide_full_layers,)),
-    "gemma4_text": Family("gemma4"),
     "llama4": Family("llama", {
         "head_dim": whole("head_dim", otherwise=128), "expert_ffn": whole("intermediate_size"),
         "ffn": whole("intermediate_size_mlp", otherwise=16384), "experts_shared": 1,
         "experts": whole("num_local_experts", otherwise=16),
         "experts_active": whole("num_experts_per_tok", otherwise=1),
     }, (interleaved, windowed(4))),
-    "llama4_text": Family("llama4"),
     "minimax": Family("mixtral", {
         "window": 0, "head_dim": whole("head_dim", otherwise=128),
     }, (lightning,)),
     "minimax_text_01": Family("minimax"),
+    "minimax_m1": Family("minimax"),
     "minimax_m2": Family("mixtral", {
         "window": 0, "head_dim": whole("head_dim", otherwise=128), "router_bias": True,
     }, (normed_if_asked,)),
@@ -419,6 +446,27 @@ FAMILIES: dict[str, Family] = {
         "kv_heads": whole("num_key_value_heads", otherwise="heads"), "bias": True, "norms": 1,
         "extra": lambda _, found: found["vocab"],
     }),
+    "stablelm": Family("phi", {
+        "gated": True, "bias": False, "query_bias": flag("use_qkv_bias", False), "extra": 0,
+        "norms": lambda keys, _: 1 if keys.flag("use_parallel_residual", False) else 2,
+    }),
+    "gptj": Family("gpt_neox", {
+        "layers": whole("n_layer"), "hidden": whole("n_embd"), "heads": whole("n_head"),
+        "ffn": fourfold("n_inner"), "norms": 1, "bias": False,
+        # Biases of the feed-forward blocks and of the logits alone.
+        "extra": lambda _, f: f["layers"] * (f["ffn"] + f["hidden"]) + f["vocab"],
+    }),
+    "mpt": Family("gpt_neox", {
+        "layers": whole("n_layers"), "hidden": whole("d_model"), "heads": whole("n_heads"),
+        "kv_heads": whole("kv_n_heads", otherwise="heads"), "bias": False, "norm_bias": False,
+        "ffn": lambda keys, f: f["hidden"] * keys.whole("expansion_ratio", otherwise=4), **TIED,
+        "positions": lambda keys, _: 0 if keys.flag("alibi", False) else keys.whole("max_seq_len"),
+    }, (unbiased,)),
+    "dbrx": Family("mpt", {
+        "gated": True, "ffn": whole("ffn_hidden_size"), "experts": whole("moe_num_experts"),
+        "experts_active": whole("moe_top_k"), "tied": flag("tie_word_embeddings", False),
+        "positions": 0,
+    }),
     "starcoder2": Family("gpt_neox", {
         "kv_heads": whole("num_key_value_heads", otherwise="heads"), **TIED,
         "bias": flag("use_bias", True), "window": count("sliding_window"),
@@ -427,6 +475,9 @@ FAMILIES: dict[str, Family] = {
         "layers": whole("n_layer"), "hidden": whole("n_embd"), "heads": whole("n_head"),
         "ffn": fourfold("n_inner"), "vocab": whole("vocab_size", otherwise=50257), "bias": True,
         "positions": whole("n_positions", "n_ctx", otherwise=1024), **TIED,
+    }),
+    "gpt_bigcode": Family("gpt2", {
+        "kv_heads": lambda keys, f: 1 if keys.flag("multi_query", True) else f["heads"],
     }),
     "bloom": Family("gpt_neox", {
         "layers": whole("n_layer", "num_hidden_layers"), "hidden": whole("hidden_size", "n_embed"),

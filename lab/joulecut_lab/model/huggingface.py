@@ -21,6 +21,11 @@ def architecture_of(config: Mapping[str, Any], name: str = "") -> Architecture:
     if isinstance(inner, Mapping) and family in WRAPPERS:
         config = {**_shared(config), **inner, "model_type": inner.get("model_type", family)}
         family = config["model_type"]
+    if isinstance(family, str):
+        family = family.removesuffix("_text")
+    for key in ("attn_config", "ffn_config"):  # of MPT and DBRX
+        inner = config.get(key)
+        config = {**config, **inner} if isinstance(inner, Mapping) else config
     if not isinstance(family, str) or family not in FAMILIES.keys() | INDESCRIBABLE.keys():
         what = "missing" if family is None else f'"{family}" is not known'
         raise Unreadable("model_type", what, ", ".join(FAMILIES))
@@ -44,7 +49,7 @@ def _shared(config: Mapping[str, Any]) -> dict[str, Any]:
 # Models around a language model, which `text_config` describes.
 WRAPPERS = {
     "gemma3", "gemma4", "llama4", "mistral3", "llava", "qwen3_5", "qwen3_5_moe", "kimi_k25",
-    "glm4v", "glm4v_moe", "qwen3_vl", "qwen3_vl_moe",
+    "glm4v", "glm4v_moe", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe",
 }  # fmt: skip
 INDESCRIBABLE = {
     "nemotron_h": "layers of one block each",

@@ -139,6 +139,7 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
         ("attention", run.attention, ATTENTIONS),
         ("zero", run.zero, tuple(range(ZERO_MAX + 1))),
         ("weight_bytes", run.weight_bytes, (1, 2, 4)),
+        ("gradient_bytes", run.gradient_bytes, (1, 2, 4)),
         ("reduce_bytes", run.reduce_bytes, (0, 1, 2, 4)),
         ("moment_bytes", run.moment_bytes, (1, 2, 4)),
         ("master_bytes", run.master_bytes, (0, 2, 4)),

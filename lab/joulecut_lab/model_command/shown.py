@@ -7,6 +7,7 @@ from joulecut_cli import figures
 from joulecut_engine.money import JOULES_PER_KWH, Prices
 from joulecut_lab.model.advice import Advice
 from joulecut_lab.model.estimate import MEMORIES, Estimate
+from joulecut_lab.model.formula import FREE
 from joulecut_lab.model.run import Run
 from joulecut_lab.run_file import Cost, RunFile
 
@@ -25,11 +26,12 @@ def as_text(file: RunFile, found: Estimate, advice: list[str]) -> list[str]:
         "",
     ]
     if not found.fits:
-        over = memory.total_bytes - system.hbm_bytes
+        over = memory.total_bytes - FREE * system.hbm_bytes
         lines += [
             (
                 f"Does not fit: stage {memory.stage} needs {gigabytes(memory.total_bytes)}, "
-                f"{gigabytes(over)} more than a GPU has."
+                f"{gigabytes(over)} more than a GPU has for it: of its "
+                f"{gigabytes(system.hbm_bytes)}, {1.0 - FREE:.0%} go to context and fragments."
             ),
             *advice,
             "",

@@ -21,8 +21,8 @@ from joulecut_lab.model.sweep import Space
 from joulecut_lab.model.system import System
 from joulecut_lab.run_file import (
     FileKeys,
-    check_clock,
-    check_dtype,
+    check_card,
+    check_values,
     read_cost,
     read_model,
     read_run,
@@ -59,11 +59,8 @@ def read(path: Path) -> Space:
     run = read_run(document, ("run",), given_run)
     architecture = read_model(document, path, keys.model, run.sequence)
     choices = _choices(document, keys.sweep, run, architecture, system)
-    check_clock(document, ("run", "clock_mhz"), run.clock_mhz, system)
-    for dtype in choices.get("dtype", (run.dtype,)):
-        check_dtype(document, ("sweep" if "dtype" in choices else "run", "dtype"), dtype, system)
-    for clock_mhz in choices.get("clock_mhz", ()):
-        check_clock(document, ("sweep", "clock_mhz"), clock_mhz, system)
+    run = check_card(document, given_run, run, system)
+    check_values(document, ("sweep",), choices, system)
     cost = read_cost(document, keys)
     space = Space(
         architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue

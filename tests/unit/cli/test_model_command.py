@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -237,6 +238,9 @@ def test_what_does_not_fit_says_by_how_much_and_which_knob_helps(tmp_path: Path)
     assert "Does not fit" in said.stdout
     assert "more than a GPU has" in said.stdout
     assert "zero: 3 saves" in said.stdout
+    near = "model: llama-3-8b\nsystem: dgx-h100\nrun: {stack: megatron, gpus: 8, global_batch: 64, "
+    said = _run(_file(tmp_path, near + "sequence: 4096}\n"))  # above what is free, below all
+    assert re.search(r"needs 83\.\d+ GB, \d\.\d+ GB more than a GPU has for it", said.stdout)
 
 
 def test_a_profile_is_planned_as_a_measured_one(tmp_path: Path) -> None:
