@@ -16,7 +16,7 @@ from joulecut_controller.policy.policy import Fixed
 from joulecut_controller.view import GpuView
 
 # Vetoes that do not apply: nothing is predicted, and an order rests on no reports of the job.
-UNPREDICTED = frozenset(("pipeline", "profile"))
+UNPREDICTED = frozenset(("pipeline", "profile", "unready"))
 UNREPORTED = frozenset(("baseline", "silent", "phase"))
 
 
