@@ -68,13 +68,13 @@ def fixed_decision(inputs: PlanningInput, state: PlannerState) -> Decision:
 def _beyond(gpu: GpuView, fixed: Fixed) -> str:
     """Why the card cannot go so low; empty where it can."""
     site = gpu.description
-    lowest_mhz = min(site.clocks_mhz, default=0)
-    if fixed.clock_mhz and not any(mhz <= fixed.clock_mhz for mhz in site.clocks_mhz):
-        return f"the lowest clock of GPU {gpu.place} is {lowest_mhz} MHz: default clocks"
-    if 0.0 < fixed.power_w < site.power_limit_min_w:
-        least_w = site.power_limit_min_w
-        return f"the lowest power limit of GPU {gpu.place} is {least_w:g} W: default clocks"
-    return ""
+    each = (
+        (fixed.clock_mhz, min(site.clocks_mhz, default=0), "clock", "MHz"),
+        (fixed.power_w, site.power_limit_min_w, "power limit", "W"),
+    )
+    low = (f"{what} of GPU {gpu.place} is {least:g} {unit}" for asked, least, what, unit in each
+           if 0 < asked < least)  # fmt: skip
+    return next((f"the lowest {one}: default clocks" for one in low), "")
 
 
 def _clock_mhz(gpu: GpuView, fixed: Fixed) -> int | None:

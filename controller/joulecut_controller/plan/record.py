@@ -42,16 +42,19 @@ def _known(value: Any) -> Any:
 def _action(action: Action) -> dict[str, Any]:
     """The clocks of an iteration, by seconds from its start; of those on marks only how many, since
     the solution has them; nothing where there is one clock."""
+    made = _ACTION.json(action)
+    if action.power_limit_w is not None:
+        made["power_limit_w"] = number(action.power_limit_w)
     if action.marks:
         marked = {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
-        return _ACTION.json(action) | marked
+        return made | marked
     if not action.steps:
-        return _ACTION.json(action)
+        return made
     steps = [
         {"offset_s": number(step.offset_s), "clock_mhz": step.clock_max_mhz}
         for step in action.steps
     ]
-    return _ACTION.json(action) | {"steps": steps}
+    return made | {"steps": steps}
 
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
@@ -101,9 +104,7 @@ def _solution(solution: Solution) -> dict[str, Any]:
     }
 
 
-_ACTION = Answer(
-    uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, power_limit_w=NUMBER, reason=TEXT
-)
+_ACTION = Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)
 # What one clock step costs an iteration of the whole job, predicted.
 _STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
 _REASON = Answer(

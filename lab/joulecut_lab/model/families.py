@@ -166,13 +166,6 @@ def projected(keys: Keys, found: Architecture) -> Architecture:
     return replace(found, positions=positions, embedding_dim=0 if width == found.hidden else width)
 
 
-def unbiased(keys: Keys, found: Architecture) -> Architecture:
-    """Of MPT: no bias anywhere."""
-    if not keys.flag("no_bias", True):
-        raise Unreadable("no_bias", "false", "true: MPT with biases cannot be described")
-    return found
-
-
 def multi_query(keys: Keys, found: Architecture) -> Architecture:
     """Of Falcon: one head of keys in the first ones, and blocks in parallel."""
     grouped = keys.flag("new_decoder_architecture", False)
@@ -458,10 +451,12 @@ FAMILIES: dict[str, Family] = {
     }),
     "mpt": Family("gpt_neox", {
         "layers": whole("n_layers"), "hidden": whole("d_model"), "heads": whole("n_heads"),
-        "kv_heads": whole("kv_n_heads", otherwise="heads"), "bias": False, "norm_bias": False,
+        "kv_heads": whole("kv_n_heads", otherwise="heads"),
+        "bias": lambda keys, _: not keys.flag("no_bias", True),
+        "norm_bias": lambda _, f: f["bias"],
         "ffn": lambda keys, f: f["hidden"] * keys.whole("expansion_ratio", otherwise=4), **TIED,
         "positions": lambda keys, _: 0 if keys.flag("alibi", False) else keys.whole("max_seq_len"),
-    }, (unbiased,)),
+    }),
     "dbrx": Family("mpt", {
         "gated": True, "ffn": whole("ffn_hidden_size"), "experts": whole("moe_num_experts"),
         "experts_active": whole("moe_top_k"), "tied": flag("tie_word_embeddings", False),
