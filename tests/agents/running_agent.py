@@ -303,8 +303,9 @@ class RunningAgent:
         request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
         return codec.decode_results(self.stub.Renew(request, timeout=PATIENCE_S))
 
-    def clear(self, *uuids: str, epoch: int = 0, job: str = "demo") -> tuple[Result, ...]:
-        request = pb.ClearRequest(epoch=epoch or self.epoch, job=job, uuids=uuids)
+    def clear(self, *uuids: str, epoch: int | None = None, job: str = "demo") -> tuple[Result, ...]:
+        epoch = self.epoch if epoch is None else epoch
+        request = pb.ClearRequest(epoch=epoch, job=job, uuids=uuids)
         return codec.decode_results(self.stub.Clear(request, timeout=PATIENCE_S))
 
     def watch(self) -> WatchTick:
