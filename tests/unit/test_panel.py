@@ -16,7 +16,9 @@ from joulecut_lab.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES, MEMORIE
 
 STYLE_SHEET = Path(joulecut_controller.web.__file__).parent / "static" / "page.css"
 # Names of the style sheet for colours of the palette.
-SAME = {"now": "gpu", "plan": "ours", "base": "base", "deadline": "due", "good": "gpu"}
+SAME = {"now": "gpu", "plan": "ours", "base": "base", "deadline": "due", "good": "gpu"} | {
+    kind: PARTS[kind] for kind in ("forward", "backward")
+}
 
 
 def test_the_controllers_page_has_the_same_palette() -> None:
