@@ -159,6 +159,19 @@ def test_measured_jobs_teach_and_no_name_is_kept(store: DatabaseStore) -> None:
     assert len(decoded(store.learnt(NAME))) == len(known)
 
 
+def test_what_another_process_stores_while_the_controller_runs_stays(store: DatabaseStore) -> None:
+    world = MemoryWorld("one", 0.5)
+    policy = world.policy("recommend", profile=world.true_profile())
+    controller = Controller(world, store, policy)
+    controller.run(2)
+    layer = KnownJob("a layer", Counters(world.sku.model, 1.0, 0.9), ClockShares(0.6, 0.2))
+    store.keep_learnt(NAME, encoded([layer]))
+    controller.run(40)
+    known = decoded(store.learnt(NAME))
+    assert known[0] == layer
+    assert len(known) > 1
+
+
 def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> None:
     """Of the time a half follows the clock; the prior says seven tenths for want of counters."""
     for number in range(JUDGES_MIN):

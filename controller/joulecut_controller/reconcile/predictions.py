@@ -91,18 +91,22 @@ class Predictions:
     async def save(self) -> None:
         """Stores what has changed. Raises Unavailable."""
         if self._changed:
-            self._known = await asyncio.to_thread(self._kept)
-            self._changed = False
-
-    def _kept(self) -> list[KnownJob]:
-        """Stores the known jobs, beside those that `joulecut study teach` stored since."""
-        with contextlib.suppress(ValueError):  # said when it was read
-            stored = decoded(self._store.learnt(NAME))
-            mine = {one.workload for one in self._known}
-            taught = [one for one in stored if one.workload not in mine]
+            known = tuple(self._known)
+            taught = await asyncio.to_thread(self._keep, known)
+            self._changed = tuple(self._known) != known  # a job may have taught meanwhile
             self._known = [*taught, *self._known][-KNOWN_KEPT:]
-        self._store.keep_learnt(NAME, encoded(self._known))
-        return self._known
+
+    def _keep(self, known: tuple[KnownJob, ...]) -> list[KnownJob]:
+        """Stores the known jobs beside those that `joulecut study teach` stored since; returns
+        these.
+        """
+        taught: list[KnownJob] = []
+        with contextlib.suppress(ValueError):  # a damaged record is reported by `begin`
+            stored = decoded(self._store.learnt(NAME))
+            mine = {one.workload for one in known}
+            taught = [one for one in stored if one.workload not in mine]
+        self._store.keep_learnt(NAME, encoded([*taught, *known][-KNOWN_KEPT:]))
+        return taught
 
     def learn(self, on: bool) -> None:
         """Whether known jobs correct the prior: the policy's switch."""
