@@ -174,8 +174,8 @@ class RunningAgent:
     @property
     def keeper_pid(self) -> int:
         """Of the agent's keeper; of the last one where it has no other yet."""
-        told = self.ready["keeper_pid"]  # "-" where it began without one
-        known = int(told) if told != "-" else 0
+        pid = self.ready["keeper_pid"]  # "-" where it began without one
+        known = int(pid) if pid != "-" else 0
         if not alive(known) and self.process is not None and self.process.poll() is None:
             pid = self.process.pid
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

@@ -18,7 +18,7 @@ ON = "answer = code(n.nvmlDeviceSetPersistenceMode, n.nvmlDeviceGetHandleByIndex
 
 @dataclass(frozen=True)
 class Case:
-    """What was ordered of a GPU, what befalls it, and how the agent judges that."""
+    """An order for a GPU, what then happens to the GPU, and the cause that the agent names."""
 
     ours_mhz: int
     befall: Callable[[FakeNvml, int], object]
@@ -195,12 +195,12 @@ def test_a_gpu_that_cannot_be_restored_is_reported(driver: FakeNvml, node: Runni
     driver.set_error("nvmlDeviceResetGpuLockedClocks", 999, gpu=STUCK)
     node.clear(uuid)
     assert driver.locks()[STUCK] is not None
-    eventually("it is told", lambda: series in node.metrics())
+    eventually("the series is exported", lambda: series in node.metrics())
     about = node.describe().gpus[STUCK]
     assert (about.controllable, about.reason.split(":")[0]) == (False, "stuck_locked")
     driver.clear_errors()
     eventually("given back", lambda: driver.locks()[STUCK] is None)
-    eventually("it is told no more", lambda: series not in node.metrics())
+    eventually("the series ends", lambda: series not in node.metrics())
     eventually("it can be controlled", lambda: node.describe().gpus[STUCK].controllable)
 
 

@@ -72,7 +72,7 @@ def test_a_driver_that_hangs_as_a_whole_ends_no_process(
     assert accepted(_apply(node, driver.uuids, 1, TTL_S))
     keeper_pid = node.keeper_pid
     driver.hang("*", count=FOREVER)
-    eventually("it is told", lambda: "driver_unresponsive" in node.metrics())
+    eventually("the cause is exported", lambda: "driver_unresponsive" in node.metrics())
     time.sleep(TTL_S + 5.0)
     assert node.keeper_pid == keeper_pid
     assert _writers(driver, node) <= GPUS + 1

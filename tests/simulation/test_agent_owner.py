@@ -80,7 +80,7 @@ def test_the_end_of_a_slurm_job_gives_its_gpus_back_whatever_the_lease_is_called
         eventually("it is given back", lambda: 0 not in node.locked())
         print(f"given back {time.monotonic() - began_s:.2f} s after the job's end")
         assert 1 in node.locked()  # nobody's before and nobody's now
-        eventually("it is told", lambda: _restores(node, 0) == 1)
+        eventually("the restore is counted", lambda: _restores(node, 0) == 1)
         eventually("and said", lambda: "has another owner" in node.log)
         assert _owners(node) == {0: "", 1: ""}
 

@@ -85,7 +85,7 @@ def _clock_mhz(gpu: GpuView, fixed: Fixed) -> int | None:
 
 
 def _limit_w(gpu: GpuView, fixed: Fixed) -> float | None:
-    """None where the limit in force is no higher: a limit that somebody lowered is never raised."""
+    """None where the limit in force is as low: one that another writer lowered is never raised."""
     shown = gpu.snapshot
     if not fixed.power_w or shown is None:
         return None

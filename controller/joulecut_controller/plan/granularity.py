@@ -29,7 +29,9 @@ SPREAD_UNKNOWN_S = 0.03
 # With a fifth of the starts missed, a fifth of the saving is lost, and the source is not sound.
 MISSED_RATIO_MAX = 0.2
 MISSED_RATIO_HELD = 0.3  # a granularity in use is left only beyond
-HELD_RATIO = 2.5  # a stretch up to so much longer than needed stays: a new one is a new solve
+# A stretch up to so much longer than needed stays, since a new one is a new solve: more than
+# STRETCH_GROWTH and a step make it longer.
+HELD_RATIO = 2.5
 STRETCH_STEP = 1.25  # stretches are asked for in steps of this
 # A stretch that is outgrown grows by so much more than needed: on a busy machine jitter goes on
 # growing, and each step would ask for another solve before the one under way has ended.

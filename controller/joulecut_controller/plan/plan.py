@@ -148,8 +148,8 @@ class Basis:
     """What a plan of clocks answers. The guard checks the plan against it.
 
     A solved plan has the solver's `problem` and `goal`. A trial has `reach_mhz`, the lowest clock
-    that may be asked of each stage, one step below what was measured there. `fixed` is what the
-    policy fixes; None where it fixes nothing.
+    that may be asked of each stage, one step below the lowest measured one. `fixed` is the policy's
+    fixed clock and power limit; None without them.
     """
 
     problem: Problem | None = None

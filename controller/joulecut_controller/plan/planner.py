@@ -143,7 +143,7 @@ def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: A
         return _within_reach(inputs, state, costs, solver)
     except Unanswered:
         shown = state
-        if state.clocks is not None:  # what runs is shown, whatever is computed
+        if state.clocks is not None:  # the board shows the granularity that runs
             shown = replace(state, rung=replace(held, limits=state.rung.limits))
         solving = Decision("keep", SOLVING, "the solver is at work on the next plan", shown)
         moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
@@ -332,7 +332,7 @@ def _within_reach(
         )
     state = replace(state, goal=comparison.goal)
     decision = _compare(inputs, state, comparison, answer, solver, late=late)
-    if decision.state.clocks != held_clocks:  # what was measured is not of these
+    if decision.state.clocks != held_clocks:  # the measured slowdown is of other clocks
         decision = replace(decision, state=replace(decision.state, setting=None))
     if suspended is None or decision.plan is None:
         return decision

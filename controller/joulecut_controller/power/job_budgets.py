@@ -1,7 +1,7 @@
 """The power budget of the policy, allocated over the jobs.
 
 Recomputed when an input changed. Jobs that can be slowed count with the mean power of their plans,
-predicted and corrected by what was measured, the others with their power limits. Jobs in mode
+as predicted and corrected by measurements, the others with their power limits. Jobs in mode
 recommend get a separate allocation that assumes every recommendation is followed, so that no
 controlled job depends on one that is not.
 """

@@ -188,7 +188,7 @@ class PowerBudget:
                 await self._send(steps, view, ttl_s, keep=True, reason=reason)
                 gpus = self._limited(policy, view, held)
             else:
-                self._keep(view)  # what was read back since
+                self._keep(view)  # limits that were read back
             await self._step_above(
                 view,
                 gpus,
@@ -358,7 +358,7 @@ class PowerBudget:
             found_w = max(least_w, min(found_w, caps_w.get(uuid, found_w)))
             fixed = _unreachable(gpu) or _fixed(gpu, nodes, seen, view)
             if not fixed and uuid in caps_w and gpu and _held_by_job(gpu, seen):
-                # What was found before it is not known.
+                # The limit that its lease replaced is not known.
                 fixed = f"the fixed power limit of job {job} ends first"
             if not fixed and job in held:
                 fixed = held[job].sentence
@@ -568,7 +568,7 @@ def _read_back(
     if (above_w := _above_w(shown)) and abs(now_w - above_w) <= POWER_SLACK_W:
         now_w = shown.power_limit_kept_w
     seen = replace(seen, awaited=False)
-    if _held_by_job(gpu, seen):  # what was found before is not shown
+    if _held_by_job(gpu, seen):  # the limit that its lease replaced is not shown
         return replace(seen, limit=replace(limit, bound_w=now_w))
     if not limit.set_w and not (adopts and shown.power_limit_kept_w):
         return replace(seen, limit=_Limit(now_w, 0.0, now_w))

@@ -157,8 +157,8 @@ class KnownJob:
 @dataclass(frozen=True, slots=True)
 class Predictor:
     """A fitted model of scikit-learn: rows of features, to what both shares are off the prior.
-    Features count by their spread among the rows it was taught, and are taken from that range: what
-    did not vary says nothing, and a line is not continued beyond what was measured.
+    Features are scaled by their spread among the taught rows and clipped to their range: a feature
+    that is the same in all of them has no weight, and a linear model does not extrapolate.
     """
 
     model: Any

@@ -345,7 +345,7 @@ class Course:
         self._say(f"  now {pulse(self.watch.recent)}")
 
     def _hold_out(self) -> None:
-        """Default clocks in windows drawn by lot, until they give the saving an interval. In a demo
+        """Default clocks in windows at random times, until the saving has an interval. In a demo
         without an end they go on.
         """
         if not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
