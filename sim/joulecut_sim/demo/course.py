@@ -351,7 +351,7 @@ class Course:
         if not self._phases.holdouts_s or self._room < ROOM_RATIO_MIN:
             return
         self._say(
-            "hold-outs: default clocks in windows drawn by lot measure the saving, as on a real "
+            "hold-outs: default clocks in windows at random times measure the saving, as on a real "
             "cluster; a first interval takes some five minutes"
         )
         layout.write_policy(self._folder, self._settings, "enforce", holdouts=True)
