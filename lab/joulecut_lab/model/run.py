@@ -15,6 +15,10 @@ RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "experts"
 Scaling = Literal["delayed", "dynamic"]
 # Kernels of fused attention; `system`: the one that the system's number stands for.
 Attention = Literal["system", "flash2", "flash3", "cudnn"]
+# How a context group exchanges keys and values: `ring` passes them around beside attention
+# (Transformer Engine); `gathered` has every head's at hand before it (PyTorch).
+Exchange = Literal["ring", "gathered"]
+EXCHANGES: tuple[Exchange, ...] = ("ring", "gathered")
 ATTENTIONS: tuple[Attention, ...] = ("system", "flash2", "flash3", "cudnn")
 SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
 OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
@@ -58,6 +62,7 @@ class Run:
     overlap_gradients: bool = False
     flash_attention: bool = False
     attention: Attention = "system"
+    context_exchange: Exchange = "ring"
     clock_mhz: float = 0.0
     offload: Offload = "none"
     fused_loss: bool = False  # cross entropy without a 32-bit copy of the logits
@@ -137,6 +142,7 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
         ("offload", run.offload, OFFLOADS),
         ("scaling", run.scaling, SCALINGS),
         ("attention", run.attention, ATTENTIONS),
+        ("context_exchange", run.context_exchange, EXCHANGES),
         ("zero", run.zero, tuple(range(ZERO_MAX + 1))),
         ("weight_bytes", run.weight_bytes, (1, 2, 4)),
         ("gradient_bytes", run.gradient_bytes, (1, 2, 4)),

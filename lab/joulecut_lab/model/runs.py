@@ -12,6 +12,7 @@ from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.run import (
     ATTENTIONS,
     DTYPES,
+    EXCHANGES,
     OFFLOADS,
     RECOMPUTES,
     SCALINGS,
@@ -30,6 +31,7 @@ WORDS: dict[str, tuple[Any, ...]] = {
     "offload": OFFLOADS,
     "scaling": SCALINGS,
     "attention": ATTENTIONS,
+    "context_exchange": EXCHANGES,
 }
 
 

@@ -66,6 +66,7 @@ DEFAULTS: dict[Stack, tuple[Default, ...]] = {
         Default("overlap_gradients", True, "FSDP2 prefetches and reduces beside work"),
         Default("sequence_parallel", True, "its tensor plan shards norms as well", "tensor"),
         Default("fused_loss", True, "compile: the loss is fused"),
+        Default("context_exchange", "gathered", "rotate method allgather, compiled"),
         Default("gradient_bytes", 4, "reduce_dtype float32"),
         Default("scaling", "dynamic", "float8 with tensorwise dynamic scales"),
     ),

@@ -250,18 +250,28 @@ def _context_ring(
     forward: Cost,
     inputs: Cost,
 ) -> None:
-    """Keys and values pass around the context ring beside the attention they are for."""
+    """Keys and values pass around the context ring beside the attention they are for.
+
+    PyTorch gathers them, repeated for every head, in forward and in backward, and passes their
+    gradients around with 32 bits, `context` times. Its traced collectives wait at once
+    (torch.distributed._functional_collectives), so that compiled steps hide none of it.
+    """
     if (runs.context <= 1).all():
         return
     ring = group(system, runs.context, runs.tensor)
     tokens = runs.microbatch * runs.sequence / runs.context
-    width = model.kv_heads * (model.query_dim + model.value_head_dim) / runs.tensor
-    volume = HALF * tokens * width
-    sides = ((forward, work.core.attention_flops, 1.0), (inputs, work.input.attention_flops, 2.0))
+    gathered = runs.word("context_exchange", "gathered")
+    heads = np.where(gathered, model.heads, model.kv_heads)
+    volume = HALF * tokens * heads * (model.query_dim + model.value_head_dim) / runs.tensor
+    around = np.where(gathered, 1.0 + 2.0 * runs.context / np.maximum(runs.context - 1.0, 1.0), 2.0)
+    sides = (
+        (forward, work.core.attention_flops, np.ones_like(around)),
+        (inputs, work.input.attention_flops, around),
+    )
     for cost, flops, times in sides:
         spent = ring.pass_on(times * volume)
         beside = flops / found.attention * (1.0 - 1.0 / runs.context)
-        exposed = np.maximum(0.0, spent - beside)
+        exposed = np.where(gathered, spent, np.maximum(0.0, spent - beside))
         cost.context = cost.context + exposed
         cost.hidden = cost.hidden + spent - exposed
         up, out = ring.bits(times * volume * runs.context)

@@ -16,6 +16,7 @@ from joulecut_lab.model.links import group
 from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import (
     DTYPES,
+    EXCHANGES,
     OFFLOADS,
     RECOMPUTES,
     SCALINGS,
@@ -63,6 +64,7 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
         offload=draw(st.sampled_from(OFFLOADS)), fused_loss=draw(st.booleans()),
         dropout=draw(st.booleans()), overlap_tensor=draw(st.booleans()),
         forward_only=draw(st.booleans()), cuda_graphs=draw(st.booleans()),
+        context_exchange=draw(st.sampled_from(EXCHANGES)),
     )  # fmt: skip
     assume(misfit(run, model) is None)
     return model, run

@@ -202,3 +202,22 @@ def test_clocks_that_a_cap_makes_equal_are_one_row() -> None:
     assert len(asked) == sum(0.0 < one < held for one in clocks) + 1
     assert len({*found.rows["held_clock_mhz"].tolist()}) == len(asked)
     assert found.impossible + found.too_large + len(found) == len(clocks)
+
+
+def test_gathered_keys_of_every_head_are_waited_for() -> None:
+    """PyTorch's exchange, compiled: forward gathers every head, backward again with gradients of
+    32 bits that go all the way round. A ring sends the heads of keys alone, beside the work.
+    """
+    model, system = ARCHITECTURES["llama-3-8b"], SYSTEMS["h100-sxm"]
+    ring = Run(8, context=8, sequence=262_144, flash_attention=True)
+    found = {
+        exchange: formula.estimate(model, system, replace(ring, context_exchange=exchange))
+        for exchange in ("ring", "gathered")
+    }
+    sent_bytes = 2.0 * 262_144 / 8 * 32 * (128 + 128)  # keys and values of one member
+    rate = 450e9 * system.scale_up_efficiency
+    rounds = 7.0 + 7.0 + 2.0 * 8.0
+    steps = 7.0 + 7.0
+    wanted_s = 32 * (rounds * sent_bytes / rate + steps * system.scale_up_latency_s)
+    assert found["ring"].breakdown_s["context_comm"] == 0.0
+    assert found["gathered"].breakdown_s["context_comm"] == pytest.approx(wanted_s, rel=1e-9)
