@@ -1,8 +1,6 @@
 """What breaks on a node, and how the fake shows it to clients that are already running."""
 
 import json
-import os
-import re
 import signal
 import subprocess
 import sys
@@ -97,26 +95,6 @@ def wait(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_an_error_by_chance_is_the_same_chance_on_every_run(pair: FakeNvml) -> None:
-    script = """
-h = n.nvmlDeviceGetHandleByIndex(0)
-answer = [code(n.nvmlDeviceGetPowerUsage, h) for _ in range(400)]
-"""
-    seen = []
-    for seed in (7, 7, 8):
-        pair.clear_errors()
-        pair.set_error("nvmlDeviceGetPowerUsage", UNKNOWN, probability=0.25, seed=seed)
-        seen.append(pair.ask(script))
-        assert pair.hits("nvmlDeviceGetPowerUsage") == seen[-1].count(UNKNOWN)
-    assert seen[0] == seen[1] != seen[2]
-    for codes in seen:
-        assert set(codes) == {0, UNKNOWN}
-        assert 50 < codes.count(UNKNOWN) < 150  # five standard deviations are 43
-    pair.clear_errors()
-    pair.set_error("nvmlDeviceGetPowerUsage", UNKNOWN, probability=0.0)
-    assert set(pair.ask(script)) == {0}
-
-
 def test_a_hung_call_returns_when_the_fault_is_cleared(pair: FakeNvml, open_client: Open) -> None:
     hung, other = open_client(pair), open_client(pair)
     pair.hang("nvmlDeviceGetPowerUsage", gpu=0)
@@ -139,19 +117,6 @@ def test_a_hung_client_can_be_killed_and_leaves_no_trace(pair: FakeNvml, open_cl
         assert hung.process.wait(PATIENCE_S) == -ending
         assert pair.clients() == ()
         pair.clear_errors()
-
-
-@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlShutdown"])
-def test_coming_and_going_can_hang_too(pair: FakeNvml, function: str) -> None:
-    pair.hang(function)
-    script = "import pynvml; pynvml.nvmlInit(); pynvml.nvmlShutdown()"
-    client = subprocess.Popen([sys.executable, "-c", script], env=pair.environment())
-    wait("it hangs", lambda: pair.hits(function) == 1)
-    assert client.poll() is None
-    assert len(pair.clients()) == (function == "nvmlShutdown")
-    pair.clear_errors()
-    assert client.wait(PATIENCE_S) == 0
-    assert pair.calls()[-1].function == "nvmlShutdown"
 
 
 def test_a_lost_gpu_comes_back_reset_and_has_to_be_looked_up(
@@ -258,89 +223,6 @@ def test_events_reach_each_set_that_asked_once(pair: FakeNvml, open_client: Open
     assert clients[0].ask("n.nvmlEventSetFree(h.pop())") is None
 
 
-def test_somebody_else_writes(pair: FakeNvml, open_client: Open) -> None:
-    client = open_client(pair)
-    pair.set_load(0, 1.0)
-    pair.foreign_lock(0, 210, 1005)
-    pair.foreign_limit(0, 250)
-    pair.advance(1)
-    assert client.ask("n.nvmlDeviceGetClockInfo(h[0], 1)") == 1005
-    assert client.ask("n.nvmlDeviceGetPowerManagementLimit(h[0])") == 250_000
-    pair.foreign_reset(0)
-    assert pair.locks() == (None, None)
-    assert pair.limits_w() == (250.0, 400.0)
-    assert [(write.function, write.arguments, write.pid) for write in pair.writes()] == [
-        ("nvmlDeviceSetGpuLockedClocks", (210, 1005), os.getpid()),
-        ("nvmlDeviceSetPowerManagementLimit", (250_000, 0), os.getpid()),
-        ("nvmlDeviceResetGpuLockedClocks", (0, 0), os.getpid()),
-    ]
-
-
-def test_somebody_else_insists_as_often_as_he_was_told(pair: FakeNvml, open_client: Open) -> None:
-    client = open_client(pair)
-    pair.set_foreign_writer(0, clock_mhz=900, limit_w=200, every_s=3600, times=3)
-    assert pair.locks() == (None, None)
-    for wins in (True, False):  # three writes: clock and limit, then the clock
-        pair.advance(3 * 3600)
-        assert pair.locks()[0] == (210, 900)
-        client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 210, 1200)")
-        assert pair.locks()[0] == (210, 1200)  # until his next round
-        pair.advance(3600)
-        assert pair.locks()[0] == ((210, 900) if wins else (210, 1200))
-        if not wins:
-            break
-        client.ask("n.nvmlDeviceResetGpuLockedClocks(h[0])")
-        pair.set_foreign_writer(0, clock_mhz=900, every_s=3600, times=1)
-    assert pair.limits_w()[0] == 200
-    writers = [write.pid == client.process.pid for write in pair.writes()]
-    assert writers == [False, False, True, False, True, False, True]
-    assert {write.pid for write in pair.writes()} == {1, client.process.pid}
-
-
-def test_what_no_card_could_show_is_refused(pair: FakeNvml) -> None:
-    for refused, what in (
-        (lambda: pair.foreign_lock(0, 210, 1001), "1001 MHz: this card has 210, 225 ... 1410"),
-        (lambda: pair.set_site_lock(0, 99), "99 MHz"),
-        (lambda: pair.set_foreign_writer(0, clock_mhz=1), "1 MHz"),
-        (lambda: pair.foreign_limit(0, 50), "50 W: this card allows 100 to 400"),
-        (lambda: pair.set_foreign_writer(0, limit_w=1e4), "10000 W"),
-        (lambda: pair.set_foreign_writer(0, clock_mhz=900, every_s=0), "every 0 s"),
-        (lambda: pair.set_load(0, 1.5), "load 1.5: 0 to 1"),
-        (lambda: pair.set_latency(0, -1), "latency -1: 0 or more"),
-        (lambda: pair.set_error("*", 1, probability=2), "probability 2: 0 to 1"),
-        (lambda: pair.xid(2, 79), "GPU 2: this node has 2"),
-    ):
-        with pytest.raises(ValueError, match=f"^{re.escape(what)}"):
-            refused()
-    assert (pair.locks(), pair.writes(), pair.limits_w()) == ((None, None), (), (400, 400))
-
-
-def test_a_site_lock_shows_in_the_clock_alone(pair: FakeNvml, open_client: Open) -> None:
-    client = open_client(pair)
-    pair.set_load(0, 1.0)
-    pair.set_site_lock(0, 1200)
-    seen = "[n.nvmlDeviceGetClockInfo(h[0], 1), n.nvmlDeviceGetCurrentClocksEventReasons(h[0])]"
-    assert client.ask(seen) == [1200, 0]
-    assert pair.writes() == ()
-    client.ask("n.nvmlDeviceResetGpuLockedClocks(h[0])")
-    pair.advance(1)
-    assert client.ask(seen) == [1410, 0]
-
-
-def test_less_is_enforced_than_was_asked(pair: FakeNvml, open_client: Open) -> None:
-    client = open_client(pair)
-    pair.set_load(0, 1.0)
-    pair.set_clock_ceiling(0, 1100)
-    pair.set_out_of_band_limit(1, 200)
-    client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 1290, 1290)")
-    client.ask("n.nvmlDeviceSetPowerManagementLimit(h[1], 300000)")
-    pair.advance(1)
-    assert pair.locks()[0] == (1290, 1290)
-    assert client.ask("n.nvmlDeviceGetClockInfo(h[0], 1)") == 1095
-    assert client.ask("n.nvmlDeviceGetPowerManagementLimit(h[1])") == 300_000
-    assert client.ask("n.nvmlDeviceGetEnforcedPowerLimit(h[1])") == 200_000
-
-
 def test_mig_changes_at_run_time_where_nobody_is_in_the_way(
     pair: FakeNvml, open_client: Open
 ) -> None:
@@ -414,28 +296,6 @@ while True:
     assert pair.writes() == ()
 
 
-def test_the_control_tool_knows_the_faults(pair: FakeNvml) -> None:
-    def control(*said: str) -> str:
-        script = Path(__file__).with_name("control.py")
-        done = subprocess.run(
-            [sys.executable, str(script), str(pair.path), *said],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        return done.stdout
-
-    control("site-lock", "0", "1200")
-    assert control("locks") == "0 210 1200\n1 -\n"
-    control("foreign-writer", "0", "--clock", "900", "--limit", "250", "--every", "0.001")
-    wait("he wrote", lambda: pair.limits_w()[0] == 250)
-    control("hang", "nvmlInitWithFlags", "--count", "0")
-    assert pair.ask("answer = n.nvmlDeviceGetCount()") == 2
-    control("unload")
-    control("upgrade")
-    assert control("limits").splitlines()[1] == "1 400"
-    assert "nvmlInitWithFlags = 0" in control("calls")
-    assert control("clients") == ""
-
-
 def test_a_late_write_is_carried_out_after_its_caller_has_died(
     fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
 ) -> None:
@@ -467,13 +327,3 @@ def test_a_reset_that_lies_answers_success_and_does_nothing(
     assert client.ask("code(n.nvmlDeviceResetGpuLockedClocks, h[0])") == 0
     assert fake_nvml.locks()[0] is None
     assert [write.done for write in fake_nvml.writes()] == [True, False, True]
-
-
-def test_a_gpu_that_is_plugged_in_later_is_counted_then(
-    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
-) -> None:
-    fake_nvml.show_gpus(3)
-    client = open_client(fake_nvml)
-    assert client.ask("n.nvmlDeviceGetCount()") == 3
-    fake_nvml.show_gpus(8)
-    assert client.ask("n.nvmlDeviceGetCount()") == 8

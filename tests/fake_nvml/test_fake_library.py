@@ -3,13 +3,11 @@
 import ctypes
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pynvml
-import pytest
 
 import layout
 from fake_library import build, own_symbols
@@ -111,26 +109,6 @@ answer = [code(n.nvmlDeviceGetName, d) for d in h] + [n.nvmlDeviceGetUtilization
         assert refused.returncode == 1
         assert len(refused.stderr.splitlines()) == 1
         assert refused.stderr.startswith("control.py: ")
-
-
-def test_parallel_builders_get_one_library(tmp_path: Path) -> None:
-    if shutil.which("gcc") is None:
-        pytest.skip("gcc is not installed: it compiles the fake NVML library")
-    script = (
-        "import sys; from pathlib import Path; from fixture import build;"
-        f"print(build(Path({str(tmp_path)!r})))"
-    )
-    builders = [
-        subprocess.Popen(
-            [sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(2)
-    ]
-    folders = {builder.communicate()[0].strip() for builder in builders}
-    assert [builder.returncode for builder in builders] == [0, 0]
-    assert len(folders) == 1
-    (folder,) = tmp_path.iterdir()
-    assert [path.name for path in folder.iterdir()] == ["libnvidia-ml.so.1"]
 
 
 def test_no_call_does_what_c_leaves_undefined(fake_nvml: FakeNvml, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The fake library itself, through the unmodified binding: what it must keep of NVML's manners."""
+"""The fake library through the unmodified binding: what it must keep of NVML and of a card."""
 
 import itertools
 import time
@@ -7,65 +7,84 @@ from pathlib import Path
 import pytest
 
 from fixture import CompilerMissing, FakeNvml
-from nvml_codes import INVALID, NOT_FOUND, NOT_SUPPORTED, TOO_SMALL
+from nvml_codes import INVALID, LOST, NO_PERMISSION
+
+HW_SLOWDOWN, SW_THERMAL, HW_THERMAL = 0x8, 0x20, 0x40
+
+SEEN = """
+h = n.nvmlDeviceGetHandleByIndex(0)
+answer = [n.nvmlDeviceGetClockInfo(h, 1), n.nvmlDeviceGetCurrentClocksEventReasons(h),
+          n.nvmlDeviceGetTemperature(h, 0)]
+"""
 
 
-@pytest.fixture(params=["a100", "a40", "h100"])
-def node(request: pytest.FixtureRequest, tmp_path: Path) -> FakeNvml:
+def _node(tmp_path: Path, model: str = "a100") -> FakeNvml:
     try:
-        return FakeNvml(tmp_path / "gpus.state", 2, request.param)
+        return FakeNvml(tmp_path / f"{model}.state", 1, model)
     except CompilerMissing as missing:
         pytest.skip(str(missing))
 
 
-def test_a_device_tells_who_it_is(node: FakeNvml) -> None:
+def _counters_s(node: FakeNvml) -> list[float]:
+    """Seconds under: power cap, software thermal, hardware thermal, power brake, app clocks."""
     told = node.ask("""
-answer = []
-for index in range(n.nvmlDeviceGetCount()):
-    h = n.nvmlDeviceGetHandleByIndex(index)
-    uuid, bus = n.nvmlDeviceGetUUID(h), n.nvmlDeviceGetPciInfo(h).busId
-    again = [n.nvmlDeviceGetHandleByUUID(uuid), n.nvmlDeviceGetHandleByPciBusId(bus),
-             n.nvmlDeviceGetHandleBySerial(n.nvmlDeviceGetSerial(h))]
-    assert [n.nvmlDeviceGetIndex(other) for other in again] == [index] * 3
-    answer.append([uuid, n.nvmlDeviceGetName(h), n.nvmlDeviceGetCudaComputeCapability(h),
-                   n.nvmlDeviceGetMemoryInfo(h).total, n.nvmlDeviceGetArchitecture(h),
-                   n.nvmlDeviceGetMemoryInfo(h, version=n.nvmlMemory_v2).total])
-""")
-    with node._shared.turn() as state:
-        expected = [
-            [
-                gpu.uuid.decode(),
-                gpu.name.decode(),
-                [gpu.compute_major, gpu.compute_minor],
-                gpu.memory_total_bytes,
-                gpu.architecture,
-                gpu.memory_total_bytes,
-            ]
-            for gpu in state.gpus[:2]
-        ]
-    assert told == expected
-
-
-def test_clock_lists_are_sized_in_two_calls(node: FakeNvml) -> None:
-    told = node.ask("""
-from ctypes import byref, c_uint
 h = n.nvmlDeviceGetHandleByIndex(0)
-lists = [n.nvmlDeviceGetSupportedGraphicsClocks(h, m)
-         for m in n.nvmlDeviceGetSupportedMemoryClocks(h)]
-count = c_uint(3)
-small = n.nvmlLib.nvmlDeviceGetSupportedMemoryClocks(h, byref(c_uint(0)), None)
-room = (c_uint * 3)()
-memory_mhz = n.nvmlDeviceGetSupportedMemoryClocks(h)[0]
-cut = n.nvmlLib.nvmlDeviceGetSupportedGraphicsClocks(h, c_uint(memory_mhz), byref(count), room)
-answer = [lists, small, cut, count.value, list(room),
-          code(n.nvmlDeviceGetSupportedGraphicsClocks, h, 1)]
+values = n.nvmlDeviceGetFieldValues(h, [74, 269, 270, 271, 80])
+answer = [[v.nvmlReturn, v.valueType, v.value.ullVal] for v in values]
+status = [n.nvmlDeviceGetViolationStatus(h, policy) for policy in (0, 1)]
+answer.append([v.violationTime for v in status])
 """)
-    lists, small, cut, count, room, unknown = told
-    with node._shared.turn() as state:
-        clocks_mhz = list(state.gpus[0].clocks_mhz[: state.gpus[0].clock_count])
-    assert all(listed == clocks_mhz[::-1] for listed in lists)
-    assert (small, cut, unknown) == (TOO_SMALL, TOO_SMALL, NOT_FOUND)
-    assert (count, room) == (len(clocks_mhz), [0, 0, 0])
+    assert [value[:2] for value in told[:5]] == [[0, 3]] * 5
+    counted_s = [value[2] / 1e9 for value in told[:5]]
+    assert [ns / 1e9 for ns in told[5]] == pytest.approx(counted_s[:2], abs=1.0)
+    return counted_s
+
+
+def test_hot_air_slows_a_busy_board_until_it_bears_the_heat(tmp_path: Path) -> None:
+    node = _node(tmp_path)
+    node.set_load(0, 1.0)
+    node.advance(600)
+    clock_mhz, reasons, celsius = node.ask(SEEN)
+    assert (clock_mhz, reasons) == (1410, 0)
+    assert 55 < celsius < 70
+    node.set_ambient(0, 55)
+    node.advance(600)
+    slow_mhz, reasons, celsius = node.ask(SEEN)
+    assert reasons == SW_THERMAL
+    assert 210 < slow_mhz < 1410
+    assert 82 <= celsius <= 86
+    node.set_ambient(0, 90)
+    node.advance(600)
+    assert node.ask(SEEN)[:2] == [210, SW_THERMAL | HW_THERMAL | HW_SLOWDOWN]
+    node.set_ambient(0, 28)
+    node.advance(600)
+    assert node.ask(SEEN)[:2] == [1410, 0]
+    cap_s, warm_s, hot_s, brake_s, _ = _counters_s(node)
+    assert (cap_s, brake_s) == (0, 0)
+    assert 1000 < warm_s < 1300
+    assert 500 < hot_s < 700
+
+
+def test_looking_often_changes_nothing(tmp_path: Path) -> None:
+    """The same history, looked at once and a hundred times: the same energy and counters."""
+    ends, busy_w = [], 300.0  # at its limit
+    for looks in (1, 100):
+        node = _node(tmp_path, "a40")
+        with node._shared.turn() as state:
+            state.clock_skew_ns += 10**9 - state.gpus[0].motion[0].updated_ns % 10**9
+        began_s = time.monotonic()
+        node.set_load(0, 1.0)
+        node.set_ambient(0, 60)
+        for _ in range(looks):
+            node.advance(300 / looks)
+            node.locks()
+        used_j, warm_s, seen = node.energies_j()[0], _counters_s(node)[1], node.ask(SEEN)
+        ends.append((used_j, warm_s, seen, time.monotonic() - began_s))
+    (once_j, once_s, once, one_s), (often_j, often_s, often, other_s) = ends
+    real_s = one_s + other_s  # it went on as well
+    assert often_j == pytest.approx(once_j, abs=0.002 * once_j + real_s * busy_w)
+    assert often_s == pytest.approx(once_s, abs=0.5 + real_s)
+    assert often == once
 
 
 def test_lock_arguments_are_checked_as_the_header_says(fake_nvml: FakeNvml) -> None:
@@ -85,15 +104,8 @@ answer = [code(n.nvmlDeviceSetGpuLockedClocks, h, *pair) for pair in {pairs + ba
     }
 
 
-def test_numbers_between_two_clocks_are_snapped_down(fake_nvml: FakeNvml) -> None:
-    fake_nvml.ask(
-        "answer = n.nvmlDeviceSetGpuLockedClocks(n.nvmlDeviceGetHandleByIndex(0), 224, 1000)"
-    )
-    assert fake_nvml.locks()[0] == (210, 990)
-
-
 def test_power_follows_clock_and_load_and_stops_at_the_limit(tmp_path: Path) -> None:
-    node = _a40(tmp_path)
+    node = _node(tmp_path, "a40")
     node.set_load(0, 1.0)
     script = """
 h = n.nvmlDeviceGetHandleByIndex(0)
@@ -123,17 +135,6 @@ answer = [n.nvmlDeviceGetPowerManagementLimit(h), n.nvmlDeviceGetEnforcedPowerLi
     assert told[2] <= 150_000
 
 
-def test_a_power_limit_is_kept_within_its_constraints(fake_nvml: FakeNvml) -> None:
-    told = fake_nvml.ask("""
-h = n.nvmlDeviceGetHandleByIndex(0)
-low, high = n.nvmlDeviceGetPowerManagementLimitConstraints(h)
-answer = [code(n.nvmlDeviceSetPowerManagementLimit, h, mw) for mw in (low - 1, high + 1, low)]
-answer += [n.nvmlDeviceGetPowerManagementLimit(h), low]
-answer += [n.nvmlDeviceGetPowerManagementDefaultLimit(h)]
-""")
-    assert told == [INVALID, INVALID, 0, 100_000, 100_000, 400_000]
-
-
 def test_energy_is_exact_over_hours_and_moves_in_steps(fake_nvml: FakeNvml) -> None:
     script = "answer = n.nvmlDeviceGetTotalEnergyConsumption(n.nvmlDeviceGetHandleByIndex(0))"
     fake_nvml.set_load(0, 1.0)
@@ -158,29 +159,39 @@ while len(set(answer)) < 4 and time.monotonic() < until:
         assert (high_mj - low_mj + 1) % 5000 <= 2  # 50 W for whole 100 ms, in whole mJ
 
 
-def test_power_usage_means_what_the_architecture_says(tmp_path: Path) -> None:
+def test_errors_hit_the_calls_they_are_meant_for(fake_nvml: FakeNvml) -> None:
+    fake_nvml.set_error("nvmlDeviceGetPowerUsage", 999, gpu=1, skip=2, count=1)
+    fake_nvml.set_error("field:186", LOST, gpu=1)
+    script = """
+h = [n.nvmlDeviceGetHandleByIndex(i) for i in (0, 1)]
+answer = [[code(n.nvmlDeviceGetPowerUsage, d) for _ in range(5)] for d in h]
+answer += [[v.nvmlReturn for v in n.nvmlDeviceGetFieldValues(d, [(186, 0), (83, 0)])] for d in h]
+"""
+    assert fake_nvml.ask(script) == [[0] * 5, [0, 0, 999, 0, 0], [0, 0], [LOST, 0]]
+    fake_nvml.clear_errors()
+    fake_nvml.lose(1)
+    told = fake_nvml.ask("""
+answer = [code(n.nvmlDeviceGetHandleByIndex, i) for i in (0, 1, 8)]
+answer.append(code(n.nvmlDeviceGetHandleByUUID, "GPU-fa4e0000-0000-4000-8000-000000000001"))
+answer.append(n.nvmlDeviceGetCount())
+""")
+    assert told == [0, LOST, INVALID, LOST, 8]
+
+
+def test_permission_can_be_anybodys_nobodys_or_a_capability(fake_nvml: FakeNvml) -> None:
     script = """
 h = n.nvmlDeviceGetHandleByIndex(0)
-values = n.nvmlDeviceGetFieldValues(h, [(185, 0), (186, 0), (186, 2), (83, 0), (9999, 0)])
-answer = [n.nvmlDeviceGetPowerUsage(h), [v.nvmlReturn for v in values],
-          [v.value.uiVal for v in values[:2]], values[3].value.ullVal]
+answer = [code(n.nvmlDeviceSetGpuLockedClocks, h, 210, 900),
+          code(n.nvmlDeviceResetGpuLockedClocks, h), code(n.nvmlDeviceSetPersistenceMode, h, 1),
+          code(n.nvmlDeviceSetPowerManagementLimit, h, 400000),
+          code(n.nvmlDeviceSetMemoryLockedClocks, h, 1593, 1593),
+          code(n.nvmlDeviceGetPowerUsage, h)]
 """
-    for model, average_known in (("a100", False), ("h100", True)):
-        node = FakeNvml(tmp_path / model, 1, model)
-        node.set_load(0, 1.0)  # the average has had no time to follow
-        usage_mw, codes, (average_mw, instant_mw), energy_mj = node.ask(script)
-        assert codes == [0 if average_known else NOT_SUPPORTED, 0, NOT_SUPPORTED, 0, NOT_SUPPORTED]
-        assert instant_mw > 300_000
-        if average_known:
-            assert average_mw < instant_mw
-            assert usage_mw < instant_mw
-        else:
-            assert usage_mw == instant_mw
-        assert energy_mj >= 0
-
-
-def _a40(tmp_path: Path) -> FakeNvml:
-    try:
-        return FakeNvml(tmp_path / "gpus.state", 1, "a40")
-    except CompilerMissing as missing:
-        pytest.skip(str(missing))
+    assert fake_nvml.ask(script) == [0] * 6
+    assert fake_nvml.memory_locks()[0] == (1593, 1593)
+    fake_nvml.set_permission(False)
+    assert fake_nvml.ask(script) == [NO_PERMISSION] * 5 + [0]
+    fake_nvml.set_permission(None)
+    status = Path("/proc/self/status").read_text().split("CapEff:")[1].split()[0]
+    capable = int(status, 16) >> 21 & 1
+    assert fake_nvml.ask(script) == ([0] if capable else [NO_PERMISSION]) * 5 + [0]
