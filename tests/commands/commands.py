@@ -5,11 +5,13 @@ milliseconds. Tests of streams, signals and exit of a real process start one of 
 """
 
 import io
+import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 from unittest.mock import patch
 
 from joulecut_cli.main import main as joulecut
@@ -46,3 +48,23 @@ def _stream() -> io.TextIOWrapper:
 def _written(stream: io.TextIOWrapper) -> str:
     stream.flush()
     return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+
+
+def printed(*argv: str | Path) -> str:
+    """What a command printed that ended well and had nothing to complain about."""
+    done = run(*map(str, argv))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def answer(*argv: str | Path) -> Any:
+    """What it answered to programs."""
+    return json.loads(printed(*argv, "--json"))
+
+
+def refusal(*argv: str | Path) -> str:
+    """The one line of a command that was refused for its input."""
+    done = run(*map(str, argv))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
