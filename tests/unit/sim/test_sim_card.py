@@ -45,21 +45,6 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert unpack(raw) == card
 
 
-def test_two_processes_see_the_same_cards(tmp_path: Path) -> None:
-    path = tmp_path / "gpus.state"
-    with StateFile.open(path, cards=4, node="n1") as state:
-        _elsewhere(
-            "s = StateFile.open(sys.argv[1]); s.set_lock(2, 210, 1005); s.set_load(2, 1.0)",
-            str(path),
-        )
-        assert state.asked_mhz(2) == (210, 1005)
-        assert state.card(2).load_ratio == 1.0
-        assert state.asked_mhz(1) == (0, 0)
-        assert _elsewhere("print(StateFile.open(sys.argv[1]).uuids[3])", str(path)).strip() == (
-            "GPU-sim-n1-3"
-        )
-
-
 def test_energy_goes_on_when_every_process_has_gone(tmp_path: Path) -> None:
     path = tmp_path / "gpus.state"
     with StateFile.open(path, cards=1) as state:
@@ -153,15 +138,6 @@ def test_impossible_work_is_refused(tmp_path: Path) -> None:
             state.deposit({0: Work(when_s, when_s + 1.0, 1.0, 1365)})
         with pytest.raises(ValueError, match="no card can do this"):
             state.deposit({0: Work(when_s, when_s, 1.0, 1365)})
-
-
-def test_a_driver_reload_forgets_locks_and_counters(tmp_path: Path) -> None:
-    with StateFile.open(tmp_path / "gpus.state", cards=1) as state:
-        state.set_load(0, 1.0)
-        state.set_lock(0, 210, 900)
-        state.reload()
-        assert state.asked_mhz(0) == (0, 0)
-        assert state.card(0).energy_j == 0.0
 
 
 def test_a_reboot_forgets_too_and_keeps_the_cards(tmp_path: Path) -> None:

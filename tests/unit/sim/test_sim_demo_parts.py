@@ -15,8 +15,8 @@ from joulecut_sim.demo import layout, watch
 from joulecut_sim.demo.course import holds, target
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Phases, Settings
-from joulecut_sim.demo.summary import Tally, agreed, summary
-from joulecut_sim.demo.watch import Commands, Follower, get_json
+from joulecut_sim.demo.summary import Tally, summary
+from joulecut_sim.demo.watch import Commands, Follower
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
 from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
@@ -74,15 +74,6 @@ def test_commands_are_settings_applied_and_survive_a_restarted_agent() -> None:
         assert commands.total == 1_000_010
     assert not commands.look("a", address)  # nobody there: what was counted stands
     assert commands.total == 1_000_010
-
-
-def test_an_answer_that_is_none_is_empty() -> None:
-    with _served({"/list": b"[1]", "/broken": b"{", "/fine": b'{"a": 1}'}) as address:
-        assert get_json(address, "/list") == {}
-        assert get_json(address, "/broken") == {}
-        assert get_json(address, "/missing") == {}
-        assert get_json(address, "/fine") == {"a": 1}
-    assert get_json(address, "/fine") == {}
 
 
 def test_the_follower_sees_each_record_once_even_in_halves(tmp_path: Path) -> None:
@@ -181,9 +172,3 @@ def test_the_verdict_is_measured_and_unknown_is_null() -> None:
     assert told["slowdown_ratio"] == pytest.approx(0.0)
     assert told["possible_saved_ratio"] == 0.12
     json.dumps(summary(tally, 0.12), allow_nan=False)
-
-
-def test_possible_takes_the_strictest_reading() -> None:
-    assert agreed(0.01, 0.02) == 0.02
-    assert agreed(0.05, 0.02) == 0.05
-    assert agreed(-0.001, -0.3) == 0.0

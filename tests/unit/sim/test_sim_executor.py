@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_sim.plant import SCHEDULES, Schedule, Step, play, program
+from joulecut_sim.plant import SCHEDULES, Schedule, play, program
 from joulecut_wire.errors import BadInput
 
 sizes = st.integers(1, 5)
@@ -89,15 +89,6 @@ def test_equal_stages_leave_the_textbook_bubble(
     assert played.duration_s == pytest.approx(
         (microbatches + stages - 1) * (forward_s + backward_s)
     )
-
-
-def test_a_small_program_as_one_would_draw_it() -> None:
-    assert [
-        (step.instruction[0].upper(), step.microbatch)
-        for step in program("1f1b", 2, 3)
-        if step.stage == 0
-    ] == [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("B", 2)]
-    assert program("gpipe", 1, 1) == (Step(0, 0, "forward", -1), Step(0, 0, "backward", 0))
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(0, 4), (4, 0), (1000, 100_000)])

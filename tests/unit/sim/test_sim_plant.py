@@ -2,7 +2,7 @@
 
 import pytest
 
-from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS, curve
+from joulecut_sim.gpt3 import CLOCK_SWEPT_MIN_MHZ, INSTRUCTIONS
 from joulecut_sim.plant import Noise, Plant
 from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
 
@@ -74,10 +74,3 @@ def test_gpus_differ_a_little_and_only_where_noise_is_asked_for() -> None:
     assert len(set(plant.time_ratio)) == len(set(plant.power_ratio)) == 4
     assert all(abs(ratio - 1.0) < 0.08 for ratio in plant.time_ratio + plant.power_ratio)
     assert _plant().time_ratio == [1.0] * 4
-
-
-def test_the_last_stage_is_the_heavy_one() -> None:
-    for card in CARDS:
-        for kind in INSTRUCTIONS:
-            last, inner = (curve(card, stage, 8, kind).time_s(1200) for stage in (7, 0))
-            assert last > 1.02 * inner
