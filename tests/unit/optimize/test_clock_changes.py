@@ -29,7 +29,7 @@ from joulecut_engine.optimize.problem import (
     Solution,
 )
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import Solver, frontier, solve
+from joulecut_engine.optimize.solver import solve
 
 FEW = 400  # plans that a property tries one by one
 limits = st.builds(
@@ -147,36 +147,6 @@ def test_more_changes_never_cost_and_coarser_plans_never_win(cost_j: float) -> N
     assert energies_j[-1] < 0.999 * energies_j[0]
 
 
-def drawn(seed: int) -> Problem:
-    """Unequal stages whose curves bend at random."""
-    dice = np.random.default_rng(seed)
-    menus = {
-        (stage, kind): tuple(
-            ClockOption(mhz, work * (1500 / mhz) ** bend, work * (80 + 220 * (mhz / 1500) ** 2.6))
-            for mhz in range(900, 1501, 75)
-        )
-        for stage in range(3)
-        for kind, work, bend in zip(
-            KINDS, dice.uniform(0.07, 0.13, 2) * (1, 2), dice.uniform(0.7, 1.0, 2), strict=True
-        )
-    }
-    return build(Pipeline("1f1b", 3, 6), Profile(menus), 60.0)
-
-
-@pytest.mark.parametrize("slowdown", [0.0, 0.02])
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 3))])
-def test_no_number_of_changes_is_dearer_than_a_smaller_one(seed: int, slowdown: float) -> None:
-    problem = drawn(seed)
-    goal, energies_j = Goal(baseline(problem).iteration_time_s * (1 + slowdown)), []
-    for most in range(9):
-        found = solve(problem, goal, "changes", limits=ChangeLimits(most))
-        assert check(problem, goal, found) == ()
-        energies_j.append(found.energy_j)
-    one = solve(problem, goal, "gpu").energy_j
-    assert energies_j == sorted(energies_j, reverse=True)
-    assert energies_j[0] <= one * (1 + 1e-9)
-
-
 @pytest.mark.parametrize(
     ("name", "slowdown"),
     [
@@ -236,17 +206,6 @@ def test_a_dwell_costs_no_more_than_it_has_to(name: str) -> None:
         assert shorter_j <= longer_j + 0.005 * start.energy_j
 
 
-@pytest.mark.parametrize("dwell_s", [0.3, 0.9])
-def test_more_changes_never_cost_under_a_dwell(dwell_s: float) -> None:
-    problem = wavy(12)
-    goal = Goal(1.01 * baseline(problem).iteration_time_s)
-    energies_j = [
-        solve(problem, goal, "changes", limits=ChangeLimits(most, min_dwell_s=dwell_s)).energy_j
-        for most in (0, 2, 4, 8)
-    ]
-    assert energies_j == sorted(energies_j, reverse=True)
-
-
 def test_the_fastest_plan_where_times_do_not_fall_with_the_clock() -> None:
     """Menus like dice: the fastest plan is as fast as that of every other granularity and, where
     all plans are judged, the fastest of all."""
@@ -286,25 +245,6 @@ def test_the_timetable_says_what_runs() -> None:
     assert shortest_stretch_s(problem, found) <= found.iteration_time_s
 
 
-def test_more_search_never_costs() -> None:
-    problem = wavy()
-    goal = Goal(1.02 * baseline(problem).iteration_time_s)
-    solver = Solver(problem, "changes", ChangeLimits(4))
-    before = solver.solve(goal)
-    for after in itertools.islice(solver.improvements(goal, before), 2):
-        assert check(problem, goal, after) == ()
-        assert after.energy_j <= before.energy_j
-        assert after.lower_bound_j >= min(before.lower_bound_j, after.energy_j)
-        before = after
-
-
-def test_an_impossible_deadline_names_the_fastest_time() -> None:
-    problem = wavy()
-    with pytest.raises(Infeasible) as none:
-        solve(problem, Goal(0.5), "changes")
-    assert none.value.fastest_s == pytest.approx(baseline(problem).iteration_time_s, rel=1e-9)
-
-
 def test_a_gpu_that_cannot_keep_any_schedule_is_named() -> None:
     menus = {
         (stage, kind): (ClockOption(clock_mhz + 10 * stage, 1.0, 50.0),)
@@ -315,12 +255,6 @@ def test_a_gpu_that_cannot_keep_any_schedule_is_named() -> None:
     with pytest.raises(NoCommonClock):
         solve(problem, Goal(1e9), "changes")
     assert solve(problem, Goal(1e9), "changes", limits=ChangeLimits(8)).limits == ChangeLimits(8)
-
-
-def test_a_frontier_falls() -> None:
-    energies_j = [point.energy_j for point in frontier(wavy(3), 5, "changes")]
-    assert len(energies_j) > 2
-    assert energies_j == sorted(energies_j, reverse=True)
 
 
 FAULTS: dict[str, tuple[Callable[[Solution], Solution], str]] = {

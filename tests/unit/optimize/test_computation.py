@@ -86,17 +86,6 @@ def test_a_hint_is_never_made_worse(data: st.DataObject) -> None:
     assert after.energy_j <= before.energy_j
 
 
-def test_a_hint_for_another_problem_is_left_aside() -> None:
-    one = pipelines.problem(
-        Pipeline("1f1b", 1, 1), Profile({(0, k): (ClockOption(1, 1.0, 1.0),) for k in KINDS}), 0.0
-    )
-    other = pipelines.problem(
-        Pipeline("1f1b", 1, 1), Profile({(0, k): (ClockOption(2, 1.0, 1.0),) for k in KINDS}), 0.0
-    )
-    hint = solve(one, Goal(2.0), "computation")
-    assert check(other, Goal(2.0), solve(other, Goal(2.0), "computation", hint=hint)) == ()
-
-
 def test_the_same_question_gets_the_same_answer() -> None:
     problem = pipelines.profiled("simulated a40", microbatches=6)
     goal = Goal(baseline(problem).iteration_time_s * 1.01)
@@ -128,26 +117,6 @@ def test_scale_does_not_matter(data: st.DataObject, seconds: float, joules: floa
     assert other.energy_j >= plan.lower_bound_j * joules * (1 - 1e-6)
 
 
-@settings(max_examples=15, deadline=None)
-@given(pipelines.problems(3, 6, 6), st.sampled_from([2.0**-30, 2.0**17]))
-def test_other_units_change_no_clock(problem: Problem, factor: float) -> None:
-    """Powers of two, so that even the rounding of floats is the same."""
-    scaled = replace(
-        problem,
-        options=tuple(
-            tuple(replace(o, time_s=o.time_s * factor, energy_j=o.energy_j * 8) for o in options)
-            for options in problem.options
-        ),
-        blocking_power_w=tuple(power * 8 / factor for power in problem.blocking_power_w),
-        overhead_power_w=problem.overhead_power_w * 8 / factor,
-        measured=(),
-    )
-    deadline_s = baseline(problem).iteration_time_s * 1.13
-    plan = solve(problem, Goal(deadline_s), "computation")
-    other = solve(scaled, Goal(deadline_s * factor), "computation")
-    assert [o.clock_mhz for o in other.clocks] == [o.clock_mhz for o in plan.clocks]
-
-
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 @pytest.mark.parametrize("power_w", [0.0, 100.0])
 def test_one_option_leaves_nothing_to_choose(granularity: Granularity, power_w: float) -> None:
@@ -172,15 +141,6 @@ def test_few_choices_among_many_operations_are_all_tried() -> None:
     plan = solve(problem, goal, "computation")
     assert check(problem, goal, plan) == ()
     assert sorted(option.clock_mhz for option in plan.clocks)[:3] == [900, 900, 1000]
-
-
-def test_equal_options_are_one() -> None:
-    same = tuple(ClockOption(1000 + k, 0.5, 9.0) for k in range(3))
-    problem = build(
-        Pipeline("gpipe", 2, 2), Profile({(s, k): same for s in (0, 1) for k in KINDS}), 7
-    )
-    plan = solve(problem, Goal(100.0), "computation")
-    assert {option.clock_mhz for option in plan.clocks} == {1000}
 
 
 def test_a_lone_pipeline_stops_at_its_cheapest_time_and_a_waiting_one_goes_on() -> None:

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import GRANULARITIES, KINDS, Granularity, Pipeline, Profile
+from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.frontier import undominated
-from joulecut_engine.optimize.kept_plans import KEPT_MAX
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem
+from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import frontier, prepared, solve
 
@@ -62,19 +59,6 @@ def test_it_spans_the_useful_times_of_a_profile(name: str, granularity: Granular
     )
 
 
-def test_it_says_how_far_it_has_come() -> None:
-    heard: list[tuple[int, int]] = []
-    problem = pipelines.profiled("simulated a100", microbatches=4)
-    frontier(problem, 3, "computation", progress=lambda done, of: heard.append((done, of)))
-    assert heard == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_one_point_is_no_frontier() -> None:
-    problem = pipelines.profiled("simulated a100", microbatches=4)
-    with pytest.raises(ValueError, match="at least 2"):
-        frontier(problem, 1, "computation")
-
-
 @settings(max_examples=25, deadline=None)
 @given(pipelines.problems(3, 3, 4, same_clocks=True), st.sampled_from(GRANULARITIES), st.data())
 def test_more_time_never_gets_a_worse_plan(
@@ -94,22 +78,6 @@ def test_more_time_never_gets_a_worse_plan(
                 least_j = known.energy_j + (waited_j if goal.waits else 0.0)
                 assert plan.energy_j <= least_j * (1 + 1e-9)
         plans.append((goal, plan))
-
-
-def test_no_plan_for_a_deadline_below_the_fastest() -> None:
-    asked = prepared(pipelines.profiled("simulated a100", microbatches=4), "computation")
-    with pytest.raises(Infeasible):
-        asked.at(Goal(asked.fastest_s * 0.999))
-    assert asked.least.iteration_time_s > asked.fastest_s
-
-
-def test_what_is_remembered_is_bounded() -> None:
-    menu = tuple(ClockOption(1400 - 100 * k, 1.0 + 0.1 * k, 90.0 - 9 * k) for k in range(4))
-    profile = Profile({(0, kind): menu for kind in KINDS})
-    asked = prepared(build(Pipeline("1f1b", 1, 2), profile, 5.0), "computation")
-    for k in range(3 * KEPT_MAX):
-        asked.at(Goal(asked.fastest_s * (1 + 0.001 * k)))
-    assert len(asked._kept._plans) <= KEPT_MAX
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)

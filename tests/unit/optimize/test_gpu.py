@@ -1,6 +1,5 @@
 """One clock per GPU: optimal where it can be proven, never late, never two clocks."""
 
-import numpy as np
 import pipelines
 import pytest
 from hypothesis import given, settings
@@ -9,13 +8,11 @@ from hypothesis import strategies as st
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.clock_groups import Groups
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.shared_clock import SharedClock
-from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 from joulecut_engine.optimize.solver import Solver, solve
 
 
@@ -60,18 +57,6 @@ def test_cases_are_distinguished_until_nothing_is_left(data: st.DataObject) -> N
     assert check(problem, goal, plan) == ()
     assert best * (1 - 1e-9) <= plan.energy_j
     assert plan.lower_bound_j <= best * (1 + 1e-9)
-
-
-@pytest.mark.parametrize("name", ["simulated a100", "simulated a40"])
-@pytest.mark.parametrize("slowdown", [0.005, 0.02, 0.1])
-def test_the_search_alone_is_optimal_on_simulated_profiles(name: str, slowdown: float) -> None:
-    problem = pipelines.profiled(name, microbatches=8, stages=3)
-    goal = Goal(baseline(problem).iteration_time_s * (1 + slowdown))
-    computation = Computation(problem)
-    relaxed = computation.relax(goal)
-    searched = SharedClock(computation, combinations_all=0).solve(goal, relaxed)
-    tried = SharedClock(computation, combinations_all=10**7).solve(goal, relaxed)
-    assert searched.energy_j == pytest.approx(tried.energy_j, rel=2e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -160,32 +145,3 @@ def test_the_gap_is_honest_and_small(slowdown: float) -> None:
     assert plan.gap <= 0.004
     finer = solve(problem, goal, "computation")
     assert finer.lower_bound_j < plan.lower_bound_j
-
-
-def test_distinguishing_cases_only_sharpens_a_bound() -> None:
-    problem = pipelines.profiled("simulated a40", microbatches=12)
-    computation = Computation(problem)
-    groups = Groups(problem)
-    task = Task(computation.fastest_s * 1.03, problem.time_price_w, computation.fastest_s)
-    bounds = Bounds(groups)
-    first = bounds.at(task)
-    second = bounds.refined(first, task, np.inf, 20)
-    assert second.bound_j >= first.bound_j
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.data())
-def test_any_prices_prove_something_true(data: st.DataObject) -> None:
-    """Whatever the linear program suggests: here prices are drawn at random."""
-    problem = data.draw(pipelines.problems(2, 2, 3, same_clocks=True))
-    computation = Computation(problem)
-    groups = Groups(problem)
-    bounds = Bounds(groups)
-    goal = Goal(Solver(problem, "gpu").fastest_s * 1.3)
-    task = Task(goal.deadline_s, problem.time_price_w, computation.fastest_s)
-    bounds.at(task)
-    price = st.floats(0.0, 1e4)
-    prices_w = np.array([data.draw(price) for _ in bounds._paths])
-    best = pipelines.brute_force_gpu(problem, goal)
-    assert best is not None
-    assert bounds._lagrange_j(task, np.isfinite(groups.cost_j), prices_w) <= best * (1 + 1e-9)

@@ -1,6 +1,5 @@
 """The relaxation against a linear program solved by HiGHS, and what any bound must keep."""
 
-from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -180,18 +179,6 @@ def test_it_arrives_where_no_two_operations_are_alike(seed: int, factor: float) 
     assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-7)
 
 
-@pytest.mark.parametrize("factor", [1.0, 2.0])
-def test_where_nothing_is_to_choose_no_step_is_taken(factor: float) -> None:
-    problem = scattered(1, 150, (1,))
-    computation = Computation(problem)
-    goal = Goal(computation.fastest_s * factor)
-    relaxed = Relaxer(computation.network).relax(
-        computation.useful_deadline_s(goal.deadline_s), problem.time_price_w
-    )
-    assert relaxed.steps == 0
-    assert relaxed.bound_j == pytest.approx(linear_program(problem, goal), rel=1e-9)
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.one_of(pipelines.problems(3, 4, 5), any_graph()), FACTORS, st.booleans())
 def test_it_stays_below_the_linear_program_and_near_it(
@@ -212,35 +199,6 @@ def test_it_equals_the_linear_program_on_simulated_profiles(name: str, slowdown:
     goal = Goal(Computation(problem).fastest_s * (1 + slowdown))
     expected = linear_program(problem, goal)
     assert bound(problem, goal) == pytest.approx(expected, rel=1e-7)
-
-
-@settings(max_examples=60, deadline=None)
-@given(pipelines.problems(3, 3, 4), st.lists(FACTORS, min_size=2, max_size=4), st.booleans())
-def test_more_time_never_raises_it(problem: Problem, factors: list[float], waits: bool) -> None:
-    fastest_s = Computation(problem).fastest_s
-    relaxed = [
-        Computation(problem).relax(Goal(fastest_s * factor, waits)).bound_j
-        for factor in sorted(factors)
-    ]
-    scale = sum(o[0].energy_j for o in problem.options)
-    assert all(b <= a + ACCURACY * scale for a, b in pairwise(relaxed))
-
-
-@settings(max_examples=60, deadline=None)
-@given(pipelines.problems(2, 3, 4), FACTORS, st.integers(1, 60), st.integers(1, 60))
-def test_another_option_never_raises_it(
-    problem: Problem, factor: float, time: int, energy: int
-) -> None:
-    goal = Goal(Computation(problem).fastest_s * factor)
-    extra = ClockOption(5000, 0.01 * time, 0.5 * energy)
-    power_w = problem.blocking_power_w[problem.graph.operations[0].stage]
-    richer = replace(
-        problem,
-        options=(worthwhile((*problem.options[0], extra), power_w), *problem.options[1:]),
-        measured=(),
-    )
-    scale = sum(o[0].energy_j for o in problem.options)
-    assert bound(richer, goal) <= bound(problem, goal) + ACCURACY * scale
 
 
 @settings(max_examples=60, deadline=None)
@@ -291,24 +249,6 @@ def test_its_schedule_leaves_room_for_all_and_ends_in_time(problem: Problem, fac
 def test_plans_for_any_graph_are_right(problem: Problem, factor: float, waits: bool) -> None:
     goal = Goal(Computation(problem).fastest_s * factor, waits)
     assert check(problem, goal, solve(problem, goal, "computation")) == ()
-
-
-@settings(max_examples=40, deadline=None)
-@given(any_graph(), FACTORS, st.randoms(use_true_random=False))
-def test_the_order_of_operations_does_not_matter(
-    problem: Problem, factor: float, chance: Random
-) -> None:
-    count = len(problem.graph.operations)
-    places = list(range(count))
-    chance.shuffle(places)
-    edges = [(places[a], places[b]) for a, b in problem.graph.edges]
-    at = {places[i]: i for i in range(count)}
-    graph = graph_of([problem.graph.operations[at[k]] for k in range(count)], edges, 3)
-    menus = dict(zip(problem.graph.operations, problem.options, strict=True))
-    shuffled = replace(problem, graph=graph, options=tuple(menus[o] for o in graph.operations))
-    goal = Goal(Computation(problem).fastest_s * factor)
-    scale = sum(o[0].energy_j for o in problem.options)
-    assert bound(shuffled, goal) == pytest.approx(bound(problem, goal), abs=1e-7 * scale)
 
 
 def test_wide_graphs_have_plans() -> None:

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import boards
@@ -19,7 +18,6 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
 from joulecut_controller.web.board_json import (
-    EVENTS_ON_BOARD,
     board_json,
     brief_json,
     event_with_detail_json,
@@ -77,12 +75,6 @@ def test_a_lease_is_shown_with_what_is_left_of_it_now() -> None:
     assert gpu["lease"]["remaining_s"] == source.snapshot.lease.expires_in_s - source.age_s
 
 
-def test_gpus_come_in_order_of_node_and_index() -> None:
-    names = [(gpu["node"], gpu["index"]) for gpu in board_json(boards.board())["gpus"]]
-    assert names == sorted(names)
-    assert len(names) == 8
-
-
 def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
     measured = board_json(boards.board())["jobs"][0]["measured"]
     assert 0.0 < measured["slowdown_ratio"] < 0.02
@@ -90,23 +82,6 @@ def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
     young = board_json(boards.measuring())["jobs"][0]["measured"]
     assert young["slowdown_ratio"] is None
     assert young["saved_ratio"] is None
-
-
-def test_energy_unknown_leaves_the_time_known() -> None:
-    [job] = boards.board().jobs
-    assert job.view.measured.current is not None
-    blind = replace(
-        job, view=changed(job.view, current=replace(job.view.measured.current, energy_j=None))
-    )
-    measured = job_json(blind, boards.board().view)["measured"]
-    assert measured["slowdown_ratio"] is not None
-    assert measured["saved_ratio"] is None
-
-
-def test_the_deadline_follows_from_the_measured_baseline() -> None:
-    job = board_json(boards.board())["jobs"][0]
-    assert job["slo"]["deadline_s"] == job["baseline"]["iteration_time_s"] * 1.02
-    assert board_json(boards.measuring())["jobs"][0]["slo"]["deadline_s"] is None
 
 
 def test_the_deadline_shown_is_the_means_whatever_the_target_is_for() -> None:
@@ -136,19 +111,6 @@ def test_recommended_and_applied_stand_side_by_side() -> None:
     assert {row["clock_asked_mhz"] for row in recommending} == {None}
     enforcing = board_json(boards.board("enforce"))["jobs"][0]["gpus"]
     assert [row["clock_asked_mhz"] for row in enforcing] == list(boards.PLANNED_MHZ)
-
-
-def test_the_board_carries_no_operations() -> None:
-    text = encode(board_json(boards.board()))
-    assert b'"operations":[' not in text
-    assert len(text) < 40_000  # 8 GPUs and a plan of 768 operations
-
-
-def test_a_long_history_is_cut_on_the_board() -> None:
-    many = tuple(Event(float(n), "renew", "a", n, "renewed") for n in range(500, 0, -1))
-    shown = board_json(replace(boards.board(), events=many))["events"]
-    assert len(shown) == EVENTS_ON_BOARD
-    assert shown[0]["generation"] == 500
 
 
 def test_detail_of_an_event_is_an_object_where_it_was_one() -> None:
@@ -187,18 +149,6 @@ def test_the_timeline_has_every_operation_in_the_jobs_own_seconds() -> None:
     assert math.isclose(fastest["iteration_time_s"], baseline.time_mean_s)
     late = max(o["start_s"] + o["duration_s"] for o in fastest["operations"])
     assert math.isclose(late, baseline.time_mean_s)
-
-
-def test_operations_of_a_stage_never_overlap_in_the_timeline() -> None:
-    shown = timeline_json(boards.job(microbatches=12))
-    assert shown is not None
-    for operations in (shown["operations"], shown["fastest"]["operations"]):
-        for stage in range(boards.STAGES):
-            mine = sorted(
-                (o for o in operations if o["stage"] == stage), key=lambda o: o["start_s"]
-            )
-            for before, after in pairwise(mine):
-                assert before["start_s"] + before["duration_s"] <= after["start_s"] + 1e-9
 
 
 def test_no_timeline_without_a_plan_or_after_the_pipeline_changed() -> None:

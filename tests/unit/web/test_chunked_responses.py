@@ -2,10 +2,7 @@
 
 import asyncio
 import http.client
-import json
-from dataclasses import replace
 
-import boards
 import large
 import pytest
 from hypothesis import given
@@ -13,7 +10,6 @@ from hypothesis import strategies as st
 from serving import WAIT_S, Serving
 from starlette.types import Message
 
-from joulecut_controller.web.board_json import board_json
 from joulecut_controller.web.responses import CHUNK_BYTES, send_chunks
 
 
@@ -56,17 +52,6 @@ def test_who_reads_slowly_is_sent_no_more_than_was_read() -> None:
 
     assert asyncio.run(sent(0)) == 1
     assert asyncio.run(sent(3)) == 4
-
-
-def test_a_large_board_is_served_as_it_is() -> None:
-    board = replace(large.board(600, jobs=10), events=boards.EVENTS)
-    with Serving(board) as served:
-        answer = served.get("/api/v1/board")
-        assert len(answer.body) > 2 * CHUNK_BYTES
-        assert answer.json == json.loads(json.dumps(board_json(board)))
-        assert answer.headers["content-length"] == str(len(answer.body))
-        head = served.get("/api/v1/board", method="HEAD")
-        assert (head.status, head.body) == (200, b"")
 
 
 @pytest.mark.parametrize("path", ["/api/v1/board", "/metrics"])

@@ -79,14 +79,6 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
     ]
 
 
-def test_an_agent_that_did_not_answer_is_told(served: Serving, clerk: Clerk) -> None:
-    clerk.answer = Done("held", gpus=8, unanswered=("n2:1: no answer",))
-    answer = served.post(PATHS[0])
-    assert answer.status == 200
-    assert answer.json["complete"] is False
-    assert answer.json["unanswered"] == ["n2:1: no answer"]
-
-
 @pytest.mark.parametrize(
     ("refused", "status"), [("unknown", 404), ("conflict", 409), ("standby", 503), ("failed", 503)]
 )
