@@ -76,54 +76,18 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
     ("text", "complaint"),
     [
         ("", "agent.yaml:1: no value is not a mapping"),
-        ("- a", "agent.yaml:1: a list is not a mapping"),
         ("node: n1", "agent.yaml:1: device: key missing; allowed: device, "),
-        ("device: cuda", 'agent.yaml:1: device: "cuda" is not allowed; allowed: nvml | simulated'),
         ("device: simulated\nnode: 'a b'", 'agent.yaml:2: node: "a b"'),
-        ("device: simulated\nnode: 3", "agent.yaml:2: node: 3"),
-        ("device: simulated\nsimulated: 3", "agent.yaml:2: simulated: 3 is not a mapping"),
-        (
-            "device: simulated\nlisten: 9430",
-            "agent.yaml:2: listen: 9430 is not a mapping",
-        ),
-        ("device: simulated\nlisten:\n  grpc: 9431", "agent.yaml:3: listen.grpc: 9431"),
-        ("device: simulated\nlisten: {grpc: 'a:70000'}", 'agent.yaml:2: listen.grpc: "a:70000"'),
-        (
-            "device: simulated\nlisten: {grpc: '0.0.0.0:9431'}",
-            "listen.grpc: 0.0.0.0 without encryption; allowed: a loopback address",
-        ),
         ("device: simulated\nlisten: {grpc: 'node7:9431'}", "node7 without encryption"),
-        (
-            "device: simulated\nlisten: {socket: [1]}",
-            "socket: a list is not text; allowed: a path",
-        ),
-        (
-            "device: simulated\nsample_interval_s: 0",
-            "0 is out of range; allowed: a number from 0.05",
-        ),
-        ("device: simulated\nsample_interval_s: .nan", "sample_interval_s: nan"),
-        ("device: simulated\nsample_interval_s: yes", "sample_interval_s: true"),
-        ("device: simulated\nlease: {ttl_s_max: -1}", "lease.ttl_s_max: -1"),
-        ("device: simulated\nlease: {ttl_s_max: .inf}", "lease.ttl_s_max: inf"),
         ("device: simulated\nlease: {ttl_s_max: 600}", "a number from 0.1 to 60"),
         ("device: simulated\nbounds: {writes_per_minute: 1.5}", "a whole number from 1 to 600"),
-        ("device: simulated\nbounds: {changed_share_per_minute: 2}", "a number from 0 to 1"),
         (
             "device: simulated\nbounds: {clock_min_mhz: 900, clock_max_mhz: 600}",
             "bounds.clock_min_mhz: 900 MHz; allowed: at most 600 MHz",
         ),
         ("device: simulated\nsite_default: {clock_min_mhz: 600}", "site_default: no clock_max_mhz"),
-        ("device: simulated\nlease: {restore_spread_s: 61}", "a number from 0 to 60"),
         ("device: simulated\npower: {safe: off}", "power.safe: false is not a number"),
         ("device: simulated\npower: {safe: never}", "recorded, keep, or watts from 1 to 10000"),
-        (
-            "device: simulated\npower: {safe: 300000}",
-            "safe: 300000 is out of range; allowed: a",
-        ),
-        ("device: simulated\npower: {safe: [1]}", "power.safe: a list is not a number"),
-        ("device: simulated\npower: keep", 'power: "keep" is not a mapping'),
-        ("device: simulated\nstop_file: 7", "stop_file: 7 is not text; allowed: a path"),
-        ("device: simulated\nbounds: {power_max_w: -1}", "bounds.power_max_w: -1"),
         (
             "device: simulated\nbounds: {power_min_w: 400, power_max_w: 300}",
             "bounds.power_min_w: 400 W; allowed: at most 300 W",
@@ -135,8 +99,6 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(tmp_path: Path) -
             "device: simulated\nlisten: {metrics: 'a b:1'}",
             '"a b:1" is not an address; allowed: host',
         ),
-        ("device: simulated\ndevice: nvml", "key given twice"),
-        ("device: [", "agent.yaml:2"),
     ],
 )
 def test_a_wrong_value_is_one_line_with_its_place(

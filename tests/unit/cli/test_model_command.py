@@ -80,12 +80,6 @@ def test_json_has_the_keys_of_the_contract_and_sums(tmp_path: Path) -> None:
     assert found["parameters"] == pytest.approx(174.6e9, rel=1e-3)  # SC21, table 1
 
 
-def test_the_answer_in_words_names_what_it_rests_on(tmp_path: Path) -> None:
-    said = _run(_file(tmp_path, RUN))
-    for word in ("predicted", "tokens/s", "MFU", "J/token", "kWh", "backward", "bubble", "stage"):
-        assert word in said.stdout
-
-
 @pytest.mark.parametrize("name", ["gpt3-175b", "llama-3-70b", "deepseek-v3",
                                   "llama-2-70b-components"])  # fmt: skip
 def test_examples_are_estimated(name: str) -> None:
@@ -97,23 +91,15 @@ def test_examples_are_estimated(name: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
-        ("heads: 96,", "heads: none,", "run.yaml:1: model.heads"),
         ("layers: 96, ", "", "run.yaml:1: model"),
-        ("vocab:", "vocabulary:", "run.yaml:1: model.vocabulary"),
         ("a100-sxm-80gb", "a100", "run.yaml:2: system.accelerator"),
         ("schedule: 1f1b", "schedule: 2f2b", "run.yaml:3: run.schedule"),
-        ("tensor: 8", "tensor: 7", "gpus"),
         ("tensor: 8, pipeline: 8", "tensor: 64, pipeline: 1", "run.yaml:3: run.tensor"),
         ("global_batch: 512", "global_batch: 511", "run.global_batch"),
-        ("dtype: bf16", "dtype: bf17", "run.dtype"),
-        ("zero: 0", "zero: 4", "run.zero"),
-        ("clock_mhz: 1410", "clock_mhz: fast", "run.clock_mhz"),
-        ("clock_mhz: 1410", "clock_mhz: 99999", "run.clock_mhz"),
         ("clock_mhz: 1410", "clock_mhz: 1", "run.clock_mhz"),
         ("sequence: 2048", "sequence: 1000000000000", "run.sequence"),
         ("512, tensor: 8, pipeline: 8, data: 8", "99, pipeline: 99", "run.pipeline"),
         ("run:", "runs:", "run.yaml:3: runs"),
-        ("microbatch: 1", "microbatch: 0", "run.microbatch"),
         ("run:", "cost: {tokens: 1e9, iterations: 9}\nrun:", "cost: tokens and iterations"),
     ],
 )
@@ -143,15 +129,6 @@ def test_what_is_too_large_to_lay_out_is_refused(tmp_path: Path, level: str) -> 
     said = _run(_file(tmp_path, text), "--level", level)
     assert said.returncode == 2
     assert "run.global_batch" in said.stderr
-
-
-def test_a_configuration_of_hugging_face_names_its_own_fault(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
-    text = RUN.replace(RUN.splitlines()[0], "model: {huggingface: config.json}")
-    said = _run(_file(tmp_path, text))
-    assert said.returncode == 2
-    assert "config.json: model_type" in said.stderr
-    assert "llama" in said.stderr
 
 
 def test_a_sweep_writes_its_layouts_and_names_the_front(tmp_path: Path) -> None:
@@ -185,22 +162,12 @@ def _heeds_interrupts_beside_workers(pid: int) -> bool:
     return len(children) > 1 and not int(ignored, 16) & 1 << signal.SIGINT - 1
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1", "1.5"])
-def test_a_sweep_needs_a_process(tmp_path: Path, jobs: str) -> None:
-    said = _run("sweep", _file(tmp_path, SWEEP, "sweep.yaml"), "--jobs", jobs)
-    assert said.returncode == 2
-    assert "--jobs: " in said.stderr
-    assert "allowed: a whole number from 1 to" in said.stderr
-
-
 @pytest.mark.parametrize(
     ("old", "new", "where"),
     [
         ("tensor: all", "tensor: some", "sweep.tensor"),
         ("tensor: all", "tensors: all", "sweep.tensors"),
-        ("pipeline: [1, 2, 4]", "pipeline: []", "sweep.pipeline"),
         ("pipeline: [1, 2, 4]", "pipeline: [1, two]", "sweep.pipeline[1]"),
-        ("recompute: all", "sequence: all", "sweep.sequence"),
         ("[1410, 1005]", "[1410, 5000]", "sweep.clock_mhz"),
     ],
 )
@@ -283,12 +250,9 @@ def test_a_calibration_brings_back_the_system_that_made_the_rows(tmp_path: Path)
 @pytest.mark.parametrize(
     ("rows", "where"),
     [
-        ("layers,hidden\n1,2", "data.csv:1"),
         ("layerz,iteration_time_s\n1,2", "data.csv:1"),
         ("model,iteration_time_s\ngpt5,2\n", "data.csv:2: model"),
         ("model,tensor,iteration_time_s\ngpt2,5,2\n", "data.csv:2: tensor"),
-        ("model,iteration_time_s\ngpt2,-2\n", "data.csv:2: iteration_time_s"),
-        ("model,zero,iteration_time_s\ngpt2,many,2\n", "data.csv:2: zero"),
         ("model,hbm_gb_s,iteration_time_s\ngpt2,1555,2\n", "data.csv:2: hbm_gb_s"),
         ("model,iteration_time_s\ngpt2,2\n", "data.csv"),
     ],

@@ -48,30 +48,11 @@ def test_everything_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (GOOD + "intervall_s: 5\n", ":4: intervall_s: unknown key"),
-        (GOOD + "listen: {grpc: 127.0.0.1:1}\n", "listen.grpc: unknown key"),
-        (GOOD + "lease: {ttl: 5}\n", "lease.ttl: unknown key"),
-        (
-            GOOD + "interval_s: 0\n",
-            "0 is out of range; allowed: seconds from 0.1 to 300",
-        ),
-        (GOOD + "interval_s: .nan\n", "interval_s: nan is out of range"),
-        (GOOD + "interval_s: true\n", "interval_s: true is not a number"),
-        (GOOD + "lease: {ttl_s: 1e9}\n", "lease.ttl_s"),
-        (GOOD + "lease: {ttl_s: 3600}\n", "lease.ttl_s"),
         (GOOD + "listen: {http: 0.0.0.0:9440}\n", "0.0.0.0 without encryption"),
-        (GOOD + "listen: {http: 127.0.0.1:99999}\n", "port 0 to 65535"),
-        (GOOD + "listen: []\n", "listen: a list is not a mapping"),
         (GOOD.replace("127.0.0.1:9431", "10.0.0.7:9431"), "10.0.0.7 without encryption"),
         (GOOD.replace("127.0.0.1:9431", "localhost:9432"), "given twice"),
         (GOOD.replace("127.0.0.1:9431", "127.0.0.1:0"), "port 1 to 65535"),
-        (GOOD.replace("127.0.0.1:9431", "7"), "7 is not an address"),
-        (GOOD.replace('[127.0.0.1:9431, "localhost:9432", "[::1]:9433"]', "[]"), "0 agents"),
-        (GOOD.replace("sqlite:///", "postgres://"), "allowed: sqlite:///FILE"),
         (GOOD.replace("policy: policy.yaml\n", ""), "policy: key missing"),
-        ("", "no value is not a mapping"),
-        ("[1]", "a list is not a mapping"),
-        ("agents: &a [1]\npolicy: *a\n", "aliases"),
     ],
 )
 def test_what_is_wrong_is_one_line_with_a_place(tmp_path: Path, text: str, expected: str) -> None:
@@ -125,19 +106,12 @@ def test_a_short_lease_shortens_the_wait_for_the_store(tmp_path: Path) -> None:
         (with_store(f"{{url: '{PG}', url_file: url}}"), "one of url and url_file"),
         (with_store("{url_file: none}"), "store.url_file: No such file"),
         (with_store("{url_file: damaged}"), "store.url_file: not one printable line"),
-        (with_store("{uri: x}"), "store.uri: unknown key"),
         (with_store("{url: 'sqlite:///x', password_file: y}"), "store.password_file: a file has"),
         (with_store("{url: 'sqlite:///x', timeout_s: 1}"), "store.timeout_s: means nothing"),
         (with_store("sqlite:///x", "leader: {hold_s: 9}\n"), "leader.hold_s: means nothing"),
         (with_store(PG.replace("joulecut@", "")), "store: names no user"),
-        (with_store("mysql://u:geheim@h/d"), "allowed: sqlite:///FILE, or postgresql://"),
         (with_store(PG, "leader: {hold_s: 6}\n"), ":4: leader.hold_s: 6 s is too short"),
         (with_store(PG, "leader: {check_s: 4}\n"), "leader.hold_s: 8 s is too short"),
-        (
-            with_store(PG, "leader: {check_s: 0}\n"),
-            "check_s: 0 is out of range; allowed: seconds",
-        ),
-        (with_store(PG, "leader: {renew_s: 1}\n"), "leader.renew_s: unknown key"),
         (
             with_store(f"{{url: '{PG}', timeout_s: 2}}", "lease: {ttl_s: 3}\n"),
             ":3: store.timeout_s: 2 s is longer than a heartbeat may be late; allowed: at most",
@@ -190,18 +164,11 @@ def test_agents_are_found_in_each_documented_way(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (found("{consul: x}"), "agents.consul: unknown key"),
         (found("{}"), "names no source"),
         (found("{file: x, srv: {name: x}}"), "2 sources; allowed: one of"),
-        (found("{srv: {}}"), "agents.srv.name: key missing"),
         (found("{srv: {name: x, server: y}}"), 'agents.srv.server: "y" is not an address'),
         (found("{srv: {name: x}}", tls=""), "agents.srv: agents without encryption"),
         (found("{kubernetes: {service: x}}"), "key api is missing outside a pod"),
-        (
-            found("{kubernetes: {service: x, api: y}}"),
-            'kubernetes.api: "y" is not an address',
-        ),
-        (found("{kubernetes: {namespace: x, api: h:1}}"), "service: key missing"),
     ],
 )
 def test_a_source_that_cannot_be_asked_is_one_line(

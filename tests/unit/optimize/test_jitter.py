@@ -1,7 +1,5 @@
 """Iteration times when times vary, and plans that still keep their deadlines."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from heavy_end import job
@@ -143,22 +141,6 @@ def test_a_judge_of_other_luck_has_the_last_word(statistic: Statistic) -> None:
         assert found.plan.energy_j < baseline(asked).energy_j
         assert not check(asked, goal, found.plan)
     assert flattered > 0 or statistic == "mean"
-
-
-def test_margin_is_monotone() -> None:
-    """More time asks for no more energy; more noise for no less."""
-    asked = job()
-    start_s = baseline(asked).iteration_time_s
-    solver = Solver(asked, "computation")
-
-    def kept(slowdown: float, noise: float) -> float:
-        trials = Trials(asked, Noise(operation=noise, siblings=4), draws=100)
-        return assured(asked, solver, Goal(start_s * (1 + slowdown)), trials).plan.energy_j
-
-    slower = [kept(slowdown, 0.03) for slowdown in (0.0, 0.02, 0.05, 0.1)]
-    assert all(a >= b * (1 - 1e-3) for a, b in pairwise(slower))
-    noisier = [kept(0.05, noise) for noise in (0.0, 0.01, 0.03)]
-    assert all(a <= b * (1 + 1e-3) for a, b in pairwise(noisier))
 
 
 def test_without_noise_no_margin_is_taken() -> None:
