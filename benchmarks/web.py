@@ -176,7 +176,7 @@ class Serving:
         registry.register(
             BoardCollector(lambda: shown[-1], reconciler.metrics, epoch=8, leads=lambda: True)
         )
-        app = build(publisher, metrics_text=lambda: generate_latest(registry), store=self._store)
+        app = build(publisher, metrics=lambda _: generate_latest(registry), store=self._store)
         server = Server(app, "127.0.0.1", 0)
         await server.start()
         self.url = server.url

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from operator import attrgetter
-from typing import Any
+from typing import Any, get_args
 
 Json = dict[str, Any]
 Get = Callable[[Any], Any]
 _GIVEN = "given"
+COMPONENTS: Json = {}  # schemas of the document, by name
 
 
 def number(value: float | None) -> float | None:
@@ -54,9 +55,10 @@ class Answer:
     """An object with these keys; with a name it is a component of the document."""
 
     def __init__(self, name: str = "", /, **keys: Key) -> None:
-        self.name, self.keys = name, keys
+        self.keys = keys
         told = {key: one.schema for key, one in keys.items() if one.promised}
-        self.schema: Json = {"type": "object", "properties": told, "required": list(told)}
+        schema: Json = {"type": "object", "properties": told, "required": list(told)}
+        self.schema = component(name, schema).schema if name else schema
         self._made = [
             (key, _get(key, one), one.make) for key, one in keys.items() if one.source != _GIVEN
         ]
@@ -73,20 +75,22 @@ class Answer:
     @property
     def key(self) -> Key:
         """One of these as a value."""
-        return Key(ref(self.name) if self.name else self.schema, self.json)
+        return Key(self.schema, self.json)
 
 
 def _get(name: str, key: Key) -> Get:
     return key.source if callable(key.source) else attrgetter(key.source or name)
 
 
-def ref(name: str) -> Json:
-    return {"$ref": f"#/components/schemas/{name}"}
+def component(name: str, schema: Json) -> Key:
+    """A value whose schema is a component of the document."""
+    COMPONENTS[name] = schema
+    return Key({"$ref": f"#/components/schemas/{name}"})
 
 
-def component(name: str) -> Key:
-    """A value whose schema is the component of that name."""
-    return Key(ref(name))
+def one_of(name: str, kind: Any) -> Key:
+    """One of the words of a Literal, as a component."""
+    return component(name, {"enum": list(get_args(kind))})
 
 
 def listed(one: Key | Answer) -> Key:

@@ -125,8 +125,7 @@ async def _serve(
     history = History(store)
     app = build(
         publisher,
-        metrics_text=metrics.metrics_text,
-        openmetrics_text=metrics.openmetrics_text,
+        metrics=metrics.text,
         web=web,
         roles=config.roles,
         store=store,

@@ -49,7 +49,7 @@ class Serving:
         board: Board | None = None,
         *,
         port: int = 0,
-        metrics_text: Callable[[], bytes] | None = None,
+        metrics: Callable[[bool], bytes] | None = None,
         hosts: tuple[str, ...] = (),
         store: Store | None = None,
         history: History | None = None,
@@ -61,7 +61,7 @@ class Serving:
     ) -> None:
         self._first = board
         self._port = port
-        self._metrics_text = metrics_text
+        self._metrics = metrics
         self._hosts = hosts
         self._store = store
         self._history = history
@@ -102,8 +102,7 @@ class Serving:
             channel=channel,
             web=self._web,
             roles=self._roles,
-            metrics_text=self._metrics_text,
-            openmetrics_text=self._metrics_text and (lambda: b"# EOF\n"),
+            metrics=self._metrics,
             hosts=self._hosts,
             store=self._store,
             profiles=self._profiles,

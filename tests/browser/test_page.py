@@ -91,7 +91,7 @@ def drawn(page: Page, canvas: str = "canvas") -> int:
 
 def test_an_enforced_job_is_told_whole(browser: Browser) -> None:
     with (
-        Serving(boards.board(), metrics_text=lambda: b"x 1\n") as served,
+        Serving(boards.board(), metrics=lambda _: b"x 1\n") as served,
         opened(browser, served) as page,
     ):
         expect(page.locator("#live-text")).to_contain_text("live, pass 128")

@@ -112,7 +112,7 @@ class ListenAddresses:
 
         async def serve() -> None:
             publisher = Publisher()
-            app = build(publisher, metrics_text=lambda: b"", web=self.web)
+            app = build(publisher, metrics=lambda _: b"", web=self.web)
             server = Server(app, "127.0.0.1", 0, self.web)
             await server.start()
             ports.append(server.port)

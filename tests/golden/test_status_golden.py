@@ -16,7 +16,7 @@ from joulecut_cli import explain, status
 from joulecut_controller.board import Board, Learnt, standby_board
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.ports import FleetState
-from joulecut_controller.web.board_json import board_json, event_with_detail_json
+from joulecut_controller.web.board_json import EVENT_WITH_DETAIL, board_json
 
 KEPT = Path(__file__).parent / "status"
 URL = "http://127.0.0.1:9440"
@@ -96,7 +96,7 @@ def test_status(case: str) -> None:
 def test_explain(case: str) -> None:
     board = CASES[case]()
     [job] = board_json(board)["jobs"]
-    events = [event_with_detail_json(e) for e in board.events if e.job == job["name"]]
+    events = [EVENT_WITH_DETAIL.json(e) for e in board.events if e.job == job["name"]]
     same_as_golden(KEPT / f"explain-{case}.txt", explain.page(job, events, URL, SOON))
 
 

@@ -386,7 +386,7 @@ class Controller(Owner):
         try:
             while (ready := await wait_for_leadership(context)) is not None:
                 await lead_term(context, ready)
-                context.metrics.metrics_text()
+                context.metrics.text(False)
                 world.sweeper.settle()
         finally:
             following.cancel()

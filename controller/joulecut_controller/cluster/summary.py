@@ -77,7 +77,7 @@ def cluster_of(board: Board) -> Cluster:
         headline=headline(board, found, standings),
         needs=found,
         power=_power(board),
-        gpus=_counts(board),
+        gpus=gpu_counts(board),
         nodes=len(board.view.nodes),
         nodes_lost=lost,
         states={state: counted[state] for state in STATES if counted[state]},
@@ -173,7 +173,7 @@ def _forecast_w(plan: Plan) -> float:
     return before_w - forecast.energy_j / forecast.iteration_time_s
 
 
-def _counts(board: Board) -> GpuCounts:
+def gpu_counts(board: Board) -> GpuCounts:
     controlled = silent = fixed = 0
     for gpu in board.view.gpus.values():
         fixed += not gpu.description.controllable

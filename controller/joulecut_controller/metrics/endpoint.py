@@ -43,15 +43,11 @@ class MetricsEndpoint:
     def stand_by(self, board: Board) -> None:
         self._collect(StandbyCollector(board))
 
-    def metrics_text(self) -> bytes:
+    def text(self, as_openmetrics: bool) -> bytes:
+        """In the format of Prometheus, or of OpenMetrics."""
+        write = openmetrics.generate_latest if as_openmetrics else generate_latest
         with self._one_at_a_time:
-            return generate_latest(self._registry)
-
-    def openmetrics_text(self) -> bytes:
-        """The same in the OpenMetrics format."""
-        with self._one_at_a_time:
-            text: bytes = openmetrics.generate_latest(self._registry)  # type: ignore[no-untyped-call]
-            return text
+            return bytes(write(self._registry))
 
     def _collect(self, collector: Collector) -> None:
         registry = CollectorRegistry()  # a new one: a scrape in another thread keeps the old

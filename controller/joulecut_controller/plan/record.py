@@ -18,16 +18,17 @@ from joulecut_controller.answer import (
     TEXT,
     Answer,
     Key,
-    component,
     listed,
     maybe,
     number,
+    one_of,
 )
 from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
+from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
-MODE = component("Mode")
+MODE = one_of("Mode", Mode)
 
 
 def _known(value: Any) -> Any:

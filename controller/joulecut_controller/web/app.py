@@ -5,7 +5,7 @@ the controller is given. Every other route is read-only by construction.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -17,38 +17,33 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
+from joulecut_controller.answer import OBJECT, TEXT, Answer, listed
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.history import History
+from joulecut_controller.plan.record import MODE
 from joulecut_controller.policy.policy import policy_json
-from joulecut_controller.ports import Event, Store
-from joulecut_controller.web.board_cache import BoardCache
-from joulecut_controller.web.board_json import event_json, event_with_detail_json
+from joulecut_controller.ports import Store
+from joulecut_controller.web.address import ANY, document, get, one_word, stated, whole
+from joulecut_controller.web.board_cache import Newest, render
+from joulecut_controller.web.board_json import BOARD, BRIEF, EVENT, EVENT_WITH_DETAIL, brief_json
 from joulecut_controller.web.cluster_pages import ClusterPages
-from joulecut_controller.web.commands import (
-    BODY_BYTES_MAX,
-    PREFIX,
-    CommandChannel,
-    Commands,
-    body_of,
-    is_command,
-)
+from joulecut_controller.web.commands import CommandChannel, Commands
+from joulecut_controller.web.job_json import JOB, MEASUREMENTS
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.measurements import measurements_json
 from joulecut_controller.web.middleware import BasicAuth, HostGuard
-from joulecut_controller.web.openapi import DOCUMENT
-from joulecut_controller.web.parameters import checked, checked_body
-from joulecut_controller.web.profiles import UPLOAD_BYTES_MAX, ProfileLibrary, Profiles
+from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.reports import Reports
 from joulecut_controller.web.responses import (
-    JSON_TYPE,
     ChunkedResponse,
+    encode,
     error_response,
+    joined,
     json_bytes,
     json_response,
 )
 from joulecut_controller.web.senders import Roles, Senders
-from joulecut_controller.web.timeline import timeline_json
+from joulecut_controller.web.timeline import TIMELINE, timeline_json
 from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
 
@@ -57,6 +52,7 @@ PAGE = (STATIC / "index.html").read_bytes()
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text"
 OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+POLICY = Answer("Policy", mode=MODE, jobs=listed(Answer(name=TEXT, mode=MODE)))
 STALE_PASSES = 6  # One pass may be slow or fail; six in a row are a fault.
 STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 
@@ -64,14 +60,13 @@ STALE_S_MIN = 30.0  # At intervals of a second a busy machine is no fault.
 class Parts(TypedDict, total=False):
     """What the application serves beside the board; without a part its routes are empty or absent.
 
-    `metrics_text` yields Prometheus text for /metrics, `openmetrics_text` OpenMetrics for readers
-    that ask for it. `web` asks for passwords, `roles` says which of its users may command. `store`
-    is the source of reports; `channel` takes commands, `profiles` uploads. The charts show
-    `history`, the page points to `links`.
+    `metrics` yields the text of /metrics, as OpenMetrics where it is True. `web` asks for
+    passwords, `roles` says which of its users may command. `store` is the source of reports;
+    `channel` takes commands, `profiles` uploads. The charts show `history`, the page points to
+    `links`.
     """
 
-    metrics_text: Callable[[], bytes] | None
-    openmetrics_text: Callable[[], bytes] | None
+    metrics: Callable[[bool], bytes] | None
     web: WebConfig | None
     roles: Roles
     store: Store | None
@@ -88,9 +83,16 @@ def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Pa
     controller that listens there. Under TLS the browser verifies the name, and any host is served.
     """
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
-    app = Starlette(routes=routes(publisher, **parts), exception_handlers=handlers)
+    served = routes(publisher, **parts)
+    app = Starlette(routes=served, exception_handlers=handlers)
     app.router.redirect_slashes = False  # an address with a slash too many is no address
-    web, posted = parts.get("web"), is_command if parts.get("channel") else lambda _: False
+    api = [one for one in served if isinstance(one, Route)]
+    commands = [one.path_regex for one in api if one.methods and "POST" in one.methods]
+
+    def posted(path: str) -> bool:
+        return any(one.match(path) for one in commands)
+
+    web = parts.get("web")
     if web is None:
         return HostGuard(app, hosts, posted=posted)
     return BasicAuth(HostGuard(app, hosts, any_host=web.context() is not None, posted=posted), web)
@@ -101,137 +103,75 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     store, senders = parts.get("store"), Senders(parts.get("web"), parts.get("roles", Roles()))
     channel, profiles = parts.get("channel"), parts.get("profiles")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
-    pages = _Pages(publisher, parts.get("metrics_text"), parts.get("openmetrics_text"))
-    reports = Reports(store, pages.now)
+    pages = Pages(publisher, parts.get("metrics"))
     cluster = ClusterPages(pages.now, Week(store), history, links)
+    stating = [
+        pages,
+        cluster,
+        Reports(store, pages.now),
+        *([Commands(channel)] if channel else ()),
+        *([Profiles(profiles, pages.now)] if profiles else ()),
+    ]
+    found = [(one, getattr(part, name)) for part in stating for one, name in stated(type(part))]
+    found.sort(key=lambda pair: pair[0].path == "jobs/{name}")  # the name takes any address below
     return [
-        *(_commands(channel, senders) if channel else ()),
-        *(_profiles(Profiles(profiles, pages.now), senders) if profiles else ()),
+        *(one.route(handler, senders) for one, handler in found),
         Route("/", pages.page),
         Mount("/static", StaticFiles(directory=STATIC)),
-        _read("board", pages.board),
-        _read("brief", pages.brief),
-        _read("cluster", cluster.cluster),
-        _read("cluster/jobs", cluster.jobs),
-        _read("cluster/nodes", cluster.nodes),
-        Route(PREFIX + "cluster/stream", Stream(publisher, cluster.encoded)),
-        _read("gpus", cluster.gpus),
-        _read("history", cluster.history),
-        _read("policy", pages.policy),
-        _read("openapi.json", pages.openapi),
-        _read("jobs", pages.jobs),
-        _read("jobs/{name:path}/timeline", pages.timeline),
-        _read("jobs/{name:path}/measurements", pages.measurements),
-        _read("jobs/{name:path}/receipt", reports.receipt),
-        _read("jobs/{name:path}", pages.job),
-        _read("report", reports.report),
-        _read("events", pages.events),
-        Route(PREFIX + "stream", Stream(publisher, pages.encoded)),
+        Route("/api/v1/cluster/stream", Stream(publisher, cluster.encoded)),
+        Route("/api/v1/stream", Stream(publisher, pages.encoded)),
         Route("/metrics", pages.metrics),
         Route("/healthz", pages.health),
     ]
 
 
-def _read(path: str, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    """A read-only address of the API; `request.state.asked` has its parameters by name."""
-    documented = DOCUMENT["paths"][PREFIX + path.replace(":path", "")]["get"]
-
-    async def read(request: Request) -> Response:
-        request.state.asked = checked(documented, request.query_params)
-        return await endpoint(request)
-
-    return Route(PREFIX + path, read)
-
-
-def _posted(
-    path: str,
-    endpoint: Callable[[Request], Awaitable[Response]],
-    senders: Senders,
-    bytes_max: int = BODY_BYTES_MAX,
-) -> Route:
-    """An address of commands; `request.state` has the checked body, and the sender as he calls
-    himself and as he is known.
+class Pages:
+    """Responses about the board and its jobs. A board is encoded once, whatever the number of
+    readers.
     """
-    documented = DOCUMENT["paths"][PREFIX + path.replace(":path", "")]["post"]
-    schema = documented["requestBody"]["content"][JSON_TYPE]["schema"]
 
-    async def post(request: Request) -> Response:
-        sender = senders.of(request)
-        body = checked_body(schema, await body_of(request, bytes_max))
-        claimed = body.get("by", "")
-        request.state.body, request.state.replaces = body, sender.replaces
-        request.state.by = f"{claimed} ({sender.name})" if claimed else sender.name
-        return await endpoint(request)
-
-    return Route(PREFIX + path, post, methods=["POST"])
-
-
-def _commands(channel: CommandChannel, senders: Senders) -> list[Route]:
-    commands = Commands(channel)
-    posted = {
-        "jobs/{name:path}/pause": commands.pause,
-        "jobs/{name:path}/resume": commands.resume,
-        "pause": commands.pause,
-        "resume": commands.resume,
-        "restore": commands.restore,
-        "adopt": commands.adopt,
-    }
-    return [_posted(path, do, senders) for path, do in posted.items()]
-
-
-def _profiles(profiles: Profiles, senders: Senders) -> list[Route]:
-    return [
-        _read("profiles", profiles.listed),
-        _read("profiles/{name}", profiles.one),
-        _posted("profiles/{name}", profiles.keep, senders, UPLOAD_BYTES_MAX),
-        _posted("profiles/{name}/remove", profiles.remove, senders),
-    ]
-
-
-class _Pages:
-    """The routes' responses. A board is encoded once, whatever the number of readers."""
-
-    def __init__(
-        self,
-        publisher: Publisher,
-        metrics_text: Callable[[], bytes] | None,
-        openmetrics_text: Callable[[], bytes] | None,
-    ) -> None:
-        self._publisher = publisher
-        self._metrics_text, self._openmetrics_text = metrics_text, openmetrics_text
-        self._rendering = BoardCache()
+    def __init__(self, publisher: Publisher, metrics: Callable[[bool], bytes] | None) -> None:
+        self._publisher, self._metrics = publisher, metrics
+        self._whole = Newest(render)
+        self._brief = Newest(lambda board: encode(brief_json(board)))
 
     async def encoded(self, board: Board) -> bytes:
-        return (await self._rendering.of(board)).whole
+        return (await self._whole.of(board)).whole
 
     async def page(self, _: Request) -> Response:
         return Response(PAGE, media_type="text/html", headers={"cache-control": "no-cache"})
 
+    @get("board", "the whole board, as of the last pass", BOARD)
     async def board(self, _: Request) -> Response:
         return json_bytes(await self.encoded(self.now()))
 
+    @get("brief", "the board in brief: a large fleet is counted", BRIEF)
     async def brief(self, _: Request) -> Response:
-        return json_bytes(await self._rendering.brief(self.now()))
+        return json_bytes(await self._brief.of(self.now()))
 
+    @get("policy", "the policy in force, as values", POLICY)
     async def policy(self, _: Request) -> Response:
         policy = self.now().policy
         if policy is None:
             raise HTTPException(503, "a standby has no policy in force")
         return json_response(policy_json(policy))
 
+    @get("openapi.json", "this document", OBJECT, errors=())
     async def openapi(self, _: Request) -> Response:
         return json_response(DOCUMENT)
 
+    @get("jobs", "all jobs", Answer(jobs=listed(JOB)))
     async def jobs(self, _: Request) -> Response:
-        return json_bytes((await self._rendering.of(self.now())).jobs)
+        rendered = await self._whole.of(self.now())
+        return json_bytes(b'{"jobs":' + joined(rendered.jobs.values()) + b"}")
 
+    @get("jobs/{name}", "one job", JOB, errors=(404, 503))
     async def job(self, request: Request) -> Response:
-        rendered = await self._rendering.of(self.now())
+        rendered = await self._whole.of(self.now())
         name = request.path_params["name"]
-        if name not in rendered.job:
-            _job_of(rendered.board, name)
-        return json_bytes(rendered.job[name])
+        return json_bytes(rendered.jobs[_job_of(rendered.board, name).view.policy.name])
 
+    @get("jobs/{name}/timeline", "the operations of its newest plan", TIMELINE, errors=(404, 503))
     async def timeline(self, request: Request) -> Response:
         name = request.path_params["name"]
         timeline = await asyncio.to_thread(timeline_json, _job_of(self.now(), name))
@@ -239,24 +179,40 @@ class _Pages:
             raise HTTPException(404, f"job {name} has no plan with operations yet")
         return json_response(timeline)
 
+    @get(
+        "jobs/{name}/measurements",
+        "windows measured on a job without a profile",
+        MEASUREMENTS,
+        errors=(404, 503),
+    )
     async def measurements(self, request: Request) -> Response:
-        return json_response(measurements_json(_job_of(self.now(), request.path_params["name"])))
+        return json_response(MEASUREMENTS.json(_job_of(self.now(), request.path_params["name"])))
 
+    @get(
+        "events",
+        "the audit log, newest first",
+        Answer(events=listed(EVENT_WITH_DETAIL)),
+        {
+            "job": (ANY, "only of this job"),
+            "limit": (whole(1000, 100), "at most so many"),
+            "detail": (one_word("1", "0"), "0: without the details"),
+        },
+    )
     async def events(self, request: Request) -> Response:
-        board, asked = self.now(), request.state.asked
-        job = asked["job"]
-        chosen = [event for event in board.events if not job or event.job == job][: asked["limit"]]
+        asked, shown = request.state.asked, self.now().events
+        chosen = [one for one in shown if asked["job"] in {"", one.job}][: asked["limit"]]
         if asked["detail"] == "0":
-            return json_response({"events": [event_json(event) for event in chosen]})
-        return await asyncio.to_thread(_events, chosen)
+            return json_response({"events": [EVENT.json(event) for event in chosen]})
+        return await asyncio.to_thread(
+            lambda: json_response({"events": [EVENT_WITH_DETAIL.json(event) for event in chosen]})
+        )
 
     async def metrics(self, request: Request) -> Response:
-        write, kind = self._metrics_text, METRICS_TYPE
-        if self._openmetrics_text and OPENMETRICS in request.headers.get("accept", ""):
-            write, kind = self._openmetrics_text, OPENMETRICS_TYPE
-        if write is None:
+        if self._metrics is None:
             raise HTTPException(404, "this controller serves no metrics")
-        text = await asyncio.to_thread(write)
+        is_open = OPENMETRICS in request.headers.get("accept", "")
+        text = await asyncio.to_thread(self._metrics, is_open)
+        kind = OPENMETRICS_TYPE if is_open else METRICS_TYPE
         return ChunkedResponse(text, headers={"content-type": kind})
 
     async def health(self, _: Request) -> Response:
@@ -276,8 +232,7 @@ class _Pages:
         return board
 
 
-def _events(events: list[Event]) -> Response:
-    return json_response({"events": [event_with_detail_json(event) for event in events]})
+DOCUMENT = document((Pages, ClusterPages, Reports, Commands, Profiles))
 
 
 def _job_of(board: Board, name: str) -> JobBoard:

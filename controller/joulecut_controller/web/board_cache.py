@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from joulecut_controller.board import Board
-from joulecut_controller.web.board_json import brief_json, gpus_in_order, shell_json
+from joulecut_controller.web.board_json import gpus_in_order, shell_json
 from joulecut_controller.web.job_json import job_json
-from joulecut_controller.web.responses import encode
+from joulecut_controller.web.responses import encode, joined
 
 T = TypeVar("T")
 
@@ -21,32 +21,6 @@ INLINE_GPUS_MAX = 256  # encoded within some ten milliseconds, sooner than a thr
 # The previous board may replace the newest while that is encoded, not for longer.
 STALE_PASSES = 2.0
 STALE_S_MIN = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """One board as JSON: whole, all jobs, and each by its name."""
-
-    board: Board
-    whole: bytes
-    jobs: bytes
-    job: dict[str, bytes]
-
-
-class BoardCache:
-    """Encoded boards, whole and in brief. Used in one event loop."""
-
-    def __init__(self) -> None:
-        self._whole = Newest(render)
-        self._brief = Newest(lambda board: encode(brief_json(board)))
-
-    async def of(self, board: Board) -> Rendered:
-        """This board encoded; of a large fleet maybe the previous one."""
-        return await self._whole.of(board)
-
-    async def brief(self, board: Board) -> bytes:
-        """This board in brief; likewise."""
-        return await self._brief.of(board)
 
 
 class Newest(Generic[T]):
@@ -81,22 +55,25 @@ class Newest(Generic[T]):
             self._making = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """One board as JSON: whole, and each job by its name."""
+
+    board: Board
+    whole: bytes
+    jobs: dict[str, bytes]
+
+
 def render(board: Board) -> Rendered:
     """Encodes a board in small pieces: other threads run between any two."""
     jobs = {
         job.view.policy.name: encode(job_json(job, board.view, policy=board.policy))
         for job in board.jobs
     }
-    listed = b"[" + b",".join(jobs.values()) + b"]"
-    gpus = b"[" + b",".join(encode(gpu) for gpu in gpus_in_order(board)) + b"]"
-    rows = {"gpus": gpus, "jobs": listed}
+    gpus = [encode(gpu) for gpu in gpus_in_order(board)]
+    rows = {"gpus": joined(gpus), "jobs": joined(jobs.values())}
     whole = b",".join(
         encode(key) + b":" + (rows[key] if key in rows else encode(value))
         for key, value in shell_json(board).items()
     )
-    return Rendered(
-        board=board,
-        whole=b"{" + whole + b"}",
-        jobs=b'{"jobs":' + listed + b"}",
-        job=jobs,
-    )
+    return Rendered(board, b"{" + whole + b"}", jobs)

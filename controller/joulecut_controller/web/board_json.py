@@ -11,38 +11,33 @@ from dataclasses import replace
 from typing import Any
 
 from joulecut_controller.answer import (
-    CLOCK,
     COUNT,
     FLAG,
     NUMBER,
     NUMBERS,
     TEXT,
-    WORD,
     Answer,
-    Get,
     Json,
     Key,
     component,
     listed,
     maybe,
-    number,
+    one_of,
 )
 from joulecut_controller.board import Board, JobBoard
-from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.cluster.needs import Severity
+from joulecut_controller.cluster.summary import Cluster, cluster_of, gpu_counts
 from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.plan.plan import Plan
+from joulecut_controller.plan.record import MODE
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import Event
 from joulecut_controller.view import BUDGET_JOB, GpuView, View
+from joulecut_controller.web.gpu_json import GPU, SIMULATED, gpu_json
 from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
-from joulecut_controller.web.summary_json import SUMMARY
-from joulecut_wire.messages import POWER_PROFILE, GpuSnapshot
+from joulecut_wire.messages import POWER_PROFILE
 
+NEEDS_LISTED_MAX = 20  # more are counted
 EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
-
-SIMULATED = "GPU-sim-"  # How the simulator begins its UUIDs; a driver's are "GPU-" and hex.
-
-_NOTHING_SEEN = GpuSnapshot(uuid="")
 
 
 def board_json(board: Board) -> Json:
@@ -59,26 +54,14 @@ def gpus_in_order(board: Board) -> Iterator[Json]:
     return (gpu_json(gpu, work.get(gpu.uuid)) for gpu in in_order(board.view.gpus))
 
 
-def _seen(name: str) -> Get:
-    """An attribute of the newest snapshot."""
-    return lambda gpu: getattr(gpu.snapshot or _NOTHING_SEEN, name)
-
-
-def _clock(place: int) -> Get:
-    return lambda gpu: gpu.description.clocks_mhz[place] if gpu.description.clocks_mhz else None
-
-
-def _clock_asked(gpu: GpuView) -> int | None:
-    lease = gpu.snapshot.lease if gpu.snapshot else None
-    return (lease.clock_max_mhz or None) if lease else None
-
-
-def _lease_json(gpu: GpuView) -> Json | None:
-    lease = gpu.snapshot.lease if gpu.snapshot else None
-    if lease is None:
+def _detail(text: str) -> Any:
+    """The detail of an event as JSON, a plan of tens of kilobytes; as text where it is not."""
+    if not text:
         return None
-    left_s = lease.expires_in_s - gpu.age_s  # it ran on since the snapshot
-    return LEASE.json(lease, remaining_s=number(max(0.0, left_s)))
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except ValueError:
+        return text
 
 
 # One agent and its connection.
@@ -94,43 +77,8 @@ NODE = Answer(
     keeps_power_limits=FLAG.more,
     is_shared=FLAG.more,
 )
-LEASE = Answer(
-    job=TEXT,
-    epoch=COUNT,
-    generation=COUNT,
-    clock_min_mhz=COUNT.more,
-    clock_max_mhz=COUNT.more,
-    remaining_s=NUMBER.given,
-)
-GPU = Answer(
-    "Gpu",
-    uuid=TEXT,
-    node=TEXT,
-    index=COUNT.at("description.index"),
-    model=TEXT.at("description.model"),
-    simulated=FLAG.at(lambda gpu: gpu.uuid.startswith(SIMULATED)),
-    job=WORD.given,  # None where no job of the policy has it
-    stage=CLOCK.given,
-    age_s=NUMBER,
-    controllable=FLAG.at("description.controllable"),
-    why_not_controllable=TEXT.at("description.reason"),
-    clock_seen_mhz=CLOCK.at(_seen("clock_sm_mhz")),
-    clock_asked_mhz=CLOCK.at(_clock_asked),
-    clock_lowest_mhz=CLOCK.at(_clock(0)).more,
-    clock_highest_mhz=CLOCK.at(_clock(-1)).more,
-    power_average_w=NUMBER.at(_seen("power_average_w")),
-    power_instant_w=NUMBER.at(_seen("power_instant_w")).more,
-    power_limit_w=NUMBER.at(_seen("power_limit_enforced_w")).more,
-    power_limit_least_w=NUMBER.at(lambda gpu: gpu.description.power_limit_min_w or None).more,
-    power_controllable=FLAG.at("description.power_controllable").more,
-    # Of its energy counter: gpu; module or other, where its joules are its power, integrated.
-    energy_scope=TEXT.at(lambda gpu: gpu.description.energy_scope or "unknown").more,
-    temperature_celsius=NUMBER.at(_seen("temperature_celsius")),
-    utilization_gpu_ratio=NUMBER.at(_seen("utilization_gpu_ratio")).more,
-    event_reasons=listed(TEXT).at(_seen("event_reasons")),
-    lease=Key(maybe(LEASE).schema).at(_lease_json),
-)
 EVENT = Answer(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)
+EVENT_WITH_DETAIL = Answer("Event", **EVENT.keys, detail=Key({}, _detail))
 # The power budget and the power limits that keep it.
 POWER_BUDGET = Answer(
     budget_w=NUMBER,
@@ -142,6 +90,37 @@ POWER_BUDGET = Answer(
     best_effort=TEXT,
     sentence=TEXT,
 )
+NEED = Answer(severity=one_of("Severity", Severity), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT)
+
+
+def _counted(cluster: Cluster) -> Json:
+    return {name: cluster.count(name) for name in ("fault", "decision", "note")}
+
+
+_JOB_COUNTS = {
+    "type": "object",
+    "properties": {"all": COUNT.schema},
+    "required": ["all"],
+    "additionalProperties": COUNT.schema,
+}
+# The cluster without its tables.
+SUMMARY = Answer(
+    headline=TEXT,
+    needs=listed(NEED).at(lambda cluster: cluster.needs[:NEEDS_LISTED_MAX]),
+    need_counts=Key(Answer(fault=COUNT, decision=COUNT, note=COUNT).schema).at(_counted),
+    power=Answer(
+        now_w=NUMBER,
+        without_w=NUMBER,
+        without_is_predicted=FLAG.at("predicted"),
+        available_w=NUMBER,
+    ).key,
+    savings=Answer(measured_j=NUMBER, promised_j=NUMBER, predicted_j=NUMBER).key.at("account"),
+    gpu_counts=Answer(
+        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
+    ).key.at("gpus"),
+    node_counts=Answer(all=COUNT.at("nodes"), lost=COUNT.at("nodes_lost")).key.here,
+    job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": len(one.standings), **one.states}),
+)
 # Which controller answers, and of which pass.
 RUN = {
     "at_unix_s": NUMBER,
@@ -152,7 +131,7 @@ RUN = {
     "pass_number": COUNT,
     "epoch": COUNT,
     "interval_s": NUMBER,
-    "mode": component("Mode").at(lambda board: strongest_mode(board.jobs)),
+    "mode": MODE.at(lambda board: strongest_mode(board.jobs)),
     "simulated": FLAG.at(lambda board: any(uuid.startswith(SIMULATED) for uuid in board.view.gpus)),
     "policy": Answer(
         source=TEXT.at("policy_source"),
@@ -174,35 +153,26 @@ BOARD = Answer(
 )
 
 
+_GPU_COUNTS = Answer(
+    all=COUNT,
+    leased=COUNT.at("controlled"),
+    default=COUNT,
+    silent=COUNT,
+    not_controllable=COUNT.more,
+    odd=COUNT.given.more,
+)
+_BRIEF = Answer(
+    brief=FLAG,
+    gpu_counts=_GPU_COUNTS.key,
+    node_counts=Answer(all=COUNT, lost=COUNT).key,
+    node_names=listed(TEXT),
+)
+BRIEF = component("Brief", {"allOf": [BOARD.schema, _BRIEF.schema]})
+
+
 def shell_json(board: Board) -> Json:
     """The board with room for `gpus` and `jobs`."""
     return BOARD.json(board, gpus=[], jobs=[])
-
-
-def gpu_json(gpu: GpuView, work: tuple[str, int] | None = None) -> Json:
-    """One GPU. `work` is the job and stage it serves, None where no job of the policy has it."""
-    job, stage = work or (None, None)
-    return GPU.json(gpu, job=job, stage=stage)
-
-
-def event_json(event: Event) -> Json:
-    """One line of the audit log."""
-    return EVENT.json(event)
-
-
-def event_with_detail_json(event: Event) -> Json:
-    """As `event_json`, with the whole detail (a plan is tens of kilobytes)."""
-    return {**event_json(event), "detail": _detail(event.detail)}
-
-
-def _detail(text: str) -> Any:
-    """The detail as JSON; as text where it is not JSON."""
-    if not text:
-        return None
-    try:
-        return json.loads(text, parse_constant=lambda _: None)
-    except ValueError:
-        return text
 
 
 def work_by_gpu(board: Board) -> dict[str, tuple[str, int]]:
@@ -245,7 +215,7 @@ def brief_json(board: Board) -> Json:
         ],
         "jobs": [_job(job, view, board.policy, large=large) for job in board.jobs],
         "brief": large,
-        "gpu_counts": _counts(gpus, odd_count=len(odd) if large else 0),
+        "gpu_counts": _GPU_COUNTS.json(gpu_counts(board), odd=len(odd) if large else 0),
         "node_counts": {"all": len(view.nodes), "lost": len(lost)},
         "node_names": [node.node or node.address for node in view.nodes],
     }
@@ -261,20 +231,6 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
         return True
     loud = (one for one in seen.event_reasons if not one.startswith(POWER_PROFILE))
     return not QUIET_REASONS.issuperset(loud)
-
-
-def _counts(gpus: list[GpuView], odd_count: int) -> Json:
-    silent = sum(gpu.snapshot is None for gpu in gpus)
-    leases = (gpu.snapshot.lease for gpu in gpus if gpu.snapshot)
-    leased = sum(lease is not None and lease.job != BUDGET_JOB for lease in leases)
-    return {
-        "all": len(gpus),
-        "leased": leased,
-        "default": len(gpus) - leased - silent,
-        "silent": silent,
-        "not_controllable": sum(not gpu.description.controllable for gpu in gpus),
-        "odd": odd_count,
-    }
 
 
 def _job(job: JobBoard, view: View, policy: Policy | None, *, large: bool) -> Json:

@@ -13,21 +13,19 @@ from joulecut_controller.answer import (
     Answer,
     Json,
     Key,
-    component,
     listed,
     maybe,
     number,
 )
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
-from joulecut_controller.cluster.standing import Standing
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.record import INTERVAL
 from joulecut_controller.view import BUDGET_JOB
-from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, work_by_gpu
+from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, SUMMARY, work_by_gpu
+from joulecut_controller.web.job_json import JOB_STATE
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.summary_json import SUMMARY, summary_json
 
 EVENTS_LISTED_MAX = 12
 
@@ -82,7 +80,7 @@ def cluster_json(board: Board, *, week: Json | None = None, links: Links | None 
     """The first screen. `week` are the savings that hold-outs of the last week measured."""
     return CLUSTER.json(
         board,
-        **summary_json(cluster_of(board)),
+        **SUMMARY.json(cluster_of(board)),
         savings_week=week,
         prices=prices_json(board.policy.cost if board.policy else Cost()),
         links=asdict(links or Links()),
@@ -105,7 +103,7 @@ def prices_json(cost: Cost) -> Json:
 STANDING = Answer(
     "Standing",
     name=TEXT,
-    state=component("JobState"),
+    state=JOB_STATE,
     next_step=TEXT,
     rate_source=WORD,
     granularity=TEXT,
@@ -132,10 +130,6 @@ NODE_ROW = Answer(
     temperature_celsius=NUMBER,
     jobs=TEXT,
 )
-
-
-def standing_json(standing: Standing) -> Json:
-    return STANDING.json(standing)
 
 
 def node_rows(board: Board) -> Iterator[Json]:

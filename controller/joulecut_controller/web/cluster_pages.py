@@ -9,28 +9,41 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from joulecut_controller.answer import Json
+from joulecut_controller.answer import NUMBER, Json, listed
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_POINTS, COARSE_S, FINE_S, History
 from joulecut_controller.cluster.standing import standing
+from joulecut_controller.web.address import ANY, get, whole
 from joulecut_controller.web.board_cache import Newest
-from joulecut_controller.web.board_json import gpu_json, in_order, work_by_gpu
+from joulecut_controller.web.board_json import in_order, work_by_gpu
 from joulecut_controller.web.cluster_json import (
+    CLUSTER,
+    GPU_COLUMNS,
     GPU_SEARCHED,
+    JOB_COLUMNS,
     JOB_SEARCHED,
+    NODE_COLUMNS,
+    NODE_ROW,
     NODE_SEARCHED,
+    STANDING,
     cluster_json,
     node_rows,
     series_json,
-    standing_json,
 )
+from joulecut_controller.web.gpu_json import GPU, gpu_json
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.paging import page_json
+from joulecut_controller.web.paging import page_json, paged, question
 from joulecut_controller.web.responses import encode, json_bytes, json_response
 from joulecut_controller.web.week import Week
 
 SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)
 SPAN_S_DEFAULT = 86_400
+SERIES: Json = {
+    "type": "object",
+    "properties": {"step_s": {"type": "number"}},
+    "required": ["step_s", "at_unix_s"],
+    "additionalProperties": listed(NUMBER).schema,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +71,28 @@ class ClusterPages:
         self._week.refresh(board)
         return await self._cluster.of(board)
 
+    @get("cluster", "the cluster in brief: the first screen", CLUSTER)
     async def cluster(self, _: Request) -> Response:
         return json_bytes(await self.encoded(self._now()))
 
+    @get("cluster/jobs", "jobs, in a line each", paged(STANDING), question(JOB_COLUMNS))
     async def jobs(self, request: Request) -> Response:
         tables = await self._tables.of(self._now())
         return json_response(page_json(tables.jobs, request.state.asked, JOB_SEARCHED))
 
+    @get("cluster/nodes", "nodes, in a line each", paged(NODE_ROW), question(NODE_COLUMNS))
     async def nodes(self, request: Request) -> Response:
         tables = await self._tables.of(self._now())
         return json_response(page_json(tables.nodes, request.state.asked, NODE_SEARCHED))
 
+    @get(
+        "gpus",
+        "GPUs",
+        paged(GPU),
+        {"node": (ANY, "only of this node"), "job": (ANY, "only of this job")}
+        | question(GPU_COLUMNS),
+        errors=(404, 503),
+    )
     async def gpus(self, request: Request) -> Response:
         """Those of a node or a job, or all."""
         asked, board = request.state.asked, self._now()
@@ -82,6 +106,16 @@ class ClusterPages:
 
         return json_response(await asyncio.to_thread(make))
 
+    @get(
+        "history",
+        "means of the last hour (15 s each) or days (5 min or more)",
+        SERIES,
+        {
+            "job": (ANY, "of this job; without it of the cluster"),
+            "span_s": (whole(SPAN_S_MAX, SPAN_S_DEFAULT), "how far back, in seconds"),
+        },
+        errors=(404, 503),
+    )
     async def history(self, request: Request) -> Response:
         job, span_s = request.state.asked["job"], max(request.state.asked["span_s"], int(FINE_S))
         if job:
@@ -98,7 +132,7 @@ def _is_known(what: str, name: str, known: Iterable[str]) -> None:
 
 def _tables(board: Board) -> _Tables:
     return _Tables(
-        jobs=[standing_json(standing(job)) for job in board.jobs], nodes=list(node_rows(board))
+        jobs=[STANDING.json(standing(job)) for job in board.jobs], nodes=list(node_rows(board))
     )
 
 

@@ -1,25 +1,19 @@
 """The routes that change state: pause, resume, restore, adopt. `senders` says who may."""
 
 import asyncio
-from typing import Any
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Key, listed
+from joulecut_controller.answer import COUNT, FLAG, TEXT, Answer, Json, Key, listed
 from joulecut_controller.orders import Commander, Done, Op, Order
+from joulecut_controller.web.address import post
 from joulecut_controller.web.responses import error_response, json_response
-from joulecut_wire import strict_json
 
 # A pass may be applying plans to every node, and wait for the deadline of a silent agent.
 ORDER_WAIT_S = 20.0
-BODY_BYTES_MAX = 16_384
-REASON_LENGTH_MAX = 500
-NAME_LENGTH_MAX = 100
 STATUS = {"unknown": 404, "conflict": 409, "standby": 503, "failed": 503}
 STANDBY = "this controller is a standby: send the command to the leader"
-PREFIX = "/api/v1/"
 # The outcome of a command.
 DONE = Answer(
     "Done",
@@ -31,6 +25,18 @@ DONE = Answer(
     unanswered=listed(TEXT),
     by=TEXT.given,
 )
+_WORDS: Json = {
+    "reason": {"type": "string", "maxLength": 500},
+    "by": {"type": "string", "maxLength": 100},
+}
+_ALL: Json = {"const": True}
+_PLACE = {"type": "string", "minLength": 1, "maxLength": 253}
+
+
+def body(*required: str, **keys: Json) -> Json:
+    """The body of a command, with words for the audit log beside these keys."""
+    made = {"type": "object", "properties": keys | _WORDS, "additionalProperties": False}
+    return made | ({"required": list(required)} if required else {})
 
 
 class CommandChannel:
@@ -61,28 +67,45 @@ async def _obeyed(obey: Commander, order: Order) -> Done:
 
 
 class Commands:
-    """Handlers of POST; `request.state` has the checked body and the sender (`app`)."""
+    """Handlers of POST; `request.state` has the checked body and the sender (`address`)."""
 
     def __init__(self, channel: CommandChannel) -> None:
         self._channel = channel
 
+    @post("jobs/{name}/pause", "resets the job's clocks and holds it", body(), DONE)
+    @post("pause", "resets all clocks and holds all jobs", body("all", all=_ALL), DONE)
     async def pause(self, request: Request) -> Response:
         return await self._order("pause", request)
 
+    @post("jobs/{name}/resume", "ends the hold of the job", body(), DONE)
+    @post("resume", "ends holds that were set by command", body("all", all=_ALL), DONE)
     async def resume(self, request: Request) -> Response:
         return await self._order("resume", request)
 
+    @post(
+        "restore",
+        "resets the clocks of a job, of a node, or all, whatever job holds them",
+        body(job=_PLACE, node=_PLACE, all=_ALL)
+        | {"oneOf": [{"required": [key]} for key in ("job", "node", "all")]},
+        DONE,
+    )
     async def restore(self, request: Request) -> Response:
         return await self._order("restore", request)
 
+    @post(
+        "adopt",
+        "assigns to a node the GPUs that it and another node report",
+        body("node", node=_PLACE),
+        DONE,
+    )
     async def adopt(self, request: Request) -> Response:
         return await self._order("adopt", request)
 
     async def _order(self, op: Op, request: Request) -> Response:
-        body, by = request.state.body, request.state.by
-        job = request.path_params.get("name") or body.get("job", "")
-        reason = body.get("reason", "")
-        order = Order(op, job=job, node=body.get("node", ""), reason=reason, by=by)
+        said, by = request.state.body, request.state.by
+        job = request.path_params.get("name") or said.get("job", "")
+        reason = said.get("reason", "")
+        order = Order(op, job=job, node=said.get("node", ""), reason=reason, by=by)
         try:
             done = await self._channel.take(order)
         except TimeoutError:
@@ -91,36 +114,3 @@ class Commands:
         if done.refused:
             return error_response(STATUS[done.refused], done.sentence)
         return json_response(DONE.json(done, op=op, by=by))
-
-
-def is_command(path: str) -> bool:
-    """Whether commands are posted to this path."""
-    rest = path.removeprefix(PREFIX)
-    if rest == path:
-        return False
-    last = rest.rpartition("/")[2]
-    return (
-        rest in ("pause", "resume", "restore", "adopt")
-        or (rest.startswith("jobs/") and rest.count("/") > 1 and last in ("pause", "resume"))
-        or (rest.startswith("profiles/") and rest.count("/") < 3)
-    )
-
-
-async def body_of(request: Request, bytes_max: int) -> dict[str, Any]:
-    """The JSON object that a command carries. Raises HTTPException."""
-    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise HTTPException(415, f"content-encoding {coding!r:.40}; allowed: none, identity")
-    raw = bytearray()
-    async for part in request.stream():
-        raw += part
-        if len(raw) > bytes_max:
-            raise HTTPException(413, f"a command may have up to {bytes_max} bytes")
-    try:
-        body = strict_json.loads(raw) if raw else {}
-    except strict_json.GivenTwice as error:
-        raise HTTPException(400, str(error)) from None
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise HTTPException(400, "the body is not a JSON object")
-    return body

@@ -19,20 +19,22 @@ from joulecut_controller.answer import (
     Answer,
     Json,
     Key,
-    component,
     listed,
     maybe,
     number,
+    one_of,
 )
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
-from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.standing import State, standing
 from joulecut_controller.cluster.worth import job_worth, worth_json
+from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import MODE, PLAN
 from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
 from joulecut_controller.savings.record import INTERVAL
-from joulecut_controller.view import GpuView, JobState, View, Window
+from joulecut_controller.view import JobState, View, Window
+from joulecut_controller.web.gpu_json import OF_JOB
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
 
@@ -42,11 +44,12 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
     return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
 
 
+JOB_STATE = one_of("JobState", State)
 # Why a job is not controlled (empty name: all jobs), and what ends that.
 HOLD = Answer(
     "Hold",
     job=TEXT,
-    kind=component("HoldKind"),
+    kind=one_of("HoldKind", HoldKind),
     reason=TEXT,
     by=TEXT,
     since_unix_s=NUMBER,
@@ -208,9 +211,7 @@ def _learning(job: JobBoard) -> Json:
 
 
 _CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)
-STATE = Answer(
-    state=component("JobState"), next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER
-)
+STATE = Answer(state=JOB_STATE, next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER)
 JOB = Answer(
     "Job",
     name=TEXT.at("view.policy.name"),
@@ -256,6 +257,34 @@ JOB = Answer(
     advisable=maybe(ADVISABLE).more,
     holdout=maybe(HOLDOUT).more,
     saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving).more,
+)
+
+_MEASUREMENT = Answer(
+    clocks_mhz=listed(COUNT),
+    iterations=COUNT,
+    iteration_time_s=NUMBER.at("time_s"),
+    iteration_time_sd_s=NUMBER.at("time_sd_s"),
+    energy_j=listed(NUMBER),
+    busy_s=listed(listed(NUMBER)),
+    operation_sd_ratio=NUMBER,
+)
+_PROBED = Answer(
+    default_mhz=listed(COUNT).at("constants.default_mhz"),
+    clock_max_mhz=COUNT.at("constants.clock_max_mhz"),
+    blocking_power_w=NUMBER.at(lambda probed: probed.constants.blocking_power_w or None),
+    clocks_mhz=listed(listed(COUNT)).at("grids_mhz"),
+    alike=listed(COUNT),
+    window_s=NUMBER,
+    measurements=listed(_MEASUREMENT),
+)
+# `probed` is null before the first window, and for a job with a profile.
+MEASUREMENTS = Answer(
+    "Measurements",
+    **{key: JOB.keys[key] for key in ("name", "mode", "profile", "pipeline")},
+    **{key: JOB.keys[key] for key in ("complaint", "sentence")},
+    verdict=WORD.at(lambda job: job.probing and job.probing.verdict),
+    reason=TEXT.at(lambda job: job.probing.reason if job.probing else ""),
+    probed=maybe(_PROBED),
 )
 
 
@@ -315,25 +344,5 @@ def _clocks_json(job: JobBoard, view: View) -> list[Json]:
                 "clock_lowest_recommended_mhz": action.lowest_mhz if action else None,
                 "reason": action.reason if action else "",
             }
-            rows.append(row | _device_json(gpu))
+            rows.append(row | (OF_JOB.json(gpu) if gpu else dict.fromkeys(OF_JOB.keys)))
     return rows
-
-
-def _device_json(gpu: GpuView | None) -> Json:
-    if gpu is None:
-        return dict.fromkeys(
-            ("node", "index", "clock_asked_mhz", "clock_seen_mhz", "clock_lowest_mhz",
-             "clock_highest_mhz", "power_w", "power_limit_kept_w", "age_s")
-        )  # fmt: skip
-    seen, clocks = gpu.snapshot, gpu.description.clocks_mhz
-    return {
-        "node": gpu.node,
-        "index": gpu.description.index,
-        "clock_asked_mhz": (seen.lease.clock_max_mhz or None) if seen and seen.lease else None,
-        "clock_seen_mhz": seen.clock_sm_mhz if seen else None,
-        "clock_lowest_mhz": clocks[0] if clocks else None,
-        "clock_highest_mhz": clocks[-1] if clocks else None,
-        "power_w": number(seen.power_average_w) if seen else None,
-        "power_limit_kept_w": (seen.power_limit_kept_w or None) if seen else None,
-        "age_s": number(gpu.age_s),
-    }

@@ -4,13 +4,30 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from joulecut_controller.answer import Json
+from joulecut_controller.answer import COUNT, Answer, Json, Key, listed
+from joulecut_controller.web.address import ANY, one_word, whole
 
 SIZE_DEFAULT = 50
 SIZE_MAX = 200  # rows: more are not read, and cost a browser more than they show
 PAGE_MAX = 100_000
 SEARCH_LENGTH_MAX = 200
 ORDERS = ("ascending", "descending")
+
+
+def paged(row: Answer | Key) -> Answer:
+    """One page of a table, and how much there is."""
+    return Answer(rows=listed(row), total=COUNT, page=COUNT, pages=COUNT, size=COUNT)
+
+
+def question(columns: Sequence[str]) -> dict[str, tuple[Json, str]]:
+    """The parameters of a table with these columns."""
+    return {
+        "search": (ANY | {"maxLength": SEARCH_LENGTH_MAX}, "in the row's words"),
+        "sort": (one_word(*columns), "a column; unknown values come last"),
+        "order": (one_word(*ORDERS), "of the sorted column"),
+        "page": (whole(PAGE_MAX, 1), "from 1"),
+        "size": (whole(SIZE_MAX, SIZE_DEFAULT), "rows of a page"),
+    }
 
 
 def page_json(rows: Iterable[Json], asked: Mapping[str, Any], searched: Sequence[str]) -> Json:

@@ -13,15 +13,21 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from joulecut_controller.answer import TEXT, Answer, Key, listed
 from joulecut_controller.board import Board
 from joulecut_controller.ports import StoredProfile
-from joulecut_controller.web.commands import STANDBY
+from joulecut_controller.web.address import get, post
+from joulecut_controller.web.commands import STANDBY, body
 from joulecut_controller.web.responses import json_response
 from joulecut_wire.errors import BadInput, JoulecutError
 
 UPLOAD_BYTES_MAX = 6 << 20  # a profile of 4 MiB as JSON, line ends escaped
 
 
+_KEPT = Answer(
+    name=TEXT, digest=TEXT, bytes=Key({"type": "integer"}), at_unix_s=Key({"type": "number"})
+)
+_DONE = Answer(complete=Key({"const": True}), sentence=TEXT, name=TEXT)
 T = TypeVar("T")
 
 
@@ -43,10 +49,17 @@ class Profiles:
     def __init__(self, library: ProfileLibrary, now: Callable[[], Board]) -> None:
         self._library, self._now = library, now
 
+    @get("profiles", "the uploaded profiles", Answer(profiles=listed(_KEPT)))
     async def listed(self, _: Request) -> Response:
         found = await _done(self._library.listed)
         return json_response({"profiles": [asdict(one) for one in found]})
 
+    @get(
+        "profiles/{name}",
+        "an uploaded profile",
+        Answer(name=TEXT, content=TEXT),
+        errors=(404, 503),
+    )
     async def one(self, request: Request) -> Response:
         name = request.path_params["name"]
         raw = await _done(lambda: self._library.read(name))
@@ -54,6 +67,13 @@ class Profiles:
             raise HTTPException(404, f"no profile {name!r:.100} was uploaded")
         return json_response({"name": name, "content": raw.decode()})
 
+    @post(
+        "profiles/{name}",
+        "keeps a profile in the store, where policies can name it",
+        body("content", content={"type": "string"}, replace={"const": True}),
+        _DONE,
+        UPLOAD_BYTES_MAX,
+    )
     async def keep(self, request: Request) -> Response:
         raw, by = request.state.body["content"].encode("utf-8", "replace"), request.state.by
         if "replace" not in request.state.body:
@@ -63,6 +83,7 @@ class Profiles:
             self._check_unused(request.path_params["name"], way, 403)
         return await self._command(request, lambda name, at: self._library.keep(name, raw, by, at))
 
+    @post("profiles/{name}/remove", "removes an uploaded profile", body(), _DONE)
     async def remove(self, request: Request) -> Response:
         name, by = request.path_params["name"], request.state.by
         self._check_unused(name)

@@ -16,13 +16,25 @@ from starlette.responses import Response
 
 from joulecut_controller.answer import Json
 from joulecut_controller.board import Board
-from joulecut_controller.policy.policy import Cost
+from joulecut_controller.policy.policy import CO2_G_PER_KWH_MAX, Cost
 from joulecut_controller.ports import Store
-from joulecut_controller.savings.record import receipt_json, report_json
+from joulecut_controller.savings.record import RECEIPT, REPORT, receipt_json, report_json
 from joulecut_controller.savings.stored import known_jobs, read_receipt, read_report
 from joulecut_controller.savings.wall import prices
-from joulecut_controller.web.responses import encode, json_bytes
+from joulecut_controller.web.address import ANY, get
+from joulecut_controller.web.responses import encode, joined, json_bytes
 from joulecut_wire.errors import Unavailable
+
+# Ten years: longer than anything is kept. A week.
+_SECONDS: Json = {
+    "type": "number", "exclusiveMinimum": 0, "maximum": 3660 * 86400, "default": 604800
+}  # fmt: skip
+_GRAMS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": int(CO2_G_PER_KWH_MAX)}
+_PERIOD = {
+    "since_s": (_SECONDS, "how far back, in seconds"),
+    "co2": (_GRAMS, "grams of CO2 per kWh; default that of the policy"),
+    "points": ({"enum": ["1"]}, "include the windows, thinned out"),
+}
 
 
 class Reports:
@@ -33,6 +45,13 @@ class Reports:
         self._board = board
         self._one_at_a_time = asyncio.Lock()
 
+    @get(
+        "report",
+        "measured savings of a period",
+        REPORT,
+        {"job": (ANY, "only of this job")} | _PERIOD,
+        errors=(404, 503),
+    )
     async def report(self, request: Request) -> Response:
         asked, store = self._asked(request), self._of_store()
         job = request.state.asked["job"]
@@ -43,6 +62,13 @@ class Reports:
 
         return json_bytes(await self._made(make))
 
+    @get(
+        "jobs/{name}/receipt",
+        "savings of the job in a period, and every change of its clocks",
+        RECEIPT,
+        _PERIOD,
+        errors=(404, 503),
+    )
     async def receipt(self, request: Request) -> Response:
         asked, store = self._asked(request), self._of_store()
         name = request.path_params["name"]
@@ -89,6 +115,5 @@ class _Asked:
 
 
 def _encoded(report: Json) -> bytes:
-    """Job by job: one call for megabytes would hold the interpreter, and with it every pass."""
-    jobs = b",".join(encode(job) for job in report.pop("jobs"))
-    return encode(report)[:-1] + b',"jobs":[' + jobs + b"]}"
+    jobs = joined(encode(job) for job in report.pop("jobs"))
+    return encode(report)[:-1] + b',"jobs":' + jobs + b"}"

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +15,13 @@ JSON_TYPE = "application/json"
 def encode(value: Any) -> bytes:
     """Compact JSON. Raises ValueError for NaN and infinities."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def joined(encoded: Iterable[bytes]) -> bytes:
+    """A list of values that are encoded one by one: a single call for megabytes would hold the
+    interpreter, and with it every pass.
+    """
+    return b"[" + b",".join(encoded) + b"]"
 
 
 def json_response(value: Any) -> Response:

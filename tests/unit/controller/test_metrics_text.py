@@ -50,7 +50,7 @@ def test_a_leader_and_a_standby_show_their_process_in_both_formats() -> None:
     endpoint = MetricsEndpoint()
     for number in (1, 2):  # a new collector takes the place of the one before
         endpoint.stand_by(replace(boards.board(), pass_number=number, leads=False))
-        text, other = endpoint.metrics_text().decode(), endpoint.openmetrics_text().decode()
+        text, other = endpoint.text(False).decode(), endpoint.text(True).decode()
         assert text.count("\nprocess_resident_memory_bytes ") == 1
         families = {family.name for family in text_string_to_metric_families(other)}
         assert {"process_cpu_seconds", "joulecut_build", "joulecut_controller_leader"} <= families

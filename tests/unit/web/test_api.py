@@ -15,8 +15,7 @@ from serving import WAIT_S, Serving
 
 from joulecut_controller.orders import Done, Order
 from joulecut_controller.web import server
-from joulecut_controller.web.app import build
-from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.app import DOCUMENT, build
 from joulecut_controller.web.publisher import WATCHERS_MAX, Publisher
 from joulecut_controller.web.server import Server
 from joulecut_wire.errors import Unavailable
@@ -24,7 +23,7 @@ from joulecut_wire.errors import Unavailable
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Serving]:
-    with Serving(boards.board(), metrics_text=lambda: b"joulecut_controller_leader 1\n") as server:
+    with Serving(boards.board(), metrics=lambda _: b"joulecut_controller_leader 1\n") as server:
         yield server
 
 

@@ -18,9 +18,9 @@ from joulecut_controller.policy.policy import Slo
 from joulecut_controller.ports import Event
 from joulecut_controller.view import Window
 from joulecut_controller.web.board_json import (
+    EVENT_WITH_DETAIL,
     board_json,
     brief_json,
-    event_with_detail_json,
 )
 from joulecut_controller.web.job_json import evidence, job_json, strongest_mode
 from joulecut_controller.web.responses import encode
@@ -115,9 +115,9 @@ def test_recommended_and_applied_stand_side_by_side() -> None:
 
 def test_detail_of_an_event_is_an_object_where_it_was_one() -> None:
     event = Event(1.0, "plan", "a", 1, "t", '{"saved_ratio": 0.1, "odd": NaN}')
-    assert event_with_detail_json(event)["detail"] == {"saved_ratio": 0.1, "odd": None}
-    assert event_with_detail_json(replace(event, detail="{broken"))["detail"] == "{broken"
-    assert event_with_detail_json(replace(event, detail=""))["detail"] is None
+    assert EVENT_WITH_DETAIL.json(event)["detail"] == {"saved_ratio": 0.1, "odd": None}
+    assert EVENT_WITH_DETAIL.json(replace(event, detail="{broken"))["detail"] == "{broken"
+    assert EVENT_WITH_DETAIL.json(replace(event, detail=""))["detail"] is None
 
 
 def test_the_strongest_mode_is_what_the_head_says() -> None:

@@ -57,7 +57,7 @@ def test_who_reads_slowly_is_sent_no_more_than_was_read() -> None:
 @pytest.mark.parametrize("path", ["/api/v1/board", "/metrics"])
 def test_answers_of_one_connection_follow_each_other(path: str) -> None:
     text = b"x 1\n" * CHUNK_BYTES
-    with Serving(large.board(600, jobs=10), metrics_text=lambda: text) as served:
+    with Serving(large.board(600, jobs=10), metrics=lambda _: text) as served:
         connection = http.client.HTTPConnection("127.0.0.1", served.server.port, timeout=WAIT_S)
         bodies = []
         for _ in range(3):

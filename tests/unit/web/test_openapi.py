@@ -22,9 +22,8 @@ from starlette.routing import Route
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import StoredProfile
-from joulecut_controller.web.app import routes
+from joulecut_controller.web.app import DOCUMENT, routes
 from joulecut_controller.web.commands import CommandChannel
-from joulecut_controller.web.openapi import DOCUMENT
 from joulecut_controller.web.publisher import Publisher
 from joulecut_wire.errors import BadInput
 
@@ -49,7 +48,7 @@ def served() -> Iterator[Serving]:
         board, jobs=(job,), holds=(hold,), policy=Policy(jobs=(job.view.policy,), source="p.yaml")
     )
     library = NoProfiles()
-    with Serving(board, obey=whim, metrics_text=lambda: b"", profiles=library) as server:
+    with Serving(board, obey=whim, metrics=lambda _: b"", profiles=library) as server:
         yield server
 
 

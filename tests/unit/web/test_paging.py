@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.address import stated
+from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.paging import SIZE_MAX, page_json
-from joulecut_controller.web.parameters import checked
 
 ROWS = st.lists(
     st.fixed_dictionaries(
@@ -48,4 +48,4 @@ def test_the_pages_are_the_table_in_order(
 )
 def test_what_is_no_question_is_refused(asked: dict[str, str]) -> None:
     with pytest.raises(HTTPException, match=next(iter(asked))):
-        checked(DOCUMENT["paths"]["/api/v1/cluster/jobs"]["get"], asked)
+        next(one for one, name in stated(ClusterPages) if name == "jobs").asked(asked)

@@ -13,7 +13,7 @@ from joulecut_controller.ports import Record
 from joulecut_controller.savings.record import RECEIPT, REPORT
 from joulecut_controller.store.database import open_store
 from joulecut_controller.trust.window import TOPIC
-from joulecut_controller.web.openapi import DOCUMENT
+from joulecut_controller.web.app import DOCUMENT
 
 
 def test_a_report_has_every_job_of_policy_and_store(tmp_path: Path) -> None:
