@@ -5,7 +5,7 @@ Unknown keys stop the controller: an operator who mistyped a bound must hear of 
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from joulecut_controller.election import leader_lock
@@ -20,7 +20,7 @@ from joulecut_controller.sources.agents import (
     FileOfAgents,
     ListedAgents,
 )
-from joulecut_controller.sources.endpoint_slices import ACCOUNT, AgentsOfService
+from joulecut_controller.sources.endpoint_slices import AgentsOfService
 from joulecut_controller.sources.prometheus import KEYS as PROMETHEUS_WORDS
 from joulecut_controller.sources.prometheus import Access
 from joulecut_controller.sources.prometheus_rates import RateServer
@@ -32,7 +32,7 @@ from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback
 from joulecut_wire.document import Document, KeyPath, load
 from joulecut_wire.errors import BadInput
-from joulecut_wire.quantity import Fault, address, number, shown, text, whole
+from joulecut_wire.quantity import Fault, address, number, shown, text
 from joulecut_wire.section import Either, Listed, key
 from joulecut_wire.section import read as read_section
 from joulecut_wire.tls import TlsFiles
@@ -78,43 +78,14 @@ def _url(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class DnsKeys:
-    name: str = key(_WORD)
-    port: int = key(whole(1, 65_535), 9431)
-
-
-@dataclass(frozen=True, slots=True)
-class SrvKeys:
-    name: str = key(_WORD)
-    server: tuple[str, int] | None = key(address(1), None)
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceKeys:
-    """Inside a pod only `service` is needed."""
-
-    service: str = key(_WORD)
-    namespace: str = key(_WORD, "")
-    port: str = key(_WORD, "grpc")
-    api: tuple[str, int] | None = key(address(1), None)
-    account: str = key(_PATH, str(ACCOUNT))
-
-
-@dataclass(frozen=True, slots=True)
-class SlurmKeys:
-    port: int = key(whole(1, 65_535), 9431)
-    partition: str = key(_WORD, "")
-
-
-@dataclass(frozen=True, slots=True)
 class AgentKeys:
     """Where agents are found: exactly one of them is given."""
 
     file: str | None = key(_PATH, None)
-    dns: DnsKeys | None = key(DnsKeys, None)
-    srv: SrvKeys | None = key(SrvKeys, None)
-    kubernetes: ServiceKeys | None = key(ServiceKeys, None)
-    slurm: SlurmKeys | None = key(SlurmKeys, None)
+    dns: AgentsByName | None = key(AgentsByName, None)
+    srv: AgentsBySrv | None = key(AgentsBySrv, None)
+    kubernetes: AgentsOfService | None = key(AgentsOfService, None)
+    slurm: AgentsOfSlurm | None = key(AgentsOfSlurm, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,27 +258,14 @@ def _source(
     path = ("agents", given[0])
     if not encrypted:
         raise document.bad(path, "agents without encryption", "a section tls beside it")
-    if keys.dns is not None:
-        return AgentsByName(keys.dns.name, keys.dns.port)
-    if keys.srv is not None:
-        return AgentsBySrv(keys.srv.name, keys.srv.server)
-    if keys.slurm is not None:
-        return AgentsOfSlurm(keys.slurm.port, keys.slurm.partition)
-    assert keys.kubernetes is not None
-    return _service(document, path, keys.kubernetes, base)
-
-
-def _service(document: Document, path: KeyPath, keys: ServiceKeys, base: Path) -> AgentsOfService:
-    api, host = keys.api, os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    if api is None and not host:
+    source: AgentSource = getattr(keys, given[0])
+    if not isinstance(source, AgentsOfService):
+        return source
+    api, host = source.api, os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    if not api[1] and not host:
         raise document.bad(path, "key api is missing outside a pod", "api: HOST:PORT")
-    return AgentsOfService(
-        service=keys.service,
-        api=api or (host, int(os.environ.get("KUBERNETES_SERVICE_PORT") or "443")),
-        namespace=keys.namespace,
-        port=keys.port,
-        account=base / keys.account,
-    )
+    in_pod = (host, int(os.environ.get("KUBERNETES_SERVICE_PORT") or "443"))
+    return replace(source, api=api if api[1] else in_pod, account=base / source.account)
 
 
 def _agents(

@@ -6,7 +6,7 @@ from joulecut_cli import explain
 from joulecut_cli.recommend import recommendation
 from joulecut_controller.cluster.standing import standing
 from joulecut_controller.cluster.summary import cluster_of
-from joulecut_controller.metrics.job_metrics import GAUGES, rows
+from joulecut_controller.metrics.job_metrics import SAMPLES, rows
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.web.board_json import board_json
 from joulecut_engine.optimize.check import check
@@ -40,7 +40,7 @@ def test_without_a_keeper_the_page_the_commands_and_the_metrics_show_the_plan(
     text = explain.page(api, [], "http://c", board.at_unix_s)
     assert "refused" not in text.lower()
     assert "! Not enforceable now: GPU n1/0: not controllable: MIG is on." in text
-    samples = {metric: rows(job, read) for metric, read in GAUGES}
+    samples = {metric: rows(job, read) for metric, read in SAMPLES}
     name = job.view.policy.name
     assert samples[m.PLAN_SAVED] == [((name, "recommended", "mid"), saved)]
     assert {labels[2] for labels, _ in samples[m.PLAN_CLOCK]} == {"recommended"}

@@ -15,8 +15,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from joulecut_controller.board import Board, JobBoard, PowerLimits
-from joulecut_controller.metrics.job_metrics import COUNTERS, GAUGES, Row, rows
+from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.metrics.job_metrics import SAMPLES, Row, rows, saved_j
 from joulecut_controller.reconcile.loop_metrics import BUCKETS_S, Histogram, LoopMetrics
 from joulecut_wire import metrics as m
 
@@ -24,85 +24,58 @@ Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoM
 
 
 class BoardCollector(Collector):
-    """Metric families of the current board, for a controller that leads."""
+    """Metric families of the current board. Without `meters` those of a standby: that it does not
+    lead, and the agents it sees.
+    """
 
     def __init__(
         self,
         board: Callable[[], Board | None],
-        meters: LoopMetrics,
+        meters: LoopMetrics | None = None,
         *,
-        epoch: int,
-        leads: Callable[[], bool],
+        epoch: int = 0,
+        leads: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._board = board
-        self._meters = meters
-        self._epoch = epoch
-        self._leads = leads
-        self._saved_most: dict[tuple[str, str], float] = {}
+        self._board, self._meters, self._epoch, self._leads = board, meters, epoch, leads
+        self._saved_most: dict[tuple[str, ...], float] = {}
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client.registry.Collector."""
         board = self._board()
-        yield from self._controller(board)
-        yield from self._jobs(board.jobs if board else ())
+        build = {"role": "controller", "version": version("joulecut")}
+        name = m.BUILD_INFO.full_name.removesuffix("_info")
+        yield InfoMetricFamily(name, m.BUILD_INFO.help, build)
+        yield _family(m.CONTROLLER_LEADER, [((), float(self._leads()))])
+        if self._meters is not None:
+            yield from self._loop(self._meters)
+            yield from _budget(board)
+        yield from _agents(board)
+        if self._meters is not None:
+            jobs = board.jobs if board else ()
+            for metric, samples in SAMPLES:
+                yield _family(metric, (row for job in jobs for row in rows(job, samples)))
+            yield self._savings(jobs)
 
-    def _jobs(self, jobs: tuple[JobBoard, ...]) -> Iterator[Family]:
-        for metric, samples in GAUGES:
-            yield _gauge(metric, (row for job in jobs for row in rows(job, samples)))
-        for metric, samples in COUNTERS:
-            yield _counter(metric, (row for job in jobs for row in rows(job, samples)))
-        yield self._savings(jobs)
-
-    def _controller(self, board: Board | None) -> Iterator[Family]:
-        meters = self._meters
-        yield _build()
-        yield _gauge(m.CONTROLLER_LEADER, [((), float(self._leads()))])
-        yield _gauge(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
+    def _loop(self, meters: LoopMetrics) -> Iterator[Family]:
+        yield _family(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
         yield _histogram(m.PLAN_SECONDS, meters.plans)
         yield _histogram(m.RECONCILE_SECONDS, meters.passes)
         yield _histogram(m.LOOP_LAG_SECONDS, meters.lag)
         passes = [((result,), float(count)) for result, count in meters.results.items()]
-        yield _counter(m.RECONCILE_PASSES, passes)
-        yield _counter(m.CONTROLLER_DRIFTS, [((), float(meters.drifts))])
+        yield _family(m.RECONCILE_PASSES, passes)
+        yield _family(m.CONTROLLER_DRIFTS, [((), float(meters.drifts))])
         if meters.last_success_unix_s is not None:
-            yield _gauge(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
-        budget = board.budget if board else None
-        yield _gauge(m.POWER_BUDGET, [((), budget.limit_w)] if budget else [])
-        yield _gauge(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
-        limits = board.power_limits if board else None
-        yield from _limits(limits if limits and limits.budget_w else None)
-        yield _gauge(m.PRIOR_ERROR, [])
-        yield from _agents(board)
+            yield _family(m.RECONCILE_LAST_SUCCESS, [((), meters.last_success_unix_s)])
 
     def _savings(self, jobs: tuple[JobBoard, ...]) -> Family:
         """Counters never fall: under a plan that costs energy they stand still. The board shows
         the signed value.
         """
-        most: dict[tuple[str, str], float] = {}
+        before, self._saved_most = self._saved_most, {}
         for job in jobs:
-            for basis, saved_j in (
-                ("predicted", job.account.predicted_j),
-                ("measured", job.account.measured_j),
-            ):
-                if saved_j is None:
-                    continue
-                key = (job.view.policy.name, basis)
-                most[key] = max(self._saved_most.get(key, 0.0), saved_j)
-        self._saved_most = most
-        return _counter(m.JOB_ENERGY_SAVED, most.items())
-
-
-class StandbyCollector(Collector):
-    """Metrics of a standby: that it does not lead, and the agents it sees."""
-
-    def __init__(self, board: Board) -> None:
-        self._board = board
-
-    def collect(self) -> Iterator[Family]:
-        """See prometheus_client.registry.Collector."""
-        yield _build()
-        yield _gauge(m.CONTROLLER_LEADER, [((), 0.0)])
-        yield from _agents(self._board)
+            for key, joules in rows(job, saved_j):
+                self._saved_most[key] = max(before.get(key, 0.0), joules)
+        return _family(m.JOB_ENERGY_SAVED, self._saved_most.items())
 
 
 class CertificateCollector(Collector):
@@ -115,54 +88,42 @@ class CertificateCollector(Collector):
         """See prometheus_client.registry.Collector."""
         ends = [((use,), expires_unix_s()) for use, expires_unix_s in self._certificates.items()]
         known = ((labels, end) for labels, end in ends if end is not None)
-        yield _gauge(m.CERTIFICATE_EXPIRES, known)
+        yield _family(m.CERTIFICATE_EXPIRES, known)
 
 
-def _build() -> Family:
-    build = InfoMetricFamily(_bare(m.BUILD_INFO), m.BUILD_INFO.help)
-    build.add_metric((), {"role": "controller", "version": version("joulecut")})
-    return build
-
-
-def _limits(limits: PowerLimits | None) -> Iterator[Family]:
-    in_force_w = limits.in_force_w + limits.hosts_w if limits else 0.0
-    yield _gauge(m.POWER_BUDGET_LIMITS, [((), in_force_w)] if limits else [])
+def _budget(board: Board | None) -> Iterator[Family]:
+    budget, limits = (board.budget, board.power_limits) if board else (None, None)
+    yield _family(m.POWER_BUDGET, [((), budget.limit_w)] if budget else [])
+    yield _family(m.POWER_BUDGET_EXPECTED, [((), budget.power_w)] if budget else [])
+    kept = [limits] if limits and limits.budget_w else []
+    yield _family(m.POWER_BUDGET_LIMITS, [((), one.in_force_w + one.hosts_w) for one in kept])
     uncertain = [
-        ((), float(bool(limits.best_effort) or limits.state != "kept"))
-        for limits in (limits,)
-        if limits and limits.state != "recommended"
+        ((), float(bool(one.best_effort) or one.state != "kept"))
+        for one in kept
+        if one.state != "recommended"
     ]
-    yield _gauge(m.POWER_BUDGET_BEST_EFFORT, uncertain)
+    yield _family(m.POWER_BUDGET_BEST_EFFORT, uncertain)
+    yield _family(m.PRIOR_ERROR, [])
 
 
 def _agents(board: Board | None) -> Iterator[Family]:
     nodes = board.view.nodes if board else ()
     connected = sum(node.connected for node in nodes)
     states = [(("connected",), float(connected)), (("lost",), float(len(nodes) - connected))]
-    yield _gauge(m.RECONCILE_AGENTS, states)
+    yield _family(m.RECONCILE_AGENTS, states)
     causes = [
         (("quarantine",), float(sum(bool(node.quarantine) for node in nodes))),
         (("conflict",), float(sum(bool(node.conflict) for node in nodes))),
     ]
-    yield _gauge(m.RECONCILE_DISTRUSTED, causes)
-    others = sum(node.is_shared for node in nodes)
-    yield _gauge(m.CONTROLLER_OTHERS, [((), float(others))])
+    yield _family(m.RECONCILE_DISTRUSTED, causes)
+    yield _family(m.CONTROLLER_OTHERS, [((), float(sum(node.is_shared for node in nodes)))])
 
 
-def _bare(metric: m.Metric) -> str:
-    """The name without the suffix that the client library adds itself."""
-    return metric.full_name.removesuffix("_total").removesuffix("_info")
-
-
-def _gauge(metric: m.Metric, rows: Iterable[Row]) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(metric.full_name, metric.help, labels=metric.labels)
-    for labels, value in rows:
-        family.add_metric(labels, value)
-    return family
-
-
-def _counter(metric: m.Metric, rows: Iterable[Row]) -> CounterMetricFamily:
-    family = CounterMetricFamily(_bare(metric), metric.help, labels=metric.labels)
+def _family(metric: m.Metric, rows: Iterable[Row]) -> Family:
+    """A counter, or a gauge for all else; the client library adds a counter's suffix itself."""
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    name = metric.full_name.removesuffix("_total")
+    family = kind(name, metric.help, labels=metric.labels)
     for labels, value in rows:
         family.add_metric(labels, value)
     return family

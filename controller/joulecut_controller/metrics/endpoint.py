@@ -10,11 +10,7 @@ from prometheus_client.registry import Collector
 
 from joulecut_controller.board import Board
 from joulecut_controller.election.leadership import Leadership
-from joulecut_controller.metrics.collector import (
-    BoardCollector,
-    CertificateCollector,
-    StandbyCollector,
-)
+from joulecut_controller.metrics.collector import BoardCollector, CertificateCollector
 from joulecut_controller.reconcile.reconciler import Reconciler
 
 
@@ -41,7 +37,7 @@ class MetricsEndpoint:
         )
 
     def stand_by(self, board: Board) -> None:
-        self._collect(StandbyCollector(board))
+        self._collect(BoardCollector(lambda: board))
 
     def text(self, as_openmetrics: bool) -> bytes:
         """In the format of Prometheus, or of OpenMetrics."""

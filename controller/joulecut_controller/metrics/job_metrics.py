@@ -107,6 +107,10 @@ def _shadow_errors(job: JobBoard) -> Samples:
     return {"time": verdict.time_error, "energy": verdict.energy_error} if verdict else None
 
 
+def saved_j(job: JobBoard) -> Samples:
+    return {"predicted": job.account.predicted_j, "measured": job.account.measured_j}
+
+
 def _default_ratio(job: JobBoard) -> Samples:
     time = job.default_time
     return {asker: time.shares.get(asker, 0.0) for asker in ASKERS} if time else None
@@ -129,7 +133,7 @@ def _delay(job: JobBoard) -> Samples:
 
 
 # In the order in which they are written.
-GAUGES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
+SAMPLES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.JOB_ITERATION_TIME, _iteration_time),
     (m.JOB_POWER, _power),
     (m.JOB_ENERGY_BLOAT, bloat_w),
@@ -154,8 +158,6 @@ GAUGES: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.CONTROLLER_MODE, lambda job: {mode: job.mode == mode for mode in MODES}),
     (m.JOB_HOLD_INFO, lambda job: dict.fromkeys(sorted({one.kind for one in job.holds}), 1.0)),
     (m.BREAKER_TRIPS, lambda job: job.trips),
-)
-COUNTERS: tuple[tuple[m.Metric, Callable[[JobBoard], Samples]], ...] = (
     (m.PREDICT_REFUSED, lambda job: dict(job.refused)),
     (m.JOB_HOLDOUT_WINDOWS, _windows),
     (m.JOB_PHASE_SECONDS, lambda job: dict(job.view.measured.phases_s)),

@@ -16,8 +16,13 @@ from typing import Protocol
 from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.quantity import address as host_and_port
+from joulecut_wire.quantity import text, whole
+from joulecut_wire.section import key
 
 AGENTS_MAX = 4096
+AGENT_PORT = 9431
+WORD = text(4096, "a text")
 FILE_BYTES_MAX = 1 << 20  # 4,096 lines of 253 characters
 SOCKET = "unix:"
 SLURM_LIMIT_S = 10.0
@@ -81,8 +86,8 @@ class AgentsByName:
     for the pods that are ready.
     """
 
-    name: str
-    port: int
+    name: str = key(WORD)
+    port: int = key(whole(1, 65_535), AGENT_PORT)
     moves: bool = True
 
     def addresses(self) -> tuple[str, ...]:
@@ -100,8 +105,8 @@ class AgentsBySrv:
     name server (host, port); without one, those of /etc/resolv.conf.
     """
 
-    name: str
-    server: tuple[str, int] | None = None
+    name: str = key(WORD)
+    server: tuple[str, int] | None = key(host_and_port(1), None)
     moves: bool = True
 
     def addresses(self) -> tuple[str, ...]:
@@ -129,8 +134,8 @@ class AgentsBySrv:
 class AgentsOfSlurm:
     """The nodes of one Slurm partition, or of all, that are not down, by `sinfo`."""
 
-    port: int
-    partition: str = ""
+    port: int = key(whole(1, 65_535), AGENT_PORT)
+    partition: str = key(WORD, "")
     command: str = "sinfo"
     moves: bool = True
 

@@ -12,30 +12,34 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from joulecut_controller.sources.agents import checked, joined
+from joulecut_controller.sources.agents import WORD, checked, joined
 from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.http_client import Answer, Server
+from joulecut_wire.quantity import address, text
+from joulecut_wire.section import key
 
 ANSWER_S_MAX = 5.0
 PAGE_SLICES = 100  # a slice has up to 100 endpoints by default, and up to 1,000
 PAGE_BYTES_MAX = 64 << 20  # 100 slices of 1,000 endpoints of 500 bytes
 PAGES_MAX = 100
+_PATH = text(4096, "a path")
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 ADDRESS_TYPES = ("IPv4", "IPv6")  # in this order: a pod of a dual-stack service is in both
 
 
 @dataclass(frozen=True, slots=True)
 class AgentsOfService:
-    """The agents behind `service`. `account` is the folder with `token`, `ca.crt` and `namespace`
-    that the kubelet mounts and renews. `port` is the name of the service's port.
+    """The agents behind `service`, the one key that is needed inside a pod. `account` is the folder
+    with `token`, `ca.crt` and `namespace` that the kubelet mounts and renews. `port` is the name of
+    the service's port.
     """
 
-    service: str
-    api: tuple[str, int]
-    namespace: str = ""  # empty: that of the service account
-    port: str = "grpc"
-    account: Path = ACCOUNT
+    service: str = key(WORD)
+    api: tuple[str, int] = key(address(1), ("", 0))  # without one, that of the pod's environment
+    namespace: str = key(WORD, "")  # empty: that of the service account
+    port: str = key(WORD, "grpc")
+    account: Path = key(lambda value: Path(_PATH(value)), ACCOUNT)
     moves: bool = True
 
     def addresses(self) -> tuple[str, ...]:
@@ -48,8 +52,8 @@ class AgentsOfService:
         for family in ADDRESS_TYPES:
             for one in found:
                 if one.get("addressType") == family:
-                    for pod, address in self._agents(one, where):
-                        agents.setdefault(pod, address)
+                    for pod, place in self._agents(one, where):
+                        agents.setdefault(pod, place)
         return checked(sorted(agents.values()), where)
 
     def _agents(self, one: Any, where: str) -> Iterator[tuple[str, str]]:
@@ -61,8 +65,8 @@ class AgentsOfService:
             for endpoint in one.get("endpoints") or ():
                 if (endpoint.get("conditions") or {}).get("terminating"):
                     continue
-                address = joined(str(endpoint["addresses"][0]), ports[self.port])
-                yield str((endpoint.get("targetRef") or {}).get("uid") or address), address
+                place = joined(str(endpoint["addresses"][0]), ports[self.port])
+                yield str((endpoint.get("targetRef") or {}).get("uid") or place), place
         except (AttributeError, IndexError, KeyError, TypeError):
             raise Unavailable(f"agents of {where}: the answer is no EndpointSlice") from None
 

@@ -5,7 +5,7 @@ import re
 from prometheus_client import CollectorRegistry, generate_latest
 
 from joulecut_controller.board import Board, standby_board
-from joulecut_controller.metrics.collector import StandbyCollector
+from joulecut_controller.metrics.collector import BoardCollector
 from joulecut_controller.ports import FleetState
 from joulecut_controller.view import NodeView
 from joulecut_controller.web.board_json import board_json
@@ -38,7 +38,7 @@ def test_a_standby_says_so_and_shows_the_agents_and_no_job() -> None:
 
 def test_its_metrics_add_up_with_a_leader_s() -> None:
     registry = CollectorRegistry()
-    registry.register(StandbyCollector(board()))
+    registry.register(BoardCollector(board))
     text = generate_latest(registry).decode()
     assert "joulecut_controller_leader 0.0" in text
     assert 'joulecut_reconcile_agents{state="connected"} 1.0' in text
