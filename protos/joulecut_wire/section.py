@@ -16,18 +16,27 @@ from joulecut_wire.quantity import Fault, nearest, shown
 
 Take = Callable[[object], Any]  # makes a value of what YAML read, or raises Fault
 _KEY, _GIVEN = "key", "given"
+_NOTHING = object()  # what no key takes
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a section; `takes`, `default` and `meaning` are its line of the documentation."""
+    """One key of a section; `allowed`, `default` and `meaning` are its line on a page."""
 
     field: str
     take: "Take | type | Section | Listed | Named | Either"
     required: bool = False
-    takes: str = ""
+    takes: str = ""  # empty: what the messages of `take` allow
     meaning: str = ""
     default: str | None = None  # None: as the field has it
+
+    @property
+    def allowed(self) -> str:
+        """What it takes, in words."""
+        try:
+            return self.takes or (str(self.take(_NOTHING)) if callable(self.take) else "")
+        except Fault as fault:
+            return fault.allowed.removesuffix(" (quote it)")
 
 
 @dataclass(frozen=True, slots=True)

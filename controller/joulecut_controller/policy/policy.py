@@ -115,7 +115,6 @@ class ClockPolicy:
     granularity: GranularityAsked = key(
         _read_granularity,
         "auto",
-        takes="`auto`, `gpu`, `changes`, `computation`",
         meaning="the finest granularity allowed: one clock per GPU, a few changes within each "
         "iteration, a clock per operation. What the job's evidence does not carry falls back, down "
         "to `gpu` ([below](#granularity))",
@@ -123,14 +122,12 @@ class ClockPolicy:
     changes: int = key(
         whole(2, CHANGES_MAX),
         2,
-        takes="2 to 16",
         meaning="most clock changes of a GPU per iteration; without this key `auto` takes 4 where "
         "they save half a point more",
     )
     min_mhz: int = key(
         whole(0, CLOCK_MHZ_MAX),
         0,
-        takes="MHz",
         meaning="lowest clock allowed. A clock below the lowest of the profile is never chosen",
     )
     min_dwell_s: float = key(
@@ -138,14 +135,12 @@ class ClockPolicy:
         10.0,
         name="min_dwell",
         default="10s",
-        takes="time",
         meaning="least time at a clock before it may be lowered again",
     )
     lock_mhz: int = key(
         whole(1, CLOCK_MHZ_MAX),
         0,
         default="none",
-        takes="MHz",
         meaning="a fixed highest clock of all the job's GPUs, in place of a plan: "
         "[fixed clocks and power limits](#fixed-clocks-and-power-limits)",
     )
@@ -335,39 +330,30 @@ class Cost:
     by the hour are in force, and `stale` that a series has none: no file names these two.
     """
 
-    gpu_hour: float | None = key(
-        number(0.0, PRICE_MAX), None, takes="number", meaning="price of one GPU hour"
-    )
+    gpu_hour: float | None = key(number(0.0, PRICE_MAX), None, meaning="price of one GPU hour")
     kwh: float | None = key(
-        number(0.0, PRICE_MAX),
-        None,
-        takes="number",
-        meaning="price of one kWh, in the same currency",
+        number(0.0, PRICE_MAX), None, meaning="price of one kWh, in the same currency"
     )
     host_power_w: float = key(
-        number(0.0, POWER_W_MAX),
+        number(0.0, POWER_W_MAX, unit="watts"),
         0.0,
-        takes="watts",
         meaning="the host's power per GPU, charged for the whole iteration: it raises the cost of "
         "slow plans",
     )
     pue: float = key(
         number(1.0, PUE_MAX),
         1.0,
-        takes="1 to 10",
         meaning="power usage effectiveness: power at the wall over power of the machines",
     )
     co2_g_per_kwh: float | None = key(
-        number(0.0, CO2_G_PER_KWH_MAX, above=True),
+        number(0.0, CO2_G_PER_KWH_MAX, above=True, unit="grams"),
         None,
-        takes="grams",
         meaning="emission of the grid per kWh; `joulecut report --co2` takes precedence",
     )
 
     co2_tonne: float = key(
         number(0.0, PRICE_MAX),
         0.0,
-        takes="number",
         meaning="price of a tonne of CO2 in the same currency, on top of `kwh`",
     )
     kwh_series: Series | None = key(
@@ -388,7 +374,6 @@ class Cost:
         name(r"[^\s\d:;,]+", 8, "a word of up to 8 letters or a sign: EUR"),
         "",
         default="none",
-        takes="a word",
         meaning="the currency of all prices, such as `EUR`; shown beside every amount",
     )
     hour: str = field(default="", metadata=MADE)
@@ -421,7 +406,6 @@ class FoundJobsPolicy:
     mode: Literal["recommend", "off"] = key(
         choice("recommend", "off"),
         "recommend",
-        takes="`recommend`, `off`",
         meaning="running jobs that no entry takes: recommended, without a command "
         "([below](#jobs-without-an-entry)), or left out",
     )
@@ -429,7 +413,6 @@ class FoundJobsPolicy:
         SLOWDOWN,
         FOUND_SLOWDOWN_RATIO,
         default="0%",
-        takes="0% to 100%",
         meaning="the slowdown at which they are recommended",
     )
 
@@ -441,8 +424,6 @@ class PredictPolicy:
     forest: bool = key(
         flag,
         True,
-        default="on",
-        takes="`on`, `off`",
         meaning="whether measured jobs of this cluster correct the predictions of others; off: "
         "they rest on public sweeps alone ([predictors](predictors.md#before-any-probe))",
     )
@@ -464,7 +445,6 @@ class IdlePolicy:
     mode: Literal["recommend", "off"] = key(
         choice("recommend", "off"),
         "recommend",
-        takes="`recommend`, `off`",
         meaning="whether unused GPUs are shown, with watts and money. Their clocks are never "
         "lowered: no public figure says that a lock lowers the power of an idle card",
     )

@@ -25,12 +25,7 @@ from joulecut_controller.policy.policy import (
 )
 from joulecut_controller.policy.rate_query import RateQuery, read_rate
 from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
-from joulecut_engine.graph.shape import (
-    CHUNKS_MAX,
-    MICROBATCHES_MAX,
-    STAGES_MAX,
-    chunks_of,
-)
+from joulecut_engine.graph.shape import CHUNKS_MAX, MICROBATCHES_MAX, STAGES_MAX, chunks_of
 from joulecut_wire.quantity import (
     POWER_W_MAX,
     WAITING_W_MAX,
@@ -124,13 +119,11 @@ class SloKeys:
         SLOWDOWN,
         None,
         default="",
-        takes="0% to 100%",
         meaning="longest iteration, relative to the job's own at default clocks",
     )
     least_cost: bool = key(
         flag,
         False,
-        takes="`true`, `false`",
         meaning="the slowdown where GPU time and energy cost least at the prices of "
         "`cluster.cost`, never above `max_slowdown` where both are given "
         "([below](#the-slowdown-that-costs-least))",
@@ -143,12 +136,11 @@ class SloKeys:
         meaning="the same as a rate; also `iterations/min`, `iterations/h`",
     )
     max_iteration_time: float | None = key(
-        duration(above_zero=True), None, default="", takes="time", meaning="longest iteration"
+        duration(above_zero=True), None, default="", meaning="longest iteration"
     )
     statistic: Literal["mean", "p95"] = key(
         choice("mean", "p95"),
         "mean",
-        takes="`mean`, `p95`",
         meaning="statistic of the iteration time that must meet the target: mean or 95th "
         "percentile. `max_slowdown` applies to the same statistic at default clocks",
     )
@@ -156,7 +148,6 @@ class SloKeys:
         percentage(TOLERANCE_PERCENT_MAX),
         TOLERANCE_RATIO,
         default="0.3%",
-        takes="0% to 5%",
         meaning="a `max_slowdown` below it means: not measurably slower, by at most so much. No "
         "job's pace is known better than to 0.25 %",
     )
@@ -193,56 +184,46 @@ class PipelineKeys:
 
     schedule: Schedule = key(
         choice(*SCHEDULES_ALL),
-        takes="`gpipe`, `1f1b`, `interleaved-1f1b`, `zb-h1`, `zb-h2`, `zb-v`, `dualpipe-v`",
         meaning="order of operations; the profile must have every kind of operation in it",
     )
-    stages: int = key(whole(1, STAGES_MAX), takes="1 to 256")
-    microbatches: int = key(whole(1, MICROBATCHES_MAX), takes="1 to 4096")
+    stages: int = key(whole(1, STAGES_MAX), meaning="stages of the pipeline")
+    microbatches: int = key(whole(1, MICROBATCHES_MAX), meaning="of an iteration")
     chunks: int | None = key(
         whole(1, CHUNKS_MAX),
         None,
         default="2 where the schedule has chunks, else 1",
-        takes="number",
         meaning="parts of the model per GPU; the profile numbers stages, or these parts",
     )
     tensor_parallel: int = key(
-        _PARALLEL,
-        1,
-        takes="number",
-        meaning=f"GPUs of one stage that share every operation {_GROUPS}",
+        _PARALLEL, 1, meaning=f"GPUs of one stage that share every operation {_GROUPS}"
     )
     context_parallel: int = key(
         _PARALLEL,
         1,
-        takes="number",
         meaning="GPUs of one stage that share every sequence; such a group works in lock-step as "
         "well",
     )
     expert_parallel: int = key(
         _PARALLEL,
         1,
-        takes="number",
         meaning="GPUs of one stage that exchange tokens between experts in every layer; divides "
         "`context_parallel` x `data_parallel`, and joins their GPUs to one lock-step group",
     )
     data_parallel: int = key(
         _PARALLEL,
         1,
-        takes="number",
         meaning="parallel pipelines, which meet once per iteration "
         "([replicas](#lock-step-groups-and-replicas))",
     )
     sync: Literal["iteration", "layer"] = key(
         choice("iteration", "layer"),
         "iteration",
-        takes="`iteration`, `layer`",
         meaning="when the pipelines wait for each other. Only with `iteration` may a pipeline slow "
         "down to a straggler's time",
     )
     profile: str | None = key(
         _PATH,
         None,
-        takes="path",
         meaning="CSV `stage,instruction,frequency,time,energy`, relative to this file. Without it "
         "the job is learnt while it runs, in mode `enforce` "
         "([jobs without a profile](predictors.md#jobs-without-a-profile))",
@@ -250,15 +231,13 @@ class PipelineKeys:
     model: str | None = key(
         _PATH,
         None,
-        takes="path",
         meaning="a [run file](model.md) in place of `profile`, relative to this file: the "
         "controller starts from predicted times and powers, which what it measures corrects by up "
         "to a factor of two",
     )
     blocking_power_w: float | None = key(
-        number(0.0, WAITING_W_MAX),
+        number(0.0, WAITING_W_MAX, unit="watts"),
         None,
-        takes="watts",
         meaning="power of a GPU while it waits for its neighbours; required with `profile`",
     )
 
@@ -288,13 +267,11 @@ class RankKeys:
             f"tp, cp, ep, dp and pp, each once, with dashes, like {RANK_ORDER}",
         ),
         RANK_ORDER,
-        takes="`tp`, `cp`, `ep`, `dp` and `pp`, each once, with dashes",
         meaning="order of the parallel dimensions in counted ranks: the first changes fastest",
     )
     source: Ranks = key(
         choice("hook", "list", "completion-index"),
         "hook",
-        takes="`hook`, `list`, `completion-index`",
         meaning="source of the stage of each GPU: the job's reports, the order of `match.gpus`, or "
         "the index of its pods; see below",
     )
@@ -310,7 +287,6 @@ class JobKeys:
             253,  # as long as a job may call itself in its reports
             "up to 253 letters, digits and . _ : - after a letter or digit",
         ),
-        takes="letters, digits, `. _ : -`",
         meaning="unique in the file. The job reports under this name, unless `match.kubernetes` or "
         "`match.slurm` finds it",
     )
@@ -326,10 +302,9 @@ class JobKeys:
     )  # fmt: skip
     clocks: ClockPolicy = key(ClockPolicy, ClockPolicy())
     power_limit_w: float = key(
-        number(0.0, POWER_W_MAX, above=True),
+        number(0.0, POWER_W_MAX, above=True, unit="watts"),
         0.0,
         default="none",
-        takes="watts",
         meaning="a fixed power limit of each of the job's GPUs, in place of a plan: "
         "[fixed clocks and power limits](#fixed-clocks-and-power-limits)",
     )
@@ -338,14 +313,12 @@ class JobKeys:
     weight: float = key(
         number(0.0, WEIGHT_MAX, above=True),
         1.0,
-        takes="number",
         meaning="weight of the job's relative throughput under a power budget",
     )
     mode: Mode | None = key(
         _MODE,
         None,
         default="that of the file",
-        takes="as above",
         meaning="`recommend` shows plans and sends no command; `enforce` sets clocks under leases; "
         "`off` plans nothing",
     )
@@ -354,14 +327,12 @@ class JobKeys:
         text(253, "a name"),
         "",
         default="none",
-        takes="a name",
         meaning="a team, for [reports](savings.md). Default: the job's Kubernetes namespace or "
         "Slurm account",
     )
     each: bool = key(
         flag,
         False,
-        takes="`true`, `false`",
         meaning="whether every running job that matches has an entry of its own: "
         "[classes of jobs](#classes-of-jobs)",
     )
@@ -387,16 +358,14 @@ class ClusterKeys:
     """Keys for all jobs together."""
 
     power_budget_w: float | None = key(
-        number(0.0, 1e9, above=True),
+        number(0.0, 1e9, above=True, unit="watts"),
         None,
-        takes="watts",
         meaning="limit on the power of all GPUs together, with hosts if `host_power_w` is given; "
         "see below",
     )
     node_power_w: float | None = key(
-        number(0.0, 1e6, above=True),
+        number(0.0, 1e6, above=True, unit="watts"),
         None,
-        takes="watts",
         meaning="what the power limits of a node can sum to: no agent takes more from others. "
         "Default: 1,400 W per GPU",
     )
@@ -412,7 +381,6 @@ class PolicyKeys:
     mode: Mode = key(
         _MODE,
         "recommend",
-        takes="`recommend`, `enforce`, `off`",
         meaning="default for jobs without a mode. `off` here switches off all jobs, whatever their "
         "mode",
     )
