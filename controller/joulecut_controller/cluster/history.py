@@ -8,9 +8,11 @@ jobs can fill memory or disk. Measured values only.
 import json
 import math
 import threading
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.summary import cluster_of
@@ -37,46 +39,25 @@ class Ring:
     """Means of the newest `points` buckets; a bucket's place is its number modulo `points`."""
 
     def __init__(self, points: int, fields: int) -> None:
-        self._numbers = array("q", [-1]) * points
-        self._values = [array("f", [math.nan]) * points for _ in range(fields)]
+        self._numbers = np.full(points, -1)
+        self._values = np.full((points, fields), np.nan, np.float32)
 
     def put(self, number: int, values: Sequence[float]) -> None:
         """An older bucket never replaces a newer one."""
         place = number % len(self._numbers)
         if number >= self._numbers[place]:
-            self._numbers[place] = number
-            for column, value in zip(self._values, values, strict=True):
-                column[place] = value
+            self._numbers[place], self._values[place] = number, values
 
-    def at(self, number: int) -> Values:
-        """All NaN for a bucket that is not kept."""
-        place = number % len(self._numbers)
-        if self._numbers[place] != number:
-            return (math.nan,) * len(self._values)
-        return tuple(column[place] for column in self._values)
+    def at(self, numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+        """A row for each bucket; NaN for one that is not kept."""
+        places = numbers % len(self._numbers)
+        kept = self._numbers[places] == numbers
+        return np.where(kept[:, None], self._values[places], np.nan)
 
     @property
     def newest(self) -> int:
         """The number of the newest bucket; -1 without any."""
-        return max(self._numbers)
-
-
-class _Mean:
-    """Sums of one bucket, field by field."""
-
-    def __init__(self, fields: int) -> None:
-        self._sums, self._counts = [0.0] * fields, [0] * fields
-
-    def add(self, values: Sequence[float]) -> None:
-        for place, value in enumerate(values):
-            if math.isfinite(value):
-                self._sums[place] += value
-                self._counts[place] += 1
-
-    @property
-    def values(self) -> Values:
-        pairs = zip(self._sums, self._counts, strict=True)
-        return tuple(total / count if count else math.nan for total, count in pairs)
+        return int(self._numbers.max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,18 +76,23 @@ class _Resolution:
         self.step_s, self.points = step_s, points
         self.rings: dict[str, Ring] = {}  # by job; "" is the cluster
         self._number = -1
-        self._means: dict[str, _Mean] = {}
+        self._sums: dict[str, NDArray[np.float64]] = {}  # by job: of values, and how many are known
 
     def add(self, unix_s: float, values: Mapping[str, Values]) -> tuple[int, dict[str, Values]]:
         """Adds one pass. Returns the bucket that it ended and its means; empty means if none."""
         number, ended = int(unix_s // self.step_s), (self._number, dict[str, Values]())
         if number != self._number:
             if self._number >= 0:
-                ended = (self._number, {job: mean.values for job, mean in self._means.items()})
+                with np.errstate(invalid="ignore"):  # nothing known: NaN
+                    means = {job: sums / counts for job, (sums, counts) in self._sums.items()}
+                ended = (self._number, {job: tuple(mean.tolist()) for job, mean in means.items()})
                 self.put(*ended)
-            self._number, self._means = number, {}
+            self._number, self._sums = number, {}
         for job, of_job in values.items():
-            self._means.setdefault(job, _Mean(len(of_job))).add(of_job)
+            row = np.array(of_job)
+            known = np.isfinite(row)
+            sums = self._sums.setdefault(job, np.zeros((2, len(row))))
+            sums += (np.where(known, row, 0.0), known)
         return ended
 
     def put(self, number: int, values: Mapping[str, Values]) -> None:
@@ -132,17 +118,16 @@ class _Resolution:
         count = max(1, min(self.points, int(span_s / self.step_s)))
         merged = math.ceil(count / POINTS_MAX)
         step_s = merged * self.step_s
-        ring = self.rings.get(job)
-        at, rows = [], []
         # Whole steps since the epoch, so that a point keeps its place from answer to answer.
-        for step in range((last - count + 1) // merged + 1, last // merged + 1):
-            mean = _Mean(len(fields))
-            for number in range(step * merged, (step + 1) * merged):
-                mean.add(ring.at(number) if ring else ())
-            at.append((step + 0.5) * step_s)
-            rows.append(mean.values)
-        columns = zip(*rows, strict=True) if rows else ((),) * len(fields)
-        return Series(step_s, tuple(at), dict(zip(fields, columns, strict=True)))
+        steps = np.arange((last - count + 1) // merged + 1, last // merged + 1)
+        numbers = (steps[:, None] * merged + np.arange(merged)).ravel()
+        ring = self.rings.get(job) or Ring(1, len(fields))
+        values = ring.at(numbers).reshape(len(steps), merged, len(fields))
+        known = np.isfinite(values)
+        with np.errstate(invalid="ignore"):
+            means = np.where(known, values, 0.0).sum(1) / known.sum(1)
+        columns = dict(zip(fields, map(tuple, means.T.tolist()), strict=True))
+        return Series(step_s, tuple(((steps + 0.5) * step_s).tolist()), columns)
 
 
 class History:

@@ -12,7 +12,7 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -299,37 +299,29 @@ class GrpcFleet:
         return taken
 
     async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
-        if address not in self._stubs:
-            return LEFT
-        call = self._stubs[address].Apply(codec.encode_command(command), timeout=self._deadline_s)
-        return await self._answer(address, call)
+        return await self._ask(address, "Apply", codec.encode_command(command))
 
     async def renew(
         self, address: str, epoch: int, job: str, generation: int, ttl_s: float
     ) -> tuple[Result, ...]:
-        if address not in self._stubs:
-            return LEFT
         request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
-        call = self._stubs[address].Renew(request, timeout=min(self._deadline_s, ttl_s / 3))
-        return await self._answer(address, call)
+        return await self._ask(address, "Renew", request, ttl_s / 3)
 
     async def clear(
         self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
     ) -> tuple[Result, ...]:
-        if address not in self._stubs:
-            return LEFT
         request = pb.ClearRequest(epoch=epoch, job=job, uuids=list(uuids), reason=reason)
-        call = self._stubs[address].Clear(request, timeout=self._deadline_s)
-        return await self._answer(address, call)
+        return await self._ask(address, "Clear", request)
 
-    async def _answer(
-        self,
-        address: str,
-        call: Awaitable[pb.ApplyResponse | pb.RenewResponse | pb.ClearResponse],
+    async def _ask(
+        self, address: str, method: str, request: Any, within_s: float = math.inf
     ) -> tuple[Result, ...]:
         """The agent's results; its silence is one refusal."""
+        if address not in self._stubs:
+            return LEFT
+        call = getattr(self._stubs[address], method)
         try:
-            answer = await call
+            answer = await call(request, timeout=min(self._deadline_s, within_s))
             results = codec.decode_results(answer)
         except grpc.aio.AioRpcError as error:
             return (Result("", accepted=False, reason=f"no answer ({_reason(error)})"),)

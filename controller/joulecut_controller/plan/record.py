@@ -9,20 +9,8 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import Any
 
-from joulecut_controller.answer import (
-    CLOCK,
-    COUNT,
-    FLAG,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Answer,
-    Key,
-    listed,
-    maybe,
-    number,
-    one_of,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Key, listed, maybe, number, one_of
 from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.clock_option import ClockOption
@@ -105,41 +93,41 @@ def _solution(solution: Solution) -> dict[str, Any]:
     }
 
 
-_ACTION = Answer(uuid=TEXT, stage=COUNT, verb=TEXT, clock_mhz=CLOCK, reason=TEXT)
+_ACTION = Answer(uuid=a.TEXT, stage=a.COUNT, verb=a.TEXT, clock_mhz=a.CLOCK, reason=a.TEXT)
 # What one clock step costs an iteration of the whole job, predicted.
-_STEP = maybe(Answer(clock_mhz=CLOCK, time_s=NUMBER, energy_j=NUMBER))
+_STEP = maybe(Answer(clock_mhz=a.CLOCK, time_s=a.NUMBER, energy_j=a.NUMBER))
 _REASON = Answer(
-    stage=COUNT,
-    pipelines=listed(COUNT).at(lambda _: ()),  # of all; until 0.3.0
-    offset_s=NUMBER,
-    clock_mhz=CLOCK,
-    slack_s=NUMBER,
+    stage=a.COUNT,
+    pipelines=listed(a.COUNT).at(lambda _: ()),  # of all; until 0.3.0
+    offset_s=a.NUMBER,
+    clock_mhz=a.CLOCK,
+    slack_s=a.NUMBER,
     lower=_STEP,
     higher=_STEP,
-    binds=TEXT,
-    text=TEXT,
+    binds=a.TEXT,
+    text=a.TEXT,
 )
 # Per-operation lists of the solution are summed up by clock.
 PLAN = Answer(
     "Plan",
-    job=TEXT,
-    generation=COUNT,
-    parent=COUNT,
+    job=a.TEXT,
+    generation=a.COUNT,
+    parent=a.COUNT,
     mode=MODE,
-    granularity=TEXT,
-    granularity_asked=TEXT,
-    granularity_why=TEXT,
-    shortest_step_s=NUMBER,
-    changes_nothing=FLAG,
-    reason=TEXT,
-    refused=TEXT,
-    predicted_from=TEXT,
-    made_at_unix_s=NUMBER,
-    deadline_s=NUMBER,
+    granularity=a.TEXT,
+    granularity_asked=a.TEXT,
+    granularity_why=a.TEXT,
+    shortest_step_s=a.NUMBER,
+    changes_nothing=a.FLAG,
+    reason=a.TEXT,
+    refused=a.TEXT,
+    predicted_from=a.TEXT,
+    made_at_unix_s=a.NUMBER,
+    deadline_s=a.NUMBER,
     actions=listed(Key(_ACTION.schema, _action)),
     clock_reasons=listed(_REASON),
-    forecast=maybe(Key(OBJECT.schema, _forecast)),
-    solution=maybe(Key(OBJECT.schema, _solution)),
+    forecast=maybe(Key(a.OBJECT.schema, _forecast)),
+    solution=maybe(Key(a.OBJECT.schema, _solution)),
 )
 
 

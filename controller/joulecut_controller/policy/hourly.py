@@ -8,6 +8,7 @@ and the text says so. Pure.
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from joulecut_controller.policy.policy import Cost, Policy, Series
 
@@ -34,25 +35,18 @@ def at_hour(policy: Policy, unix_s: float, asked: Mapping[str, Points]) -> Polic
         if series is None:
             continue
         file = policy.hourly.get(series.csv, ())
-        value = value_at(file if series.csv else asked.get(series.promql, ()), unix_s)
+        value: Any = value_at(file if series.csv else asked.get(series.promql, ()), unix_s)
         stale |= value is None
         if value is None:
             constant = getattr(cost, name)
             texts.append(f"{series} is stale, so the constant {constant:g} {unit} is in force")
             continue
-        cost = _with(cost, name, max(0.0, value))  # a price below zero: energy is free
+        cost = replace(cost, **{name: max(0.0, value)})  # a price below zero: energy is free
         texts.append(f"{value:g} {unit} by {series}")
     if not texts:
         return policy
     cost = replace(cost, hour="; ".join(texts), stale=stale)
     return replace(policy, cost=cost, written=policy.cost)
-
-
-def _with(cost: Cost, name: str, value: float) -> Cost:
-    """The cost with another constant of NAMES."""
-    if name == "kwh":
-        return replace(cost, kwh=value)
-    return replace(cost, co2_g_per_kwh=value)
 
 
 def mean_of(cost: Cost, hours: Sequence[tuple[float, Cost]], until_unix_s: float) -> Cost:
@@ -73,7 +67,7 @@ def mean_of(cost: Cost, hours: Sequence[tuple[float, Cost]], until_unix_s: float
         if getattr(cost, name) is None or any(one is None for _, one in each):
             continue
         mean = sum(span_s * one for span_s, one in each) / whole_s
-        cost = _with(cost, name, mean)
+        cost = replace(cost, **{name: mean})
         low, high = (pick(one for _, one in each) for pick in (min, max))
         texts.append(f"{mean:.3g} {unit} on average, {low:g} to {high:g}")
     stale_s = sum(span_s for span_s, hour in spans if hour.stale)

@@ -8,29 +8,12 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
+from joulecut_controller.ports import Event
 from joulecut_controller.savings.report import JobReport
 
 # Kinds of audit log events that change clocks, or say why they will be changed.
 KINDS = frozenset({"apply", "clear", "verify", "drift", "hold", "policy"})
-
-
-class AuditLine(Protocol):
-    """One line of the audit log, as `ports.Event` has it."""
-
-    @property
-    def at_unix_s(self) -> float: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def job(self) -> str: ...
-    @property
-    def generation(self) -> int: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def detail(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class Receipt:
     cut: bool = False
 
 
-def changes(events: Iterable[AuditLine], job: str, since_unix_s: float) -> tuple[Change, ...]:
+def changes(events: Iterable[Event], job: str, since_unix_s: float) -> tuple[Change, ...]:
     """The job's changes since a time, oldest first, from the audit log, newest first."""
     trail = [event for event in events if event.job == job]
     reasons: dict[int, str] = {}

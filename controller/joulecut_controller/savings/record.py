@@ -7,20 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from joulecut_controller.answer import (
-    CLOCK,
-    COUNT,
-    FLAG,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    WORD,
-    Answer,
-    Json,
-    Key,
-    listed,
-    maybe,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe
 from joulecut_controller.savings.receipt import Receipt
 from joulecut_controller.savings.report import JobReport, Report
 from joulecut_controller.trust.energy_ledger import Sheet
@@ -46,103 +34,128 @@ def _energy(sheet: Sheet) -> Json:
     }
 
 
-def interval_json(interval: Interval | None, factor: float = 1.0) -> Json | None:
-    return None if interval is None else INTERVAL.json(interval.scaled(factor))
-
-
 def _kwh(saved_j: Interval | None) -> Json | None:
-    return interval_json(saved_j, 1.0 / JOULES_PER_KWH)
+    return None if saved_j is None else INTERVAL.json(saved_j.scaled(1.0 / JOULES_PER_KWH))
 
 
-INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)  # of 95 %, and the estimate
+def _predicted_kwh(report: Report) -> float:
+    """Of the jobs that are in the measured sum."""
+    predicted_j = sum(
+        job.spent.all.energy_j * ratio / (1.0 - ratio)
+        for job in report.jobs
+        if job.saved_j is not None
+        and (ratio := job.saving.predicted_saved_ratio) is not None
+        and ratio < 1.0
+    )
+    return predicted_j / JOULES_PER_KWH
+
+
+INTERVAL = Answer(
+    "Interval", mid=a.NUMBER, low=a.NUMBER, high=a.NUMBER
+)  # of 95 %, and the estimate
 _INTERVAL = maybe(INTERVAL)
 _KWH = Key(_INTERVAL.schema, _kwh, "saved_j")
-_WALL = maybe(Key(OBJECT.schema, asdict))
-_SPENT = Answer(energy_j=NUMBER, time_s=NUMBER, iterations=NUMBER)
+_WALL = maybe(Key(a.OBJECT.schema, asdict))
+_SPENT = Answer(energy_j=a.NUMBER, time_s=a.NUMBER, iterations=a.NUMBER)
 _SAVING = Answer(
-    shape=TEXT,
-    phase=WORD,
-    gpus=COUNT,
-    reason=WORD,
+    shape=a.TEXT,
+    phase=a.WORD,
+    gpus=a.COUNT,
+    reason=a.WORD,
     measured=Answer(
         saved_ratio=_INTERVAL,
         slowdown_ratio=_INTERVAL,
         default=Answer(
-            energy_j=NUMBER.at("default_energy_j"), iteration_time_s=NUMBER.at("default_time_s")
+            energy_j=a.NUMBER.at("default_energy_j"), iteration_time_s=a.NUMBER.at("default_time_s")
         ).key.here,
         plan=Answer(
-            energy_j=NUMBER.at("plan_energy_j"), iteration_time_s=NUMBER.at("plan_time_s")
+            energy_j=a.NUMBER.at("plan_energy_j"), iteration_time_s=a.NUMBER.at("plan_time_s")
         ).key.here,
-        cooler_celsius=NUMBER,
-        point_in_s=NUMBER,
+        cooler_celsius=a.NUMBER,
+        point_in_s=a.NUMBER,
     ).key.here,
     predicted=Answer(
-        saved_ratio=NUMBER.at("predicted_saved_ratio"),
-        slowdown_ratio=NUMBER.at("predicted_slowdown_ratio"),
+        saved_ratio=a.NUMBER.at("predicted_saved_ratio"),
+        slowdown_ratio=a.NUMBER.at("predicted_slowdown_ratio"),
     ).key.here,
     windows=Answer(
-        default=COUNT.at("windows_default"),
-        plan=COUNT.at("windows_plan"),
-        compared_holdouts=COUNT.at("holdouts"),
-        unusable=COUNT,
-        begun_unix_s=NUMBER,
-        ended_unix_s=NUMBER,
-        days=NUMBER,
+        default=a.COUNT.at("windows_default"),
+        plan=a.COUNT.at("windows_plan"),
+        compared_holdouts=a.COUNT.at("holdouts"),
+        unusable=a.COUNT,
+        begun_unix_s=a.NUMBER,
+        ended_unix_s=a.NUMBER,
+        days=a.NUMBER,
     ).key.here,
 )
 _JOB = Answer(
     spent_under_plans=Answer(
         in_windows=_SPENT.key.at("spent.measured"),
         between_windows=_SPENT.key.at("spent.between"),
-        energy_without_ratio_j=NUMBER.at("uncounted_j"),
+        energy_without_ratio_j=a.NUMBER.at("uncounted_j"),
     ).key.here,
     saved=Answer(
         in_windows_j=_INTERVAL.at("saved_in_windows_j"), j=_INTERVAL.at("saved_j"), kwh=_KWH
     ).key.here,
     wall=_WALL,
-    break_even_slowdown_ratio=NUMBER.at(lambda job: job.worth and job.worth.break_even_slowdown),
-    worth=maybe(Key(OBJECT.schema, Worth.as_json)),
+    break_even_slowdown_ratio=a.NUMBER.at(lambda job: job.worth and job.worth.break_even_slowdown),
+    worth=maybe(Key(a.OBJECT.schema, Worth.as_json)),
     shapes=listed(_SAVING),
 )
-_SUM = Answer(name=TEXT, jobs=COUNT, jobs_unknown=COUNT.at("unknown"), saved_kwh=_KWH, wall=_WALL)
+_SUM = Answer(
+    name=a.TEXT, jobs=a.COUNT, jobs_unknown=a.COUNT.at("unknown"), saved_kwh=_KWH, wall=_WALL
+)
+# Of all jobs, for the first screen. Money and CO2 are null without a price and an intensity.
+WEEK = Answer(
+    since_unix_s=a.NUMBER,
+    until_unix_s=a.NUMBER,
+    jobs=a.COUNT.at("total.jobs"),
+    jobs_unknown=a.COUNT.at("total.unknown"),
+    saved_kwh=_KWH.at("total.saved_j"),
+    predicted_kwh=a.NUMBER.at(_predicted_kwh),
+    energy_money=_INTERVAL.at(lambda found: found.total.wall and found.total.wall.energy_money),
+    co2_kg=_INTERVAL.at(lambda found: found.total.wall and found.total.wall.co2_kg),
+)
 _CHANGE = Answer(
-    at_unix_s=NUMBER,
-    kind=TEXT,
-    generation=COUNT,
-    text=TEXT,
-    reason=WORD,
+    at_unix_s=a.NUMBER,
+    kind=a.TEXT,
+    generation=a.COUNT,
+    text=a.TEXT,
+    reason=a.WORD,
     clocks=listed(
-        Answer(clock_mhz=CLOCK.at(lambda one: one[0] or None), gpus=COUNT.at(lambda one: one[1]))
+        Answer(
+            clock_mhz=a.CLOCK.at(lambda one: one[0] or None), gpus=a.COUNT.at(lambda one: one[1])
+        )
     ),
 )
 _POINT = Answer(
-    arm=TEXT,
-    generation=COUNT,
-    begun_unix_s=NUMBER,
-    ended_unix_s=NUMBER,
-    iterations=COUNT,
-    energy_j=NUMBER,
-    iteration_time_s=NUMBER.at("time_mean_s"),
-    temperature_celsius=NUMBER,
+    arm=a.TEXT,
+    generation=a.COUNT,
+    begun_unix_s=a.NUMBER,
+    ended_unix_s=a.NUMBER,
+    iterations=a.COUNT,
+    energy_j=a.NUMBER,
+    iteration_time_s=a.NUMBER.at("time_mean_s"),
+    temperature_celsius=a.NUMBER,
 )
-_JOBS = listed(Answer(job=TEXT, tenant=TEXT, **_SAVING.keys, **_JOB.keys))
+_JOBS = listed(Answer(job=a.TEXT, tenant=a.TEXT, **_SAVING.keys, **_JOB.keys))
 REPORT = Answer(
-    since_unix_s=NUMBER,
-    until_unix_s=NUMBER,
-    truncated=FLAG,
-    factors=Key(OBJECT.schema, asdict, "prices"),
+    since_unix_s=a.NUMBER,
+    until_unix_s=a.NUMBER,
+    truncated=a.FLAG,
+    factors=Key(a.OBJECT.schema, asdict, "prices"),
     jobs=Key(_JOBS.schema).given,
     tenants=listed(_SUM),
     total=_SUM.key,
-    energy=maybe(Key(OBJECT.schema, _energy)),
+    energy=maybe(Key(a.OBJECT.schema, _energy)),
 )
 RECEIPT = Answer(
-    job=TEXT,
-    since_unix_s=NUMBER,
-    until_unix_s=NUMBER,
+    job=a.TEXT,
+    since_unix_s=a.NUMBER,
+    until_unix_s=a.NUMBER,
     report=Key({"anyOf": [_JOBS.schema["items"], {"type": "null"}]}).given,
     changes=listed(_CHANGE),
-    changes_cut=FLAG.at("cut"),
+    changes_cut=a.FLAG.at("cut"),
 )
 
 

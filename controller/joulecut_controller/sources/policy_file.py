@@ -14,7 +14,7 @@ from typing import Protocol
 
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.parse import parse
-from joulecut_controller.policy.policy import Policy
+from joulecut_controller.policy.policy import DIGEST_LENGTH, Policy
 from joulecut_controller.sources.hourly_prices import FILE_BYTES_MAX as HOURLY_BYTES_MAX
 from joulecut_controller.sources.hourly_prices import parse as parse_hourly
 from joulecut_controller.sources.profile import FILE_BYTES_MAX as PROFILE_BYTES_MAX
@@ -24,7 +24,6 @@ from joulecut_engine.readers import reader
 from joulecut_wire import document, user_file
 from joulecut_wire.errors import BadInput
 
-DIGEST_LENGTH = 12  # hexadecimal digits
 # A file written again within its clock's step keeps its time; ext4 and NFS tick in up to
 # this many nanoseconds. Until the time is older, content is compared.
 SETTLED_NS = 2_000_000_000

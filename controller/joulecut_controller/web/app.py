@@ -44,7 +44,6 @@ from joulecut_controller.web.responses import (
 )
 from joulecut_controller.web.senders import Roles, Senders
 from joulecut_controller.web.timeline import TIMELINE, timeline_json
-from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
@@ -104,11 +103,12 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     channel, profiles = parts.get("channel"), parts.get("profiles")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
     pages = Pages(publisher, parts.get("metrics"))
-    cluster = ClusterPages(pages.now, Week(store), history, links)
+    reports = Reports(store, pages.now)
+    cluster = ClusterPages(pages.now, reports, history, links)
     stating = [
         pages,
         cluster,
-        Reports(store, pages.now),
+        reports,
         *([Commands(channel)] if channel else ()),
         *([Profiles(profiles, pages.now)] if profiles else ()),
     ]

@@ -10,20 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from joulecut_controller.answer import (
-    COUNT,
-    FLAG,
-    NUMBER,
-    NUMBERS,
-    TEXT,
-    Answer,
-    Json,
-    Key,
-    component,
-    listed,
-    maybe,
-    one_of,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Json, Key, component, listed, maybe, one_of
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.needs import Severity
 from joulecut_controller.cluster.summary import Cluster, cluster_of, gpu_counts
@@ -67,30 +55,32 @@ def _detail(text: str) -> Any:
 # One agent and its connection.
 NODE = Answer(
     "Node",
-    node=TEXT,
-    address=TEXT,
-    connected=FLAG,
-    error=TEXT,
-    agent_version=TEXT,
-    epoch_seen=COUNT.more,
-    ttl_max_s=NUMBER.more,
-    keeps_power_limits=FLAG.more,
-    is_shared=FLAG.more,
+    node=a.TEXT,
+    address=a.TEXT,
+    connected=a.FLAG,
+    error=a.TEXT,
+    agent_version=a.TEXT,
+    epoch_seen=a.COUNT.more,
+    ttl_max_s=a.NUMBER.more,
+    keeps_power_limits=a.FLAG.more,
+    is_shared=a.FLAG.more,
 )
-EVENT = Answer(at_unix_s=NUMBER, kind=TEXT, job=TEXT, generation=COUNT, text=TEXT)
+EVENT = Answer(at_unix_s=a.NUMBER, kind=a.TEXT, job=a.TEXT, generation=a.COUNT, text=a.TEXT)
 EVENT_WITH_DETAIL = Answer("Event", **EVENT.keys, detail=Key({}, _detail))
 # The power budget and the power limits that keep it.
 POWER_BUDGET = Answer(
-    budget_w=NUMBER,
-    capacity_w=NUMBER,
-    in_force_w=NUMBER,
-    least_w=NUMBER,
-    limits_w=NUMBERS,
+    budget_w=a.NUMBER,
+    capacity_w=a.NUMBER,
+    in_force_w=a.NUMBER,
+    least_w=a.NUMBER,
+    limits_w=a.NUMBERS,
     state=Key({"enum": ["kept", "lowering", "recommended", "lifted"]}),
-    best_effort=TEXT,
-    sentence=TEXT,
+    best_effort=a.TEXT,
+    sentence=a.TEXT,
 )
-NEED = Answer(severity=one_of("Severity", Severity), text=TEXT, job=TEXT, node=TEXT, runbook=TEXT)
+NEED = Answer(
+    severity=one_of("Severity", Severity), text=a.TEXT, job=a.TEXT, node=a.TEXT, runbook=a.TEXT
+)
 
 
 def _counted(cluster: Cluster) -> Json:
@@ -99,51 +89,55 @@ def _counted(cluster: Cluster) -> Json:
 
 _JOB_COUNTS = {
     "type": "object",
-    "properties": {"all": COUNT.schema},
+    "properties": {"all": a.COUNT.schema},
     "required": ["all"],
-    "additionalProperties": COUNT.schema,
+    "additionalProperties": a.COUNT.schema,
 }
 # The cluster without its tables.
 SUMMARY = Answer(
-    headline=TEXT,
+    headline=a.TEXT,
     needs=listed(NEED).at(lambda cluster: cluster.needs[:NEEDS_LISTED_MAX]),
-    need_counts=Key(Answer(fault=COUNT, decision=COUNT, note=COUNT).schema).at(_counted),
+    need_counts=Key(Answer(fault=a.COUNT, decision=a.COUNT, note=a.COUNT).schema).at(_counted),
     power=Answer(
-        now_w=NUMBER,
-        without_w=NUMBER,
-        without_is_predicted=FLAG.at("predicted"),
-        available_w=NUMBER,
+        now_w=a.NUMBER,
+        without_w=a.NUMBER,
+        without_is_predicted=a.FLAG.at("predicted"),
+        available_w=a.NUMBER,
     ).key,
-    savings=Answer(measured_j=NUMBER, promised_j=NUMBER, predicted_j=NUMBER).key.at("account"),
+    savings=Answer(measured_j=a.NUMBER, promised_j=a.NUMBER, predicted_j=a.NUMBER).key.at(
+        "account"
+    ),
     gpu_counts=Answer(
-        all=COUNT, controlled=COUNT, default=COUNT, silent=COUNT, not_controllable=COUNT
+        all=a.COUNT, controlled=a.COUNT, default=a.COUNT, silent=a.COUNT, not_controllable=a.COUNT
     ).key.at("gpus"),
-    node_counts=Answer(all=COUNT.at("nodes"), lost=COUNT.at("nodes_lost")).key.here,
+    node_counts=Answer(all=a.COUNT.at("nodes"), lost=a.COUNT.at("nodes_lost")).key.here,
     job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": len(one.standings), **one.states}),
 )
 # Which controller answers, and of which pass.
 RUN = {
-    "at_unix_s": NUMBER,
+    "at_unix_s": a.NUMBER,
     "role": Key({"enum": ["leader", "standby"]}).at(
         lambda board: "leader" if board.leads else "standby"
     ),
-    "leader": TEXT,  # of a standby: address of the leader
-    "pass_number": COUNT,
-    "epoch": COUNT,
-    "interval_s": NUMBER,
+    "leader": a.TEXT,  # of a standby: address of the leader
+    "pass_number": a.COUNT,
+    "epoch": a.COUNT,
+    "interval_s": a.NUMBER,
     "mode": MODE.at(lambda board: strongest_mode(board.jobs)),
-    "simulated": FLAG.at(lambda board: any(uuid.startswith(SIMULATED) for uuid in board.view.gpus)),
+    "simulated": a.FLAG.at(
+        lambda board: any(uuid.startswith(SIMULATED) for uuid in board.view.gpus)
+    ),
     "policy": Answer(
-        source=TEXT.at("policy_source"),
-        digest=TEXT.at("policy_digest"),
-        error=TEXT.at("policy_error"),
+        source=a.TEXT.at("policy_source"),
+        digest=a.TEXT.at("policy_digest"),
+        error=a.TEXT.at("policy_error"),
     ).key.here,
     "events": listed(EVENT).at(lambda board: board.events[:EVENTS_ON_BOARD]),
 }
 BOARD = Answer(
     "Board",
     **RUN,
-    sentence=TEXT,
+    sentence=a.TEXT,
     nodes=listed(NODE).at("view.nodes"),
     gpus=listed(GPU).given,
     holds=listed(HOLD),
@@ -154,18 +148,18 @@ BOARD = Answer(
 
 
 _GPU_COUNTS = Answer(
-    all=COUNT,
-    leased=COUNT.at("controlled"),
-    default=COUNT,
-    silent=COUNT,
-    not_controllable=COUNT.more,
-    odd=COUNT.given.more,
+    all=a.COUNT,
+    leased=a.COUNT.at("controlled"),
+    default=a.COUNT,
+    silent=a.COUNT,
+    not_controllable=a.COUNT.more,
+    odd=a.COUNT.given.more,
 )
 _BRIEF = Answer(
-    brief=FLAG,
+    brief=a.FLAG,
     gpu_counts=_GPU_COUNTS.key,
-    node_counts=Answer(all=COUNT, lost=COUNT).key,
-    node_names=listed(TEXT),
+    node_counts=Answer(all=a.COUNT, lost=a.COUNT).key,
+    node_names=listed(a.TEXT),
 )
 BRIEF = component("Brief", {"allOf": [BOARD.schema, _BRIEF.schema]})
 

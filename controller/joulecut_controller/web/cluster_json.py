@@ -4,24 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from joulecut_controller.answer import (
-    COUNT,
-    FLAG,
-    NUMBER,
-    TEXT,
-    WORD,
-    Answer,
-    Json,
-    Key,
-    listed,
-    maybe,
-    number,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.savings.record import INTERVAL
+from joulecut_controller.savings.record import INTERVAL, WEEK
 from joulecut_controller.view import BUDGET_JOB
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, SUMMARY, work_by_gpu
 from joulecut_controller.web.job_json import JOB_STATE
@@ -35,14 +24,8 @@ JOB_COLUMNS = (
 )  # fmt: skip
 JOB_SEARCHED = ("name", "state", "rate_source", "granularity", "next_step")
 NODE_COLUMNS = (
-    "node",
-    "state",
-    "gpus",
-    "controlled_gpus",
-    "power_w",
-    "temperature_celsius",
-    "jobs",
-)
+    "node", "state", "gpus", "controlled_gpus", "power_w", "temperature_celsius", "jobs",
+)  # fmt: skip
 NODE_SEARCHED = ("node", "address", "state", "jobs")
 GPU_COLUMNS = (
     "place", "model", "job", "stage", "clock_asked_mhz", "clock_seen_mhz", "power_average_w",
@@ -51,15 +34,14 @@ GPU_COLUMNS = (
 GPU_SEARCHED = ("place", "uuid", "model", "job", "event_reasons")
 
 
-_WEEK = Answer(
-    since_unix_s=NUMBER,
-    until_unix_s=NUMBER,
-    jobs=COUNT,
-    jobs_unknown=COUNT,
-    saved_kwh=maybe(INTERVAL),
-    predicted_kwh=NUMBER,
-    energy_money=maybe(INTERVAL),
-    co2_kg=maybe(INTERVAL),
+# Of a kilowatt-hour at the GPUs: cooling and conversion (PUE) are in both. Null where the policy
+# names no price, or no intensity.
+PRICES = Answer(
+    money_per_kwh=a.NUMBER.at(lambda cost: None if cost.kwh is None else cost.kwh * cost.pue),
+    co2_kg_per_kwh=a.NUMBER.at(
+        lambda cost: cost.co2_g_per_kwh and cost.co2_g_per_kwh * cost.pue / 1000.0
+    ),
+    currency=a.TEXT,
 )
 _BUDGET = ("budget_w", "in_force_w", "state", "best_effort", "sentence")
 # The first screen.
@@ -67,12 +49,12 @@ CLUSTER = Answer(
     "Cluster",
     **RUN | {"events": listed(EVENT).at(lambda board: board.events[:EVENTS_LISTED_MAX])},
     **{key: one.given for key, one in SUMMARY.keys.items()},
-    savings_week=maybe(_WEEK).given,
-    prices=Answer(money_per_kwh=NUMBER, co2_kg_per_kwh=NUMBER, currency=TEXT).key.given,
+    savings_week=maybe(WEEK).given,
+    prices=PRICES.key.at(lambda board: board.policy.cost if board.policy else Cost()),
     power_budget=maybe(
-        Answer(**{key: POWER_BUDGET.keys[key] for key in _BUDGET} | {"state": TEXT})
+        Answer(**{key: POWER_BUDGET.keys[key] for key in _BUDGET} | {"state": a.TEXT})
     ).at("power_limits"),
-    links=Answer(grafana=TEXT, runbook=TEXT, audit_log=TEXT).key.given,
+    links=Answer(grafana=a.TEXT, runbook=a.TEXT, audit_log=a.TEXT).key.given,
 )
 
 
@@ -82,53 +64,40 @@ def cluster_json(board: Board, *, week: Json | None = None, links: Links | None 
         board,
         **SUMMARY.json(cluster_of(board)),
         savings_week=week,
-        prices=prices_json(board.policy.cost if board.policy else Cost()),
         links=asdict(links or Links()),
     )
-
-
-def prices_json(cost: Cost) -> Json:
-    """Of a kilowatt-hour at the GPUs: cooling and conversion (PUE) are in both. Null where the
-    policy names no price, or no intensity.
-    """
-    grams = cost.co2_g_per_kwh
-    return {
-        "money_per_kwh": None if cost.kwh is None else cost.kwh * cost.pue,
-        "co2_kg_per_kwh": None if grams is None else grams * cost.pue / 1000.0,
-        "currency": cost.currency,
-    }
 
 
 # One row of the table of jobs.
 STANDING = Answer(
     "Standing",
-    name=TEXT,
+    name=a.TEXT,
     state=JOB_STATE,
-    next_step=TEXT,
-    rate_source=WORD,
-    granularity=TEXT,
-    gpus=COUNT,
-    power_w=NUMBER,
-    slowdown_ratio=NUMBER,
-    budget_ratio=NUMBER,
-    predicted_saved_ratio=NUMBER,
-    saved_now_ratio=NUMBER,
+    next_step=a.TEXT,
+    rate_source=a.WORD,
+    granularity=a.TEXT,
+    gpus=a.COUNT,
+    power_w=a.NUMBER,
+    slowdown_ratio=a.NUMBER,
+    budget_ratio=a.NUMBER,
+    predicted_saved_ratio=a.NUMBER,
+    saved_now_ratio=a.NUMBER,
     saved_ratio=maybe(INTERVAL),
-    saved_measured_j=NUMBER.at("account.measured_j"),
-    saved_predicted_j=NUMBER.at("account.predicted_j"),
-    straggler=FLAG,
+    saved_measured_j=a.NUMBER.at("account.measured_j"),
+    saved_predicted_j=a.NUMBER.at("account.predicted_j"),
+    straggler=a.FLAG,
 )
 NODE_ROW = Answer(
     "NodeRow",
-    node=TEXT,
-    address=TEXT,
+    node=a.TEXT,
+    address=a.TEXT,
     state=Key({"enum": ["connected", "lost", "stopped"]}),
-    error=TEXT,
-    gpus=COUNT,
-    controlled_gpus=COUNT,
-    power_w=NUMBER,
-    temperature_celsius=NUMBER,
-    jobs=TEXT,
+    error=a.TEXT,
+    gpus=a.COUNT,
+    controlled_gpus=a.COUNT,
+    power_w=a.NUMBER,
+    temperature_celsius=a.NUMBER,
+    jobs=a.TEXT,
 )
 
 

@@ -1,20 +1,7 @@
 """One GPU as JSON: clocks, power and lease, with what is not known as null."""
 
-from joulecut_controller.answer import (
-    CLOCK,
-    COUNT,
-    FLAG,
-    NUMBER,
-    TEXT,
-    WORD,
-    Answer,
-    Get,
-    Json,
-    Key,
-    listed,
-    maybe,
-    number,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Get, Json, Key, listed, maybe, number
 from joulecut_controller.view import GpuView
 from joulecut_wire.messages import GpuSnapshot
 
@@ -45,39 +32,39 @@ def _lease_json(gpu: GpuView) -> Json | None:
 
 
 LEASE = Answer(
-    job=TEXT,
-    epoch=COUNT,
-    generation=COUNT,
-    clock_min_mhz=COUNT.more,
-    clock_max_mhz=COUNT.more,
-    remaining_s=NUMBER.given,
+    job=a.TEXT,
+    epoch=a.COUNT,
+    generation=a.COUNT,
+    clock_min_mhz=a.COUNT.more,
+    clock_max_mhz=a.COUNT.more,
+    remaining_s=a.NUMBER.given,
 )
 GPU = Answer(
     "Gpu",
-    uuid=TEXT,
-    node=TEXT,
-    index=COUNT.at("description.index"),
-    model=TEXT.at("description.model"),
-    simulated=FLAG.at(lambda gpu: gpu.uuid.startswith(SIMULATED)),
-    job=WORD.given,  # None where no job of the policy has it
-    stage=CLOCK.given,
-    age_s=NUMBER,
-    controllable=FLAG.at("description.controllable"),
-    why_not_controllable=TEXT.at("description.reason"),
-    clock_seen_mhz=CLOCK.at(_seen("clock_sm_mhz")),
-    clock_asked_mhz=CLOCK.at(_clock_asked),
-    clock_lowest_mhz=CLOCK.at(_clock(0)).more,
-    clock_highest_mhz=CLOCK.at(_clock(-1)).more,
-    power_average_w=NUMBER.at(_seen("power_average_w")),
-    power_instant_w=NUMBER.at(_seen("power_instant_w")).more,
-    power_limit_w=NUMBER.at(_seen("power_limit_enforced_w")).more,
-    power_limit_least_w=NUMBER.at(lambda gpu: gpu.description.power_limit_min_w or None).more,
-    power_controllable=FLAG.at("description.power_controllable").more,
+    uuid=a.TEXT,
+    node=a.TEXT,
+    index=a.COUNT.at("description.index"),
+    model=a.TEXT.at("description.model"),
+    simulated=a.FLAG.at(lambda gpu: gpu.uuid.startswith(SIMULATED)),
+    job=a.WORD.given,  # None where no job of the policy has it
+    stage=a.CLOCK.given,
+    age_s=a.NUMBER,
+    controllable=a.FLAG.at("description.controllable"),
+    why_not_controllable=a.TEXT.at("description.reason"),
+    clock_seen_mhz=a.CLOCK.at(_seen("clock_sm_mhz")),
+    clock_asked_mhz=a.CLOCK.at(_clock_asked),
+    clock_lowest_mhz=a.CLOCK.at(_clock(0)).more,
+    clock_highest_mhz=a.CLOCK.at(_clock(-1)).more,
+    power_average_w=a.NUMBER.at(_seen("power_average_w")),
+    power_instant_w=a.NUMBER.at(_seen("power_instant_w")).more,
+    power_limit_w=a.NUMBER.at(_seen("power_limit_enforced_w")).more,
+    power_limit_least_w=a.NUMBER.at(lambda gpu: gpu.description.power_limit_min_w or None).more,
+    power_controllable=a.FLAG.at("description.power_controllable").more,
     # Of its energy counter: gpu; module or other, where its joules are its power, integrated.
-    energy_scope=TEXT.at(lambda gpu: gpu.description.energy_scope or "unknown").more,
-    temperature_celsius=NUMBER.at(_seen("temperature_celsius")),
-    utilization_gpu_ratio=NUMBER.at(_seen("utilization_gpu_ratio")).more,
-    event_reasons=listed(TEXT).at(_seen("event_reasons")),
+    energy_scope=a.TEXT.at(lambda gpu: gpu.description.energy_scope or "unknown").more,
+    temperature_celsius=a.NUMBER.at(_seen("temperature_celsius")),
+    utilization_gpu_ratio=a.NUMBER.at(_seen("utilization_gpu_ratio")).more,
+    event_reasons=listed(a.TEXT).at(_seen("event_reasons")),
     lease=Key(maybe(LEASE).schema).at(_lease_json),
 )
 # As a row of its job.
@@ -85,8 +72,8 @@ OF_JOB = Answer(
     **{key: GPU.keys[key] for key in ("node", "index", "clock_asked_mhz", "clock_seen_mhz")},
     **{key: GPU.keys[key] for key in ("clock_lowest_mhz", "clock_highest_mhz")},
     power_w=GPU.keys["power_average_w"],
-    power_limit_kept_w=NUMBER.at(lambda gpu: _seen("power_limit_kept_w")(gpu) or None),
-    age_s=NUMBER,
+    power_limit_kept_w=a.NUMBER.at(lambda gpu: _seen("power_limit_kept_w")(gpu) or None),
+    age_s=a.NUMBER,
 )
 
 

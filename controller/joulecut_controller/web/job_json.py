@@ -7,23 +7,8 @@ predicted, and every ratio sits under the word that says which it is.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from joulecut_controller.answer import (
-    CLOCK,
-    COUNT,
-    FLAG,
-    NUMBER,
-    NUMBERS,
-    OBJECT,
-    TEXT,
-    WORD,
-    Answer,
-    Json,
-    Key,
-    listed,
-    maybe,
-    number,
-    one_of,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number, one_of
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
@@ -48,119 +33,119 @@ JOB_STATE = one_of("JobState", State)
 # Why a job is not controlled (empty name: all jobs), and what ends that.
 HOLD = Answer(
     "Hold",
-    job=TEXT,
+    job=a.TEXT,
     kind=one_of("HoldKind", HoldKind),
-    reason=TEXT,
-    by=TEXT,
-    since_unix_s=NUMBER,
-    until_unix_s=NUMBER,
-    sentence=TEXT,
+    reason=a.TEXT,
+    by=a.TEXT,
+    since_unix_s=a.NUMBER,
+    until_unix_s=a.NUMBER,
+    sentence=a.TEXT,
 )
 WINDOW = Answer(
     "Window",
-    iterations=COUNT,
-    iteration_time_s=NUMBER.at("time_mean_s"),
-    iteration_time_sd_s=NUMBER.at("time_sd_s"),
-    energy_j=NUMBER,
-    power_w=NUMBER,
+    iterations=a.COUNT,
+    iteration_time_s=a.NUMBER.at("time_mean_s"),
+    iteration_time_sd_s=a.NUMBER.at("time_sd_s"),
+    energy_j=a.NUMBER,
+    power_w=a.NUMBER,
 )
 # Reports that could not be used, and what is allowed instead.
-FAULT = Answer(node=TEXT, source=TEXT, text=TEXT, count=COUNT, age_s=NUMBER)
+FAULT = Answer(node=a.TEXT, source=a.TEXT, text=a.TEXT, count=a.COUNT, age_s=a.NUMBER)
 # The kind of work now, with the operations of one GPU in an iteration (empty where none are
 # reported), the seconds of iterations by kind, and how much the work of an iteration varies.
 PHASE = Answer(
     kind=Key({"enum": ["train", "evaluate", "other", "pause"]}).at("phase.kind"),
-    operations=TEXT.at("phase.shape"),
-    seconds_by_kind=NUMBERS.at(lambda shown: dict(shown.phases_s)),
-    work_sd_ratio=NUMBER.at(lambda shown: shown.baseline and shown.baseline.work_sd_ratio),
+    operations=a.TEXT.at("phase.shape"),
+    seconds_by_kind=a.NUMBERS.at(lambda shown: dict(shown.phases_s)),
+    work_sd_ratio=a.NUMBER.at(lambda shown: shown.baseline and shown.baseline.work_sd_ratio),
 )
 # Why no plan is made or held now; `action` is what happens to the plan before.
 VETO = Answer(
-    kind=TEXT,
+    kind=a.TEXT,
     action=Key({"enum": ["suspend", "release"]}).at(
         lambda veto: "release" if veto.releases else "suspend"
     ),
-    text=TEXT,
+    text=a.TEXT,
 )
 # How well the agents know when iterations begin; of the worst GPU.
 TIMING = Answer(
-    source=TEXT,
-    iteration_time_s=NUMBER,
-    start_jitter_s=NUMBER,
-    starts_per_minute=NUMBER,
-    missed_ratio=NUMBER,
-    change_error_s=NUMBER.at(lambda timing: timing.change_error_s or None),
+    source=a.TEXT,
+    iteration_time_s=a.NUMBER,
+    start_jitter_s=a.NUMBER,
+    starts_per_minute=a.NUMBER,
+    missed_ratio=a.NUMBER,
+    change_error_s=a.NUMBER.at(lambda timing: timing.change_error_s or None),
 )
 # Online profiling of a job without a profile: measured settings, and the next one.
 PROBING = Answer(
-    verdict=TEXT,
-    reason=TEXT,
-    settings_measured=COUNT.at("measurements"),
-    lowest_measured_mhz=listed(COUNT).at("lowest_mhz"),
-    next_mhz=listed(COUNT).at("clocks_mhz"),
-    next_stage=CLOCK.at("stage"),
-    next_stages=listed(COUNT).at("stages"),
-    guessed_saved_ratio=NUMBER.at("gain_ratio"),
-    guessed_saved_doubt_ratio=NUMBER.at("gain_doubt_ratio"),
-    guessed_iteration_time_s=NUMBER.at("time_s"),
-    guessed_iteration_time_high_s=NUMBER.at("time_high_s"),
-    deadline_s=NUMBER,
+    verdict=a.TEXT,
+    reason=a.TEXT,
+    settings_measured=a.COUNT.at("measurements"),
+    lowest_measured_mhz=listed(a.COUNT).at("lowest_mhz"),
+    next_mhz=listed(a.COUNT).at("clocks_mhz"),
+    next_stage=a.CLOCK.at("stage"),
+    next_stages=listed(a.COUNT).at("stages"),
+    guessed_saved_ratio=a.NUMBER.at("gain_ratio"),
+    guessed_saved_doubt_ratio=a.NUMBER.at("gain_doubt_ratio"),
+    guessed_iteration_time_s=a.NUMBER.at("time_s"),
+    guessed_iteration_time_high_s=a.NUMBER.at("time_high_s"),
+    deadline_s=a.NUMBER,
 )
 # Whether enforcing is advisable; errors are of predictions at the clocks that run.
 ADVISABLE = Answer(
-    yes=FLAG,
-    text=TEXT,
-    scores=COUNT,
-    error_time_ratio=NUMBER.at("time_error"),
-    error_energy_ratio=NUMBER.at("energy_error"),
+    yes=a.FLAG,
+    text=a.TEXT,
+    scores=a.COUNT,
+    error_time_ratio=a.NUMBER.at("time_error"),
+    error_energy_ratio=a.NUMBER.at("energy_error"),
 )
 SLO = Answer(
-    given_as=TEXT,
-    statistic=TEXT,
-    max_slowdown_ratio=NUMBER.at("max_slowdown"),
-    max_iteration_time_s=NUMBER,
-    least_cost=FLAG,  # the slowdown follows from the site's prices, at most the bound
-    bound_ratio=NUMBER.at("bound"),
-    deadline_s=NUMBER.given,
+    given_as=a.TEXT,
+    statistic=a.TEXT,
+    max_slowdown_ratio=a.NUMBER.at("max_slowdown"),
+    max_iteration_time_s=a.NUMBER,
+    least_cost=a.FLAG,  # the slowdown follows from the site's prices, at most the bound
+    bound_ratio=a.NUMBER.at("bound"),
+    deadline_s=a.NUMBER.given,
 )
 PIPELINE = Answer(
-    schedule=TEXT,
-    stages=COUNT,
-    microbatches=COUNT,
-    tensor_parallel=COUNT,
-    context_parallel=COUNT,
-    expert_parallel=COUNT,
-    data_parallel=COUNT,
-    sync=TEXT,
+    schedule=a.TEXT,
+    stages=a.COUNT,
+    microbatches=a.COUNT,
+    tensor_parallel=a.COUNT,
+    context_parallel=a.COUNT,
+    expert_parallel=a.COUNT,
+    data_parallel=a.COUNT,
+    sync=a.TEXT,
 )
 DELAY = Answer(
-    pipeline=COUNT.at("part.pipeline"),
-    stage=COUNT.at("part.stage"),
-    gpus=listed(TEXT).at("places"),
-    cause=TEXT,
-    delay_ratio=NUMBER.at("part.delay_ratio"),
-    factor=NUMBER.at("part.factor"),
-    text=TEXT,
+    pipeline=a.COUNT.at("part.pipeline"),
+    stage=a.COUNT.at("part.stage"),
+    gpus=listed(a.TEXT).at("places"),
+    cause=a.TEXT,
+    delay_ratio=a.NUMBER.at("part.delay_ratio"),
+    factor=a.NUMBER.at("part.factor"),
+    text=a.TEXT,
 )
 # Short default windows: share of time, age of the baseline, the open one; and the share of all
 # default windows by who asked for them.
 BASELINE_LOOK = Answer(
-    share_ratio=NUMBER.at("short_share"),
-    age_s=NUMBER,
-    text=TEXT,
-    share_ratio_by_asker=NUMBERS.at("shares"),
+    share_ratio=a.NUMBER.at("short_share"),
+    age_s=a.NUMBER,
+    text=a.TEXT,
+    share_ratio_by_asker=a.NUMBERS.at("shares"),
 )
 # The current window, the next one, and the outcomes so far.
 HOLDOUT = Answer(
-    share_ratio=NUMBER.at("share"),
-    window_s=NUMBER,
-    text=TEXT,
-    held_out=FLAG,
-    measuring=WORD,
-    next_unix_s=NUMBER,
+    share_ratio=a.NUMBER.at("share"),
+    window_s=a.NUMBER,
+    text=a.TEXT,
+    held_out=a.FLAG,
+    measuring=a.WORD,
+    next_unix_s=a.NUMBER,
     windows=listed(
         Key(
-            OBJECT.schema,
+            a.OBJECT.schema,
             lambda window: dict(zip(("arm", "outcome", "count"), window, strict=True)),
         )
     ).at("outcomes"),
@@ -169,14 +154,14 @@ HOLDOUT = Answer(
 SAVING = Answer(
     saved_ratio=maybe(INTERVAL),
     slowdown_ratio=maybe(INTERVAL),
-    predicted_saved_ratio=NUMBER,
-    cooler_celsius=NUMBER,
-    point_in_s=NUMBER,
-    holdouts=COUNT,
-    windows_default=COUNT,
-    windows_plan=COUNT,
-    days=NUMBER,
-    reason=TEXT,
+    predicted_saved_ratio=a.NUMBER,
+    cooler_celsius=a.NUMBER,
+    point_in_s=a.NUMBER,
+    holdouts=a.COUNT,
+    windows_default=a.COUNT,
+    windows_plan=a.COUNT,
+    days=a.NUMBER,
+    reason=a.TEXT,
 )
 
 
@@ -191,17 +176,17 @@ def _saved_ratio(job: JobBoard) -> float | None:
 # Against default clocks, since the controller began; null until measured. Joules are of the share
 # of the time under plans that default windows stand beside, and so are those that plans promised.
 MEASURED = Answer(
-    saved_j=NUMBER.at("account.measured_j"),
-    promised_j=NUMBER.at("account.promised_j"),
-    saved_known_ratio=NUMBER.at("account.known_ratio"),
-    saved_ratio=NUMBER.at(_saved_ratio),
-    slowdown_ratio=NUMBER,
+    saved_j=a.NUMBER.at("account.measured_j"),
+    promised_j=a.NUMBER.at("account.promised_j"),
+    saved_known_ratio=a.NUMBER.at("account.known_ratio"),
+    saved_ratio=a.NUMBER.at(_saved_ratio),
+    slowdown_ratio=a.NUMBER,
     slowdown=maybe(INTERVAL),  # against default clocks at equal work
 )
 PREDICTED = Answer(
-    saved_j=NUMBER.at("account.predicted_j"),  # of all time under plans
-    error_time_ratio=NUMBER.at("predict_error_time_ratio"),
-    error_power_ratio=NUMBER.at("predict_error_power_ratio"),
+    saved_j=a.NUMBER.at("account.predicted_j"),  # of all time under plans
+    error_time_ratio=a.NUMBER.at("predict_error_time_ratio"),
+    error_power_ratio=a.NUMBER.at("predict_error_power_ratio"),
 )
 
 
@@ -210,49 +195,53 @@ def _learning(job: JobBoard) -> Json:
     return {"text": learnt.text, "drifting": list(learnt.drifting), "refused": dict(job.refused)}
 
 
-_CLOCKS = Answer(uuid=TEXT, stage=COUNT, clock_recommended_mhz=CLOCK, verb=WORD, reason=TEXT)
-STATE = Answer(state=JOB_STATE, next_step=TEXT, rate_source=WORD, predicted_saved_ratio=NUMBER)
+_CLOCKS = Answer(
+    uuid=a.TEXT, stage=a.COUNT, clock_recommended_mhz=a.CLOCK, verb=a.WORD, reason=a.TEXT
+)
+STATE = Answer(
+    state=JOB_STATE, next_step=a.TEXT, rate_source=a.WORD, predicted_saved_ratio=a.NUMBER
+)
 JOB = Answer(
     "Job",
-    name=TEXT.at("view.policy.name"),
+    name=a.TEXT.at("view.policy.name"),
     mode=MODE,
-    found=FLAG.at("view.policy.found").more,  # no line of the policy names it
-    sentence=TEXT,
-    complaint=TEXT.at("view.placement.complaint"),
+    found=a.FLAG.at("view.policy.found").more,  # no line of the policy names it
+    sentence=a.TEXT,
+    complaint=a.TEXT.at("view.placement.complaint"),
     holds=listed(HOLD),
-    breaker_trips=COUNT.at("trips"),
+    breaker_trips=a.COUNT.at("trips"),
     slo=SLO.key.given,
-    granularity=TEXT.at("rung.name"),
-    granularity_asked=TEXT.at("view.policy.clocks.granularity"),
-    granularity_why=TEXT.at("rung.why"),
+    granularity=a.TEXT.at("rung.name"),
+    granularity_asked=a.TEXT.at("view.policy.clocks.granularity"),
+    granularity_why=a.TEXT.at("rung.why"),
     timing=maybe(TIMING),
-    clock_min_mhz=COUNT.at("view.policy.clocks.min_mhz"),
-    min_dwell_s=NUMBER.at("view.policy.clocks.min_dwell_s").more,
-    pipeline=Key(maybe(OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
-    profile=WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
-    evidence=Answer(level=TEXT, text=TEXT).key.given,
-    hindrance=TEXT.at("view.hindrance"),  # why no command could be sent now
+    clock_min_mhz=a.COUNT.at("view.policy.clocks.min_mhz"),
+    min_dwell_s=a.NUMBER.at("view.policy.clocks.min_dwell_s").more,
+    pipeline=Key(maybe(a.OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
+    profile=a.WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
+    evidence=Answer(level=a.TEXT, text=a.TEXT).key.given,
+    hindrance=a.TEXT.at("view.hindrance"),  # why no command could be sent now
     phase=PHASE.key.at("view.measured"),
     vetoes=listed(VETO),
-    report_age_s=NUMBER.at("view.placement.report_age_s"),
+    report_age_s=a.NUMBER.at("view.placement.report_age_s"),
     report_faults=listed(FAULT).given,
     delay=maybe(DELAY),
-    peer_iteration_time_s=NUMBER.at("view.measured.peer_iteration_time_s"),
-    generation_running=COUNT.at("view.generation_running"),
+    peer_iteration_time_s=a.NUMBER.at("view.measured.peer_iteration_time_s"),
+    generation_running=a.COUNT.at("view.generation_running"),
     baseline=maybe(WINDOW).at("view.measured.baseline"),
-    foreign_lock=TEXT.at("view.measured.external_lock").more,  # why no baseline is measured
+    foreign_lock=a.TEXT.at("view.measured.external_lock").more,  # why no baseline is measured
     baseline_look=maybe(BASELINE_LOOK).at("default_time"),
     current=maybe(WINDOW).at("view.measured.current"),
     measured=MEASURED.key.here,
     predicted=PREDICTED.key.here,
-    bloat_w=Key(NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
-    frontier=listed(Answer(iteration_time_s=NUMBER, energy_j=NUMBER, lower_bound_j=NUMBER)),
+    bloat_w=Key(a.NUMBERS.schema).at(bloat_w),  # predicted; of the clocks that run
+    frontier=listed(Answer(iteration_time_s=a.NUMBER, energy_j=a.NUMBER, lower_bound_j=a.NUMBER)),
     decision=maybe(PLAN),
     applied=maybe(PLAN),
     **{key: one.given for key, one in STATE.keys.items()},
     gpus=listed(_CLOCKS).given,
-    money=maybe(OBJECT).given,  # worth of the plan, break-even, least cost
-    learning=OBJECT.at(_learning).more,
+    money=maybe(a.OBJECT).given,  # worth of the plan, break-even, least cost
+    learning=a.OBJECT.at(_learning).more,
     probing=maybe(PROBING).more,
     advisable=maybe(ADVISABLE).more,
     holdout=maybe(HOLDOUT).more,
@@ -260,21 +249,21 @@ JOB = Answer(
 )
 
 _MEASUREMENT = Answer(
-    clocks_mhz=listed(COUNT),
-    iterations=COUNT,
-    iteration_time_s=NUMBER.at("time_s"),
-    iteration_time_sd_s=NUMBER.at("time_sd_s"),
-    energy_j=listed(NUMBER),
-    busy_s=listed(listed(NUMBER)),
-    operation_sd_ratio=NUMBER,
+    clocks_mhz=listed(a.COUNT),
+    iterations=a.COUNT,
+    iteration_time_s=a.NUMBER.at("time_s"),
+    iteration_time_sd_s=a.NUMBER.at("time_sd_s"),
+    energy_j=listed(a.NUMBER),
+    busy_s=listed(listed(a.NUMBER)),
+    operation_sd_ratio=a.NUMBER,
 )
 _PROBED = Answer(
-    default_mhz=listed(COUNT).at("constants.default_mhz"),
-    clock_max_mhz=COUNT.at("constants.clock_max_mhz"),
-    blocking_power_w=NUMBER.at(lambda probed: probed.constants.blocking_power_w or None),
-    clocks_mhz=listed(listed(COUNT)).at("grids_mhz"),
-    alike=listed(COUNT),
-    window_s=NUMBER,
+    default_mhz=listed(a.COUNT).at("constants.default_mhz"),
+    clock_max_mhz=a.COUNT.at("constants.clock_max_mhz"),
+    blocking_power_w=a.NUMBER.at(lambda probed: probed.constants.blocking_power_w or None),
+    clocks_mhz=listed(listed(a.COUNT)).at("grids_mhz"),
+    alike=listed(a.COUNT),
+    window_s=a.NUMBER,
     measurements=listed(_MEASUREMENT),
 )
 # `probed` is null before the first window, and for a job with a profile.
@@ -282,8 +271,8 @@ MEASUREMENTS = Answer(
     "Measurements",
     **{key: JOB.keys[key] for key in ("name", "mode", "profile", "pipeline")},
     **{key: JOB.keys[key] for key in ("complaint", "sentence")},
-    verdict=WORD.at(lambda job: job.probing and job.probing.verdict),
-    reason=TEXT.at(lambda job: job.probing.reason if job.probing else ""),
+    verdict=a.WORD.at(lambda job: job.probing and job.probing.verdict),
+    reason=a.TEXT.at(lambda job: job.probing.reason if job.probing else ""),
     probed=maybe(_PROBED),
 )
 

@@ -6,18 +6,8 @@ at its fastest option of the profile: the slack the plan uses is the difference.
 
 from functools import lru_cache
 
-from joulecut_controller.answer import (
-    COUNT,
-    NUMBER,
-    OBJECT,
-    TEXT,
-    Answer,
-    Json,
-    Key,
-    listed,
-    maybe,
-    number,
-)
+from joulecut_controller import answer as a
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import JobBoard
 from joulecut_controller.view import Window
 from joulecut_engine.graph import Graph, build
@@ -27,25 +17,25 @@ from joulecut_engine.graph.pipeline import Kind, Pipeline, Profile
 GRAPHS_KEPT = 8  # Pipeline shapes of the jobs that are looked at; a graph is about a megabyte.
 
 _OPERATION = Answer(
-    stage=COUNT,
-    microbatch=COUNT,
-    kind=TEXT,
-    clock_mhz=COUNT.given,
-    start_s=NUMBER.given,
-    duration_s=NUMBER.given,
-    energy_j=NUMBER.given.more,
+    stage=a.COUNT,
+    microbatch=a.COUNT,
+    kind=a.TEXT,
+    clock_mhz=a.COUNT.given,
+    start_s=a.NUMBER.given,
+    duration_s=a.NUMBER.given,
+    energy_j=a.NUMBER.given.more,
 )
 TIMELINE = Answer(
     "Timeline",
-    job=TEXT,
-    generation=COUNT,
+    job=a.TEXT,
+    generation=a.COUNT,
     basis=Key({"const": "predicted"}).given,
-    granularity=TEXT.given.more,
-    iteration_time_s=NUMBER.given,
-    deadline_s=NUMBER,
-    time_scale=NUMBER.given.more,
+    granularity=a.TEXT.given.more,
+    iteration_time_s=a.NUMBER.given,
+    deadline_s=a.NUMBER,
+    time_scale=a.NUMBER.given.more,
     operations=listed(_OPERATION).given,
-    fastest=maybe(OBJECT).given,
+    fastest=maybe(a.OBJECT).given,
 )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import boards
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,7 +107,7 @@ def test_a_ring_keeps_the_newest_of_each_place(puts: list[tuple[int, float]]) ->
             newest[number % 8] = (number, value)
     for number in range(41):
         kept = newest.get(number % 8)
-        [value] = ring.at(number)
+        [[value]] = ring.at(np.array([number]))
         assert (value == kept[1]) if kept and kept[0] == number else math.isnan(value)
 
 
