@@ -114,7 +114,8 @@ class Agent:
 
     def _poll_s(self) -> float:
         at_least_s = POLL_HELD_S if self._holds else POLL_IDLE_S
-        return min(max(self._settings.sample_interval_s, at_least_s), POLL_S_MAX)
+        read_s = min(self._settings.sample_interval_s, self._parts.schedules.reading_s())
+        return min(max(read_s, at_least_s), POLL_S_MAX)
 
     @property
     def _holds(self) -> bool:
@@ -154,6 +155,7 @@ class Agent:
             # Under a lease every picture is checked.
             for picture in parts.sampler.recent()[0 if self._holds else -1 :]:
                 parts.drift_watch.look(picture.snapshot)
+                parts.schedules.on_reading(picture.snapshot)
         parts.slowdown_file.write(parts.drift_watch.slowdown_notices())
         self._notifier.alive(self._status_line())
 

@@ -218,6 +218,7 @@ class Parts:
         self._samples = Samples(DriverReader(address, settings.options, state_dir))
         self.sampler.samples = self._samples
         self.sampler.watcher = self._latency.seen
+        self.sampler.needed_s = self.schedules.reading_s
 
     def _make_server(self, boot_id: str) -> Server:
         settings = self._settings

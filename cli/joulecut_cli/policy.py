@@ -205,6 +205,10 @@ def as_text(policy: "Policy", prices: Prices) -> str:
     if found.mode == "recommend" and policy.mode != "off":
         slower = f"{found.max_slowdown * 100:.6g}% slower"
         lines.append(f"  jobs without an entry: recommended at {slower}, no command is sent")
+    if policy.idle.mode == "enforce" and policy.mode != "off":
+        mhz = policy.idle.lock_mhz
+        clock = f"at most {mhz} MHz" if mhz else "the lowest clock"
+        lines.append(f"  GPUs unused for {policy.idle.after_s:g} s: {clock} until the first work")
     return "\n".join(lines)
 
 

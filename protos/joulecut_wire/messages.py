@@ -62,6 +62,7 @@ class NodeDescription:
     keeps_power_limits: bool = False  # whether `Setting.keep_power_limit` is understood
     limits_above_kept: bool = False  # and `Setting.above_kept_limit`
     timed_steps_max: int = 0  # of a setting; 0: not supported
+    lowers_unused: bool = False  # whether `Setting.unused_clock_mhz` is understood
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +288,8 @@ class Setting:
     `clock_max_mhz` 0 leaves the clocks alone, `power_limit_w` None the power limit.
     `clock_schedule` lowers the clock on the job's marks, at least `shortest_step_s` apart.
     `timed_steps` do so at ascending offsets from the start of each iteration, in a cycle of about
-    `iteration_time_s`. A setting has one of the two, or neither.
+    `iteration_time_s`. `unused_clock_mhz` is the clock while nothing uses the GPU: at the first
+    work the agent ends the lease. A setting has one of the three, or none.
     With `keep_power_limit` the limit stays when the lease ends, however it ends; with
     `above_kept_limit` the one kept before is in force again then.
     """
@@ -302,6 +304,7 @@ class Setting:
     above_kept_limit: bool = False
     timed_steps: tuple[TimedStep, ...] = ()
     iteration_time_s: float = 0.0
+    unused_clock_mhz: int = 0
 
 
 @dataclass(frozen=True, slots=True)

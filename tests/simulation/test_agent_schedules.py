@@ -25,7 +25,7 @@ class Site:
 
     node: RunningAgent
     locked_mhz: Callable[[], list[int]]
-    work: Callable[[], None] = lambda: None
+    load: Callable[[int, float], None] = lambda *_: None
     reporters: list[Reporter] = field(default_factory=list)
     program: tuple[ScheduleStep, ...] = ()
 
@@ -47,6 +47,11 @@ class Site:
         settings = tuple(
             Setting(self.uuids[n], self.high, 0, None, self.program, shortest_s) for n in numbers
         )
+        return self.send(*settings, generation=generation, ttl_s=ttl_s)
+
+    def send(
+        self, *settings: Setting, generation: int = 1, ttl_s: float = 60.0
+    ) -> tuple[Result, ...]:
         command = Command(1, "demo", generation, ttl_s, settings, "test")
         request = codec.encode_command(command)
         return codec.decode_results(self.node.stub.Apply(request, timeout=PATIENCE_S))
@@ -76,18 +81,13 @@ class Site:
 
 def _simulated(stack: ExitStack) -> Site:
     node = stack.enter_context(RunningAgent(cards=2))
-    return Site(node, lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)])
+    return Site(node, lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)], node.gpus.set_load)
 
 
 def _nvml(stack: ExitStack) -> Site:
     fake = stack.enter_context(fake_driver(2))
     node = stack.enter_context(agent_on(fake))
-
-    def work() -> None:
-        for gpu in range(2):
-            fake.set_load(gpu, 1.0)
-
-    return Site(node, lambda: [lock[1] if lock else 0 for lock in fake.locks()], work)
+    return Site(node, lambda: [lock[1] if lock else 0 for lock in fake.locks()], fake.set_load)
 
 
 @pytest.fixture(params=[_simulated, _nvml], ids=["simulated", "nvml"])
@@ -150,7 +150,7 @@ def test_the_end_of_the_lease_or_of_a_process_ends_the_schedule(site: Site) -> N
 
 
 def test_a_silent_job_rests_at_the_highest_clock_and_is_no_drift(site: Site) -> None:
-    site.work()
+    site.load(0, 1.0)
     assert site.order(0)[0].accepted
     job = site.reporter(0)
     for iteration in range(1, 4):
@@ -178,7 +178,7 @@ def test_a_schedule_that_cannot_be_followed_is_refused_by_name(site: Site) -> No
 
 
 def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
-    site.work()
+    site.load(0, 1.0)
     job, number, seen = site.reporter(0), 0, set[int]()
     steps = (TimedStep(0.3, site.low), TimedStep(0.7, site.high))
     setting = Setting(site.uuids[0], site.high, timed_steps=steps, iteration_time_s=1.0)
@@ -194,9 +194,7 @@ def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
 
     for _ in range(4):
         iterate()
-    command = Command(1, "demo", 1, 60.0, (setting,), "test")
-    request = codec.encode_command(command)
-    assert site.node.stub.Apply(request, timeout=PATIENCE_S).results[0].accepted
+    assert site.send(setting)[0].accepted
     seen.clear()
     eventually("low and high", lambda: iterate() or {site.low, site.high} <= seen)
     (timing,) = site.node.watch().timings
@@ -208,6 +206,29 @@ def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
     assert site.node.describe().timed_steps_max >= 4
     site.becomes(site.high, 0)  # iterations have stopped
     assert site.node.gpu().drift == ""
+
+
+def test_the_agent_gives_an_unused_gpu_back_at_its_first_work(site: Site) -> None:
+    """Without a controller: no command follows the first one."""
+    assert site.node.describe().lowers_unused
+    eventually("a reading", lambda: site.node.gpu().utilization_gpu_ratio == 0.0)
+    for generation in range(1, 4):
+        unused = Setting(site.uuids[0], site.high, unused_clock_mhz=site.low)
+        assert site.send(unused, generation=generation)[0].accepted
+        site.becomes(site.low, 0)
+        lease = site.node.gpu().lease
+        assert lease is not None
+        assert (lease.clock_max_mhz, lease.clock_lowest_mhz) == (site.high, site.low)
+        time.sleep(0.13 * generation)  # at another moment between two readings
+        began_s = time.monotonic()
+        site.load(0, 1.0)
+        site.becomes(0, 0)
+        print(f"clock back {time.monotonic() - began_s:.2f} s after the first work")
+        eventually("no lease", lambda: site.node.gpu().lease is None)
+        site.load(0, 0.0)
+        eventually("unused", lambda: site.node.gpu().utilization_gpu_ratio == 0.0)
+        assert site.locked_mhz() == [0, 0]
+    assert 'cause="used"' in site.node.metrics()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])

@@ -75,6 +75,7 @@ class Agent:
     limits_w: dict[str, float] = field(default_factory=dict)  # set; the card's own where none is
     kept: dict[str, float] = field(default_factory=dict)
     claimed: tuple[str, ...] = ()  # GPUs that it shows and another agent owns
+    lowers_unused: bool = True  # an old one passes over the clock of an unused GPU
 
     def end(self, uuid: str) -> None:
         """A lease ends: clocks are reset, and so is a power limit that is not kept."""
@@ -141,6 +142,7 @@ class World:
         self.stage_of = {uuid: stage for stage, uuid in enumerate(names)}
         self.now_s = 1000.0
         self.running = True
+        self.unused_mhz: dict[str, int] = {}  # clocks until the first work
         self.behind = False  # whether readings were made before the newest command
         self.peer_s = 0.0
         self.slow_ratio = 1.0  # what the job really takes over what the plant says
@@ -186,6 +188,8 @@ class World:
     def advance(self, seconds: float) -> None:
         """Lets time pass: iterations end, leases run out."""
         until_s = self.now_s + seconds
+        if self.running:
+            self._end_unused()
         while self.running and self._ends_s <= until_s:
             self._to(self._ends_s)
             self._finish()
@@ -200,7 +204,15 @@ class World:
             for u, (lease, _) in a.leases.items()
             if lease.clock_max_mhz
         }
+        held |= {uuid: mhz for uuid, mhz in self.unused_mhz.items() if uuid in held}
         return {uuid: held.get(uuid, self.sku.clock_max_mhz) for uuid in self.uuids}
+
+    def _end_unused(self) -> None:
+        """Agents end the leases of unused GPUs at their first work, by themselves."""
+        for agent in self.agents.values():
+            for uuid in self.unused_mhz.keys() & agent.leases.keys() & set(self.uuids):
+                agent.end(uuid)
+        self.unused_mhz = {u: mhz for u, mhz in self.unused_mhz.items() if u not in self.uuids}
 
     def add_idle_node(self, node: str, count: int) -> Agent:
         """A node whose GPUs have no job."""
@@ -342,6 +354,7 @@ class World:
                 limits_above_kept=agent.keeps,
                 timed_steps_max=64 if self.timed else 0,
                 marked_steps_max=512 if self.timed else 0,
+                lowers_unused=agent.lowers_unused,
             )  # fmt: skip
             nodes.append(known)
             for index, uuid in enumerate(agent.uuids):
@@ -444,7 +457,8 @@ class World:
             return tuple(Result(s.uuid, accepted=False, reason=reason) for s in command.settings)
         for setting in command.settings:
             changes = (*setting.timed_steps, *setting.clock_schedule)
-            lowest = min((step.clock_max_mhz for step in changes), default=0)
+            low_mhz = setting.unused_clock_mhz if agent.lowers_unused else 0
+            lowest = min((step.clock_max_mhz for step in changes), default=low_mhz)
             lease = Lease(
                 command.job,
                 command.epoch,
@@ -456,6 +470,9 @@ class World:
                 power_limit_w=setting.power_limit_w,
             )
             self.steps[setting.uuid] = changes
+            self.unused_mhz[setting.uuid] = low_mhz
+            if not low_mhz:
+                del self.unused_mhz[setting.uuid]
             held = setting.uuid in agent.leases
             before_w = agent.leases[setting.uuid][0].power_limit_w if held else None
             agent.leases[setting.uuid] = (lease, self.now_s + command.ttl_s)

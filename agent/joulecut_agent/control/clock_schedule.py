@@ -1,11 +1,14 @@
-"""Clock schedules: steps GPUs between clocks, on marks of operations or timed from iterations.
+"""Clock schedules: steps GPUs between clocks, on marks of operations, timed from iterations, or
+while nothing uses them.
 
 A schedule arrives whole, under its lease: the keeper has judged and journaled every clock of it and
-refuses all others. `mark_schedule` and `timed_schedule` find the clock that is due; this module
-takes the steps, in the thread of a mark or a start, or in its own when their time comes. A step
-below the highest clock is held for a moment only: a GPU whose agent is gone goes up by itself.
+refuses all others. `mark_schedule`, `timed_schedule` and `unused_schedule` find the clock that is
+due; this module takes the steps, in the thread of a mark, a start or a reading, or in its own when
+their time comes. A step below the highest clock is held for a moment only: a GPU whose agent is
+gone goes up by itself.
 """
 
+import contextlib
 import math
 import threading
 import time
@@ -21,14 +24,15 @@ from joulecut_agent.control.timed_schedule import (
     refuse_uncertainty,
     shortest_stretch_s,
 )
+from joulecut_agent.control.unused_schedule import READ_S, UnusedSchedule, refuse_unused
 from joulecut_agent.counters import Counters
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.lease import STEP_S
 from joulecut_agent.keeper.protocol import ProtocolError
-from joulecut_agent.keeper.requests import Hold, Step
+from joulecut_agent.keeper.requests import Clear, Hold, Step
 from joulecut_agent.log import log
 from joulecut_agent.scheduling import request_short_slices
-from joulecut_wire.messages import IterationTiming, Setting
+from joulecut_wire.messages import IterationTiming, NodeSnapshot, Setting
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
@@ -43,6 +47,8 @@ RESULTS = (ACCEPTED, REFUSED, RESTED)
 
 def refuse_schedule(setting: Setting, latencies: SetLatencies, jitter_s: float) -> str:
     """Reason why a GPU cannot follow a schedule, or ""; what is 0 is unknown."""
+    if setting.unused_clock_mhz:
+        return refuse_unused(setting)
     if not (setting.clock_schedule or setting.timed_steps):
         return ""
     if len(clocks_of(setting)) > CLOCKS_MAX:
@@ -58,7 +64,7 @@ def clocks_of(setting: Setting) -> tuple[int, ...]:
     """The distinct clocks of a schedule, ascending."""
     clocks = [step.clock_max_mhz for step in setting.clock_schedule]
     clocks += [step.clock_max_mhz for step in setting.timed_steps]
-    return tuple(sorted(set(clocks)))
+    return tuple(sorted({*clocks, *filter(None, (setting.unused_clock_mhz,))}))
 
 
 @dataclass(slots=True)
@@ -69,7 +75,7 @@ class _Gpu:
     job: str
     generation: int
     rest_mhz: int
-    schedule: MarkSchedule | TimedSchedule
+    schedule: MarkSchedule | TimedSchedule | UnusedSchedule
     at_mhz: int  # as the keeper has set it
     since_s: float
     next_s: float  # when another step is due
@@ -119,12 +125,14 @@ class ClockSchedules:
         now_s, found = time.monotonic(), {}
         for setting in settings:
             uuid, rest_mhz = setting.uuid, setting.clock_max_mhz
-            schedule: MarkSchedule | TimedSchedule
+            schedule: MarkSchedule | TimedSchedule | UnusedSchedule
             if setting.timed_steps:
                 schedule = TimedSchedule(setting)
                 self._starts.expect(job, uuid, setting.iteration_time_s)
             elif setting.clock_schedule:
                 schedule = MarkSchedule(setting, now_s)
+            elif setting.unused_clock_mhz:
+                schedule = UnusedSchedule(setting, now_s)
             else:
                 continue
             found[uuid] = _Gpu(uuid, job, generation, rest_mhz, schedule, rest_mhz, now_s, now_s)
@@ -155,6 +163,33 @@ class ClockSchedules:
         if gpu is not None and isinstance(gpu.schedule, TimedSchedule):
             with self._changed:
                 self._look(gpu, time.monotonic())
+
+    def on_reading(self, snapshot: NodeSnapshot) -> None:
+        """Ends the leases of unused GPUs that work again. Where the keeper does not answer, their
+        low clock is no longer held.
+        """
+        shown = {gpu.uuid: gpu for gpu in snapshot.gpus}
+        with self._changed:
+            for gpu, schedule in self._unused():
+                if gpu.uuid in shown and snapshot.taken_at_s > gpu.since_s:
+                    schedule.look(shown[gpu.uuid], snapshot.taken_at_s)
+                    self._look(gpu, time.monotonic())
+            used = [gpu for gpu, schedule in self._unused() if schedule.used]
+            gone = {gpu.uuid for gpu in used}
+            self._gpus = {uuid: gpu for uuid, gpu in self._gpus.items() if uuid not in gone}
+        for gpu in used:
+            log("agent", f"{gpu.uuid} is used again: its lease ends", job=gpu.job)
+            with contextlib.suppress(KeeperGone, ProtocolError):
+                self._keeper.ask(Clear(job=gpu.job, uuids=(gpu.uuid,), cause="used"))
+                self._keeper.refresh()
+
+    def reading_s(self) -> float:
+        """The longest time between two readings; infinite where none is needed."""
+        return READ_S if self._unused() else math.inf
+
+    def _unused(self) -> list[tuple[_Gpu, UnusedSchedule]]:
+        known = ((gpu, gpu.schedule) for gpu in self._gpus.values())
+        return [(gpu, one) for gpu, one in known if isinstance(one, UnusedSchedule)]
 
     def turn(self) -> None:
         """Takes the steps that are due, raises first, and holds those below the highest clock."""

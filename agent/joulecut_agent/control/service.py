@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from joulecut_agent import __version__
 from joulecut_agent.control import validation
-from joulecut_agent.control.clock_schedule import ClockSchedules, refuse_schedule
+from joulecut_agent.control.clock_schedule import ClockSchedules, clocks_of, refuse_schedule
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.mark_schedule import STEPS_MAX
@@ -118,6 +118,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 keeps_power_limits=status is not None and status.keeps_power_limits,
                 limits_above_kept=status is not None and status.keeps_power_limits,
                 timed_steps_max=TIMED_STEPS_MAX,
+                lowers_unused=True,
             )
         )
 
@@ -191,10 +192,12 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         else:
             self._schedules.apply(wanted.job, wanted.generation, wanted.settings)
             # A schedule steps on before a clock change can be observed.
-            plain = [s for s in wanted.settings if not (s.clock_schedule or s.timed_steps)]
+            plain = [s for s in wanted.settings if not clocks_of(s)]
             highest = {setting.uuid: setting.clock_max_mhz for setting in plain}
             if self._latency.started(highest, sent_s):
                 self._sampler.hurry(WAIT_S_MAX)
+            elif self._schedules.reading_s() < math.inf:
+                self._sampler.hurry(0.0)
         return pb.ApplyResponse(results=results_pb, carried_out=self._carried(command))
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802

@@ -44,6 +44,7 @@ from joulecut_agent.keeper.requests import (
 CAUSES = (  # of a restore
     "lease_expired",
     "job_ended",
+    "used",  # a GPU works again that had a clock for as long as nothing used it
     "cleared",
     "reverted",  # another GPU of its command could not be set
     "keeper_start",

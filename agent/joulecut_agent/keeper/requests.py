@@ -113,7 +113,7 @@ class Clear(_Request, frozen=True):
     epoch: U64 = 0
     job: Job = ""
     uuids: Annotated[tuple[Uuid, ...], Meta(max_length=GPUS_MAX)] = ()
-    cause: Literal["cleared", "job_ended"] = "cleared"
+    cause: Literal["cleared", "job_ended", "used"] = "cleared"
     lift_power_limit: bool = False
 
 

@@ -5,6 +5,7 @@ hang in the driver. At short intervals the reader process ticks by itself, and i
 collected each second or on request: to wake this process for each costs several times the reading.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -87,7 +88,7 @@ class Sampler:
         """
         self._source = source
         self._measured = measured
-        self._interval_s = interval_s
+        self._configured_s = interval_s
         self._counters = counters
         self._account = EnergyAccount(file, jobs)
         self._stop = threading.Event()
@@ -102,6 +103,7 @@ class Sampler:
         self.hardware = HardwareState()
         # Called at each tick; returns whether it needs the next one soon.
         self.watcher: Callable[[NodeSnapshot], bool] = lambda _: False
+        self.needed_s: Callable[[], float] = lambda: math.inf  # readings at least so often
         self.samples: Samples | None = None  # opens the device too
         self._released = threading.Event()  # requested
         self._dropped = threading.Event()  # done
@@ -231,8 +233,13 @@ class Sampler:
                 due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
             elif now_s >= due_s:
                 due_s = max(due_s + self._period_s(), now_s)
+            due_s = min(due_s, now_s + self._period_s())
         if not self._dropped.is_set():
             self._source.close()
+
+    @property
+    def _interval_s(self) -> float:
+        return min(self._configured_s, self.needed_s())
 
     def _period_s(self) -> float:
         """Interval of this thread without `hurry`."""

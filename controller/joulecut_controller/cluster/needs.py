@@ -129,7 +129,8 @@ def _of_unused(board: Board) -> Iterator[Need]:
     for uuid in board.unused_s:
         if gpu := board.view.gpus.get(uuid):
             owners.setdefault(payer_of(gpu.allocation), []).append(uuid)
-    prices = (board.policy or Policy()).cost.prices()
+    policy = board.policy or Policy()
+    prices = policy.cost.prices()
     for payer, uuids in sorted(owners.items(), key=lambda one: -len(one[1]))[:LISTED_MAX]:
         shown = [board.view.gpus[uuid].snapshot for uuid in uuids]
         power_w = sum((one.power_average_w or 0.0) for one in shown if one is not None)
@@ -138,7 +139,10 @@ def _of_unused(board: Board) -> Iterator[Need]:
         cost = prices.cost(SECONDS_PER_HOUR, power_w * SECONDS_PER_HOUR, len(uuids))
         word = f" {prices.currency}" if prices.currency else ""
         money = "" if prices.assumed else f", {cost:.3g}{word} an hour"
-        yield Need("note", f"{text}: {power_w:.0f} W{money}")
+        leases = [one.lease for one in shown if one is not None and one.lease is not None]
+        low = sum(lease.clock_lowest_mhz > 0 for lease in leases)
+        lowered = f"; {low} at the clock of unused GPUs" if policy.idle.mode == "enforce" else ""
+        yield Need("note", f"{text}: {power_w:.0f} W{money}{lowered}")
 
 
 def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:

@@ -15,7 +15,7 @@ from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
     "enforced", "default", "recommended", "steady", "measuring", "learning", "silent", "unplaced",
-    "paused", "tripped", "off",
+    "paused", "tripped", "parked", "off",
 ]  # fmt: skip
 
 
@@ -86,6 +86,7 @@ def state_of(job: JobBoard) -> State:
         ("breaker" in kinds, "tripped"),
         (bool(kinds), "paused"),
         (view.placement.complaint not in {"", NOT_REPORTED}, "unplaced"),
+        (job.applied is not None and any(one.unused_mhz for one in job.applied.actions), "parked"),
         (job.applied is not None and not job.applied.changes_nothing, "enforced"),
         (
             view.measured.baseline is None and not math.isfinite(view.placement.report_age_s),
@@ -138,6 +139,7 @@ def _next_step(job: JobBoard, state: State) -> str:
         "measuring": f"no baseline is measured: {lock}" if lock else job.sentence,
         "learning": advice,
         "enforced": reserved,
+        "parked": "",
         "default": plan.refused if plan and plan.refused else job.sentence,
         "steady": job.sentence,
         "recommended": reserved or _towards_enforcement(job),

@@ -124,6 +124,8 @@ def _ours(plan: Plan, job: JobState, view: View, authority: Authority) -> str:
         if gpu is None or node is None:
             return f"GPU {action.uuid} is not known"
         why = foreign(job.policy, job.running, gpu.allocation) or node.hindrance or gpu.hindrance
+        if action.unused_mhz and not node.lowers_unused:
+            why = why or "its agent cannot end the lease at the first work"
         if enforced and why:
             return f"GPU {gpu.place}: {why}"
         if not node.connected:
@@ -231,7 +233,7 @@ def _outside(
     plan: Plan, action: Action, job: JobState, gpu: GpuView, authority: Authority
 ) -> Iterator[str]:
     changes: tuple[TimedStep | ScheduleStep, ...] = (*action.steps, *action.marks)
-    clocks = {action.clock_mhz, *(step.clock_max_mhz for step in changes)}
+    clocks = {action.clock_mhz, action.lowest_mhz, *(step.clock_max_mhz for step in changes)}
     asked = sorted(mhz for mhz in clocks if mhz is not None)
     site, shown = gpu.description, gpu.snapshot
     enforced = plan.mode == "enforce"
@@ -250,7 +252,7 @@ def _outside(
         if 0 < site.clock_max_mhz < mhz:
             yield f"{mhz} MHz is above what the site allows"
     fixed = plan.basis.fixed if plan.basis else None
-    if fixed or action.power_limit_w is not None:
+    if fixed or action.unused_mhz or action.power_limit_w is not None:
         yield from _not_as_asked(action, asked, fixed or Fixed(), site)
     elif enforced or not plan.predicted_from:  # of other jobs nothing was measured of this one
         yield from _unmeasured(plan, action, job, asked)
@@ -271,6 +273,9 @@ def _not_as_asked(
     limit_w = action.power_limit_w
     nearest = [max((mhz for mhz in site.clocks_mhz if mhz <= fixed.clock_mhz), default=0)]
     changes = action.steps or action.marks
+    if fixed.unused:  # the highest at work, so that the agent's raise is no slowdown
+        top_mhz = site.clock_max_mhz or math.inf
+        nearest = [action.unused_mhz, *[mhz for mhz in site.clocks_mhz if mhz <= top_mhz][-1:]]
     if changes or (asked and asked != nearest) or limit_w not in (None, fixed.power_w):
         yield f"a clock or power limit that is not the {fixed} that the policy asks for"
     if limit_w is not None and not site.power_controllable:

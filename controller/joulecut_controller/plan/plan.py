@@ -29,7 +29,8 @@ Binding = Literal["deadline", "floor", "dwell", "energy", "jitter", "gap"]
 @dataclass(frozen=True, slots=True)
 class Action:
     """One GPU's part of a plan. `clock_mhz` None means: default clocks. `power_limit_w` is a fixed
-    limit of the policy; None leaves the limit alone.
+    limit of the policy; None leaves the limit alone. `unused_mhz` is the clock for as long as
+    nothing uses the GPU; 0: none.
 
     With `steps` or `marks` the clock changes within each iteration, at times from its start or on
     marks of operations, and `clock_mhz` is the highest of them.
@@ -43,6 +44,7 @@ class Action:
     steps: tuple[TimedStep, ...] = ()
     marks: tuple[ScheduleStep, ...] = ()
     power_limit_w: float | None = None
+    unused_mhz: int = 0
 
     @property
     def leased(self) -> bool:
@@ -51,9 +53,10 @@ class Action:
 
     @property
     def lowest_mhz(self) -> int | None:
-        """The lowest clock of an iteration."""
+        """The lowest clock of an iteration, or of the unused GPU."""
         changes: tuple[TimedStep | ScheduleStep, ...] = (*self.steps, *self.marks)
-        return min((step.clock_max_mhz for step in changes), default=self.clock_mhz)
+        one_mhz = self.unused_mhz or self.clock_mhz
+        return min((step.clock_max_mhz for step in changes), default=one_mhz)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ def _action(action: Action) -> dict[str, Any]:
     made = _ACTION.json(action)
     if action.power_limit_w is not None:
         made["power_limit_w"] = number(action.power_limit_w)
+    if action.unused_mhz:
+        made["clock_unused_mhz"] = action.unused_mhz
     if action.marks:
         marked = {"marked_operations": len(action.marks), "clock_lowest_mhz": action.lowest_mhz}
         return made | marked

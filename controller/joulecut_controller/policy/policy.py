@@ -255,16 +255,21 @@ class SlurmJobMatch:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """What the operator fixes on every GPU of a job; 0 leaves it free."""
+    """What the operator fixes on every GPU of a job; 0 leaves it free. With `unused` the clock is
+    for as long as nothing uses the GPU, and 0 is the lowest allowed.
+    """
 
     clock_mhz: int = 0
     power_w: float = 0.0
+    unused: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.clock_mhz or self.power_w)
+        return bool(self.clock_mhz or self.power_w or self.unused)
 
     def __str__(self) -> str:
         clock = f"{self.clock_mhz} MHz" if self.clock_mhz else ""
+        if self.unused:
+            return f"{clock or 'the lowest clock'} while nothing uses the GPUs"
         return " and ".join(filter(None, (clock, f"{self.power_w:g} W" if self.power_w else "")))
 
 
@@ -296,16 +301,17 @@ class JobPolicy:
     power_limit_w: float = 0.0  # of every GPU; 0: none is asked for
     warning: str = ""  # of a key that no longer has an effect
     found: bool = False  # no line of the policy names it
+    parked: Fixed | None = field(default=None, metadata=MADE)  # its GPUs are unused now
 
     @property
     def fixed(self) -> Fixed:
         """The clock and power limit that stand in place of a plan; false where there is none."""
-        return Fixed(self.clocks.lock_mhz, self.power_limit_w)
+        return self.parked or Fixed(self.clocks.lock_mhz, self.power_limit_w)
 
     @property
     def is_order(self) -> bool:
         """Whether it is fixed without a target: neither reports nor measurements matter."""
-        return bool(self.fixed) and not self.slo.given_as
+        return bool(self.fixed) and (self.parked is not None or not self.slo.given_as)
 
     @property
     def found_by_allocation(self) -> bool:
@@ -442,11 +448,19 @@ class IdlePolicy:
         meaning="a GPU that a job holds is unused once it did nothing for so long "
         "([unused GPUs](savings.md#gpus-that-are-held-and-not-used))",
     )
-    mode: Literal["recommend", "off"] = key(
-        choice("recommend", "off"),
+    mode: Mode = key(
+        choice("recommend", "enforce", "off"),
         "recommend",
-        meaning="whether unused GPUs are shown, with watts and money. Their clocks are never "
-        "lowered: no public figure says that a lock lowers the power of an idle card",
+        meaning="whether unused GPUs are shown, with watts and money; with `enforce` their clocks "
+        "are low, under leases, until the first work",
+    )
+    lock_mhz: int = key(
+        whole(1, CLOCK_MHZ_MAX),
+        0,
+        default="the lowest",
+        takes="MHz",
+        meaning="clock of an unused GPU with `mode: enforce`: the highest supported one up to it, "
+        "and never below `clocks.min_mhz` or the site's bound",
     )
 
 
@@ -474,7 +488,8 @@ class Policy:
     @property
     def enforces(self) -> bool:
         """Whether anything is set under it: in mode enforce, or where some job is."""
-        return self.mode == "enforce" or any(job.mode == "enforce" for job in self.jobs)
+        modes = (self.mode, self.idle.mode, *(job.mode for job in self.jobs))
+        return "enforce" in modes
 
 
 DIGEST_LENGTH = 12  # hexadecimal digits, as of a policy

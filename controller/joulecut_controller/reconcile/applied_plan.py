@@ -95,6 +95,15 @@ class AppliedPlan:
             return ""
         return _drift(holding, observation, view)
 
+    def used_again(self, observation: JobObservation, view: View) -> set[str]:
+        """Unused GPUs that work again: their agent has ended the lease, or they left the entry."""
+        holding = self.holding
+        if holding is None or view.now_s <= self._acted_s:
+            return set()
+        locks = observation.job.measured.locks
+        unused = (action.uuid for action in holding.plan.actions if action.unused_mhz)
+        return {uuid for uuid in unused if not locks.get(uuid)}
+
     def orphaned_leases(self, observation: JobObservation, view: View) -> dict[str, list[Place]]:
         """Leases on the job's GPUs that this controller does not hold, by the job they name."""
         context = self._context

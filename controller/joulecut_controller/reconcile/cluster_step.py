@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.observe.unused_gpus import with_unused
 from joulecut_controller.orders import ALL
 from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
@@ -95,6 +96,8 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
+        unused = self._services.energy.unused_s(self._context.unix_s())
+        wanted = with_unused(wanted, unused, gpus, seen.jobs.values())
         wanted = self._at_least_cost(at_hour(wanted, self._context.unix_s(), self._prices))
         if wanted.written is not None:
             self._book_prices(wanted.cost)

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections.abc import Iterable
 
 from joulecut_controller.policy.policy import IdlePolicy
 from joulecut_controller.ports import Record, Store
@@ -31,12 +32,19 @@ class EnergyBook:
             self._audit.note("learn", "", f"the energy of owners cannot be read: {error}")
 
     def look(self, view: View, now_unix_s: float, idle: IdlePolicy) -> None:
-        after_s = idle.after_s if idle.mode == "recommend" else math.inf
+        after_s = idle.after_s if idle.mode != "off" else math.inf
         self._ledger.look(view.gpus, now_unix_s, after_s)
 
     def unused_s(self, now_unix_s: float) -> dict[str, float]:
         """GPUs that are held and not used, by UUID, and for how long."""
         return self._ledger.unused_s(now_unix_s)
+
+    def note_used(self, uuids: Iterable[str], now_unix_s: float) -> None:
+        """GPUs that an agent saw at work, perhaps between two looks."""
+        self._ledger.note_used(uuids, now_unix_s)
+
+    def is_unused(self, uuid: str) -> bool:
+        return self._ledger.is_unused(uuid)
 
     async def save(self, now_unix_s: float) -> None:
         """Stores the sheets once in a while. Raises Unavailable."""

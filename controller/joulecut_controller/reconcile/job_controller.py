@@ -50,6 +50,7 @@ EXAMINED_PER_INTERVAL = 8
 # A hundred jobs are planned in half a minute; what takes ten times as long is stuck or starved.
 SOLVER_WAIT_LONG_S = 300.0
 ALLOTTED_STEP = 0.001  # a plan for a deadline so near is a plan for what the power budget asks
+USED_AGAIN = "its GPUs are used again: default clocks"
 POWER_RATIO_MAX = 1.25  # measured over predicted power; more is no error of a prediction
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
 # Topics of decisions that wait for reports or readings of a job, which a new leader has not had
@@ -209,6 +210,9 @@ class JobController:
         if self._applied_plan.holding is None:  # default clocks run, whatever was decided
             rollout.state = replace(rollout.state, clocks=None)
         waits = rollout.backoff.wait(self._context.now_s())
+        energy, uuids = self._services.energy, observation.job.placement.uuids
+        if self.policy.parked and not all(map(energy.is_unused, uuids)):
+            waits = USED_AGAIN
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
         self._orphaned = self._applied_plan.orphaned_leases(observation, view)
         if self._orphaned and not found:
@@ -260,8 +264,10 @@ class JobController:
         """Releases all GPUs where one drifted."""
         holding = self._applied_plan.holding
         assert holding is not None
-        drift = self._applied_plan.drift(observation, view)
-        if drift:
+        if used := self._applied_plan.used_again(observation, view):
+            self._services.energy.note_used(used, self._context.unix_s())
+            await self.release_all(USED_AGAIN)
+        elif drift := self._applied_plan.drift(observation, view):
             self._services.metrics.drifts += 1
             self.rollout.backoff.fail(drift, self._context.now_s())
             await self.release_all(drift)

@@ -69,7 +69,12 @@ class Holding:
 def setting_of(plan: Plan, action: Action) -> Setting:
     """One GPU's part of a plan as its agent takes it."""
     limit_w = action.power_limit_w
-    setting = Setting(action.uuid, clock_max_mhz=action.clock_mhz or 0, power_limit_w=limit_w)
+    setting = Setting(
+        action.uuid,
+        clock_max_mhz=action.clock_mhz or 0,
+        power_limit_w=limit_w,
+        unused_clock_mhz=action.unused_mhz,
+    )
     if action.marks:
         return replace(setting, clock_schedule=action.marks, shortest_step_s=plan.shortest_step_s)
     if not action.steps or plan.forecast is None:

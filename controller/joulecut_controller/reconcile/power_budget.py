@@ -31,8 +31,8 @@ from joulecut_controller.power.limits import (
 )
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.leases import Leases, LimitOutcome, Place
-from joulecut_controller.trust.energy_ledger import BUSY_RATIO
 from joulecut_controller.view import BUDGET_JOB, POWER_SLACK_W, GpuView, NodeView, View
+from joulecut_wire.assumed import UNUSED_BUSY_RATIO
 from joulecut_wire.messages import GpuSnapshot
 
 TOPIC = "power_limit"  # records: one per agent, its GPUs by UUID
@@ -311,7 +311,7 @@ class PowerBudget:
                     seen = _read_back(seen, gpu, shown, view.now_s, adopts=adopts)
                 if shown.energy_j is not None:
                     seen = replace(seen, energy_j=shown.energy_j)
-            if shown is not None and (shown.utilization_gpu_ratio or 0.0) > BUSY_RATIO:
+            if shown is not None and (shown.utilization_gpu_ratio or 0.0) > UNUSED_BUSY_RATIO:
                 seen = replace(seen, busy_s=view.now_s)
             self._gpus[uuid] = replace(seen, address=gpu.address)
         connected = {node.address: node.connected for node in view.nodes}

@@ -14,13 +14,13 @@ from dataclasses import astuple, dataclass, field, replace
 
 from joulecut_controller.view import GpuView
 from joulecut_wire import slurm
+from joulecut_wire.assumed import UNUSED_BUSY_RATIO
 from joulecut_wire.messages import Allocation
 
 TOPIC = "energy"  # of closed sheets among the records, and the open one among what was learnt
 VERSION = 2  # 1 had no seconds
 SHEET_S = 3600.0
 UNUSED = "unused"
-BUSY_RATIO = 0.05  # a GPU below it does nothing; drivers round to whole percents
 OWNERS_MAX = 400  # of a sheet: a record holds 65,536 characters; more are unknown
 GAP_S = 60.0  # without a look: longer, and the owner is known only where it is still the same
 FORGET_S = 7 * 86_400.0  # a board that is not seen
@@ -66,6 +66,7 @@ class _Board:
     at_unix_s: float
     payer: Payer
     used_s: float  # when its owner was last seen to use it, or got it
+    job: str = ""  # its owner's
 
 
 @dataclass(slots=True)
@@ -89,13 +90,13 @@ class EnergyLedger:
             if counter_j is None:
                 continue
             owner, before = payer_of(gpu.allocation), self._boards.get(uuid)
-            used_s = now_unix_s
-            if before is not None and not _in_use(gpu) and _same_owner(before.payer, owner):
+            job, used_s = gpu.allocation.job if gpu.allocation else "", now_unix_s
+            if before and not _in_use(gpu) and (_used(before.payer), before.job) == (owner, job):
                 used_s = before.used_s
             payer = owner
             if now_unix_s - used_s >= unused_after_s and owner != IDLE:
                 payer = Payer(UNUSED) if owner == UNKNOWN else replace(owner, kind=UNUSED)
-            self._boards[uuid] = _Board(counter_j, now_unix_s, payer, used_s)
+            self._boards[uuid] = _Board(counter_j, now_unix_s, payer, used_s, job)
             if before is None:
                 continue
             grown_j = counter_j - before.counter_j
@@ -109,6 +110,14 @@ class EnergyLedger:
         """How long each unused GPU has been."""
         boards = self._boards.items()
         return {u: now_unix_s - one.used_s for u, one in boards if one.payer.kind == UNUSED}
+
+    def is_unused(self, uuid: str) -> bool:
+        return uuid in self._boards and self._boards[uuid].payer.kind == UNUSED
+
+    def note_used(self, uuids: Iterable[str], now_unix_s: float) -> None:
+        """GPUs that were at work, perhaps between two looks."""
+        for board in (self._boards[uuid] for uuid in uuids if uuid in self._boards):
+            board.used_s, board.payer = now_unix_s, _used(board.payer)
 
     def _book(self, payer: Payer, joules: float, gpu_s: float) -> None:
         if payer not in self.joules and len(self.joules) >= OWNERS_MAX:
@@ -186,13 +195,14 @@ def total(texts: Iterable[str], since_unix_s: float) -> Sheet | None:
 def _in_use(gpu: GpuView) -> bool:
     """Whether it works, or does not say."""
     busy = gpu.snapshot.utilization_gpu_ratio if gpu.snapshot is not None else None
-    return busy is None or busy > BUSY_RATIO
+    return busy is None or busy > UNUSED_BUSY_RATIO
 
 
-def _same_owner(before: Payer, owner: Payer) -> bool:
-    if before.kind != UNUSED:
-        return before == owner
-    return before == (Payer(UNUSED) if owner == UNKNOWN else replace(owner, kind=UNUSED))
+def _used(payer: Payer) -> Payer:
+    """The owner of a GPU, unused or not."""
+    if payer.kind != UNUSED:
+        return payer
+    return UNKNOWN if payer == Payer(UNUSED) else replace(payer, kind="job")
 
 
 def payer_of(allocation: Allocation | None) -> Payer:

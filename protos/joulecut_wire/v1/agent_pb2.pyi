@@ -43,6 +43,7 @@ class DescribeResponse(google.protobuf.message.Message):
     LIMITS_ABOVE_KEPT_FIELD_NUMBER: builtins.int
     KEEPS_POWER_LIMITS_FIELD_NUMBER: builtins.int
     TIMED_STEPS_MAX_FIELD_NUMBER: builtins.int
+    LOWERS_UNUSED_FIELD_NUMBER: builtins.int
     node: builtins.str
     agent_version: builtins.str
     boot_id: builtins.str
@@ -59,6 +60,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """Whether Setting.keep_power_limit is understood."""
     timed_steps_max: builtins.int
     """The most timed steps that a setting may have; 0 where they are not understood."""
+    lowers_unused: builtins.bool
+    """Whether Setting.unused_clock_mhz is understood."""
     @property
     def gpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Gpu]: ...
     @property
@@ -80,8 +83,9 @@ class DescribeResponse(google.protobuf.message.Message):
         limits_above_kept: builtins.bool = ...,
         keeps_power_limits: builtins.bool = ...,
         timed_steps_max: builtins.int = ...,
+        lowers_unused: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "limits_above_kept", b"limits_above_kept", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "timed_steps_max", b"timed_steps_max", "ttl_max_s", b"ttl_max_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "epoch_seen", b"epoch_seen", "gpus", b"gpus", "keeps_power_limits", b"keeps_power_limits", "limits_above_kept", b"limits_above_kept", "lowers_unused", b"lowers_unused", "node", b"node", "program_steps_max", b"program_steps_max", "roles", b"roles", "stopped", b"stopped", "timed_steps_max", b"timed_steps_max", "ttl_max_s", b"ttl_max_s"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -714,6 +718,7 @@ class Setting(google.protobuf.message.Message):
     ABOVE_KEPT_LIMIT_FIELD_NUMBER: builtins.int
     TIMED_STEPS_FIELD_NUMBER: builtins.int
     ITERATION_TIME_S_FIELD_NUMBER: builtins.int
+    UNUSED_CLOCK_MHZ_FIELD_NUMBER: builtins.int
     uuid: builtins.str
     clock_min_mhz: builtins.int
     """Both 0: the clocks are left alone."""
@@ -732,6 +737,10 @@ class Setting(google.protobuf.message.Message):
     """
     iteration_time_s: builtins.float
     """The expected iteration time, until the node has measured its own; needed with timed steps."""
+    unused_clock_mhz: builtins.int
+    """A clock below clock_max_mhz for as long as nothing uses the GPU: at the first work the agent
+    ends the lease by itself. 0: none. Not beside a program or timed steps.
+    """
     @property
     def program(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ProgramStep]:
         """Clocks to step to on the job's own marks, none above clock_max_mhz, where it begins and rests."""
@@ -755,9 +764,10 @@ class Setting(google.protobuf.message.Message):
         above_kept_limit: builtins.bool = ...,
         timed_steps: collections.abc.Iterable[global___TimedStep] | None = ...,
         iteration_time_s: builtins.float = ...,
+        unused_clock_mhz: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "power_limit_mw", b"power_limit_mw"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "above_kept_limit", b"above_kept_limit", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "iteration_time_s", b"iteration_time_s", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "timed_steps", b"timed_steps", "uuid", b"uuid"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_power_limit_mw", b"_power_limit_mw", "above_kept_limit", b"above_kept_limit", "clock_max_mhz", b"clock_max_mhz", "clock_min_mhz", b"clock_min_mhz", "iteration_time_s", b"iteration_time_s", "keep_power_limit", b"keep_power_limit", "power_limit_mw", b"power_limit_mw", "program", b"program", "shortest_step_s", b"shortest_step_s", "timed_steps", b"timed_steps", "unused_clock_mhz", b"unused_clock_mhz", "uuid", b"uuid"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_power_limit_mw", b"_power_limit_mw"]) -> typing.Literal["power_limit_mw"] | None: ...
 
 global___Setting = Setting

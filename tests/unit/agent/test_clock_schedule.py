@@ -22,7 +22,7 @@ from joulecut_agent.keeper.lease import HOLD_S_MAX, STEP_S
 from joulecut_agent.keeper.requests import Clear, Renew, Step
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.ports.failure import Transient
-from joulecut_wire.messages import ScheduleStep, Setting, TimedStep
+from joulecut_wire.messages import GpuSnapshot, NodeSnapshot, ScheduleStep, Setting, TimedStep
 from joulecut_wire.metrics import CONTROL_STEPS
 from joulecut_wire.reports import Mark
 
@@ -515,3 +515,62 @@ def test_jitter_and_latency_refuse_a_schedule_by_name(node: Node) -> None:
     wide = SetLatencies(0.1, 0.7)
     assert refuse_schedule(TIMED, wide, 0.1) == ""
     assert "allowed: twice 0.8 s" in refuse_schedule(TIMED, wide, 0.2)
+
+
+UNUSED = Setting(A, REST, unused_clock_mhz=600)
+
+
+def _read(node: Node, busy: float | None, *, every_s: float = 0.25, for_s: float = 3.0) -> None:
+    """Readings of both GPUs; B always works."""
+    for number in range(round(for_s / every_s)):
+        node.wait(every_s)
+        gpus = (GpuSnapshot(A, utilization_gpu_ratio=busy), GpuSnapshot(B, utilization_gpu_ratio=1))
+        node.schedules.on_reading(NodeSnapshot(number, node.now_s, gpus))
+
+
+@pytest.mark.parametrize("busy", [0.06, 1.0, None])
+def test_an_unused_gpu_is_low_until_its_first_work(node: Node, busy: float | None) -> None:
+    assert node.schedules.reading_s() == math.inf
+    assert node.order(UNUSED, Setting(B, 900)) == ["", ""]
+    assert node.schedules.reading_s() < 0.5
+    _read(node, 0.05, for_s=50.0)
+    assert node.mhz() == 600
+    _read(node, busy, for_s=0.25)
+    assert A not in node.cards.locked, "by its first reading, without a controller"
+    assert node.cards.locked[B] == (0, 900), "and no other GPU"
+    assert node.schedules.reading_s() == math.inf
+    _read(node, 0.0)
+    assert A not in node.cards.locked, "and it stays so until the next command"
+
+
+def test_what_is_not_read_is_not_slowed(node: Node) -> None:
+    assert node.order(UNUSED) == [""]
+    _read(node, 0.0)
+    assert node.mhz() == 600
+    node.wait(2.5)
+    assert node.mhz() == REST
+    _read(node, 0.0)
+    assert node.mhz() == 600
+    node.wait(HOLD_S_MAX, agent=False)
+    assert node.mhz() == REST, "nor without an agent"
+
+
+def test_a_reading_from_before_the_command_shows_no_work(node: Node) -> None:
+    busy = NodeSnapshot(1, node.now_s - 0.1, (GpuSnapshot(A, utilization_gpu_ratio=1.0),))
+    assert node.order(UNUSED) == [""]
+    node.schedules.on_reading(busy)
+    node.wait(0.1)
+    assert node.mhz() == 600
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        (UNUSED, ""),
+        (Setting(A, 600, unused_clock_mhz=600), "not below 600 MHz"),
+        (Setting(A, REST, clock_schedule=EDGE, unused_clock_mhz=600), "allowed: one of them"),
+    ],
+)
+def test_a_clock_for_the_unused_gpu_is_below_its_own(setting: Setting, reason: str) -> None:
+    found = refuse_schedule(setting, SetLatencies(), 0.0)
+    assert (reason in found) if reason else not found

@@ -17,7 +17,7 @@ const MODES = {
 const STANDING = {
   enforced: "Enforced", recommended: "Recommended, not enforced", steady: "No change", default: "At default clocks",
   measuring: "Measuring", learning: "Learning", silent: "Silent", unplaced: "Not placed", paused: "Paused",
-  tripped: "Released by the breaker", off: "Off",
+  tripped: "Released by the breaker", parked: "Parked: nothing uses its GPUs", off: "Off",
 };
 
 /** Why the job is held, in a word; null where it is not. */
