@@ -386,20 +386,6 @@ def test_an_agent_that_never_was_and_then_comes() -> None:
         asyncio.run(go(port))
 
 
-def test_reports_nobody_takes_are_bounded() -> None:
-    kept = 100
-
-    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
-        servant.reports = 30
-        await until(lambda: bool(fleet._reports) and fleet._reports[0].report.iteration > 1)
-        assert len(fleet._reports) == kept
-        newest = [arrived.report.iteration for arrived in fleet.take_reports()]
-        assert newest == sorted(newest), "the oldest are dropped"
-        assert newest[0] > 1
-
-    with_fleet(body, reports_kept=kept)
-
-
 def test_a_stop_that_meets_a_message_ends_all_the_same() -> None:
     """On Python 3.11 `asyncio.wait_for` answers with the message and forgets the cancellation."""
 

@@ -40,14 +40,6 @@ def test_files_are_bounded_in_size_and_number(tmp_path: Path) -> None:
     assert len(kept) > 30
 
 
-def test_one_file_is_bounded_too(tmp_path: Path) -> None:
-    trail = AuditLog(tmp_path, AuditLimits(bytes_max=1_000, files_max=1))
-    for number in range(100):
-        trail.write({**ENTRY, "generation": number})
-    assert [path.name for path in tmp_path.iterdir()] == ["audit.jsonl"]
-    assert 0 < (tmp_path / "audit.jsonl").stat().st_size <= 1_000
-
-
 def _write(folder: Path, writer: int) -> None:
     trail = AuditLog(folder, AuditLimits(bytes_max=20_000, files_max=50))
     for number in range(200):

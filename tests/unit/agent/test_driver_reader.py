@@ -130,15 +130,6 @@ def test_it_is_left_alone_for_longer_each_time(rig: Rig) -> None:
         rig.clock.pass_s(0.1)
 
 
-def test_all_hang_one_after_the_other(rig: Rig) -> None:
-    rig.reader.describe()
-    rig.order(hang=[0, 1, 2])
-    assert (rig.shown(), rig.shown()) == ([], [])
-    assert rig.reader.unresponsive == {0, 1, 2}
-    rig.order()
-    eventually("all are back", rig.is_whole_later)
-
-
 def test_a_driver_that_hangs_when_opened_takes_all(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,12 +156,6 @@ def test_a_process_that_dies_is_replaced_and_not_in_a_hurry(rig: Rig) -> None:
     assert len(rig.pids()) <= 6
     rig.order()
     eventually("all are back", rig.is_whole_later)
-
-
-def test_killed_from_outside_it_is_back_at_the_next_tick(rig: Rig) -> None:
-    rig.reader.describe()
-    os.kill(rig.pids()[0], signal.SIGKILL)
-    assert rig.shown() == ["g0", "g1", "g2"]
 
 
 def test_whoever_waits_can_be_cut_short(rig: Rig) -> None:

@@ -271,16 +271,6 @@ def _buries(writer: WriterProcess) -> None:
         raise Transient("stuck", "not dead yet")
 
 
-def test_a_call_is_waited_for_no_longer_than_its_deadline(
-    writer: WriterProcess, tmp_path: Path
-) -> None:
-    _slow(tmp_path, "a")
-    began_s = time.monotonic()
-    with _hanging(), pytest.raises(Transient, match="lock does not answer"):
-        writer.lock("a", 0, 210)
-    assert time.monotonic() - began_s < ENDLESS_S / 2
-
-
 def test_opening_has_a_deadline_of_its_own(writer: WriterProcess, tmp_path: Path) -> None:
     """A driver that nothing keeps loaded takes longer to open than any call does."""
     _slow(tmp_path, "open", 1.0)

@@ -55,20 +55,6 @@ def test_a_counter_that_began_anew_is_bridged_by_power() -> None:
     assert meter.resets == 1
 
 
-def test_a_counter_that_leaps_is_not_believed() -> None:
-    meter = Meter()
-    meter.step(GpuReading("g", "a", 1e3, 300.0), 0.0, STEP_S)
-    [spent] = meter.step(GpuReading("g", "a", 1e12, 300.0), 60.0, STEP_S)
-    assert spent.joules == pytest.approx(300.0 * 60.0)
-
-
-def test_without_counter_and_power_nothing_is_made_up() -> None:
-    meter = Meter()
-    meter.step(GpuReading("g", "a"), 0.0, STEP_S)
-    [spent] = meter.step(GpuReading("g", "a"), 60.0, STEP_S)
-    assert (spent.joules, spent.seconds) == (None, 60.0)
-
-
 def test_a_gpu_that_changed_hands_unseen_belongs_to_neither() -> None:
     meter = Meter()
     meter.step(GpuReading("g", "a", 1000.0), 0.0, STEP_S)

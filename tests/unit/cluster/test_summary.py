@@ -175,12 +175,6 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
     assert standing(none).state == "steady"
 
 
-def test_what_is_missing_for_enforcement_is_the_next_step() -> None:
-    verdict = Verdict(False, "not yet: a; b; c", "b")
-    job = replace(boards.job("recommend"), advisable=verdict)
-    assert standing(job).next_step == "not yet: b"
-
-
 def test_power_without_us_stands_on_measured_baselines() -> None:
     whole = boards.board()
     view = whole.jobs[0].view

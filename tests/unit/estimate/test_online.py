@@ -1,6 +1,5 @@
 """Learning from running work: what is learnt, what is refused, what survives a restart."""
 
-import json
 from collections.abc import Iterable
 
 import numpy as np
@@ -10,7 +9,6 @@ from joulecut_engine.estimate import online
 from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.online import REFIT_EVERY, OnlineEstimator
 from joulecut_engine.estimate.refit import refit
-from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -279,44 +277,3 @@ def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve(
 
 def _predicted_of(model: OnlineEstimator, job: Job) -> Prediction | None:
     return model.predict(Subject(job.name, job.uuids[0], 0, "forward"), GRID)
-
-
-def test_a_restart_fits_what_was_read_and_goes_on() -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410, 1275, 1140))
-    again = _model()
-    again.restore(json.loads(json.dumps(model.state(), allow_nan=False)))
-    assert _same(_predicted(model, SUBJECT), _predicted(again, SUBJECT))
-    assert not again.due()
-    assert again.state() == model.state()
-
-
-def test_the_same_samples_give_the_same_bytes() -> None:
-    one, two = _model("gpt", "bloom"), _model("gpt", "bloom")
-    for model in (one, two):
-        for name in ("gpt", "bloom"):
-            _teach(model, Job(3, name=name), (1410, 1275, 1140, 990))
-    assert _same(_predicted(one, SUBJECT), _predicted(two, SUBJECT))
-
-
-def test_times_without_power_take_it_from_the_profile() -> None:
-    model = _model()
-    for clock in (1410, 1200, 990):
-        for _ in range(4):
-            assert model.learn((Sample(SUBJECT, clock, _time_s("forward", clock)),)) == ()
-    _fit(model)
-    at = GRID.index(1200)
-    assert _predicted(model, SUBJECT).power_w[at] == pytest.approx(_power_w(1200), rel=0.02)
-
-
-def test_readings_are_bounded_though_gpus_and_workloads_keep_coming() -> None:
-    window = Window(cells_max=200)
-    for batch in range(400):
-        for i in range(50):
-            cell = Cell(
-                f"job-{batch}", f"GPU-{batch}-{i}", 0, "forward", 1410 - 15 * i, capped=False
-            )
-            window.add(cell, Reading(50 * batch + i + 1, 0.05, 300.0, 1.0, 1410))
-    assert len(window) == 200
-    assert len(window.gpus()) <= 200
-    assert set(window.newest()) == {f"job-{batch}" for batch in range(396, 400)}

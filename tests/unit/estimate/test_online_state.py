@@ -82,14 +82,6 @@ def off(estimator: Estimator, job: Job, clock_mhz: int, uuid: str = "GPU-a") -> 
     return float(predicted.time_s[0]) / truth_s("forward", clock_mhz, job.curve_of) - 1.0
 
 
-def test_before_any_fit_the_profile_answers() -> None:
-    estimator = OnlineEstimator({"gpt": profile()})
-    assert off(estimator, Job(), 1200) == pytest.approx(0.0, abs=0.001)
-    assert estimator.due()
-    fit(estimator)
-    assert off(estimator, Job(), 1200) == pytest.approx(0.0, abs=0.001)
-
-
 def test_running_work_corrects_a_profile_that_is_wrong_at_low_clocks() -> None:
     """The bias of a GPU is one number; only the curve can learn where it bends."""
     estimator, job = OnlineEstimator({"gpt": profile()}), Job(curve_of=0.06)

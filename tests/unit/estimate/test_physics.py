@@ -180,22 +180,6 @@ def test_curves_of_one_gpu_help_each_other() -> None:
     assert np.mean(errors["together"]) < np.mean(errors["alone"])
 
 
-@settings(max_examples=20, deadline=None)
-@given(truth=physics(), seed=st.integers(0, 2**32 - 1))
-def test_the_order_of_the_measurements_does_not_matter(truth: Physics, seed: int) -> None:
-    sweep = _sweep(truth)
-    shuffled = np.random.default_rng(seed).permutation(CLOCKS.size)
-    other = Sweep(CLOCKS[shuffled], sweep.time_s[shuffled], sweep.power_w[shuffled])
-    assert fit([other])[0].time_s(CLOCKS) == pytest.approx(fit([sweep])[0].time_s(CLOCKS), rel=1e-6)
-
-
-@pytest.mark.parametrize("factor", [1e-8, 1e8])
-def test_the_unit_of_time_does_not_matter(factor: float) -> None:
-    sweep = _sweep(Physics(1410.0, 0.05, 0.8, 52.0, 200.0, 0.76, 1107.0))
-    (scaled,) = fit([Sweep(CLOCKS, sweep.time_s * factor, sweep.power_w)])
-    assert scaled.time_s(CLOCKS) == pytest.approx(sweep.time_s * factor, rel=0.005)
-
-
 def test_no_sweep_no_curve() -> None:
     assert fit([]) == ()
 
@@ -242,16 +226,6 @@ def test_many_lines_at_once_are_each_the_best_there_is(seed: int) -> None:
         found = lines.offset[i, row, column], lines.slope[i, row, column]
         assert found == pytest.approx(tuple(best), rel=1e-6, abs=1e-9 * y[i, 0])
         assert lines.misfit[i, row, column] == pytest.approx(norm**2, rel=1e-6, abs=1e-12)
-
-
-def test_curves_that_share_their_clocks_share_a_pass_and_nothing_else() -> None:
-    random = np.random.default_rng(3)
-    y, x = random.uniform(1.0, 2.0, (4, 6)), random.uniform(0.5, 2.0, (2, 3, 6, 5))
-    measured = Measured.of(y, np.ones((4, 6)), y[:, 0], y[:, 0], misfit=0.005)
-    shared = measured.lines(x, [[0, 3], [2, 1]])
-    each = measured.lines(x[[0, 1, 1, 0]], [[0], [1], [2], [3]])
-    assert shared.slope == pytest.approx(each.slope, rel=1e-12)
-    assert shared.misfit == pytest.approx(each.misfit, rel=1e-9, abs=1e-12)
 
 
 @settings(max_examples=10, deadline=None)

@@ -4,14 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from joulecut_engine.estimate.card import CARDS, candidates, find_card, recognise
-from joulecut_engine.estimate.card_fit import fit_cards
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import FEATURES, features
 from joulecut_engine.estimate.physics import Physics, Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_engine.graph.pipeline import Kind
@@ -19,7 +15,6 @@ from joulecut_lab.fit.next_probe import choose
 
 CLOCKS = np.arange(855.0, 1411.0, 15.0)
 A100 = next(card for card in CARDS if card.name == "A100-SXM")
-KINDS: tuple[Kind, ...] = ("forward", "backward")
 
 
 def _departure(clocks_mhz: np.ndarray, size: float = 0.02) -> np.ndarray:
@@ -130,17 +125,6 @@ def test_a_dense_noisy_sweep_is_averaged_and_not_believed_point_by_point() -> No
     )
 
 
-@settings(max_examples=4, deadline=None)
-@given(seed=st.integers(0, 1000), order=st.permutations(range(4)))
-def test_the_same_evidence_gives_the_same_bytes(seed: int, order: list[int]) -> None:
-    evidence = [_work(f"w{i}", seed + i, KINDS[i % 2]) for i in range(4)]
-    one, two = fit_work(evidence), fit_work(evidence)
-    other = fit_work([evidence[i] for i in order])
-    for work, curve in one.curves.items():
-        assert curve.time_s(CLOCKS).tobytes() == two.curves[work].time_s(CLOCKS).tobytes()
-        assert other.curves[work].time_s(CLOCKS) == pytest.approx(curve.time_s(CLOCKS), rel=0.01)
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_the_last_bits_of_a_measurement_choose_no_tree(seed: int) -> None:
     """Many features put rows in one order; which one a split takes must not hang on rounding."""
@@ -168,14 +152,6 @@ def test_evidence_must_be_of_different_work_at_ascending_clocks() -> None:
     back = Sweep(CLOCKS[::-1].copy(), one.sweep.time_s, one.sweep.power_w)
     with pytest.raises(ValueError, match="ascending"):
         fit_work([replace(one, sweep=back)])
-
-
-def test_every_feature_has_a_name() -> None:
-    evidence = [_work(f"w{i}", i) for i in range(3)]
-    curves = fit_cards(evidence)
-    rows = features(evidence, curves, [CLOCKS] * 3)
-    assert rows.shape == (3 * CLOCKS.size, len(FEATURES))
-    assert np.isfinite(rows).all()
 
 
 def test_two_clocks_on_a_card_at_its_power_limit() -> None:

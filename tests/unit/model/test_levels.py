@@ -127,14 +127,3 @@ def test_layers_are_shared_out_evenly_with_short_ends() -> None:
         counts = part_layers(layers, Run(8, pipeline=8))
         assert sum(counts) == layers
         assert max(counts) - min(counts) <= 1
-
-
-def test_one_stage_has_no_bubble_at_any_level() -> None:
-    run = Run(8, 8, global_batch=4, flash_attention=True)
-    for found in (
-        formula.estimate(REAL, FREE, run),
-        estimate_by_table(REAL, FREE, run),
-        simulate(REAL, FREE, run)[0],
-    ):
-        assert found.breakdown_s["bubble"] == pytest.approx(0.0, abs=1e-12)
-        assert found.breakdown_s["pipeline_comm"] == 0.0

@@ -59,11 +59,6 @@ def test_zero_shards_what_it_says() -> None:
             assert getattr(run, kind)[0, 0] * share == pytest.approx(getattr(base, kind)[0, 0])
 
 
-def test_early_stages_hold_more_microbatches() -> None:
-    found = memory_of(GPT, Runs.of([Run(64, 8, 8, global_batch=64)]))
-    assert found.activations[0, 0] > found.activations[1, 0] > found.activations[2, 0]
-
-
 def test_measured_memory_of_eight_b200() -> None:
     path = DATA / "simumax_b200" / "measured.csv"
     if not path.exists():

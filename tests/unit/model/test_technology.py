@@ -1,17 +1,13 @@
 """Energy of operations: the A100 check is the published one; large layers cost less per FLOP."""
 
-import numpy as np
 import pytest
 
 from joulecut_lab.model.catalogue import SYSTEMS
 from joulecut_lab.model.post_dennard import SYSTEM, formats, gains, number_check
 from joulecut_lab.model.technology import (
-    INSTRUCTIONS,
     OPERATIONS,
     WIDTHS,
     effective_pj,
-    generations,
-    package_w,
 )
 
 
@@ -49,29 +45,6 @@ def test_memories_of_7_nm_are_those_published() -> None:
         "SRAM 8 KB": (7.5, 0.12), "SRAM 32 KB": (8.5, 0.13), "SRAM 1 MB": (14.0, 0.22),
         "DRAM": (1300.0, 20.31), "HBM2": (450.0, 7.03),
     }  # fmt: skip
-
-
-def test_a_newer_process_costs_less_per_operation() -> None:
-    pj = {(energy.what, energy.nm): energy.pj for energy in OPERATIONS}
-    for what, nm in pj:
-        if nm == 45 and (what, 7) in pj:
-            # A DRAM's interface is off the chip: it gained nothing.
-            assert pj[what, 7] < pj[what, 45] or what.startswith("DRAM")
-
-
-def test_wider_instructions_have_less_overhead() -> None:
-    overheads = [one.overhead for one in INSTRUCTIONS]
-    assert overheads == sorted(overheads, reverse=True)
-
-
-def test_every_generation_gains() -> None:
-    assert all(one.gain is None or one.gain > 1.2 for one in generations())
-
-
-def test_the_growth_of_a_package_passes_between_its_generations() -> None:
-    known = generations()
-    assert known[0].limit_w < package_w(2021) < known[-1].limit_w < package_w(2026)
-    assert sum(np.log(package_w(one.year) / one.limit_w) for one in known) == pytest.approx(0.0)
 
 
 def test_effective_energy_falls_with_the_layer() -> None:
