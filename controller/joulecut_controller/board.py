@@ -121,6 +121,14 @@ class JobBoard:
         return current.time_mean_s / baseline.time_mean_s - 1.0
 
     @property
+    def saved_ratio(self) -> float | None:
+        """Measured, of the energy of the current window against the baseline's."""
+        baseline, current = self.view.measured.baseline, self.view.measured.current
+        if baseline and current and baseline.energy_j and current.energy_j is not None:
+            return 1.0 - current.energy_j / baseline.energy_j
+        return None
+
+    @property
     def refused(self) -> tuple[tuple[str, int], ...]:
         """Reports and samples refused or corrected, by reason."""
         both = Counter(dict(self.learnt.refused))

@@ -48,13 +48,11 @@ def standing(job: JobBoard) -> Standing:
     """The standing of one job of a board."""
     view = job.view
     baseline, current, state = view.measured.baseline, view.measured.current, state_of(job)
-    saved = budget = None
+    budget = None
     if baseline is not None and baseline.time_mean_s > 0.0:
         deadline_s = view.policy.slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
         if math.isfinite(deadline_s):
             budget = max(0.0, deadline_s / baseline.time_mean_s - 1.0)
-        if current is not None and baseline.energy_j and current.energy_j is not None:
-            saved = 1.0 - current.energy_j / baseline.energy_j
     return Standing(
         name=view.policy.name,
         state=state,
@@ -66,7 +64,7 @@ def standing(job: JobBoard) -> Standing:
         slowdown_ratio=job.slowdown_ratio,
         budget_ratio=budget,
         predicted_saved_ratio=predicted_saved_ratio(job),
-        saved_now_ratio=saved,
+        saved_now_ratio=job.saved_ratio,
         saved_ratio=job.holdout.saving.saved_ratio if job.holdout and job.holdout.saving else None,
         account=job.account,
         straggler=view.measured.peer_iteration_time_s is not None,

@@ -64,8 +64,8 @@ _GROUPS = "([groups](#lock-step-groups-and-replicas))"
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """The running job of this entry: exactly one of the three, or no match at all."""
+class Except:
+    """Running jobs that the entry leaves out: exactly one of the two."""
 
     kubernetes: PodMatch | None = key(
         PodMatch,
@@ -81,6 +81,12 @@ class Match:
         "`{job_name: gpt3, user: alice, account: bio, partition: gpu}`",
         meaning="GPUs of this Slurm job; words but the id may be patterns with `*` and `?`",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Except):
+    """The running job of this entry: exactly one of the three, or no match at all."""
+
     gpus: tuple[tuple[GpuRef, ...], ...] | None = key(
         Listed(references), None, takes="list of GPUs", meaning="these GPUs, each in one job only"
     )
@@ -89,14 +95,6 @@ class Match:
     def listed(self) -> tuple[GpuRef, ...]:
         """The GPUs of `gpus`, in the operator's order."""
         return tuple(gpu for entry in self.gpus or () for gpu in entry)
-
-
-@dataclass(frozen=True, slots=True)
-class Except:
-    """Running jobs that the entry leaves out: exactly one of the two."""
-
-    kubernetes: PodMatch | None = key(PodMatch, None)
-    slurm: SlurmJobMatch | None = key(SlurmJobMatch, None)
 
 
 @dataclass(frozen=True, slots=True)

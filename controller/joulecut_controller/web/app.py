@@ -30,7 +30,7 @@ from joulecut_controller.web.cluster_pages import ClusterPages
 from joulecut_controller.web.commands import CommandChannel, Commands
 from joulecut_controller.web.job_json import JOB, MEASUREMENTS
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.middleware import BasicAuth, HostGuard
+from joulecut_controller.web.middleware import Guard
 from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.reports import Reports
@@ -91,10 +91,7 @@ def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Pa
     def posted(path: str) -> bool:
         return any(one.match(path) for one in commands)
 
-    web = parts.get("web")
-    if web is None:
-        return HostGuard(app, hosts, posted=posted)
-    return BasicAuth(HostGuard(app, hosts, any_host=web.context() is not None, posted=posted), web)
+    return Guard(app, hosts, web=parts.get("web"), posted=posted)
 
 
 def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:

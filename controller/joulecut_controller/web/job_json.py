@@ -165,21 +165,13 @@ SAVING = Answer(
 )
 
 
-def _saved_ratio(job: JobBoard) -> float | None:
-    """By the current window against the baseline."""
-    baseline, current = job.view.measured.baseline, job.view.measured.current
-    if baseline and current and baseline.energy_j and current.energy_j is not None:
-        return 1.0 - current.energy_j / baseline.energy_j
-    return None
-
-
 # Against default clocks, since the controller began; null until measured. Joules are of the share
 # of the time under plans that default windows stand beside, and so are those that plans promised.
 MEASURED = Answer(
     saved_j=a.NUMBER.at("account.measured_j"),
     promised_j=a.NUMBER.at("account.promised_j"),
     saved_known_ratio=a.NUMBER.at("account.known_ratio"),
-    saved_ratio=a.NUMBER.at(_saved_ratio),
+    saved_ratio=a.NUMBER,
     slowdown_ratio=a.NUMBER,
     slowdown=maybe(INTERVAL),  # against default clocks at equal work
 )

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from joulecut_controller.web.responses import error_response
@@ -30,12 +31,17 @@ HEADERS = {
 }
 
 
-class HostGuard:
-    """Lets reading requests for known hosts through, and adds security headers.
+OPEN = "/healthz"  # without a password: a probe has none, and learns only whether passes go on
+CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
 
-    `hosts` are names or addresses, without port, allowed besides the loopback ones; `any_host`
-    is for TLS, where a foreign name already fails at the certificate. `posted` says which
-    paths take commands.
+
+class Guard:
+    """Lets through who is known and asks for a known host, reading or where commands are posted;
+    adds security headers, and those of the web configuration.
+
+    `hosts` are names or addresses, without port, allowed besides the loopback ones. With TLS any
+    host is: a foreign name already fails at the certificate. `posted` says which paths take
+    commands.
     """
 
     def __init__(
@@ -43,12 +49,11 @@ class HostGuard:
         app: ASGIApp,
         hosts: Iterable[str] = (),
         *,
-        any_host: bool = False,
+        web: WebConfig | None = None,
         posted: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        self._app = app
-        self._any_host = any_host
-        self._posted = posted
+        self._app, self._web, self._posted = app, web, posted
+        self._any_host = web is not None and web.context() is not None
         self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,20 +62,27 @@ class HostGuard:
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                given = self._web.headers() if self._web else {}
+                MutableHeaders(scope=message).update({**HEADERS, **given})
             await send(message)
 
-        host = host_name(Headers(scope=scope).get("host", ""))
+        answer = await self._refusal(scope) or self._app
+        await answer(scope, receive, marked)
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        headers, path = Headers(scope=scope), scope["path"]
+        # First, so that nothing runs without a password; in a thread: one bcrypt would hold up
+        # every other response.
+        web = self._web if path != OPEN else None
+        if web and not await asyncio.to_thread(web.admits, headers.get("authorization")):
+            return error_response(401, "user and password required", CHALLENGE)
+        host = host_name(headers.get("host", ""))
         if not (self._any_host or is_loopback(host) or host in self._hosts):
-            answer = error_response(403, "unknown host name: use http://127.0.0.1")
-            await answer(scope, receive, marked)
-        elif scope["method"] not in READING and not (
-            scope["method"] == "POST" and self._posted(scope["path"])
-        ):
-            answer = error_response(405, "read-only: use GET or HEAD", {"allow": "GET, HEAD"})
-            await answer(scope, receive, marked)
-        else:
-            await self._app(scope, receive, marked)
+            return error_response(403, "unknown host name: use http://127.0.0.1")
+        posts = scope["method"] == "POST" and self._posted(path)
+        if scope["method"] not in READING and not posts:
+            return error_response(405, "read-only: use GET or HEAD", {"allow": "GET, HEAD"})
+        return None
 
 
 def host_name(header: str) -> str:
@@ -79,36 +91,3 @@ def host_name(header: str) -> str:
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") <= 1 else text
-
-
-OPEN = "/healthz"
-CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
-
-
-class BasicAuth:
-    """Basic authentication where the web configuration names users, and its headers.
-
-    Outermost, so that nothing behind it runs without a password. `/healthz` is open: a probe has no
-    password, and learns only whether passes go on.
-    """
-
-    def __init__(self, app: ASGIApp, web: WebConfig) -> None:
-        self._app = app
-        self._web = web
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-
-        async def marked(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(dict(self._web.headers()))
-            await send(message)
-
-        header = Headers(scope=scope).get("authorization")
-        # In a thread: one bcrypt would hold up every other response.
-        if scope["path"] == OPEN or await asyncio.to_thread(self._web.admits, header):
-            await self._app(scope, receive, marked)
-        else:
-            answer = error_response(401, "user and password required", CHALLENGE)
-            await answer(scope, receive, marked)
