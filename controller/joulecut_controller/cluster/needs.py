@@ -52,12 +52,7 @@ def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
         *(
             need
             for job, standing in zip(board.jobs, standings, strict=True)
-            for need in (
-                *_of_job(job, standing),
-                *_of_reports(job, board),
-                *_of_policy(job),
-                *_of_money(job, board),
-            )
+            for need in (*_of_job(job, standing), *_of_entry(job, board))
         ),
     ]
     return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
@@ -163,16 +158,14 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
     elif view.measured.external_lock:
         text = f"no baseline is measured: {view.measured.external_lock}"
         yield Need("fault", text, job=name, runbook="JoulecutSecondWriter")
-    if view.measured.peer_iteration_time_s is not None and math.isfinite(
-        view.measured.peer_iteration_time_s
-    ):
+    peer_s, baseline = view.measured.peer_iteration_time_s, view.measured.baseline
+    if peer_s is not None and math.isfinite(peer_s):
         slower = ""
-        if view.measured.baseline is not None and view.measured.baseline.time_mean_s > 0.0:
-            ratio = view.measured.peer_iteration_time_s / view.measured.baseline.time_mean_s - 1.0
+        if baseline is not None and baseline.time_mean_s > 0.0:
+            ratio = peer_s / baseline.time_mean_s - 1.0
             slower = f" takes {100.0 * ratio:.0f} % longer than this job's baseline"
-        yield Need(
-            "note", f"straggler: a sibling pipeline{slower}; this job waits for it", job=name
-        )
+        text = f"straggler: a sibling pipeline{slower}; this job waits for it"
+        yield Need("note", text, job=name)
     elif _over_budget(job, standing):
         ratio, budget = standing.slowdown_ratio or 0.0, standing.budget_ratio or 0.0
         text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
@@ -188,38 +181,31 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
         yield Need("note", text, job=name, runbook="JoulecutPredictorDrifted")
 
 
-def _of_reports(job: JobBoard, board: Board) -> Iterator[Need]:
+def _of_entry(job: JobBoard, board: Board) -> Iterator[Need]:
+    """Its reports, its policy, and a limit that loses money at the site's own prices; usual prices
+    are no reason to warn.
+    """
+    name = job.view.policy.name
     for fault in job_faults(job.view, board.view)[:1]:
         text = f"its reports cannot be used as they are ({fault.count} so far): {fault.text}"
-        yield Need("fault", text, job=job.view.policy.name, node=fault.node)
-
-
-def _of_policy(job: JobBoard) -> Iterator[Need]:
+        yield Need("fault", text, job=name, node=fault.node)
     if warning := job.view.policy.warning:
-        yield Need("note", warning, job=job.view.policy.name)
-
-
-def _of_money(job: JobBoard, board: Board) -> Iterator[Need]:
-    """A limit that loses money at the site's own prices; usual prices are no reason to warn."""
+        yield Need("note", warning, job=name)
     found = job_worth(job, board.policy)
     if found is not None and found.warning and not found.prices.assumed:
-        yield Need("note", found.warning, job=job.view.policy.name)
+        yield Need("note", found.warning, job=name)
 
 
 def _over_budget(job: JobBoard, standing: Standing) -> bool:
     """Whether a job under a plan is slower than tolerated, unless its plan was made for a straggler
     that has just recovered.
     """
-    slowdown, budget, baseline = (
-        standing.slowdown_ratio,
-        standing.budget_ratio,
-        job.view.measured.baseline,
-    )
+    slowdown, budget = standing.slowdown_ratio, standing.budget_ratio
+    baseline, current = job.view.measured.baseline, job.view.measured.current
     if standing.state != "enforced" or slowdown is None or budget is None or baseline is None:
         return False
     limit = 1.0 + budget + OVER_BUDGET_RATIO
     planned_s = job.applied.forecast.iteration_time_s if job.applied and job.applied.forecast else 0
-    current = job.view.measured.current
     young = current is not None and current.iterations < JUDGED_ITERATIONS
     recovered = young and planned_s > limit * baseline.time_mean_s
     return 1.0 + slowdown > limit and not recovered

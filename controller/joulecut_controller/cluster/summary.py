@@ -120,22 +120,19 @@ def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing])
         parts.append(f"{_jobs(len(standings))}: {listed}.")
     if waits:
         parts.append(f"{_jobs(waits)} {'waits' if waits == 1 else 'wait'} for a straggler.")
-    saved = sorted(
-        one.predicted_saved_ratio
-        for one in standings
-        if one.state == "recommended" and one.predicted_saved_ratio is not None
-    )
-    if saved:
-        parts.append(
-            f"{len(saved)} plan{'s' if len(saved) > 1 else ''} available: {_range(saved)} energy "
-            "(recommend)."
-        )
-    return " ".join(parts)
+    saved = [one.predicted_saved_ratio for one in standings if one.state == "recommended"]
+    parts.append(available([one for one in saved if one is not None]))
+    return " ".join(filter(None, parts))
 
 
-def _range(saved: Sequence[float]) -> str:
-    least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"
-    return (most if least == most else f"{least} to {most}").replace("%", " %")
+def available(saved: Sequence[float]) -> str:
+    """Plans that only wait for mode enforce, by what they would save; empty without any."""
+    if not saved:
+        return ""
+    least, most = f"{-min(saved):+.1%}", f"{-max(saved):+.1%}"
+    energy = (most if least == most else f"{least} to {most}").replace("%", " %")
+    plans = f"{len(saved)} plan{'s' if len(saved) > 1 else ''}"
+    return f"{plans} available: {energy} energy (recommend)."
 
 
 def _jobs(count: int) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.board import Board, JobBoard, LogLine
+from joulecut_controller.cluster.summary import available
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
@@ -125,11 +126,11 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
         if job.mode != "off"
     )
     words = "all jobs steady" if planned else "no change"
-    saved = sorted(
+    saved = [
         plan.forecast.saved_ratio
         for plan in plans
         if plan is not None and plan.forecast is not None and not plan.changes_nothing
-    )
+    ]
     barred = sum(
         bool(job.view.hindrance and not job.decision.changes_nothing)
         for job in advised
@@ -137,9 +138,4 @@ def steady_sentence(jobs: tuple[JobBoard, ...]) -> str:
     )
     if barred:
         words += f". {barred} plan{'s' if barred > 1 else ''} could not be enforced now"
-    if not saved:
-        return words
-    least, most = f"{-saved[0]:+.1%}", f"{-saved[-1]:+.1%}"
-    energy = most if least == most else f"{least} to {most}"
-    count = f"{len(saved)} plan{'s' if len(saved) > 1 else ''}"
-    return f"{words}. {count} available: {energy.replace('%', ' %')} energy (recommend)"
+    return f"{words}. {available(saved).removesuffix('.')}" if saved else words

@@ -18,8 +18,7 @@ from joulecut_controller.cluster.summary import Cluster, cluster_of, gpu_counts
 from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import MODE
-from joulecut_controller.policy.policy import Policy
-from joulecut_controller.view import BUDGET_JOB, GpuView, View
+from joulecut_controller.view import BUDGET_JOB, GpuView
 from joulecut_controller.web.gpu_json import GPU, SIMULATED, gpu_json
 from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
 from joulecut_wire.messages import POWER_PROFILE
@@ -193,25 +192,26 @@ def brief_json(board: Board) -> Json:
     """As `board_json`, with `brief`, `gpu_counts`, `node_counts` and `node_names` besides.
 
     In a large fleet `gpus` holds only GPUs that need attention, `nodes` the lost ones, and jobs are
-    without GPUs and frontier; plans are always without actions.
+    without GPUs, frontier and the actions of plans.
     """
-    view, work = board.view, work_by_gpu(board)
-    large = len(view.gpus) > GPUS_LISTED_MAX
-    gpus = in_order(view.gpus)
-    odd = [gpu for gpu in gpus if _is_odd(gpu, work.get(gpu.uuid))] if large else gpus
-    lost = [node for node in view.nodes if not node.connected]
-    nodes = listed(NODE).make
-    assert nodes is not None
-    return shell_json(board) | {
-        "nodes": nodes(lost if large else view.nodes),
-        "gpus": [
-            gpu_json(gpu, work.get(gpu.uuid)) for gpu in (odd[:ODD_LISTED_MAX] if large else gpus)
-        ],
-        "jobs": [_job(job, view, board.policy, large=large) for job in board.jobs],
+    nodes, odd = board.view.nodes, list[GpuView]()
+    lost = [node for node in nodes if not node.connected]
+    large = len(board.view.gpus) > GPUS_LISTED_MAX
+    if large:
+        work = work_by_gpu(board)
+        odd = [one for one in in_order(board.view.gpus) if _is_odd(one, work.get(one.uuid))]
+        shown = shell_json(board) | {
+            "nodes": [NODE.json(node) for node in lost],
+            "gpus": [gpu_json(one, work.get(one.uuid)) for one in odd[:ODD_LISTED_MAX]],
+            "jobs": [_job(job, board) for job in board.jobs],
+        }
+    else:
+        shown = board_json(board)
+    return shown | {
         "brief": large,
-        "gpu_counts": _GPU_COUNTS.json(gpu_counts(board), odd=len(odd) if large else 0),
-        "node_counts": {"all": len(view.nodes), "lost": len(lost)},
-        "node_names": [node.node or node.address for node in view.nodes],
+        "gpu_counts": _GPU_COUNTS.json(gpu_counts(board), odd=len(odd)),
+        "node_counts": {"all": len(nodes), "lost": len(lost)},
+        "node_names": [node.node or node.address for node in nodes],
     }
 
 
@@ -227,22 +227,15 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
     return not QUIET_REASONS.issuperset(loud)
 
 
-def _job(job: JobBoard, view: View, policy: Policy | None, *, large: bool) -> Json:
-    state = state_json(job) | {"money": worth_json(job_worth(job, policy))}
+def _job(job: JobBoard, board: Board) -> Json:
     slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
-    if not large:  # a small fleet: the clocks of each GPU are part of it
-        whole = job_json(replace(slim, decision=job.decision), view)
-        return whole | {"decision": _plan(whole["decision"])} | state
-    brief = job_json(slim, view, gpus=False) | state
-    return brief | {"gpu_count": sum(map(len, job.view.placement.stages))}
+    state = state_json(job) | {"money": worth_json(job_worth(job, board.policy))}
+    gpus = {"gpu_count": sum(map(len, job.view.placement.stages))}
+    return job_json(slim, board.view, gpus=False) | state | gpus
 
 
 def _bare(plan: Plan | None) -> Plan | None:
     return plan and replace(plan, actions=(), solution=None)
-
-
-def _plan(plan: Json | None) -> Json | None:
-    return plan and plan | {"actions": [], "solution": None}
 
 
 assert ODD_LISTED_MAX <= GPUS_LISTED_MAX
