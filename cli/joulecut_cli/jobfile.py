@@ -80,8 +80,8 @@ class JobFile:
     def left_out(self, *keys: str) -> str:
         """A sentence on those of `jitter` and `switching` that the job has although a command
         answers without; empty where it has none of them."""
-        told = {"jitter": self.jitter, "switching": self.switching}
-        given = [key for key in keys if told[key] is not None]
+        values = {"jitter": self.jitter, "switching": self.switching}
+        given = [key for key in keys if values[key] is not None]
         means = ", ".join(_WITHOUT[key] for key in given)
         return f"without the job's {' and '.join(given)}: {means}" if given else ""
 
@@ -197,15 +197,15 @@ def _split(
 ) -> Profile:
     """The profile with the halves of backwards that the schedule needs, or a refusal."""
     kinds = kinds_of(pipeline)
-    told = all((stage, "weight") in profile.options for stage in range(profile.stages))
+    apart = all((stage, "weight") in profile.options for stage in range(profile.stages))
     if weight_share is None:
-        if "weight" in kinds and not told:
+        if "weight" in kinds and not apart:
             what = f"{pipeline.schedule} needs input and weight apart, the profile has backward"
             allowed = "rows of input and weight in the profile, or weight_share beside it"
             raise document.bad(("pipeline", "schedule"), what, allowed)
         return completed(profile, kinds, None)
-    if "weight" not in kinds or told:
-        why = "the profile tells them" if told else f"{pipeline.schedule} never splits a backward"
+    if "weight" not in kinds or apart:
+        why = "the profile tells them" if apart else f"{pipeline.schedule} never splits a backward"
         raise document.bad(("weight_share",), why, "no weight_share")
     return completed(profile, kinds, weight_share)
 
@@ -230,11 +230,11 @@ def _mismatch(
     """Either the stages differ, or rows of a kind are missing."""
     parts = pipeline.stages * pipeline.chunks
     if profile.stages in (pipeline.stages, parts):
-        told: tuple[Kind, ...] = KINDS if pipeline.chunks == 1 else kinds_of(pipeline)
+        needed: tuple[Kind, ...] = KINDS if pipeline.chunks == 1 else kinds_of(pipeline)
         return document.bad(
             ("profile",),
             complaint,
-            f"rows of {', '.join(told)} and what the job file takes from the profile",
+            f"rows of {', '.join(needed)} and what the job file takes from the profile",
         )
     name = given if isinstance(given, str) else ", ".join(given)
     allowed = f"the {profile.stages} of {name}, no more and no fewer"

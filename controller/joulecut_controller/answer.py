@@ -56,8 +56,8 @@ class Answer:
 
     def __init__(self, name: str = "", /, **keys: Key) -> None:
         self.keys = keys
-        told = {key: one.schema for key, one in keys.items() if one.promised}
-        schema: Json = {"type": "object", "properties": told, "required": list(told)}
+        promised = {key: one.schema for key, one in keys.items() if one.promised}
+        schema: Json = {"type": "object", "properties": promised, "required": list(promised)}
         self.schema = component(name, schema).schema if name else schema
         self._made = [
             (key, _get(key, one), one.make) for key, one in keys.items() if one.source != _GIVEN

@@ -163,9 +163,9 @@ class _Costs:
 
     def _same_shape(self, place: KeyPath, pipeline: Pipeline, shape: Pipeline) -> None:
         for key in ("schedule", "stages", "microbatches", "chunks"):
-            told, here = getattr(shape, key), getattr(pipeline, key)
-            if told != here:
-                what = f"the run file has {key} {told}, the policy {here}"
+            stated, here = getattr(shape, key), getattr(pipeline, key)
+            if stated != here:
+                what = f"the run file has {key} {stated}, the policy {here}"
                 raise self._document.bad(place, what, "the same pipeline in both")
 
 

@@ -61,7 +61,7 @@ class Address:
         """Its part of the document."""
         named = [_parameter("name", "path", {"type": "string", "minLength": 1}, _name(self.path))]
         parameters = named if "{name}" in self.path else []
-        parameters += [_parameter(key, "query", *told) for key, told in self.query.items()]
+        parameters += [_parameter(key, "query", *facts) for key, facts in self.query.items()]
         result = "the result" if self.body else self.text
         errors = sorted({*COMMON, *self.errors})
         found = {
@@ -181,8 +181,8 @@ def _content(text: str, schema: Json) -> Json:
 
 
 def _parameter(name: str, place: str, schema: Json, text: str) -> Json:
-    told = {"name": name, "in": place, "schema": schema, "description": text}
-    return told if place == "query" else told | {"required": True}
+    parameter = {"name": name, "in": place, "schema": schema, "description": text}
+    return parameter if place == "query" else parameter | {"required": True}
 
 
 def _name(path: str) -> str:

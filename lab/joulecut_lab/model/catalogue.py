@@ -237,10 +237,10 @@ SYSTEMS: dict[str, System] = {
 def sources_of(name: str) -> dict[str, str]:
     """By field of a system: where its number comes from. Later lines replace earlier ones."""
     entry = next(e for e in ENTRIES if name in {e.system.name, e.node})
-    told = {field: source for fields, source in entry.sources for field in fields.split()}
-    told["hbm_bytes"] = "MiB as nvidia-smi or rocm-smi lists them"
-    peaks = told.get("bf16_tflops", "")
-    return {"tf32_tflops": peaks, "int8_tops": peaks} | told
+    source_of = {field: source for fields, source in entry.sources for field in fields.split()}
+    source_of["hbm_bytes"] = "MiB as nvidia-smi or rocm-smi lists them"
+    peaks = source_of.get("bf16_tflops", "")
+    return {"tf32_tflops": peaks, "int8_tops": peaks} | source_of
 
 
 def _gpt(name: str, layers: int, hidden: int, heads: int, **more: object) -> Architecture:

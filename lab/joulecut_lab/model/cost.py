@@ -113,8 +113,8 @@ def _attention(system: System, runs: Runs) -> Floats:
     ratio = np.ones(len(runs))
     if system.attention_kernel:
         for name, rate in ATTENTION_RATES.items():
-            told = rate / ATTENTION_RATES[system.attention_kernel]
-            ratio = np.where(runs.word("attention", name), told, ratio)
+            relative = rate / ATTENTION_RATES[system.attention_kernel]
+            ratio = np.where(runs.word("attention", name), relative, ratio)
     return ratio
 
 

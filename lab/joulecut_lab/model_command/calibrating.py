@@ -69,8 +69,8 @@ def run(options: Namespace) -> int:
     fitted = replace(found.system, name=f"{system.name}, calibrated")
     outfile.write("--out", out, system_yaml(fitted, _notes(options.data, found)))
     if options.json:
-        told = {key: getattr(found, key) for key in ANSWER}
-        print(json.dumps(told, indent=1))
+        answer = {key: getattr(found, key) for key in ANSWER}
+        print(json.dumps(answer, indent=1))
     else:
         print("\n".join(_as_text(found, system.name)))
         print(f"written: {out}; in a run file: system: {{file: {out.name}}}")

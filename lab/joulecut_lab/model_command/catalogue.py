@@ -30,9 +30,9 @@ def show(options: Namespace) -> int:
     if name is None:
         print("\n".join(_all()))
     elif name in SYSTEMS:
-        told = sources_of(name)
+        source_of = sources_of(name)
         rows = [
-            [key, f"{number:g}", told.get(key, "the model's default")]
+            [key, f"{number:g}", source_of.get(key, "the model's default")]
             for key, number in asdict(SYSTEMS[name]).items()
             if key != "name"
         ]
@@ -137,8 +137,8 @@ def _technology_text(system: System) -> list[str]:
         for what, by in known.items()
     ]  # fmt: skip
     lines = figures.table(head, rows, frozenset(head[1:]))
-    told = dict.fromkeys(one.source for one in technology.OPERATIONS)
-    lines.append(f"sources: {'; '.join(told)}")
+    sources = dict.fromkeys(one.source for one in technology.OPERATIONS)
+    lines.append(f"sources: {'; '.join(sources)}")
     head = ["link", "pJ/bit", "source"]
     rows = [[o.what, f"{o.pj_per_bit:.3g}", o.source] for o in technology.LINKS]
     lines += ["", *figures.table(head, rows, frozenset(head[1:2]))]
@@ -183,8 +183,8 @@ def _gains() -> list[str]:
     head = ["gain of a decade", "by", "these tables", "published"]
     chain = post_dennard.gains()
     rows = [[one.what, one.how, f"x {one.factor:.1f}", f"x {one.published:g}"] for one in chain]
-    whole, told = prod(one.factor for one in chain), prod(one.published for one in chain)
-    rows.append(["together", "", f"x {whole:,.0f}", f"x {told:,.0f}"])
+    whole, published = prod(one.factor for one in chain), prod(one.published for one in chain)
+    rows.append(["together", "", f"x {whole:,.0f}", f"x {published:,.0f}"])
     return [*figures.table(head, rows, frozenset(head[2:])), f"source: {post_dennard.HOT_CHIPS}"]
 
 

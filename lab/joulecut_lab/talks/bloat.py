@@ -138,7 +138,7 @@ def pushed() -> list[Exhibit]:
     curves = [Curve("Joulecut", tuple((s.iteration_time_s, s.energy_j) for s in ours), "ours")]
     curves += [Curve(name, _priced(problem, make(problem)), style) for name, style, make in rules]
     ((path_s, path_j),) = _priced(problem, [off_path(problem)])
-    told, slower, _ = PUBLISHED["A40", work.model]
+    saved, slower, _ = PUBLISHED["A40", work.model]
     base_s, base_j = one.baseline.iteration_time_s, one.baseline.energy_j
     mine = min((s for s in ours if s.iteration_time_s <= base_s * (1.0 + slower / 100.0)),
                key=lambda s: s.energy_j)  # fmt: skip
@@ -146,7 +146,7 @@ def pushed() -> list[Exhibit]:
         "GPT-3 6.7B on A40", tuple(curve for curve in curves if curve.points),
         (Mark("highest clocks", base_s, base_j, "base"),
          Mark("EnvPipe-like", path_s, path_j, "envpipe", "diamond"),
-         Mark("Perseus, published", base_s * (1.0 + slower / 100.0), base_j * (1.0 - told / 100.0),
+         Mark("Perseus, published", base_s * (1.0 + slower / 100.0), base_j * (1.0 - saved / 100.0),
               "perseus", "triangle")),
         one.baseline.iteration_time_s,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def pushed() -> list[Exhibit]:
                 "drawn relative to the highest clocks.", TALK,
                 [frontier_panel(chart)], columns=1,
                 compared=[Compared(f"saved at {slower:g} % more time",
-                                   100.0 * (1.0 - mine.energy_j / base_j), told, "%")])
+                                   100.0 * (1.0 - mine.energy_j / base_j), saved, "%")])
     ]  # fmt: skip
 
 
@@ -169,13 +169,13 @@ def five() -> list[Exhibit]:
     for work in WORKLOADS:
         if (work.card, work.model) not in SHOWN:
             continue
-        told, factor = SHOWN[work.card, work.model]
+        published, factor = SHOWN[work.card, work.model]
         shape = Pipeline("1f1b", work.stages, work.microbatches)
         mine = _at(saved(stages_of(work), shape, 0.0), factor)
         case = f"straggler x{factor:g}" if factor else "no straggler"
         note = DRIFTED if (work.card, work.model) == ("A40", "t5-3b") else ""
-        compared.append(Compared(f"{work.card}, {work.model}, {case}", mine, told, "%", note))
-        bars[work.card][work.model] = mine, told
+        compared.append(Compared(f"{work.card}, {work.model}, {case}", mine, published, "%", note))
+        bars[work.card][work.model] = mine, published
     panels = []
     for card, found in bars.items():
         names = tuple(name.removeprefix("wide-").split("-")[0] for name in found)

@@ -99,7 +99,7 @@ def over_clocks() -> list[Exhibit]:
             points = tuple((float(mhz), scale * pair[k]) for mhz, pair in errors.items())
             lines.append(Line(f"{name}{title}", colour, points, kind))  # type: ignore[arg-type]
     compared = []
-    for mhz, told in ERRORS.items():
+    for mhz, published in ERRORS.items():
         taught = mhz > max(seen)
         errors = unseen if taught else seen
         near = min(errors, key=lambda one, at=mhz: abs(one - at))  # type: ignore[misc]
@@ -108,7 +108,7 @@ def over_clocks() -> list[Exhibit]:
             note = "of layers not seen: the highest clock teaches"
         for k, name in enumerate(("time", "energy")):
             what = f"{mhz} MHz: error of {name}"
-            compared.append(Compared(what, 100.0 * errors[near][k], told[k], "%", note))
+            compared.append(Compared(what, 100.0 * errors[near][k], published[k], "%", note))
     return [
         Exhibit(
             "Errors of time and energy over clocks",

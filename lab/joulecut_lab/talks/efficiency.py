@@ -39,11 +39,11 @@ def demand() -> list[Exhibit]:
                   (Line("estimated", "ours", known), Line("projected", "due", (last, ahead),
                                                           "dashed")), zero=True)  # fmt: skip
     compared = []
-    for name, (tokens, told) in TOKENS.items():
+    for name, (tokens, published) in TOKENS.items():
         run = Run(gpus=1, sequence=2048 if name == "gpt3-175b" else 8192)
         found = formula.estimate(ARCHITECTURES[name], SYSTEMS["dgx-h100"], run)
         compared.append(Compared(f"{name}: FLOPs of its training",
-                                 found.model_flops / run.sequence * tokens, told))  # fmt: skip
+                                 found.model_flops / run.sequence * tokens, published))  # fmt: skip
     return [
         Exhibit("Training FLOPs and electricity by year", PUBLISHED,
                 "The model's own count of FLOPs for two of them stands in the table.",
@@ -54,21 +54,21 @@ def demand() -> list[Exhibit]:
 def gains() -> list[Exhibit]:
     chain = post_dennard.gains()
     compared = [Compared(f"{one.what}: {one.how}", one.factor, one.published, "x") for one in chain]
-    whole, told = 1.0, 1.0
+    whole, published = 1.0, 1.0
     for one in chain:
-        whole, told = whole * one.factor, told * one.published
-    compared.append(Compared("together", whole, told, "x",
+        whole, published = whole * one.factor, published * one.published
+    compared.append(Compared("together", whole, published, "x",
                              "the talk: 5,000 x speed, 1,250 x per watt in 12 years"))  # fmt: skip
     compared.append(Compared("without the die: per watt", whole / 2.0, 1250.0, "x"))
     return [Exhibit("Gains of one chip in a decade", "these tables", "", TALK, compared=compared)]
 
 
 def instructions() -> list[Exhibit]:
-    told = {"HFMA": (1.5, 2000.0), "HDP4A": (6.0, 500.0), "HMMA": (110.0, 22.0),
+    published = {"HFMA": (1.5, 2000.0), "HDP4A": (6.0, 500.0), "HMMA": (110.0, 22.0),
             "IMMA": (160.0, 16.0)}  # fmt: skip
     compared = []
     for one in technology.INSTRUCTIONS:
-        pj, overhead = told[one.name]
+        pj, overhead = published[one.name]
         # The others are fetch and operands, 30 pJ, over the arithmetic.
         compared += [
             Compared(f"{one.name}: arithmetic", one.arithmetic_pj, pj, "pJ"),
@@ -104,14 +104,14 @@ def sparsity() -> list[Exhibit]:
 
 
 def cards() -> list[Exhibit]:
-    told = {
+    published = {
         "b200": (("fp8_tflops", 5000.0, 0.5, "FP8, dense (the slide's 10 PFLOP/s are sparse)"),
                  ("fp4_tflops", 10000.0, 0.5, "FP4, dense (20 PFLOP/s sparse)"),
                  ("hbm_gb_s", 8000.0, 1.0, "HBM, GB/s")),
         "gb200": (("scale_up_gb_s", 1800.0, 2.0, "NVLink, GB/s, both directions"),),
     }  # fmt: skip
     compared = []
-    for name, facts in told.items():
+    for name, facts in published.items():
         for key, value, factor, what in facts:
             ours = getattr(SYSTEMS[name], key) * (max(1.0, factor))
             compared.append(Compared(f"{name}: {what}", ours, value))

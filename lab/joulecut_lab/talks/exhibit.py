@@ -41,8 +41,8 @@ class Compared:
         return f"{(self.ours / self.published - 1.0) * 100:+.1f} %" if self.published else ""
 
     def cells(self) -> tuple[str, str, str, str, str]:
-        told = "" if self.published is None else f"{self.published:,.4g} {self.unit}".strip()
-        return self.what, f"{self.ours:,.4g} {self.unit}".strip(), told, self.difference, self.note
+        text = "" if self.published is None else f"{self.published:,.4g} {self.unit}".strip()
+        return self.what, f"{self.ours:,.4g} {self.unit}".strip(), text, self.difference, self.note
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,8 @@ class Throughput:
 def throughputs() -> Iterator[Throughput]:
     asked = [
         (TENSORRT, model, system, tensor, dtype, 0, (prompt, output), rate, requests)
-        for (model, system, tensor, dtype), told in PUBLISHED.items()
-        for (prompt, output, requests), rate in zip(LENGTHS, told, strict=True)
+        for (model, system, tensor, dtype), rates in PUBLISHED.items()
+        for (prompt, output, requests), rate in zip(LENGTHS, rates, strict=True)
         if rate
     ] + [(*one, BATCH_MAX) for one in MORE]
     for engine, model, system, tensor, dtype, batch, (prompt, output), rate, requests in asked:

@@ -142,7 +142,7 @@ def post_dennard_power() -> list[Exhibit]:
 
 def operations() -> list[Exhibit]:
     pj = {(one.what, one.nm): one for one in technology.OPERATIONS}
-    told = {
+    published = {
         ("int8 add", 45): 0.03, ("int8 add", 7): 0.007, ("int32 add", 45): 0.1,
         ("int32 add", 7): 0.03, ("int8 multiply", 45): 0.2, ("int8 multiply", 7): 0.07,
         ("int32 multiply", 45): 3.1, ("int32 multiply", 7): 1.48,
@@ -151,7 +151,7 @@ def operations() -> list[Exhibit]:
         ("SRAM 1 MB, 64 bits", 45): 100.0, ("SRAM 1 MB, 64 bits", 7): 14.0,
         ("DRAM, 64 bits", 7): 1300.0, ("HBM2, 64 bits", 7): 450.0,
     }  # fmt: skip
-    whole = [Compared(f"{what}, {nm} nm", one.pj, told.get((what, nm)), "pJ")
+    whole = [Compared(f"{what}, {nm} nm", one.pj, published.get((what, nm)), "pJ")
              for (what, nm), one in pj.items()]  # fmt: skip
     bits = {"SRAM 8 KB": 0.12, "SRAM 32 KB": 0.13, "SRAM 1 MB": 0.22, "DRAM": 20.31, "HBM2": 7.03}
     each = [Compared(f"{name}, 7 nm, a bit", round(pj[f"{name}, 64 bits", 7].pj_per_bit or 0.0, 2),
@@ -205,7 +205,7 @@ def joules() -> list[Exhibit]:
         Limit("average power", "due", y=mean_w),
     )
     run = Run(gpus=1024, tensor=8, pipeline=8, data=16, global_batch=1536, recompute="full")
-    told = formula.estimate(ARCHITECTURES["gpt3-175b"], SYSTEMS["dgx-a100"], run)
+    estimate = formula.estimate(ARCHITECTURES["gpt3-175b"], SYSTEMS["dgx-a100"], run)
     iterations = 300e9 / (run.global_batch * run.sequence)  # tokens of Brown et al. 2020
     frugal = saving(_curve("gpt-1.3b", 1024)).frugal
     flops = frugal.flops
@@ -216,9 +216,9 @@ def joules() -> list[Exhibit]:
          f"{frugal.energy_j / flops * 1e12:.2f} pJ"),
         ("one pass of that layer", f"{frugal.energy_j:.2f} J"),
         ("one iteration of GPT-3 175B on 1,024 A100, with hosts",
-         f"{(told.energy_j + told.host_j) / 3.6e6:.2f} kWh"),
+         f"{(estimate.energy_j + estimate.host_j) / 3.6e6:.2f} kWh"),
         ("its training on 300 G tokens",
-         f"{iterations * (told.energy_j + told.host_j) / 3.6e12:.2f} GWh"),
+         f"{iterations * (estimate.energy_j + estimate.host_j) / 3.6e12:.2f} GWh"),
     ]  # fmt: skip
     return [
         Exhibit(
@@ -478,14 +478,14 @@ def takeaway() -> list[Exhibit]:
     for model in ("gpt-125m", "gpt-1.3b", "gpt-13b", "gpt-175b"):
         for sequence in SEQUENCES:
             found = saving(_curve(model, sequence))
-            told = TAKEAWAY.get((model, sequence), (None, None))
+            saved, slower = TAKEAWAY.get((model, sequence), (None, None))
             note = "fitted" if (model, sequence) in A30_FITTED else ""
             if (model, sequence) == UNEXPLAINED:
                 note = "read without its decimal points; not explained"
-            if told[0] is None:
+            if saved is None:
                 note = "lost in the talk's text"
             flat = note
-            if told[1] is not None and 5.0 < abs(100.0 * found.slower_ratio - told[1]) < 10.0:
+            if slower is not None and 5.0 < abs(100.0 * found.slower_ratio - slower) < 10.0:
                 some = [
                     100.0 * (row.time_s / found.fastest.time_s - 1.0)
                     for row in _curve(model, sequence)
@@ -496,8 +496,8 @@ def takeaway() -> list[Exhibit]:
                 )
             name = f"{model}, {sequence} tokens"
             compared += [
-                Compared(f"{name}: saved", 100.0 * found.saved_ratio, told[0], "%", note),
-                Compared(f"{name}: slower", 100.0 * found.slower_ratio, told[1], "%", flat),
+                Compared(f"{name}: saved", 100.0 * found.saved_ratio, saved, "%", note),
+                Compared(f"{name}: slower", 100.0 * found.slower_ratio, slower, "%", flat),
             ]
     return [
         Exhibit(

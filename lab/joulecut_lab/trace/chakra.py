@@ -80,7 +80,7 @@ def attributes(node: Node) -> Attributes:
 def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
     """The kernels among the nodes. Raises BadInput where there are none or they wait in a ring."""
     pairs = [(n, attributes(n)) for n in nodes if n.type in ON_GPU]
-    told = {n.id: each for n, each in pairs if not each.get("is_cpu_op", False)}
+    facts = {n.id: each for n, each in pairs if not each.get("is_cpu_op", False)}
     on_gpu = [n for n, each in pairs if not each.get("is_cpu_op", False)]
     if not on_gpu:
         raise BadInput(name, "no GPU kernels", "a trace linked with its Kineto trace")
@@ -101,10 +101,12 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
         waits = {number: waits[number] & numbers for number in numbers}
         ordered = sorted(on_gpu, key=lambda n: (n.start_time_micros, n.id))
     place = {node.id: i for i, node in enumerate(ordered)}
-    lanes = [_stream(node, told[node.id]) for node in ordered]
+    lanes = [_stream(node, facts[node.id]) for node in ordered]
     starts = _starts(ordered, lanes, waits, stamped=stamped)
     kernels = [
-        _kernel(node, told[node.id], lane, start_s, tuple(sorted(place[n] for n in waits[node.id])))
+        _kernel(
+            node, facts[node.id], lane, start_s, tuple(sorted(place[n] for n in waits[node.id]))
+        )
         for node, lane, start_s in zip(ordered, lanes, starts, strict=True)
     ]
     return Recording(name, rank, tuple(kernels), timed=timed, dropped=dropped, resolution_s=MICRO)
@@ -146,23 +148,23 @@ def _starts(
     return starts
 
 
-def _stream(node: Node, told: Attributes) -> int:
+def _stream(node: Node, attributes: Attributes) -> int:
     """Traces of PyTorch name it; generators use one lane per kind of operation."""
-    named = (value for key in ("stream", "tid") if isinstance(value := told.get(key), int))
+    named = (value for key in ("stream", "tid") if isinstance(value := attributes.get(key), int))
     return int(next(named, node.type))
 
 
 def _kernel(
-    node: Node, told: Attributes, lane: int, start_s: float, waits_for: tuple[int, ...]
+    node: Node, attributes: Attributes, lane: int, start_s: float, waits_for: tuple[int, ...]
 ) -> Kernel:
-    size, device = told.get("comm_size"), told.get("device")
+    size, device = attributes.get("comm_size"), attributes.get("device")
     collective = None
     if node.type != COMP_NODE:
         size_bytes = int(size) if isinstance(size, int) else 0
-        collective = Collective(size_bytes, str(told.get("pg_name", "")))
+        collective = Collective(size_bytes, str(attributes.get("pg_name", "")))
     return Kernel(
         node.name,
-        _class(node, told.get("comm_type", -1)),
+        _class(node, attributes.get("comm_type", -1)),
         device=device if isinstance(device, int) else 0,
         stream=lane,
         start_s=start_s,
@@ -213,7 +215,7 @@ def written(
         lane = (kernel.device, kernel.stream)
         waits = sorted({*kernel.waits_for, *((last[lane],) if lane in last else ())})
         last[lane] = i
-        told: Attributes = {
+        attributes: Attributes = {
             "is_cpu_op": False,
             "device": kernel.device,
             "stream": kernel.stream,
@@ -223,10 +225,10 @@ def written(
         # A send and its receive are one kernel of NCCL; without a peer it is replayed as work.
         number = _COLLECTIVES.get(kernel.kind)
         if number is not None:
-            told["comm_type"] = number
-            told["comm_size"] = kernel.collective.size_bytes if kernel.collective else 0
+            attributes["comm_type"] = number
+            attributes["comm_size"] = kernel.collective.size_bytes if kernel.collective else 0
             if kernel.collective and kernel.collective.group:
-                told["pg_name"] = kernel.collective.group
+                attributes["pg_name"] = kernel.collective.group
         node = Node(
             id=i,
             name=kernel.name,
@@ -234,7 +236,7 @@ def written(
             data_deps=waits,
             start_time_micros=1 + round((at_s - begins_s) / MICRO),
             duration_micros=max(1, round(time_s / MICRO)),
-            attr=[_attribute(name, value) for name, value in told.items()],
+            attr=[_attribute(name, value) for name, value in attributes.items()],
         )
         serialize_length_prefixed(node, file)
     return file.getvalue()
