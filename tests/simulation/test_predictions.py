@@ -8,7 +8,7 @@ from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller, few_points
 
 from joulecut_cli.recommend import recommendation
-from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.state import next_step, state_of
 from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import PredictPolicy
@@ -106,7 +106,7 @@ def first_text(controller: Controller) -> str:
 def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
     controller = Controller(world, store, world.unprofiled("recommend"))
     controller.run(2)
-    controller.run(120, until=lambda: standing(controller.job).state == "recommended")
+    controller.run(120, until=lambda: state_of(controller.job) == "recommended")
     return controller
 
 
@@ -120,11 +120,11 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     controller = Controller(world, store, policy, frontier=few_points)
     controller.run(2)
     controller.run(120, until=lambda: bool(controller.job.frontier))
-    job, shown = controller.job, standing(controller.job)
-    assert shown.state == "recommended"
+    job = controller.job
+    assert state_of(job) == "recommended"
     assert job.decision is not None
     assert job.decision.predicted_from.startswith("predicted from other jobs: public sweeps alone")
-    assert "predicted from other jobs" in shown.next_step
+    assert "predicted from other jobs" in next_step(job)
     assert job.decision.reason.startswith(job.decision.predicted_from)
     made = job.decision.forecast
     assert made is not None

@@ -4,7 +4,7 @@ from worlds import Controller, World
 
 from joulecut_cli import explain
 from joulecut_cli.recommend import recommendation
-from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.state import next_step, predicted_saved_ratio, state_of
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.metrics.job_metrics import SAMPLES, rows
 from joulecut_controller.store.database import DatabaseStore
@@ -19,15 +19,14 @@ def test_without_a_keeper_the_page_the_commands_and_the_metrics_show_the_plan(
     for agent in world.agents.values():
         agent.controllable = False
     controller = Controller(world, store, world.policy("recommend"))
-    controller.run(60, until=lambda: standing(controller.job).state == "recommended")
+    controller.run(60, until=lambda: state_of(controller.job) == "recommended")
     board, job = controller.boards[-1], controller.job
     assert job.decision is not None
     assert job.decision.forecast is not None
     saved = job.decision.forecast.saved_ratio
     assert saved > 0.03
-    shown = standing(job)
-    assert (shown.state, shown.predicted_saved_ratio) == ("recommended", saved)
-    assert "not controllable: MIG is on" in shown.next_step
+    assert (state_of(job), predicted_saved_ratio(job)) == ("recommended", saved)
+    assert "not controllable: MIG is on" in next_step(job)
     assert f"{-saved:+.1%}".replace("%", " %") in cluster_of(board).headline
     api = board_json(board)["jobs"][0]
     assert (api["state"], api["predicted_saved_ratio"]) == ("recommended", saved)
@@ -64,5 +63,5 @@ def test_a_recommendation_that_was_refused_for_a_moment_comes_back(
     controller.run(3)
     doubts.clear()
     controller.run(3)
-    assert standing(controller.job).state == "recommended"
+    assert state_of(controller.job) == "recommended"
     assert not controller.job.decision.refused

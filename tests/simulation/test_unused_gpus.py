@@ -7,7 +7,7 @@ from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.needs import needs
-from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.state import next_step, state_of
 from joulecut_controller.plan.guard import Authority, refusal
 from joulecut_controller.plan.plan import Basis
 from joulecut_controller.policy.policy import Fixed, GpuRef, IdlePolicy, Mode, Policy, policy_json
@@ -40,12 +40,12 @@ def held(world: World) -> set[int]:
 
 
 def parked(controller: Controller) -> list[JobBoard]:
-    return [job for job in controller.boards[-1].jobs if standing(job).state == "parked"]
+    return [job for job in controller.boards[-1].jobs if state_of(job) == "parked"]
 
 
 def said(controller: Controller) -> str:
     board = controller.boards[-1]
-    return " | ".join(need.text for need in needs(board, [standing(job) for job in board.jobs]))
+    return " | ".join(need.text for need in needs(board))
 
 
 @pytest.mark.parametrize("lock_mhz", [0, 1005])
@@ -96,12 +96,12 @@ def test_a_job_of_the_policy_comes_back_to_its_plan(world: World, store: Databas
     assert world.at_default()
     controller.run(7)
     assert held(world) == {900}, "the entry's own min_mhz"
-    assert standing(controller.job).state == "parked"
+    assert state_of(controller.job) == "parked"
     world.running = True
     world.advance(1.0)
     assert world.at_default()
     controller.run(60, until=lambda: not world.at_default())
-    assert standing(controller.job).state == "enforced"
+    assert state_of(controller.job) == "enforced"
     now = world.clocks_mhz()
     assert all(abs(now[uuid] - mhz) <= 30 for uuid, mhz in planned.items()), (planned, now)
 
@@ -144,7 +144,7 @@ def test_an_agent_that_cannot_end_it_gets_no_command(world: World, store: Databa
     assert {call.address for call in world.sent("apply")} == {"n1:1"}
     (job,) = (one for one in controller.boards[-1].jobs if one.view.policy.name.endswith("old"))
     assert "the agent of GPU n2/0 (1) cannot end it at the first work" in job.sentence
-    assert standing(job).next_step == job.sentence
+    assert next_step(job) == job.sentence
     assert "2 at the clock of unused GPUs" in said(controller)
 
 

@@ -8,7 +8,12 @@ from typing import Literal
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.job_faults import job_faults
-from joulecut_controller.cluster.standing import Standing
+from joulecut_controller.cluster.state import (
+    budget_ratio,
+    next_step,
+    predicted_saved_ratio,
+    state_of,
+)
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.trust.energy_ledger import Payer, payer_of
@@ -42,18 +47,14 @@ class Need:
     runbook: str = ""
 
 
-def needs(board: Board, standings: Sequence[Standing]) -> tuple[Need, ...]:
+def needs(board: Board) -> tuple[Need, ...]:
     """All of them, faults first."""
     found = [
         *_of_controller(board),
         *_of_nodes(board),
         *_of_gpus(board.view.gpus.values()),
         *_of_unused(board),
-        *(
-            need
-            for job, standing in zip(board.jobs, standings, strict=True)
-            for need in (*_of_job(job, standing), *_of_entry(job, board))
-        ),
+        *(need for job in board.jobs for need in (*_of_job(job), *_of_entry(job, board))),
     ]
     return tuple(sorted(found, key=lambda need: SEVERITIES.index(need.severity)))
 
@@ -140,16 +141,16 @@ def _of_unused(board: Board) -> Iterator[Need]:
         yield Need("note", f"{text}: {power_w:.0f} W{money}{lowered}")
 
 
-def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
-    name, view, state = standing.name, job.view, standing.state
+def _of_job(job: JobBoard) -> Iterator[Need]:
+    name, view, state = job.view.policy.name, job.view, state_of(job)
     if state == "tripped":
         ends_itself = all(hold.ends_itself for hold in job.holds if hold.kind == "breaker")
         severity: Severity = "note" if ends_itself else "fault"
-        yield Need(severity, standing.next_step, job=name, runbook="JoulecutBreakerTripped")
+        yield Need(severity, next_step(job), job=name, runbook="JoulecutBreakerTripped")
     elif state == "paused":
-        yield Need("decision", standing.next_step, job=name, runbook="JoulecutPauseForgotten")
+        yield Need("decision", next_step(job), job=name, runbook="JoulecutPauseForgotten")
     elif state == "unplaced":
-        yield Need("fault", standing.next_step, job=name)
+        yield Need("fault", next_step(job), job=name)
     elif state == "silent" or (state == "enforced" and math.isinf(view.placement.report_age_s)):
         # A job that the policy names may not run at all.
         never = state == "silent" and view.placement.complaint == NOT_REPORTED
@@ -166,14 +167,14 @@ def _of_job(job: JobBoard, standing: Standing) -> Iterator[Need]:
             slower = f" takes {100.0 * ratio:.0f} % longer than this job's baseline"
         text = f"straggler: a sibling pipeline{slower}; this job waits for it"
         yield Need("note", text, job=name)
-    elif _over_budget(job, standing):
-        ratio, budget = standing.slowdown_ratio or 0.0, standing.budget_ratio or 0.0
+    elif _over_budget(job):
+        ratio, budget = job.slowdown_ratio or 0.0, budget_ratio(job) or 0.0
         text = f"slowdown {100.0 * ratio:.1f} %, above the tolerated {100.0 * budget:.1f} %"
         yield Need("fault", text, job=name, runbook="JoulecutSlowdownAboveBudget")
     if job.delay is not None and job.delay.part.pipeline is not None:  # no uneven split of stages
         yield Need("note", job.delay.text, job=name)
     if state == "recommended" and job.advisable is not None and job.advisable.yes:
-        saved = standing.predicted_saved_ratio
+        saved = predicted_saved_ratio(job)
         gain = f" (-{100.0 * saved:.1f} % energy, predicted)" if saved is not None else ""
         text = f"ready to be enforced{gain}"
         yield Need("decision", text, job=name, runbook="JoulecutDryRunForgotten")
@@ -196,13 +197,13 @@ def _of_entry(job: JobBoard, board: Board) -> Iterator[Need]:
         yield Need("note", found.warning, job=name)
 
 
-def _over_budget(job: JobBoard, standing: Standing) -> bool:
+def _over_budget(job: JobBoard) -> bool:
     """Whether a job under a plan is slower than tolerated, unless its plan was made for a straggler
     that has just recovered.
     """
-    slowdown, budget = standing.slowdown_ratio, standing.budget_ratio
+    slowdown, budget = job.slowdown_ratio, budget_ratio(job)
     baseline, current = job.view.measured.baseline, job.view.measured.current
-    if standing.state != "enforced" or slowdown is None or budget is None or baseline is None:
+    if state_of(job) != "enforced" or slowdown is None or budget is None or baseline is None:
         return False
     limit = 1.0 + budget + OVER_BUDGET_RATIO
     planned_s = job.applied.forecast.iteration_time_s if job.applied and job.applied.forecast else 0

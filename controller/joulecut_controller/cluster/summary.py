@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.needs import Need, needs
-from joulecut_controller.cluster.standing import Standing, State, standing
+from joulecut_controller.cluster.state import State, predicted_saved_ratio, state_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.trust.default_windows import Account
 from joulecut_controller.view import BUDGET_JOB
@@ -59,7 +59,6 @@ class Cluster:
     nodes: int
     nodes_lost: int
     states: Mapping[State, int]
-    standings: tuple[Standing, ...]
     account: Account  # of all jobs; measured and promised of those where they are known
 
     def count(self, severity: str) -> int:
@@ -69,19 +68,17 @@ class Cluster:
 
 def cluster_of(board: Board) -> Cluster:
     """The whole cluster of one board."""
-    standings = tuple(standing(job) for job in board.jobs)
-    found = needs(board, standings)
-    counted = Counter(one.state for one in standings)
+    found = needs(board)
+    counted = Counter(map(state_of, board.jobs))
     lost = sum(not node.connected for node in board.view.nodes)
     return Cluster(
-        headline=headline(board, found, standings),
+        headline=headline(board, found),
         needs=found,
         power=_power(board),
         gpus=gpu_counts(board),
         nodes=len(board.view.nodes),
         nodes_lost=lost,
         states={state: counted[state] for state in STATES if counted[state]},
-        standings=standings,
         account=_together([job.account for job in board.jobs]),
     )
 
@@ -95,7 +92,7 @@ def _together(accounts: Sequence[Account]) -> Account:
     return Account(predicted_j, sum(measured_j), sum(promised_j))
 
 
-def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing]) -> str:
+def headline(board: Board, found: Sequence[Need]) -> str:
     """One line: faults first, then plans that wait for a decision; steady only where both are
     absent and every job has what it needs.
     """
@@ -108,19 +105,19 @@ def headline(board: Board, found: Sequence[Need], standings: Sequence[Standing])
         parts.append(f"1 fault needs a person: {about and f'{about}: '}{faults[0].text}.")
     elif faults:
         parts.append(f"{len(faults)} faults need a person.")
-    if not standings:
+    if not board.jobs:
         return " ".join([*parts, "No jobs in the policy."])
-    states = Counter(one.state for one in standings)
-    waits = sum(one.straggler for one in standings)
+    states = Counter(map(state_of, board.jobs))
+    waits = sum(job.view.measured.straggling for job in board.jobs)
     if not faults and not waits and QUIET.issuperset(states):
         parts.append("All jobs steady.")
     else:
         said = {"default": "at default clocks"}
         listed = ", ".join(f"{states[one]} {said.get(one, one)}" for one in STATES if states[one])
-        parts.append(f"{_jobs(len(standings))}: {listed}.")
+        parts.append(f"{_jobs(len(board.jobs))}: {listed}.")
     if waits:
         parts.append(f"{_jobs(waits)} {'waits' if waits == 1 else 'wait'} for a straggler.")
-    saved = [one.predicted_saved_ratio for one in standings if one.state == "recommended"]
+    saved = [predicted_saved_ratio(job) for job in board.jobs if state_of(job) == "recommended"]
     parts.append(available([one for one in saved if one is not None]))
     return " ".join(filter(None, parts))
 

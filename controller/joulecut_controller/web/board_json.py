@@ -20,7 +20,7 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.record import MODE
 from joulecut_controller.view import BUDGET_JOB, GpuView
 from joulecut_controller.web.gpu_json import GPU, SIMULATED, gpu_json
-from joulecut_controller.web.job_json import HOLD, JOB, job_json, state_json, strongest_mode
+from joulecut_controller.web.job_json import HOLD, JOB, STATE, job_json, strongest_mode
 from joulecut_wire.messages import POWER_PROFILE
 
 NEEDS_LISTED_MAX = 20  # more are counted
@@ -110,7 +110,7 @@ SUMMARY = Answer(
         all=a.COUNT, controlled=a.COUNT, default=a.COUNT, silent=a.COUNT, not_controllable=a.COUNT
     ).key.at("gpus"),
     node_counts=Answer(all=a.COUNT.at("nodes"), lost=a.COUNT.at("nodes_lost")).key.here,
-    job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": len(one.standings), **one.states}),
+    job_counts=Key(_JOB_COUNTS).at(lambda one: {"all": sum(one.states.values()), **one.states}),
 )
 # Which controller answers, and of which pass.
 RUN = {
@@ -229,7 +229,7 @@ def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
 
 def _job(job: JobBoard, board: Board) -> Json:
     slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
-    state = state_json(job) | {"money": worth_json(job_worth(job, board.policy))}
+    state = STATE.json(job) | {"money": worth_json(job_worth(job, board.policy))}
     gpus = {"gpu_count": sum(map(len, job.view.placement.stages))}
     return job_json(slim, board.view, gpus=False) | state | gpus
 

@@ -1,6 +1,7 @@
 """The cluster as JSON: a few kilobytes, whatever the size of the fleet; tables have pages."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -8,12 +9,13 @@ from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
+from joulecut_controller.cluster.state import budget_ratio
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.record import INTERVAL, WEEK
-from joulecut_controller.view import BUDGET_JOB
+from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, SUMMARY, work_by_gpu
-from joulecut_controller.web.job_json import JOB_STATE
+from joulecut_controller.web.job_json import STATE
 from joulecut_controller.web.links import Links
 
 EVENTS_LISTED_MAX = 12
@@ -71,69 +73,60 @@ def cluster_json(board: Board, *, week: Json | None = None, links: Links | None 
 # One row of the table of jobs.
 STANDING = Answer(
     "Standing",
-    name=a.TEXT,
-    state=JOB_STATE,
-    next_step=a.TEXT,
-    rate_source=a.WORD,
-    granularity=a.TEXT,
-    gpus=a.COUNT,
-    power_w=a.NUMBER,
+    name=a.TEXT.at("view.policy.name"),
+    **STATE.keys,
+    granularity=a.TEXT.at("rung.name"),
+    gpus=a.COUNT.at(lambda job: sum(map(len, job.view.placement.stages))),
+    power_w=a.NUMBER.at(lambda job: (now := job.view.measured.current) and now.power_w),
     slowdown_ratio=a.NUMBER,
-    budget_ratio=a.NUMBER,
-    predicted_saved_ratio=a.NUMBER,
-    saved_now_ratio=a.NUMBER,
-    saved_ratio=maybe(INTERVAL),
+    budget_ratio=a.NUMBER.at(budget_ratio),
+    saved_now_ratio=a.NUMBER.at("saved_ratio"),
+    saved_ratio=maybe(INTERVAL).at(
+        lambda job: job.holdout and job.holdout.saving and job.holdout.saving.saved_ratio
+    ),
     saved_measured_j=a.NUMBER.at("account.measured_j"),
     saved_predicted_j=a.NUMBER.at("account.predicted_j"),
-    straggler=a.FLAG,
+    straggler=a.FLAG.at("view.measured.straggling"),
 )
 NODE_ROW = Answer(
     "NodeRow",
-    node=a.TEXT,
+    node=a.TEXT.at(lambda node: node.node or node.address),
     address=a.TEXT,
-    state=Key({"enum": ["connected", "lost", "stopped"]}),
-    error=a.TEXT,
-    gpus=a.COUNT,
-    controlled_gpus=a.COUNT,
-    power_w=a.NUMBER,
-    temperature_celsius=a.NUMBER,
-    jobs=a.TEXT,
+    state=Key({"enum": ["connected", "lost", "stopped"]}).at(
+        lambda node: "stopped" if node.connected and node.hindrance else _reached(node)
+    ),
+    error=a.TEXT.at(lambda node: node.error or node.hindrance),
+    gpus=a.COUNT.given,
+    controlled_gpus=a.COUNT.given,
+    power_w=a.NUMBER.given,
+    temperature_celsius=a.NUMBER.given,
+    jobs=a.TEXT.given,
 )
+
+
+def _reached(node: NodeView) -> str:
+    return "connected" if node.connected else "lost"
 
 
 def node_rows(board: Board) -> Iterator[Json]:
     """One row for each agent, lost ones too."""
-    work = work_by_gpu(board)
-    rows: dict[str, Json] = {}
-    for node in board.view.nodes:
-        state = "lost" if not node.connected else "stopped" if node.hindrance else "connected"
-        rows[node.address] = {
-            "node": node.node or node.address,
-            "address": node.address,
-            "state": state,
-            "error": node.error or node.hindrance,
-            "gpus": 0,
-            "controlled_gpus": 0,
-            "power_w": None,
-            "temperature_celsius": None,
-            "jobs": set(),
-        }
+    work, by_node = work_by_gpu(board), defaultdict[str, list[GpuView]](list)
     for gpu in board.view.gpus.values():
-        row, seen = rows.get(gpu.address), gpu.snapshot
-        if row is None:
-            continue
-        row["gpus"] += 1
-        if gpu.uuid in work:
-            row["jobs"].add(work[gpu.uuid][0])
-        if seen is None:
-            continue
-        row["controlled_gpus"] += seen.lease is not None and seen.lease.job != BUDGET_JOB
-        if (power_w := number(seen.power_average_w)) is not None:
-            row["power_w"] = (row["power_w"] or 0.0) + power_w
-        if (celsius := number(seen.temperature_celsius)) is not None:
-            row["temperature_celsius"] = max(row["temperature_celsius"] or celsius, celsius)
-    for row in rows.values():
-        yield row | {"jobs": ", ".join(sorted(row["jobs"]))}
+        by_node[gpu.address].append(gpu)
+    for node in board.view.nodes:
+        gpus = by_node[node.address]
+        shown = [gpu.snapshot for gpu in gpus if gpu.snapshot]
+        power_w = [watts for one in shown if (watts := number(one.power_average_w)) is not None]
+        celsius = [heat for one in shown if (heat := number(one.temperature_celsius)) is not None]
+        leases = [one.lease for one in shown if one.lease]
+        yield NODE_ROW.json(
+            node,
+            gpus=len(gpus),
+            controlled_gpus=sum(lease.job != BUDGET_JOB for lease in leases),
+            power_w=sum(power_w) if power_w else None,
+            temperature_celsius=max(celsius, default=None),
+            jobs=", ".join(sorted({work[gpu.uuid][0] for gpu in gpus if gpu.uuid in work})),
+        )
 
 
 def series_json(series: Series) -> Json:

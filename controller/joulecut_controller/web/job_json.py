@@ -12,7 +12,13 @@ from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number,
 from joulecut_controller.board import JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.job_faults import job_faults
-from joulecut_controller.cluster.standing import State, standing
+from joulecut_controller.cluster.state import (
+    State,
+    next_step,
+    predicted_saved_ratio,
+    rate_source,
+    state_of,
+)
 from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import MODE, PLAN
@@ -29,7 +35,6 @@ def strongest_mode(jobs: Iterable[JobBoard]) -> Mode:
     return max((job.mode for job in jobs), key=_BY_STRENGTH.index, default="off")
 
 
-JOB_STATE = one_of("JobState", State)
 # Why a job is not controlled (empty name: all jobs), and what ends that.
 HOLD = Answer(
     "Hold",
@@ -190,8 +195,12 @@ def _learning(job: JobBoard) -> Json:
 _CLOCKS = Answer(
     uuid=a.TEXT, stage=a.COUNT, clock_recommended_mhz=a.CLOCK, verb=a.WORD, reason=a.TEXT
 )
+# The state, and what stands between the job and enforcement.
 STATE = Answer(
-    state=JOB_STATE, next_step=a.TEXT, rate_source=a.WORD, predicted_saved_ratio=a.NUMBER
+    state=one_of("JobState", State).at(state_of),
+    next_step=a.TEXT.at(next_step),
+    rate_source=a.WORD.at(rate_source),
+    predicted_saved_ratio=a.NUMBER.at(predicted_saved_ratio),
 )
 JOB = Answer(
     "Job",
@@ -230,7 +239,7 @@ JOB = Answer(
     frontier=listed(Answer(iteration_time_s=a.NUMBER, energy_j=a.NUMBER, lower_bound_j=a.NUMBER)),
     decision=maybe(PLAN),
     applied=maybe(PLAN),
-    **{key: one.given for key, one in STATE.keys.items()},
+    **STATE.keys,
     gpus=listed(_CLOCKS).given,
     money=maybe(a.OBJECT).given,  # worth of the plan, break-even, least cost
     learning=a.OBJECT.at(_learning).more,
@@ -280,13 +289,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True, policy: Policy | N
         report_faults=faults(job_faults(job.view, view)),
         gpus=_clocks_json(job, view) if gpus else [],
         money=worth_json(job_worth(job, policy)),
-        **state_json(job),
     )
-
-
-def state_json(job: JobBoard) -> Json:
-    """The state, and what stands between the job and enforcement."""
-    return STATE.json(standing(job))
 
 
 def evidence(shown: JobState) -> Json:

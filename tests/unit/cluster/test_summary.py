@@ -10,7 +10,7 @@ from job_states import changed
 
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
-from joulecut_controller.cluster.standing import standing
+from joulecut_controller.cluster.state import next_step, state_of
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.orders import Hold
@@ -132,17 +132,17 @@ def test_a_limit_that_loses_money_is_noted_at_the_sites_own_prices() -> None:
 
 def test_the_next_step_is_what_stands_between_the_job_and_enforcement() -> None:
     job = boards.job("recommend")
-    assert standing(job).next_step.startswith("not yet: time error 3.1 % at the clocks that run")
+    assert next_step(job).startswith("not yet: time error 3.1 % at the clocks that run")
     ready = replace(job, advisable=Verdict(True, "checked"))
-    assert standing(ready).next_step == "ready: set `mode: enforce` in the policy"
+    assert next_step(ready) == "ready: set `mode: enforce` in the policy"
     [young] = boards.measuring().jobs
-    assert standing(young).next_step == "measuring the baseline (12 of 30 iterations)"
+    assert next_step(young) == "measuring the baseline (12 of 30 iterations)"
     silent = replace(young, view=changed(young.view, report_age_s=math.inf))
-    assert "must report its iterations" in standing(silent).next_step
+    assert "must report its iterations" in next_step(silent)
     held = replace(job, holds=(Hold(job.view.policy.name, "breaker", "late", "", 0.0),))
-    assert (standing(held).state, standing(boards.job()).state) == ("tripped", "enforced")
-    assert "arms it again" in standing(held).next_step
-    assert standing(boards.job()).next_step == ""
+    assert (state_of(held), state_of(boards.job())) == ("tripped", "enforced")
+    assert "arms it again" in next_step(held)
+    assert next_step(boards.job()) == ""
 
 
 def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() -> None:
@@ -154,7 +154,7 @@ def test_a_job_that_has_never_reported_is_a_note_and_one_that_stopped_a_fault() 
     found = []
     for job in (never, stopped, misfit):
         [need] = cluster_of(with_job(boards.measuring(), job)).needs
-        found.append((standing(job).state, need.severity))
+        found.append((state_of(job), need.severity))
     assert found == [("silent", "note"), ("silent", "fault"), ("unplaced", "fault")]
 
 
@@ -167,12 +167,12 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
         view=changed(young.view, baseline=boards.job().view.measured.baseline),
         sentence=sentence,
     )
-    assert (standing(first).state, standing(first).next_step) == ("measuring", sentence)
+    assert (state_of(first), next_step(first)) == ("measuring", sentence)
     assert "steady" not in cluster_of(with_job(boards.measuring(), first)).headline
     assert young.decision is not None
     best = "default clocks are best: 0.0% to save"
     none = replace(first, sentence=best, decision=replace(young.decision, reason=best))
-    assert standing(none).state == "steady"
+    assert state_of(none) == "steady"
 
 
 def test_power_without_us_stands_on_measured_baselines() -> None:

@@ -1,16 +1,13 @@
-"""The standing of one job: its state, and what stands between it and enforcement.
+"""The state of one job, and what stands between it and enforcement.
 
 Computed from the board alone, so that page and command line agree and no sentence of an earlier
 pass survives the state it described.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.trust.default_windows import Account
-from joulecut_controller.trust.interval import Interval
 from joulecut_controller.view import NOT_REPORTED
 
 State = Literal[
@@ -19,56 +16,14 @@ State = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """One job in a line. Ratios are fractions of the baseline; None where unknown.
-
-    `slowdown_ratio` and `saved_now_ratio` compare the windows measured now with the baseline,
-    `saved_ratio` the hold-outs of the last week. `budget_ratio` is the tolerated slowdown.
-    `predicted_saved_ratio` is of the newest plan, applied or not.
-    """
-
-    name: str
-    state: State
-    next_step: str  # empty where a job is enforced and nothing is missing
-    rate_source: str
-    granularity: str
-    gpus: int
-    power_w: float | None
-    slowdown_ratio: float | None
-    budget_ratio: float | None
-    predicted_saved_ratio: float | None
-    saved_now_ratio: float | None
-    saved_ratio: Interval | None
-    account: Account
-    straggler: bool  # a slower sibling pipeline decides the iteration time
-
-
-def standing(job: JobBoard) -> Standing:
-    """The standing of one job of a board."""
-    view = job.view
-    baseline, current, state = view.measured.baseline, view.measured.current, state_of(job)
-    budget = None
-    if baseline is not None and baseline.time_mean_s > 0.0:
-        deadline_s = view.policy.slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
-        if math.isfinite(deadline_s):
-            budget = max(0.0, deadline_s / baseline.time_mean_s - 1.0)
-    return Standing(
-        name=view.policy.name,
-        state=state,
-        next_step=_next_step(job, state),
-        rate_source=rate_source(job),
-        granularity=job.rung.name,
-        gpus=sum(map(len, view.placement.stages)),
-        power_w=current.power_w if current else None,
-        slowdown_ratio=job.slowdown_ratio,
-        budget_ratio=budget,
-        predicted_saved_ratio=predicted_saved_ratio(job),
-        saved_now_ratio=job.saved_ratio,
-        saved_ratio=job.holdout.saving.saved_ratio if job.holdout and job.holdout.saving else None,
-        account=job.account,
-        straggler=view.measured.peer_iteration_time_s is not None,
-    )
+def budget_ratio(job: JobBoard) -> float | None:
+    """The tolerated slowdown, as a fraction of the baseline; None where unknown."""
+    baseline = job.view.measured.baseline
+    if baseline is None or baseline.time_mean_s <= 0.0:
+        return None
+    slo = job.view.policy.slo
+    deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
+    return max(0.0, deadline_s / baseline.time_mean_s - 1.0) if math.isfinite(deadline_s) else None
 
 
 def state_of(job: JobBoard) -> State:
@@ -109,11 +64,8 @@ def rate_source(job: JobBoard) -> str:
     """The source of the job's iterations; empty without one."""
     if job.timing is not None:
         return job.timing.source
-    return (
-        job.view.placement.source or "report"
-        if math.isfinite(job.view.placement.report_age_s)
-        else ""
-    )
+    reports = math.isfinite(job.view.placement.report_age_s)
+    return job.view.placement.source or "report" if reports else ""
 
 
 def predicted_saved_ratio(job: JobBoard) -> float | None:
@@ -124,7 +76,8 @@ def predicted_saved_ratio(job: JobBoard) -> float | None:
     return plan.forecast.saved_ratio
 
 
-def _next_step(job: JobBoard, state: State) -> str:
+def next_step(job: JobBoard) -> str:
+    """Empty where a job is enforced and nothing is missing."""
     view, plan, lock = job.view, job.decision, job.view.measured.external_lock
     reserved = f"recommended only: {view.reservation}" if view.reservation else ""
     advice = job.probing.reason if job.probing else "no profile, hence no evidence on other clocks"
@@ -142,7 +95,7 @@ def _next_step(job: JobBoard, state: State) -> str:
         "steady": job.sentence,
         "recommended": reserved or _towards_enforcement(job),
     }
-    return steps[state]
+    return steps[state_of(job)]
 
 
 def _towards_enforcement(job: JobBoard) -> str:
