@@ -1,7 +1,7 @@
 """One life of a job: what control saves and keeps while work, phases and GPUs change.
 
     python benchmarks/job_life.py [--rows evaluation,stalls] [--seeds 3] [--minutes 30] [--stages 8]
-        [--holdout 0] [--others 8] [--card a40]
+        [--holdout 0] [--others 8] [--card a40] [--without jitter,work+constant]
 
 The real controller on a virtual clock and worlds of `tests/worlds/life.py`, A100 8 x 24, from no
 knowledge but what `knows` says. `of best` is the energy saved in the last half over what the
@@ -13,10 +13,13 @@ after the first lowered one, `count` the counter of measured savings over what w
 several seeds each figure is the median and the worst. `floor` is the least median share; a row of
 windows over may have two in the median and three in any. `--others` is how many measured jobs the
 controller has learnt from before, which resemble this one. `interval` is the share of a week's
-savings intervals that hold the truth while noise lasts ten minutes. Simulated throughout.
+savings intervals that hold the truth while noise lasts ten minutes. `--without` prints each life
+once more for each mechanism of `mechanisms.py` (several joined by +) that is switched off.
+Simulated throughout.
 """
 
 import argparse
+import multiprocessing
 import platform
 import statistics
 import subprocess
@@ -28,6 +31,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
 from known_jobs import alike
 from life import Knows, Verdict, live, lives
+from mechanisms import MECHANISMS, switch_off
 from windows import World, measured
 
 from joulecut_controller.trust.saving import saving
@@ -107,11 +111,12 @@ HEADER = (
 )
 
 
-def line(row: Row, seen: Sequence[Verdict]) -> str:
+def line(row: Row, seen: Sequence[Verdict], without: str = "") -> str:
     counters = [one.counter for one in seen if one.counter is not None]
     worst = max(counters, key=lambda ratio: abs(ratio - 1.0)) if counters else None
     cells = (
-        row.life if row.iteration_s == 1.0 else f"{row.life} {row.iteration_s:g} s",
+        (row.life if row.iteration_s == 1.0 else f"{row.life} {row.iteration_s:g} s")
+        + (f" without {without}" if without else ""),
         row.knows,
         f"{row.budget:.0%}",
         _both([one.share for one in seen], min, "{:.0%}"),
@@ -133,6 +138,24 @@ def line(row: Row, seen: Sequence[Verdict]) -> str:
 def _both(figures: Sequence[float], worst: Callable[[Sequence[float]], float], form: str) -> str:
     middle = form.format(statistics.median(figures))
     return middle if len(figures) == 1 else f"{middle}, {form.format(worst(figures))}"
+
+
+def lived(row: Row, given: argparse.Namespace, without: str) -> list[Verdict]:
+    """The seeds of a row; in a process of its own where something is switched off."""
+    switch_off(without)
+    seen = []
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        world = lives()[row.life](
+            knows=row.knows,
+            budget=row.budget,
+            iteration_s=row.iteration_s,
+            stages=given.stages,
+            seed=seed,
+            holdout=given.holdout / 100.0,
+            card=given.card,
+        )
+        seen.append(live(world, given.minutes or row.minutes, alike(world, given.others, seed)))
+    return seen
 
 
 def interval() -> str:
@@ -164,7 +187,11 @@ def main() -> int:
     parser.add_argument("--holdout", type=float, default=0.0, help="percent of the time")
     parser.add_argument("--others", type=int, default=0, help="measured jobs before this one")
     parser.add_argument("--card", default="a100-sxm", help="a simulated card")
+    parser.add_argument("--without", default="", help=", ".join(MECHANISMS))
     given = parser.parse_args()
+    without = list(filter(None, given.without.split(",")))
+    if unknown := {one for each in without for one in each.split("+")} - MECHANISMS.keys():
+        parser.error(f"--without: no mechanism {min(unknown)}; there are {', '.join(MECHANISMS)}")
     commit = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     short = subprocess.run(commit, capture_output=True, text=True, check=False).stdout.strip()
     print(f"{platform.processor() or platform.machine()}, {platform.python_version()}, {short}")
@@ -181,21 +208,12 @@ def main() -> int:
         if row.life not in known:
             print(f"| {row.life} | left out: its data is absent |", flush=True)
             continue
-        seen = []
-        for seed in range(given.first_seed, given.first_seed + given.seeds):
-            world = known[row.life](
-                knows=row.knows,
-                budget=row.budget,
-                iteration_s=row.iteration_s,
-                stages=given.stages,
-                seed=seed,
-                holdout=given.holdout / 100.0,
-                card=given.card,
-            )
-            others = alike(world, given.others, seed)
-            seen.append(live(world, given.minutes or row.minutes, others))
+        seen = lived(row, given, "")
         missed |= row.shown and bool(row.missed(seen))
         print(line(row, seen), flush=True)
+        for each in without:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(line(row, pool.apply(lived, (row, given, each)), each), flush=True)
     if not wanted or "interval" in wanted:
         print(f"\n{interval()}")
     return 1 if missed else 0
