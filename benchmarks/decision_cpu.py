@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE / "tests" / "worlds")]
 from learning import Course  # noqa: E402
 
+from joulecut_controller.learn.explorer import advise  # noqa: E402
 from joulecut_sim.plant import Noise, Plant  # noqa: E402
 from joulecut_sim.skus import find  # noqa: E402
 
@@ -31,7 +32,7 @@ def decisions_s(stages: int, microbatches: int, windows: int, *, detailed: bool)
     for _ in range(windows):
         course.log, _ = course.log.add(course._measure())
         began_s = time.process_time()
-        advice = course.explorer.advise(course.facts(), course.log)
+        advice = advise(course.facts(), course.log.measurements)
         spent_s.append(time.process_time() - began_s)
         if advice.changes:
             course.now_mhz = advice.clocks_mhz

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 
 from possible import common, search_in_jitter
 
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import ExplorerInput
-from joulecut_controller.learn.explorer import Explorer
+from joulecut_controller.learn.advice import Advice, ExplorerInput
+from joulecut_controller.learn.explorer import advise
 from joulecut_controller.learn.measurement_log import (
     JobConstants,
     Measurement,
@@ -82,7 +81,6 @@ class Course:
 
     def __post_init__(self) -> None:
         self.plant = self.make(self.jitter, self.seed)
-        self.explorer = Explorer()
         self._dice = random.Random(f"course {self.seed}")
         skus = self.plant.skus
         self.default = tuple(
@@ -109,7 +107,7 @@ class Course:
     def step(self) -> Advice:
         """One window, and what is made of it."""
         self.log, _ = self.log.add(self._measure())
-        advice = self.explorer.advise(self.facts(), self.log)
+        advice = advise(self.facts(), self.log.measurements)
         self.advices.append(advice)
         if advice.changes and advice.clocks_mhz != self.now_mhz:
             self.now_mhz, self.settled_s = advice.clocks_mhz, self.now_s

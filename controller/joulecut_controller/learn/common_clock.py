@@ -8,8 +8,14 @@ the next window shows what that took. So no step misses it, but for the error of
 import math
 from collections.abc import Sequence
 
-from joulecut_controller.learn.advice import Advice, Verdict
-from joulecut_controller.learn.evidence import OVER_RATIO, ExplorerInput, lowest_of, measurement_at
+from joulecut_controller.learn.advice import (
+    OVER_RATIO,
+    Advice,
+    ExplorerInput,
+    Verdict,
+    lowest_of,
+    measurement_at,
+)
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.reference.reference import LATE_SDS, Figure
 

@@ -59,14 +59,9 @@ class LongestPaths:
             rng = np.random.default_rng(SEED)
             half = self._halves[draws] = rng.standard_normal((draws // 2, len(self._which)))
         factors = np.maximum(FACTOR_MIN, 1.0 + spread * np.concatenate([half, -half]))
-        levels = self._levels
-        return _jittered_paths(_rows(times_s), factors, self._which, levels.begins, levels.before)
-
-
-def _rows(times_s: Floats) -> Floats:
-    """Operation times as one row per guess."""
-    stages, kinds, guesses = times_s.shape
-    return np.ascontiguousarray(times_s.reshape(stages * kinds, guesses).T)
+        levels, (stages, kinds, guesses) = self._levels, times_s.shape
+        rows = np.ascontiguousarray(times_s.reshape(stages * kinds, guesses).T)  # one a guess
+        return _jittered_paths(rows, factors, self._which, levels.begins, levels.before)
 
 
 @compiled

@@ -72,10 +72,11 @@ def measured_profile(job: ProbedJob) -> MeasuredProfile:
             )
     default_s = np.array(
         [
-            [_at(options[stage, kind], mhz).time_s for kind in paths.kinds]
-            for stage, mhz in enumerate(job.constants.default_mhz)
+            [one.time_s for kind in paths.kinds for one in options[s, kind] if one.clock_mhz == mhz]
+            for s, mhz in enumerate(job.constants.default_mhz)
         ]
     )
+    path_s = paths.iteration_s(default_s[:, :, None])[0]
     known = job.constants.blocking_power_w > 0.0
     return MeasuredProfile(
         profile=Profile(options, source="measured"),
@@ -85,7 +86,7 @@ def measured_profile(job: ProbedJob) -> MeasuredProfile:
         ),
         blocking_power_w=job.constants.blocking_power_w if known else model.waiting_w,
         blocking_known=known,
-        path_ratio=_path_ratio(job, paths, default_s),
+        path_ratio=float(job.measurements[0].time_s / path_s),
     )
 
 
@@ -110,12 +111,3 @@ def _origin(mhz: int, seen: set[int]) -> Origin:
     if mhz in seen:
         return "measured"
     return "fitted" if mhz > min(seen) else "extrapolated"
-
-
-def _at(options: tuple[ClockOption, ...], mhz: int) -> ClockOption:
-    return next(option for option in options if option.clock_mhz == mhz)
-
-
-def _path_ratio(job: ProbedJob, paths: LongestPaths, default_s: Floats) -> float:
-    """The first measurement is the one at default clocks."""
-    return float(job.measurements[0].time_s / paths.iteration_s(default_s[:, :, None])[0])

@@ -26,8 +26,7 @@ class Measurement:
 
     `energy_j` is per iteration and GPU, by stage. `busy_s` is the mean time of one operation by
     stage and kind (order of `reported_kinds`); empty at L1, where `operation_sd_ratio` is None too.
-    Spreads are beside what all GPUs have in common. `known_stderr_ratio` is the error of `time_s`
-    where other evidence makes it smaller. Of a rate alone `time_sd_s` is that of as many
+    Spreads are beside what all GPUs have in common. Of a rate alone `time_sd_s` is that of as many
     independent iterations with the same error of the mean.
     """
 
@@ -39,7 +38,6 @@ class Measurement:
     busy_s: tuple[tuple[float, ...], ...] = ()
     operation_sd_ratio: float | None = None  # of one operation; None if not reported
     gpu_sd_ratio: float | None = None  # of all that one GPU does in an iteration, likewise
-    known_stderr_ratio: float | None = None
 
     def scaled(self, ratio: float) -> "Measurement":
         """The same of a job whose iterations take `ratio` times as long."""
@@ -54,8 +52,6 @@ class Measurement:
     @property
     def stderr_ratio(self) -> float:
         """Of `time_s`."""
-        if self.known_stderr_ratio is not None:
-            return self.known_stderr_ratio
         memory = MEMORY if self.time_s >= LONG_ITERATION_S and not self.busy_s else 1.0
         error = memory * self.time_sd_s / self.time_s / self.iterations**0.5
         return float(max(TIME_NOISE_MIN, error))

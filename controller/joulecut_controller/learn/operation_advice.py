@@ -10,13 +10,12 @@ import math
 
 import numpy as np
 
-from joulecut_controller.learn.advice import Advice, Verdict
+from joulecut_controller.learn.advice import Advice, ExplorerInput, Verdict
 from joulecut_controller.learn.clock_curves import Floats, Ints
-from joulecut_controller.learn.evidence import ExplorerInput
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
-from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, Limit, OperationSearch
+from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, OperationSearch
 from joulecut_controller.reference.reference import LATE_SDS
 
 GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
@@ -120,30 +119,17 @@ class _Step:
 
     def _cheapest(self) -> Ints:
         """The cheapest clocks within reach whose upper band and worst case are in time."""
-        model = self._model
-        search = OperationSearch(model.paths, model.cost_j, model.reachable, model.second_j)
-        tables = (
-            (model.high_s, self._limit_s),
-            (model.worst_s, self._limit_s * (1.0 + self._facts.over_ratio)),
-        )
-        at = model.default
-        surplus = [self._surplus(table, at) for table, _ in tables]
-        found = None
+        model, found = self._model, None
+        table = np.maximum(model.high_s, model.worst_s / (1.0 + self._facts.over_ratio))
+        search = OperationSearch(model.paths, table, model.cost_j, model.reachable, model.second_j)
+        surplus = self._surplus(table, model.default)
         for _ in range(SURPLUS_ROUNDS):
-            limits = [
-                Limit(table, limit_s / more)
-                for (table, limit_s), more in zip(tables, surplus, strict=True)
-            ]
-            found = search.cheapest(limits, found)
+            found = search.cheapest(self._limit_s / surplus, found)
             if found is None:
-                return model.default
-            jittered = [model.jittered_s(table, found) for table, _ in tables]
-            if all(t <= limit_s for t, (_, limit_s) in zip(jittered, tables, strict=True)):
+                break
+            if model.jittered_s(table, found) <= self._limit_s:
                 return found
-            surplus = [
-                max(more, self._surplus(table, found)) + SURE
-                for more, (table, _) in zip(surplus, tables, strict=True)
-            ]
+            surplus = max(surplus, self._surplus(table, found)) + SURE
         return model.default
 
     def _surplus(self, table: Floats, at: Ints) -> float:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_controller.learn.advice import STEP_RATIO, Expected, lowest_of
 from joulecut_controller.learn.clock_curves import (
     ClockCurves,
     CurvePrior,
@@ -20,7 +21,6 @@ from joulecut_controller.learn.clock_curves import (
     Ints,
     below_cap,
 )
-from joulecut_controller.learn.evidence import STEP_RATIO, Expected, lowest_of
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 
@@ -104,7 +104,7 @@ class OperationModel:
         )  # below 0 where heat lowers default clocks
         ahead = np.log(self._default[:, None] / self.grid_mhz)
         self.power_w, capped = self._power(kept, fall, ahead, constants)
-        self._tabulate_times(fall, ahead, capped)
+        self._tabulate_times(fall, ahead, capped, begins=begins)
         working_s = self.mean_s.sum(axis=1) * constants.pipeline.microbatches
         self.cost_j = working_s * (np.maximum(self.power_w, self.waiting_w) - self.waiting_w)
         self.second_j = self.stages * (self.waiting_w + host_power_w)
@@ -137,7 +137,7 @@ class OperationModel:
         reachable[:, -1] = True
         return grid, reachable
 
-    def _tabulate_times(self, fall: Floats, ahead: Floats, capped: Floats) -> None:
+    def _tabulate_times(self, fall: Floats, ahead: Floats, capped: Floats, *, begins: bool) -> None:
         kinds = len(self.paths.kinds)
         values = np.log(self._busy_s).reshape(self.stages * kinds, -1)
         group = (self._cards[:, None] * kinds + np.arange(kinds)).ravel()
@@ -161,6 +161,11 @@ class OperationModel:
         low = np.array(self.lowest, dtype=np.float64)
         at = (self.grid_mhz < low[:, None]).sum(axis=1)
         measured_s = np.take_along_axis(self.high_s, at[:, None, None], axis=2)
+        if begins:  # a window counts in full, whatever other jobs let expect
+            here = (self._clocks == low[:, None])[:, None, :]
+            longer = np.where(here, self._busy_s / self._busy_s[:, :, :1], 0.0)
+            seen_s = self.mean_s[:, :, -1:] * longer.max(axis=2, keepdims=True)
+            measured_s = np.maximum(measured_s, seen_s)
         edge_mhz = np.minimum(low, np.maximum(self._default * np.exp(-capped), self._low_of_card))
         stretch = np.maximum(1.0, edge_mhz[:, None] / self.grid_mhz)[:, None, :]
         unseen = (self.grid_mhz < low[:, None])[:, None, :]

@@ -1,13 +1,10 @@
 """Cheapest clocks, one per stage, by the curves of operations.
 
 The energy of an iteration is a sum over stages; its time is the longest path. The search starts
-at each stage's cheapest clock and raises one stage at a time until the deadlines are kept: the
+at each stage's cheapest clock and raises one stage at a time until the deadline is kept: the
 stage that saves the most time on the longest path per joule. Then it lowers each stage whose clock
-is higher than the deadlines need. One longest path is computed per step of a clock.
+is higher than the deadline needs. One longest path is computed per step of a clock.
 """
-
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,51 +16,47 @@ SWEEPS = 4  # over all stages, lowering; the second rarely finds anything
 SURPLUS_ROUNDS = 4  # the effect of jitter depends on the clocks chosen, and converges in two
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """Iterations by `times_s` (stages, kinds, clocks) may take `limit_s`, without jitter."""
-
-    times_s: Floats
-    limit_s: float
-
-
 class OperationSearch:
     """Choices are indices of clocks by stage, ascending; `reachable` (stages, clocks) may be
     chosen, the last always. `cost_j` (stages, clocks) is paid beside `second_j` per second.
+    Operations take `times_s` (stages, kinds, clocks).
     """
 
     def __init__(
-        self, paths: LongestPaths, cost_j: Floats, reachable: NDArray[np.bool_], second_j: float
+        self,
+        paths: LongestPaths,
+        times_s: Floats,
+        cost_j: Floats,
+        reachable: NDArray[np.bool_],
+        second_j: float,
     ) -> None:
-        self._paths, self._cost_j, self._second_j = paths, cost_j, second_j
+        self._paths, self._times_s = paths, times_s
+        self._cost_j, self._second_j = cost_j, second_j
         self._stages = np.arange(len(cost_j))
         self._lowest = reachable.argmax(axis=1)
         self._top = cost_j.shape[1] - 1
 
-    def cheapest(self, limits: Sequence[Limit], start: Ints | None = None) -> Ints | None:
-        """None if even the highest clocks are late. `start` are the cheapest within looser limits;
+    def cheapest(self, limit_s: float, start: Ints | None = None) -> Ints | None:
+        """None if even the highest clocks are late. `start` are the cheapest within a looser limit;
         absent, each stage's cheapest clock.
         """
         allowed = np.arange(self._top + 1) >= self._lowest[:, None]
         at = np.where(allowed, self._cost_j, np.inf).argmin(axis=1) if start is None else start
         at = at.copy()
         while True:
-            paths = [self._paths.critical(self._at(limit, at)) for limit in limits]
-            late = [path[0] / limit.limit_s for path, limit in zip(paths, limits, strict=True)]
-            worst = int(np.argmax(late))
-            ratio = late[worst]
-            step = self._raise(limits[worst], at, paths[worst][1], needed=ratio > 1.0)
+            time_s, counts = self._paths.critical(self._times_s[self._stages, :, at])
+            step = self._raise(at, counts, needed=time_s > limit_s)
             if step is None:
-                return None if ratio > 1.0 else self._lowered(limits, at)
+                return None if time_s > limit_s else self._lowered(limit_s, at)
             at[step] += 1
 
-    def _raise(self, limit: Limit, at: Ints, counts: Floats, *, needed: bool) -> int | None:
+    def _raise(self, at: Ints, counts: Floats, *, needed: bool) -> int | None:
         """The stage whose next clock buys the most time for its energy. Where time is not
         `needed`, only one that pays for itself: waiting costs energy too. `counts` are the
         operations of the longest path.
         """
         rows, up = self._stages, np.minimum(at + 1, self._top)
-        faster = limit.times_s[rows, :, at] - limit.times_s[rows, :, up]
+        faster = self._times_s[rows, :, at] - self._times_s[rows, :, up]
         saved_s = (counts * faster).sum(axis=1)
         dearer_j = self._cost_j[rows, up] - self._cost_j[rows, at]
         price = np.where(saved_s > 0.0, dearer_j / np.maximum(saved_s, 1e-12), np.inf)
@@ -71,7 +64,7 @@ class OperationSearch:
         most = np.inf if needed else self._second_j
         return best if price[best] < most else None
 
-    def _lowered(self, limits: Sequence[Limit], at: Ints) -> Ints:
+    def _lowered(self, limit_s: float, at: Ints) -> Ints:
         for _ in range(SWEEPS):
             down = np.maximum(at - 1, self._lowest)
             gains_j = self._cost_j[self._stages, at] - self._cost_j[self._stages, down]
@@ -81,23 +74,18 @@ class OperationSearch:
                     break
                 tried = at.copy()
                 tried[stage] = down[stage]
-                if self._pays(limits, at, tried):
+                if self._pays(limit_s, at, tried):
                     at, moved = tried, True
             if not moved:
                 break
         return at
 
-    def _pays(self, limits: Sequence[Limit], at: Ints, tried: Ints) -> bool:
-        times_s = [self._time(limit, tried) for limit in limits]
-        if any(t > limit.limit_s for t, limit in zip(times_s, limits, strict=True)):
+    def _pays(self, limit_s: float, at: Ints, tried: Ints) -> bool:
+        time_s, rows = self._time_s(tried), self._stages
+        if time_s > limit_s:
             return False
-        longer_s = times_s[0] - self._time(limits[0], at)
-        rows = self._stages
         saved_j = (self._cost_j[rows, at] - self._cost_j[rows, tried]).sum()
-        return bool(saved_j > self._second_j * longer_s)
+        return bool(saved_j > self._second_j * (time_s - self._time_s(at)))
 
-    def _at(self, limit: Limit, at: Ints) -> Floats:
-        return np.asarray(limit.times_s[self._stages, :, at])
-
-    def _time(self, limit: Limit, at: Ints) -> float:
-        return self._paths.critical(self._at(limit, at))[0]
+    def _time_s(self, at: Ints) -> float:
+        return self._paths.critical(self._times_s[self._stages, :, at])[0]

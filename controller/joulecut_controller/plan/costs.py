@@ -119,7 +119,8 @@ def price(
     policy, pipeline = job.policy, job.policy.pipeline
     if pipeline is None:
         return "the policy gives no pipeline for this job"
-    name, by_part, blocking_w = policy.name, _by_part(job), policy.blocking_power_w
+    name, blocking_w = policy.name, policy.blocking_power_w
+    by_part = policy.profile is not None and policy.profile.stages > pipeline.stages
     stages: list[_Predicted] = []
     ratios: dict[str, float] = {}
     for stage, uuids in enumerate(job.placement.stages):
@@ -175,21 +176,12 @@ def _row(pipeline: Pipeline, stage: int, chunk: int, *, by_part: bool) -> int:
     return part_of(pipeline, stage, chunk) if by_part else stage
 
 
-def _by_part(job: JobState) -> bool:
-    pipeline, profile = job.policy.pipeline, job.policy.profile
-    return bool(pipeline and profile and profile.stages > pipeline.stages)
-
-
-def _ratios_hold(old: Costs, ratios: Mapping[str, float]) -> bool:
-    return all(
-        -FASTER_TOLERANCE <= ratio - old.ratios.get(uuid, 1.0) <= TIME_TOLERANCE
-        for uuid, ratio in ratios.items()
-    )
-
-
 def _same(old: Costs, new: Costs) -> bool:
     predicted = {name: getattr(old, name) for name in ("table", "uniform", "own_mhz", "ratios")}
-    if replace(new, **predicted) != old or not _ratios_hold(old, new.ratios):
+    if replace(new, **predicted) != old:
+        return False
+    moved = (ratio - old.ratios.get(uuid, 1.0) for uuid, ratio in new.ratios.items())
+    if not all(-FASTER_TOLERANCE <= one <= TIME_TOLERANCE for one in moved):
         return False
     pairs = [
         (option, before)

@@ -182,10 +182,6 @@ class Comparison:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
         return evaluation.energy_j(self.charged_s(evaluation) + self.constant_s)
 
-    def pipeline_j(self, evaluation: Evaluation) -> float:
-        """`cost_j` without the constant, as the solver counts energy."""
-        return evaluation.energy_j(self.charged_s(evaluation))
-
     def charged_s(self, evaluation: Evaluation) -> float:
         """Model seconds that energy is counted for."""
         time_s = evaluation.iteration_time_s
@@ -194,6 +190,16 @@ class Comparison:
     def answer_j(self, answer: Solution) -> float:
         """`cost_j` of a solver's answer."""
         return answer.energy_j + self.costs.problem.time_price_w * self.constant_s
+
+    def as_solution(self, answer: Solution, after: Evaluation) -> Solution:
+        """Other clocks with the solver's bound, which holds for every plan of this goal."""
+        return replace(
+            answer,
+            clocks=after.options,
+            start_s=after.start_s,
+            iteration_time_s=after.iteration_time_s,
+            energy_j=after.energy_j(self.charged_s(after)),
+        )
 
     @property
     def baseline_j(self) -> float:
@@ -242,7 +248,8 @@ def completed(
     difference that they make without jitter, beside what the plan itself saves.
     """
     width = comparison.costs.width
-    lean = _own_paced(comparison.costs, before)
+    lean = evaluate(comparison.costs, tuple(option.clock_mhz for option in before.options))
+    assert lean is not None  # the same clocks, with faster GPUs at clocks of their own
     intrinsic_w, extrinsic_w = _bloat_w(comparison, lean, solver)
     variability_j = before.operations_j - lean.operations_j
     return replace(
@@ -254,13 +261,6 @@ def completed(
         if comparison.costs.ratios
         else None,
     )
-
-
-def _own_paced(costs: Costs, before: Evaluation) -> Evaluation:
-    """The same clocks of the stages with faster GPUs at clocks of their own."""
-    made = evaluate(costs, tuple(option.clock_mhz for option in before.options))
-    assert made is not None
-    return made
 
 
 def _saved_by_granularity(

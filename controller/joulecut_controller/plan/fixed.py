@@ -24,7 +24,7 @@ def fixed_decision(inputs: PlanningInput, state: PlannerState) -> Decision:
     """The fixed clock and limit on all GPUs of the job, or default clocks and why."""
     policy, mode = inputs.job.policy, inputs.mode
     fixed = policy.fixed
-    state = replace(state, clocks=None, goal=None, costs=None, suspended=None)
+    state = replace(state, clocks=None, goal=None, costs=None, suspended="")
     given_back = replace(state, asked={}, asked_w={})
     needless = UNPREDICTED | (UNREPORTED if policy.is_order else frozenset())
     against = tuple(veto for veto in vetoes(inputs) if veto.kind not in needless)
@@ -55,13 +55,9 @@ def fixed_decision(inputs: PlanningInput, state: PlannerState) -> Decision:
         return Decision("keep", "steady", "plan unchanged", state)
     plan = Plan(
         job=policy.name,
-        generation=0,
-        parent=0,
         mode=mode,
-        granularity="gpu",
         actions=tuple(actions),
         reason=words,
-        made_at_unix_s=0.0,
         basis=Basis(fixed=fixed),
     )
     now_s = inputs.view.now_s

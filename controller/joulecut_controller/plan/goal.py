@@ -56,7 +56,7 @@ def is_late(inputs: PlanningInput) -> bool:
 def pace_of(
     inputs: PlanningInput, state: PlannerState, default: Evaluation, held: Evaluation | None
 ) -> Pace:
-    """`held` are the clocks of the plan in force, or of the suspended one. Under a power budget
+    """`held` are the clocks of the plan in force, or suspended. Under a power budget
     times are as predicted: watts are measured.
     """
     modelled_s, known = default.mean_s + state.constant_s, inputs.job.measured.reference
@@ -100,7 +100,7 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
         return pace.modelled_s * inputs.allotted_s / baseline.time_mean_s
     deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
     wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
-    held, runs = state.goal, inputs.mode == "enforce" and state.clocks is not None
+    held, runs = state.goal, inputs.mode == "enforce" and state.runs
     if held is not None and not held.waits and not late:
         held_s = held.deadline_s / (1.0 + ROUNDING) + state.constant_s
         wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
@@ -186,8 +186,7 @@ def dwell_s(inputs: PlanningInput) -> float:
     """Least time between two lowerings: the operator's setting, or a site's if longer."""
     sites = (
         inputs.view.gpus[uuid].description.min_dwell_s
-        for stage in inputs.job.placement.stages
-        for uuid in stage
+        for uuid in inputs.job.placement.uuids
         if uuid in inputs.view.gpus
     )
     return max((inputs.job.policy.clocks.min_dwell_s, *sites))

@@ -100,12 +100,11 @@ def _whole(plan: Plan, job: JobState) -> str:
 
 
 def _alone(job: JobState, view: View) -> str:
-    mine = {uuid for uuids in job.placement.stages for uuid in uuids}
+    mine = set(job.placement.uuids)
     for other in view.jobs:
         if other.policy.name == job.policy.name:
             continue
-        shared = mine.intersection(uuid for uuids in other.placement.stages for uuid in uuids)
-        if shared:
+        if shared := mine.intersection(other.placement.uuids):
             return f"GPU {min(shared)} is shared with job {other.policy.name}"
     return ""
 

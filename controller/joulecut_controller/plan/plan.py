@@ -134,19 +134,6 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumption:
-    """What the next leader needs to go on with a plan.
-
-    `rests_on` names what the plan was made for (`earlier.rests_on`). `clocks` are by stage, in the
-    order its operations run: (MHz, operations in a row).
-    """
-
-    rests_on: str
-    clocks: tuple[tuple[tuple[int, int], ...], ...]
-    limits: ChangeLimits
-
-
-@dataclass(frozen=True, slots=True)
 class Basis:
     """What a plan of clocks answers. The guard checks the plan against it.
 
@@ -172,13 +159,13 @@ class Plan:
     """
 
     job: str
-    generation: int
-    parent: int
-    mode: Mode
-    granularity: Granularity
-    actions: tuple[Action, ...]
-    reason: str
-    made_at_unix_s: float
+    generation: int = 0
+    parent: int = 0
+    mode: Mode = "recommend"
+    granularity: Granularity = "gpu"
+    actions: tuple[Action, ...] = ()
+    reason: str = ""
+    made_at_unix_s: float = 0.0
     deadline_s: float | None = None
     forecast: Forecast | None = None
     solution: Solution | None = None
@@ -186,7 +173,6 @@ class Plan:
     granularity_asked: str = ""  # the finest that was allowed
     granularity_why: str = ""  # why it is none of the finer ones; empty where it is the finest
     shortest_step_s: float = 0.0  # the shortest time at one clock, where clocks change
-    resumption: Resumption | None = None  # of a plan that was solved for and is enforced
     basis: Basis | None = field(default=None, compare=False, repr=False)
     predicted_from: str = ""  # what a plan rests on whose clocks never ran; empty of all others
     phase: PhaseKind = "train"  # of the job, that its clocks are for

@@ -13,7 +13,6 @@ from typing import Literal
 from joulecut_controller.plan.actions import actions_for
 from joulecut_controller.plan.clock_reason import clock_reasons
 from joulecut_controller.plan.costs import Costs, price
-from joulecut_controller.plan.earlier import EarlierPlan, SameClocks, clocks_of
 from joulecut_controller.plan.evaluation import (
     Comparison,
     Evaluation,
@@ -26,6 +25,7 @@ from joulecut_controller.plan.evaluation import (
 )
 from joulecut_controller.plan.goal import (
     ALLOWED_STEP,
+    ROUNDING,
     dwell_s,
     goal_of,
     is_late,
@@ -40,7 +40,6 @@ from joulecut_controller.plan.granularity import (
     stretches_s,
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
-from joulecut_controller.plan.marked_steps import Marks, marked_steps
 from joulecut_controller.plan.pace import (
     CONSTANT_RATIO_MAX,
     DOUBT_STDERRS,
@@ -54,11 +53,9 @@ from joulecut_controller.plan.planning_input import (
     Lateness,
     PlannerState,
     PlanningInput,
-    SuspendedPlan,
 )
 from joulecut_controller.plan.solver_cache import Answers, Question, Unanswered
-from joulecut_controller.plan.suspended import as_before, as_solution, rest_s, said_again, suspend
-from joulecut_controller.plan.timed_steps import Steps, timed_steps
+from joulecut_controller.plan.steps import Marks, Steps, marked_steps, timed_steps
 from joulecut_controller.plan.traces import MeasuredGraph, measured_graph
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.plan.work import work_of
@@ -72,8 +69,6 @@ from joulecut_engine.optimize.problem import Infeasible, Solution
 # what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.003
 FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
-# Beside that, the stored baseline may differ by 0.2 % from the one that the plan was made for.
-FIT_RATIO_EARLIER = 0.003
 
 # Of the iteration time that a power budget asks for: clocks faster by more draw too much.
 ALLOTTED_ROOM = 0.005
@@ -114,16 +109,17 @@ def decide(
     """
     if state.mode != inputs.mode:  # a recommended plan does not run; its goal stays
         state = replace(state, mode=inputs.mode, clocks=None)
-        state = replace(state, changed_s=float("-inf"), suspended=None)
+        state = replace(state, changed_s=float("-inf"), suspended="")
     against = vetoes(inputs)
     if (veto := first(against)) is not None:
         if any(one.kind == "profile" for one in against):
             state = replace(state, costs=None)  # of a profile that was taken away
         if releases(against):
             return _give_back(state, veto.kind, veto.text)
-        return Decision("default", veto.kind, veto.text, suspend(state, veto, inputs.view.now_s))
-    if state.suspended is not None and (wait_s := rest_s(state.suspended, inputs)) > 0.0:
-        words = f"{state.suspended.ended} is over; clocks are not lowered for {wait_s:.0f} s yet"
+        return Decision("default", veto.kind, veto.text, state.after(veto, inputs.view.now_s))
+    wait_s = state.changed_s + dwell_s(inputs) - inputs.view.now_s
+    if state.suspended and wait_s > 0.0:
+        words = f"{state.suspended} is over; clocks are not lowered for {wait_s:.0f} s yet"
         return Decision("default", "dwell", words, state)
     priced: Costs | str | None = state.costs if inputs.priced else None
     if priced is None:
@@ -137,9 +133,8 @@ def decide(
 def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: Answers) -> Decision:
     held = state.rung
     try:
-        if inputs.earlier is not None and state.clocks is None:
-            return _resume(inputs, inputs.earlier, state, costs)
-        state = replace(state, rung=_rung(inputs, state.rung))
+        rung = rung_of(inputs.job, inputs.view, held, dwell_s(inputs), inputs.prices)
+        state = replace(state, rung=rung)
         return _within_reach(inputs, state, costs, solver)
     except Unanswered:
         shown = state
@@ -148,29 +143,10 @@ def _planned(inputs: PlanningInput, state: PlannerState, costs: Costs, solver: A
         solving = Decision("keep", SOLVING, "the solver is at work on the next plan", shown)
         moved = abs(inputs.allowed - state.allowed) > ALLOWED_STEP
         # A recommendation may wait for the better plan.
-        wanted = inputs.mode == "enforce" and (state.clocks is None or moved or is_late(inputs))
-        again = _again(inputs, state, costs, state.suspended) if state.suspended else None
-        if again or not wanted or not state.rung.timed or inputs.waited_s <= MEANWHILE_S:
-            return again or solving
-        return _meanwhile(inputs, replace(state, suspended=None), costs, solver) or solving
-
-
-def _rung(inputs: PlanningInput, held: Rung) -> Rung:
-    return rung_of(inputs.job, inputs.view, held, dwell_s(inputs), inputs.prices)
-
-
-def _again(
-    inputs: PlanningInput, state: PlannerState, costs: Costs, suspended: SuspendedPlan
-) -> Decision | None:
-    """The suspended clocks while it is computed whether better ones are known; None where they do
-    not fit any more.
-    """
-    made = evaluate(costs, suspended.clocks)
-    if made is None:
-        return None
-    same = SameClocks(made, suspended.gap_ratio, FIT_RATIO)
-    decision = _within_reach(inputs, state, costs, same)
-    return decision if decision.plan is not None else None
+        wanted = inputs.mode == "enforce" and (not state.runs or moved or is_late(inputs))
+        if not wanted or not state.rung.timed or inputs.waited_s <= MEANWHILE_S:
+            return solving
+        return _meanwhile(inputs, state, costs, solver) or solving
 
 
 def _meanwhile(
@@ -179,33 +155,13 @@ def _meanwhile(
     """A plan of one clock per GPU while that of clocks that change takes long; None without one."""
     why = f"not {state.rung.name} yet: its plan is being computed"
     state = replace(state, rung=replace(state.rung, granularity="gpu", why=why))
+    if state.suspended:
+        state = replace(state, clocks=None, suspended="")
     try:
         decision = _within_reach(inputs, state, costs, solver)
     except Unanswered:
         return None
     return decision if decision.plan is not None else None
-
-
-def _resume(
-    inputs: PlanningInput, earlier: EarlierPlan, state: PlannerState, costs: Costs
-) -> Decision:
-    """The clocks of an earlier term's plan again; default clocks where they do not fit any more."""
-    named = f"plan {earlier.generation} of an earlier term"
-    clocks = clocks_of(earlier, costs.problem.graph.order)
-    made = evaluate(costs, clocks) if clocks is not None else None
-    if clocks is None or made is None:
-        return _give_back(state, "earlier", f"{named} has clocks that are not allowed now")
-    again = replace(
-        state,
-        suspended=SuspendedPlan(clocks, None, inputs.view.now_s, named, earlier.gap_ratio),
-        rung=_rung(inputs, Rung(earlier.granularity, earlier.resumption.limits)),
-    )
-    solver = SameClocks(made, earlier.gap_ratio, FIT_RATIO_EARLIER)
-    decision = _within_reach(inputs, again, costs, solver)
-    if decision.plan is not None:
-        return decision
-    why = decision.reason if decision.topic != "room" else "it is too slow for today's deadline"
-    return _give_back(state, "earlier", f"{named} does not go on: {why}")
 
 
 def given_up(state: PlannerState, veto: Veto) -> Decision:
@@ -214,7 +170,7 @@ def given_up(state: PlannerState, veto: Veto) -> Decision:
 
 
 def _give_back(state: PlannerState, topic: str, reason: str) -> Decision:
-    state = replace(state, clocks=None, goal=None, suspended=None)
+    state = replace(state, clocks=None, goal=None, suspended="")
     return Decision("default", topic, reason, state)
 
 
@@ -281,17 +237,13 @@ def _within_reach(
             f"target unreachable: {job.policy.slo.given_as} asks for {deadline_s:.4g} s an "
             f"iteration, default clocks give {base_s + inputs.beyond_mean_s:.4g} s: no change",
         )
-    suspended = state.suspended
     rung = state.rung
     recorded = measured.recorded if measured else None
-    jitter = jitter_of(job, state.jitter, recorded)
-    state = replace(state, jitter=jitter, suspended=None)
-    if suspended is not None:
-        state = replace(state, goal=suspended.goal)
+    state = replace(state, jitter=jitter_of(job, state.jitter, recorded))
     default = with_jitter(default, costs, state.jitter, solver)
     beside_s = constant_s(job, baseline.adjusted_mean_s / work, default.mean_s, state.constant_s)
     state = replace(state, constant_s=beside_s)
-    held_clocks = suspended.clocks if suspended else state.clocks
+    held_clocks = state.clocks
     held = evaluate(costs, held_clocks) if held_clocks and inputs.mode == "enforce" else None
     held = held and with_jitter(held, costs, state.jitter, solver)
     state = _in_force(inputs, state)
@@ -321,29 +273,45 @@ def _within_reach(
         constant_s=state.constant_s,
         work=work,
     )
-    if suspended is not None:
-        comparison, answer = as_before(
-            suspended,
-            comparison,
-            answer,
-            solver,
-            gain_min=IMPROVEMENT_RATIO_MIN,
-            fit_ratio=FIT_RATIO_EARLIER if inputs.earlier else FIT_RATIO,
-        )
+    again = ""
+    if state.suspended:
+        comparison, answer, again = _as_before(state, comparison, answer, solver)
+        state = replace(state, clocks=None, suspended="")
     state = replace(state, goal=comparison.goal)
-    decision = _compare(inputs, state, comparison, answer, solver, late=late)
+    decision = _compare(inputs, state, comparison, answer, solver, late=late, again=again)
     if decision.state.clocks != held_clocks:  # the measured slowdown is of other clocks
         decision = replace(decision, state=replace(decision.state, setting=None))
-    if suspended is None or decision.plan is None:
-        return decision
-    words = said_again(decision.state.clocks, suspended, decision.plan.forecast)
-    return replace(decision, reason=words or decision.reason)
+    return decision
+
+
+def _as_before(
+    state: PlannerState, comparison: Comparison, answer: Solution, solver: Answers
+) -> tuple[Comparison, Solution, str]:
+    """The suspended clocks, unless the solver's answer is clearly better; with words of them.
+
+    Like a running plan they may exceed the goal by FIT_RATIO, since what is measured again is
+    never the same to the last digit; the goal is then relaxed to theirs.
+    """
+    kept = comparison.appraised(state.clocks or (), solver)
+    asked = comparison.appraised(tuple(option.clock_mhz for option in answer.clocks), solver)
+    if kept is None or asked is None:
+        return comparison, answer, ""
+    over = kept.held_s / comparison.goal.deadline_s
+    gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
+    if over > 1.0 + FIT_RATIO or gain >= IMPROVEMENT_RATIO_MIN:
+        return comparison, answer, ""
+    if over > 1.0:
+        over *= 1.0 + ROUNDING
+        goal = replace(comparison.goal, deadline_s=comparison.goal.deadline_s * over)
+        comparison = replace(comparison, goal=goal, promised_s=comparison.promised_s * over)
+    words = f"{state.suspended} is over, the same clocks again; "
+    return comparison, comparison.as_solution(answer, kept), words
 
 
 def _in_force(inputs: PlanningInput, state: PlannerState) -> PlannerState:
     """With the setting of the plan whose clocks run."""
     known = inputs.job.measured.reference
-    if known is None or state.clocks is None or not inputs.measured_applied:
+    if known is None or not state.runs or not inputs.measured_applied:
         return state
     return replace(state, setting=known.setting or None)
 
@@ -356,6 +324,7 @@ def _compare(
     solver: Answers,
     *,
     late: bool,
+    again: str,
 ) -> Decision:
     """The solver's answer against the present clocks: changed only for enough gain or a late plan,
     lowered only after the dwell.
@@ -404,21 +373,18 @@ def _compare(
             new = tuple(max(a, b) for a, b in zip(new, held, strict=True))
         after = comparison.appraised(new, solver)
         assert after is not None
-        answer = as_solution(answer, after, comparison)
+        answer = comparison.as_solution(answer, after)
     steps, marks, shortest_step_s = _changes(inputs, answer, comparison, after)
     min_mhz, rung = inputs.job.policy.clocks.min_mhz, state.rung
     reasons = clock_reasons(comparison, after, min_mhz, held_back=new != solved)
     promised = forecast(comparison, answer, after)
-    words = _sentence(inputs, promised, comparison, late)
+    words = again + _sentence(inputs, promised, comparison, late)
     draft = Plan(
         job=inputs.job.policy.name,
-        generation=0,
-        parent=0,
         mode=inputs.mode,
         granularity=rung.granularity,
         actions=actions_for(costs, new, inputs.running, steps=steps, marks=marks, reasons=reasons),
         reason=words,
-        made_at_unix_s=0.0,
         deadline_s=comparison.promised_s,
         forecast=promised,
         solution=answer,
@@ -430,7 +396,6 @@ def _compare(
     changes = max(map(len, (*steps, *marks))), shortest_step_s
     state = replace(state, clocks=new, asked=costs.asked_mhz(new), changes=changes)
     state = replace(state, allowed=inputs.allowed, changed_s=inputs.view.now_s)
-    state = replace(state, gap_ratio=promised.gap_ratio)
     return Decision("change", "plan", words, state, draft, late, (comparison, before))
 
 
@@ -443,7 +408,7 @@ def _with_less_power(
     costs, solved = comparison.costs, tuple(option.clock_mhz for option in answer.clocks)
     clocks = slowest_within(costs, solved, comparison.goal.deadline_s)
     made = evaluate(costs, clocks)
-    return answer if clocks == solved or made is None else as_solution(answer, made, comparison)
+    return answer if clocks == solved or made is None else comparison.as_solution(answer, made)
 
 
 def _early(inputs: PlanningInput, state: PlannerState, comparison: Comparison) -> bool:

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.earlier import EarlierPlan
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.traces import MeasuredGraph
-from joulecut_controller.plan.veto import Veto
+from joulecut_controller.plan.veto import SUSPENDS, Veto
 from joulecut_controller.policy.policy import Mode
 from joulecut_controller.reference.chunk import Setting
-from joulecut_controller.reference.reference import Answer
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
@@ -48,7 +46,6 @@ class PlanningInput:
     vetoes: tuple[Veto, ...] = ()  # beside those that follow from this picture (`planner.vetoes`)
     allotted_s: float | None = None  # the mean iteration time that a power budget asks for
     prices: Mapping[str, float] = field(default_factory=dict)  # savings of the last plan's COMPARED
-    earlier: EarlierPlan | None = None  # of an earlier term; `running` are the locks it left
     # Of very many jobs some are examined a pass; a steady plan of the others stands meanwhile.
     examined: bool = True
     other_phase: bool = False  # of training and evaluation, the clocks held are for the other one
@@ -104,8 +101,10 @@ class PlanningInput:
     @property
     def doubt(self) -> str:
         """Why default clocks should be measured; empty where they are known well enough."""
-        known = self._reference
-        return known.doubt(self.budget) if known else ""
+        measured = self.job.measured
+        if measured.straggling or self.allotted_s is not None or measured.reference is None:
+            return ""  # a straggler or a power budget sets a deadline of its own
+        return measured.reference.doubt(self.budget)
 
     @property
     def unknown(self) -> bool:
@@ -117,24 +116,6 @@ class PlanningInput:
             return False
         held_s = short_window.length_s(measured.baseline.time_mean_s) / short_window.SHARE_MAX
         return drift.shift_ratio != 1.0 or self.view.now_s - drift.measured_s > held_s
-
-    @property
-    def _reference(self) -> Answer | None:
-        """None where a straggler or a power budget sets a deadline of its own."""
-        if self.job.measured.straggling or self.allotted_s is not None:
-            return None
-        return self.job.measured.reference
-
-
-@dataclass(frozen=True, slots=True)
-class SuspendedPlan:
-    """Clocks that go on after `ended`: a veto that did not release them, or under a new leader."""
-
-    clocks: Clocks
-    goal: Goal | None
-    since_s: float
-    ended: str = "the veto"
-    gap_ratio: float = 0.0  # its certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +134,8 @@ class Lateness:
 @dataclass(frozen=True, slots=True)
 class PlannerState:
     """The planner's state from pass to pass. `clocks` are those of the last decision, None for
-    default clocks; in mode recommend they do not run.
+    default clocks; in mode recommend they do not run. `suspended` names what holds them back now,
+    after which they are taken up again.
     """
 
     mode: Mode = "off"
@@ -161,7 +143,7 @@ class PlannerState:
     costs: Costs | None = None
     goal: Goal | None = None
     allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
-    setting: Setting | None = None  # of `clocks`, or of the suspended ones, once in force
+    setting: Setting | None = None  # of `clocks`, once in force
     late: Lateness = field(default_factory=Lateness)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
@@ -170,7 +152,21 @@ class PlannerState:
     asked_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits, by GPU
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.
     changes: tuple[int, float] = (0, 0.0)
-    gap_ratio: float = 0.0  # of the plan that `clocks` are of
-    suspended: SuspendedPlan | None = None
+    suspended: str = ""
     rung: Rung = field(default_factory=Rung)
     measured: MeasuredGraph | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether `clocks` are in force."""
+        return self.clocks is not None and not self.suspended
+
+    def at_default(self) -> "PlannerState":
+        """Without the clocks that were in force."""
+        return replace(self, clocks=None, goal=None) if self.runs else self
+
+    def after(self, veto: Veto, now_s: float) -> "PlannerState":
+        """At default clocks by a veto that does not release the plan."""
+        if not self.runs:
+            return self
+        return replace(self, suspended=SUSPENDS[veto.kind], changed_s=now_s)

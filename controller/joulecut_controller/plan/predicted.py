@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from joulecut_controller.learn.evidence import Expected
+from joulecut_controller.learn.advice import Expected
 from joulecut_controller.plan.costs import Costs, keys_of, price
 from joulecut_controller.plan.evaluation import Clocks, at_default, evaluate
 from joulecut_controller.plan.plan import Band

@@ -11,7 +11,7 @@ from typing import Any
 
 from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Key, listed, maybe, number, one_of
-from joulecut_controller.plan.plan import Action, Forecast, Plan, Resumption
+from joulecut_controller.plan.plan import Action, Forecast
 from joulecut_controller.policy.policy import Mode
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
@@ -57,15 +57,6 @@ def _forecast(forecast: Forecast) -> dict[str, Any]:
         "saved_ratio": number(forecast.saved_ratio) if forecast.baseline_energy_j else None,
         "slowdown_ratio": number(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
         "saved_ratio_by_granularity": _known(dict(forecast.saved_by_granularity)),
-    }
-
-
-def _resumption(resumption: Resumption) -> dict[str, Any]:
-    return {
-        "rests_on": resumption.rests_on,
-        "clocks_by_stage": resumption.clocks,
-        "changes_per_iteration": resumption.limits.per_iteration,
-        "min_dwell_s": number(resumption.limits.min_dwell_s),
     }
 
 
@@ -134,9 +125,3 @@ PLAN = Answer(
 
 
 plan_json = PLAN.json
-
-
-def stored_json(plan: Plan) -> dict[str, Any]:
-    """The plan, and what the next leader needs to go on with it."""
-    again = plan.resumption
-    return plan_json(plan) | ({"resumption": _resumption(again)} if again else {})

@@ -6,8 +6,7 @@ why. Pure.
 
 from collections.abc import Mapping
 
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import STEP_RATIO, ExplorerInput
+from joulecut_controller.learn.advice import STEP_RATIO, Advice, ExplorerInput
 from joulecut_controller.plan.own_clocks import own_clock_unmodelled
 from joulecut_controller.plan.plan import Action, Basis, Forecast, Plan, verb_of
 from joulecut_controller.view import JobState
@@ -48,13 +47,9 @@ def trial_of(
         return None
     return Plan(
         job=job.policy.name,
-        generation=0,
-        parent=0,
         mode=job.policy.mode,
-        granularity="gpu",
         actions=tuple(actions),
         reason=advice.reason,
-        made_at_unix_s=0.0,
         forecast=Forecast(
             iteration_time_s=time_s,
             energy_j=width * energy_j,

@@ -10,7 +10,7 @@ KINDS decides only which sentence an operator reads first. Pure.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -36,7 +36,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # A job that is silent, in another phase or measured goes on with its plan; so does one of which an
 # agent was not heard for a while. Whatever else happens, it is planned from the start.
-SUSPENDS: frozenset[Kind] = frozenset(("silent", "stale", "layout", "phase", "default-window"))
+SUSPENDS: Mapping[Kind, str] = {
+    "silent": "the silence",
+    "stale": "the silence of an agent",
+    "layout": "the search for the job's GPUs",
+    "phase": "the other phase",
+    "default-window": "the window at default clocks",
+}
 
 
 @dataclass(frozen=True, slots=True)

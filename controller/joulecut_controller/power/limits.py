@@ -245,5 +245,4 @@ def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | No
 
 
 def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:
-    uuids = (uuid for stage in job.placement.stages for uuid in stage)
-    return any(uuid in gpus and gpus[uuid].power_limited for uuid in uuids)
+    return any(uuid in gpus and gpus[uuid].power_limited for uuid in job.placement.uuids)

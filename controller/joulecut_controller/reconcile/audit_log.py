@@ -19,23 +19,20 @@ WAITING_MAX = 1_000  # lines waiting for the store; beyond it the oldest are los
 
 
 class AuditLog:
-    """Writes events. `note` raises Unavailable where the store cannot keep them."""
+    """Writes events. `note` raises Unavailable where the store cannot keep them. `trouble` says why
+    lines wait for it.
+    """
 
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         self._store = store
         self._unix_s = unix_s
         self._newest: deque[Event] = deque(store.events(limit=SHOWN), maxlen=SHOWN)
         self._waiting: deque[Event] = deque(maxlen=WAITING_MAX)
-        self._trouble = ""
+        self.trouble = ""
 
     @property
     def newest(self) -> tuple[Event, ...]:
         return tuple(self._newest)
-
-    @property
-    def trouble(self) -> str:
-        """Why lines wait for the store; empty where none do."""
-        return self._trouble
 
     def note(
         self, kind: EventKind, job: str, text: str, *, generation: int = 0, **detail: Any
@@ -63,10 +60,10 @@ class AuditLog:
             try:
                 self._store.record(self._waiting[0])
             except Unavailable as error:
-                self._trouble = str(error)
+                self.trouble = str(error)
                 return
             self._waiting.popleft()
-        self._trouble = ""
+        self.trouble = ""
 
     def plan(self, plan: Plan) -> None:
         """Stores a plan and its event. Raises Unavailable."""

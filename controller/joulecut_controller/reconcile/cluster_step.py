@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
@@ -20,7 +20,7 @@ from joulecut_controller.orders import ALL
 from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
-from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Record
+from joulecut_controller.ports import ArrivedReport, Rates, Record
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
@@ -43,37 +43,34 @@ TROUBLE = {
 }
 
 
+@dataclass(slots=True)
 class Cluster:
-    """Steps of the cluster; `seen` is what the last one saw."""
+    """Steps of the cluster; `seen` is what the last one saw.
 
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        context: ReconcileContext,
-        services: JobServices,
-        source: PolicySource,
-        seen: ClusterSeen,
-        jobs: dict[str, JobController],
-        rates: Rates | None,
-        prices: Mapping[str, Points],
-        changed: Callable[[str], None],
-    ) -> None:
-        """`changed` is called with each job that has something new to go by. `prices` are the
-        newest answers of a Prometheus, by expression.
-        """
-        self._fleet, self._context, self._services = fleet, context, services
-        self._jobs, self._rates, self._changed = jobs, rates, changed
-        self._prices, self._booked_s = prices, -math.inf
-        self._unkept: list[Record] = []  # until the store has them
-        self._found = FoundJobs()
-        self.watcher = PolicyWatcher(source, seen.policy, context.audit)
-        self.seen = seen
-        services.learner.set_profiles(profiles_of(seen.policy))
+    `changed` is called with each job that has something new to go by. `prices` are the newest
+    answers of a Prometheus, by expression.
+    """
+
+    context: ReconcileContext
+    services: JobServices
+    source: InitVar[PolicySource]
+    seen: ClusterSeen
+    jobs: dict[str, JobController]
+    rates: Rates | None
+    prices: Mapping[str, Points]
+    changed: Callable[[str], None]
+    watcher: PolicyWatcher = field(init=False)
+    _booked_s: float = -math.inf
+    _unkept: list[Record] = field(default_factory=list)  # until the store has them
+    _found: FoundJobs = field(default_factory=FoundJobs)
+
+    def __post_init__(self, source: PolicySource) -> None:
+        self.watcher = PolicyWatcher(source, self.seen.policy, self.context.audit)
+        self.services.learner.set_profiles(profiles_of(self.seen.policy))
 
     async def step(self, observations: Mapping[str, JobObservation]) -> None:
         """`observations` are the newest of each job."""
-        self._context.audit.catch_up()
+        self.context.audit.catch_up()
         changed = await self._follow_policy()
         await self._restore_estimates()
         changed |= await self._observe()
@@ -82,7 +79,7 @@ class Cluster:
         ):  # before any job was seen nothing is known to share
             changed |= self._share_power_budget(observations)
         for name in changed:
-            self._changed(name)
+            self.changed(name)
 
     def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
         """Reports that belong to no entry of the policy."""
@@ -96,26 +93,26 @@ class Cluster:
         gpus = seen.view.gpus
         owners = (gpu.allocation for gpu in gpus.values() if gpu.allocation is not None)
         wanted = self._found.with_found(with_instances(self.watcher.policy, owners), gpus)
-        unused = self._services.energy.unused_s(self._context.unix_s())
+        unused = self.services.energy.unused_s(self.context.unix_s())
         wanted = with_unused(wanted, unused, gpus, seen.jobs.values())
-        wanted = self._at_least_cost(at_hour(wanted, self._context.unix_s(), self._prices))
+        wanted = self._at_least_cost(at_hour(wanted, self.context.unix_s(), self.prices))
         if wanted.written is not None:
             self._book_prices(wanted.cost)
         if newer or wanted != seen.policy:
             seen.policy = wanted
-            self._services.learner.set_profiles(profiles_of(wanted))
+            self.services.learner.set_profiles(profiles_of(wanted))
         before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
         for name, policy in seen.policies.items():
-            if name not in self._jobs:
-                self._jobs[name] = JobController(self._context, self._services, seen, policy)
-        self._services.keep_only({n: job.policy for n, job in self._jobs.items()} | seen.policies)
-        return {name for name in self._jobs if seen.policies.get(name) != before.get(name)}
+            if name not in self.jobs:
+                self.jobs[name] = JobController(self.context, self.services, seen, policy)
+        self.services.keep_only({n: job.policy for n, job in self.jobs.items()} | seen.policies)
+        return {name for name in self.jobs if seen.policies.get(name) != before.get(name)}
 
     def _book_prices(self, cost: Cost) -> None:
         """Prices by the hour, as they come into force, for the log and for reports."""
-        now_s, before = self._context.unix_s(), self.seen.policy.cost
+        now_s, before = self.context.unix_s(), self.seen.policy.cost
         if before.hour != cost.hour:
-            self._context.audit.post("policy", "", f"prices: {cost.hour}")
+            self.context.audit.post("policy", "", f"prices: {cost.hour}")
         if before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S:
             self._booked_s = now_s
             content = json.dumps([cost.kwh, cost.co2_g_per_kwh, cost.stale])
@@ -132,7 +129,7 @@ class Cluster:
     def _priced(self, job: JobPolicy, prices: Prices) -> JobPolicy:
         """The entry with the slowdown that costs least; that of before where it moved little, or
         is not known now."""
-        controller, before = self._jobs.get(job.name), self.seen.policies.get(job.name)
+        controller, before = self.jobs.get(job.name), self.seen.policies.get(job.name)
         held = (
             before.slo.max_slowdown or 0.0
             if before and before.slo.least_cost
@@ -144,21 +141,21 @@ class Cluster:
         if moved <= max(COST_STEP, COST_STEP_RATIO * held):
             return replace(job, slo=job.slo.at_cost(held))
         text = f"least cost at {prices}: max_slowdown {100.0 * (slo.max_slowdown or 0.0):.2f} %"
-        self._context.audit.post("policy", job.name, text)
+        self.context.audit.post("policy", job.name, text)
         content = json.dumps(slo.max_slowdown)
-        self._unkept.append(Record(self._context.unix_s(), LEAST_COST, job.name, content))
+        self._unkept.append(Record(self.context.unix_s(), LEAST_COST, job.name, content))
         return replace(job, slo=slo)
 
     def _earlier_target(self, job: str) -> float:
         """What an earlier controller found to cost least, until this one knows better; else 0."""
-        newest = self._context.store.records(LEAST_COST, job=job, limit=1)
+        newest = self.context.store.records(LEAST_COST, job=job, limit=1)
         with suppress(ValueError, IndexError):
             return max(0.0, float(newest[0].content))
         return 0.0
 
     async def _restore_estimates(self) -> None:
         """What an earlier controller learned; read once."""
-        services = self._services
+        services = self.services
         for memory in (services.learning, services.predictions, services.energy):
             if not memory.begun:
                 await asyncio.to_thread(memory.begin)
@@ -167,26 +164,26 @@ class Cluster:
         """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or
         all where another controller leads.
         """
-        context = self._context
+        context = self.context
         now_s = context.now_s()
-        state = self._fleet.observe(now_s)
+        state = self.services.fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
         view, moved = context.observer.arrange(self.seen.policy, state, now_s)
-        faults = self._rates.faults(now_s) if self._rates else ()
+        faults = self.rates.faults(now_s) if self.rates else ()
         self.seen.view = replace(view, rate_faults=faults)
-        self._services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
+        self.services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
             context.audit.post("lead", "", lost)
-            return set(self._jobs)
+            return set(self.jobs)
         return moved
 
     async def _overtaken(self, nodes: Iterable[NodeView]) -> str:
         """Why this term is over; empty while it is not. An agent that shows a newer term is asked
         nothing: the store says whether one was begun.
         """
-        epoch, store = self._context.epoch, self._context.store
+        epoch, store = self.context.epoch, self.context.store
         newer = next((node for node in nodes if node.epoch_seen > epoch), None)
         given = 0
         if newer is not None:
@@ -201,12 +198,12 @@ class Cluster:
 
     def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
         """The deadline that the power budget sets for each job. Returns those whose changed."""
-        policy, services, gpus = self.seen.policy, self._services, self.seen.view.gpus
+        policy, services, gpus = self.seen.policy, self.services, self.seen.view.gpus
         budgeted = policy.power_budget_w is not None
         counted_w, host_power_w = services.power_budget.counted_w, policy.cost.host_power_w
         at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         parties = [
-            self._jobs[name].party(observation.job, gpus, counted_w)
+            self.jobs[name].party(observation.job, gpus, counted_w)
             for name, observation in (observations.items() if budgeted else ())
         ]
         beside = [uuid for uuid in gpus if uuid not in at_work]
@@ -215,26 +212,26 @@ class Cluster:
         before = {name: deadline_s(name) for name in self.seen.policies}
         change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
         if change:
-            self._context.audit.post("plan", "", change)
+            self.context.audit.post("plan", "", change)
         return {name for name, time_s in before.items() if deadline_s(name) != time_s}
 
     def view(self, jobs: Iterable[JobState]) -> View:
         """The cluster with its jobs."""
         seen = self.seen
-        now_s = seen.view.now_s if seen.begun else self._context.now_s()
+        now_s = seen.view.now_s if seen.begun else self.context.now_s()
         return replace(seen.view, now_s=now_s, jobs=tuple(jobs))
 
     async def keep_power_budget(
         self, observations: Mapping[str, JobObservation], acting: Callable[[str], asyncio.Lock]
     ) -> None:
         """The next step towards the power limits that keep the budget."""
-        services = self._services
+        services = self.services
         view = self.view(observation.job for observation in observations.values())
         if not services.power_budget.needed(self.seen.policy):
             return
         host_power_w = self.seen.policy.cost.host_power_w
         draws = {
-            name: self._jobs[name].draw(one.job.placement.uuids, host_power_w)
+            name: self.jobs[name].draw(one.job.placement.uuids, host_power_w)
             for name, one in observations.items()
         }
         async with acting(ALL):
@@ -244,13 +241,13 @@ class Cluster:
 
     async def keep_memory(self) -> None:
         """Fits and stores what was learnt. Raises Unavailable."""
-        services = self._services
-        if not self._context.leases.lost:
-            await services.learning.step(self._context.now_s())
+        services = self.services
+        if not self.context.leases.lost:
+            await services.learning.step(self.context.now_s())
             await services.predictions.save()
-            await services.energy.save(self._context.unix_s())
+            await services.energy.save(self.context.unix_s())
             while self._unkept:
-                await asyncio.to_thread(self._context.store.keep_record, self._unkept[0])
+                await asyncio.to_thread(self.context.store.keep_record, self._unkept[0])
                 del self._unkept[0]
             services.holds.refresh()
 

@@ -7,61 +7,44 @@ reported; their leases run out.
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from joulecut_controller.orders import ALL, Done, Hold, HoldKind, Order
-from joulecut_controller.ports import Fleet
-from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.holds import Holds
-from joulecut_controller.reconcile.leases import Leases, Outcome, Place
+from joulecut_controller.reconcile.context import JobServices, ReconcileContext
+from joulecut_controller.reconcile.job_controller import JobController
+from joulecut_controller.reconcile.leases import Outcome, Place
 from joulecut_controller.view import GpuView, View
 from joulecut_wire.errors import JoulecutError
 
 NAMES_SHOWN = 20  # in a sentence about what there is instead
 
 
-class Releasing(Protocol):
-    """Can release everything held for one job."""
-
-    async def release_all(self, reason: str) -> Outcome: ...
-
-
+@dataclass(slots=True)
 class Commands:
-    """Executes commands of one leadership term, and never while a plan of the job is applied."""
+    """Executes commands of one leadership term, and never while a plan of the job is applied.
 
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        leases: Leases,
-        holds: Holds,
-        audit: AuditLog,
-        jobs: Mapping[str, Releasing],
-        view: Callable[[], View | None],
-        executed: Callable[[str], None],
-        adopt: Callable[[str], Sequence[str]],
-        now_s: Callable[[], float],
-        unix_s: Callable[[], float],
-    ) -> None:
-        """`executed` is called with the job of each command, or "" for several. `adopt` gives a
-        node the GPUs in conflict that it shows, and returns them.
-        """
-        self._adopt = adopt
-        self._fleet, self._leases, self._holds, self._audit = fleet, leases, holds, audit
-        self._jobs, self._view = jobs, view
-        self._executed, self._now_s, self._unix_s = executed, now_s, unix_s
-        self._acting: dict[str, asyncio.Lock] = {}
+    `executed` is called with the job of each command, or "" for several. `adopt` gives a node the
+    GPUs in conflict that it shows, and returns them.
+    """
+
+    context: ReconcileContext
+    services: JobServices
+    jobs: Mapping[str, JobController]
+    view: Callable[[], View | None]
+    executed: Callable[[str], None]
+    adopt: Callable[[str], Sequence[str]]
+    _acting: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def acting(self, job: str) -> asyncio.Lock:
         """Held while the clocks of a job are decided on and changed; of ALL: power limits."""
-        for gone in [name for name in self._acting if name not in self._jobs and name != job]:
+        for gone in [name for name in self._acting if name not in self.jobs and name != job]:
             if not self._acting[gone].locked():
                 del self._acting[gone]
         return self._acting.setdefault(job, asyncio.Lock())
 
     async def execute(self, order: Order) -> Done:
         """Executes a command. Never raises a JoulecutError."""
-        lost = self._leases.lost
+        lost = self.context.leases.lost
         if lost:
             return Done(f"this controller does not lead: {lost}", "standby")
         refusal = self._unknown(order)
@@ -74,7 +57,7 @@ class Commands:
                 done = self._resume(order) if order.op == "resume" else await self._stop(order)
             if done.refused:
                 return done
-            self._audit.note(
+            self.context.audit.note(
                 "hold",
                 order.job,
                 f"{order.op} by {order.by}: {done.sentence}",
@@ -89,15 +72,15 @@ class Commands:
             held = "" if order.op == "resume" else "the hold lasts until this process ends; "
             return Done(f"{held}the store did not take it: {error}", "failed")
         finally:
-            self._executed(order.job)
+            self.executed(order.job)
         return done
 
     def _unknown(self, order: Order) -> str:
         """Why the command names no job or node; empty where it does."""
-        held = {hold.job for hold in self._holds.all}
-        known = order.job in self._jobs or (order.op == "resume" and order.job in held)
+        held = {hold.job for hold in self.services.holds.all}
+        known = order.job in self.jobs or (order.op == "resume" and order.job in held)
         if order.job and not known:
-            there = _some(self._jobs)
+            there = _some(self.jobs)
             return f"no job {order.job!r:.100} in the policy; there are: {there}"
         if order.node:
             nodes = {name for node in self._nodes() for name in node}
@@ -107,7 +90,7 @@ class Commands:
 
     def _nodes(self) -> list[tuple[str, ...]]:
         """The names of every agent: its node, where known, and its address."""
-        nodes = self._fleet.observe(self._now_s()).nodes
+        nodes = self.services.fleet.observe(self.context.now_s()).nodes
         return [tuple(filter(None, (node.node, node.address))) for node in nodes]
 
     # -- orders ----------------------------------------------------------------------------
@@ -115,8 +98,8 @@ class Commands:
     def _resume(self, order: Order) -> Done:
         """Ends holds: all kinds for one job; for all jobs, those set by operators."""
         if order.job:
-            above = self._holds.of(ALL)
-            ended = self._holds.lift(order.job, ("pause", "restore", "breaker"))
+            above = self.services.holds.of(ALL)
+            ended = self.services.holds.lift(order.job, ("pause", "restore", "breaker"))
             if not ended and above:
                 text = f"{order.job} is held with all jobs: {above[0].sentence}"
                 return Done(text, "conflict")
@@ -126,10 +109,10 @@ class Commands:
             return Done(said, jobs=(order.job,))
         ended = tuple(
             hold
-            for job in (ALL, *{hold.job for hold in self._holds.all})
-            for hold in self._holds.lift(job, ("pause", "restore"))
+            for job in (ALL, *{hold.job for hold in self.services.holds.all})
+            for hold in self.services.holds.lift(job, ("pause", "restore"))
         )
-        left = [f"{hold.job} ({hold.sentence})" for hold in self._holds.all]
+        left = [f"{hold.job} ({hold.sentence})" for hold in self.services.holds.all]
         said = f"{len(ended)} hold{'s' if len(ended) != 1 else ''} ended"
         if left:
             said += f"; still held: {_some(left)}"
@@ -137,7 +120,7 @@ class Commands:
 
     def _settle(self, node: str) -> Done:
         """The GPUs that this node shows beside another are its own."""
-        uuids = self._adopt(node)
+        uuids = self.adopt(node)
         if not uuids:
             return Done(f"{node} shows no GPU that another node shows as well", "conflict")
         return Done(f"{_some(uuids)}: of node {node} from now on", gpus=len(uuids))
@@ -149,7 +132,9 @@ class Commands:
         kind: HoldKind = "restore" if order.op == "restore" else "pause"
         for job in held:
             try:
-                self._holds.place(Hold(job, kind, order.reason, order.by, self._unix_s()))
+                self.services.holds.place(
+                    Hold(job, kind, order.reason, order.by, self.context.unix_s())
+                )
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
         async with AsyncExitStack() as acting:
@@ -170,28 +155,28 @@ class Commands:
         if order.job:
             return (order.job,)
         if not order.node:
-            return tuple(sorted(self._jobs))
+            return tuple(sorted(self.jobs))
         here = {gpu.uuid for gpu in self._gpus() if order.node in (gpu.node, gpu.address)}
-        return tuple(sorted(job for job in self._jobs if here & self._uuids(job)))
+        return tuple(sorted(job for job in self.jobs if here & self._uuids(job)))
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""
-        holding = self._leases.of(job)
+        holding = self.context.leases.of(job)
         found = set(holding.locks) if holding else set()
-        view = self._view()
+        view = self.view()
         for seen in view.jobs if view else ():
             if seen.policy.name == job:
                 found.update(uuid for stage in seen.placement.stages for uuid in stage)
         return found
 
     def _gpus(self) -> tuple[GpuView, ...]:
-        return self._fleet.observe(self._now_s()).gpus
+        return self.services.fleet.observe(self.context.now_s()).gpus
 
     async def _release(self, order: Order, jobs: tuple[str, ...]) -> Outcome:
         """Our own leases first; a restore then clears every other lease on the GPUs."""
         reason = f"{order.op} by {order.by}" + (f": {order.reason}" if order.reason else "")
         uuids = set[str]().union(*(self._uuids(job) for job in jobs))
-        retired = await asyncio.gather(*(self._jobs[job].release_all(reason) for job in jobs))
+        retired = await asyncio.gather(*(self.jobs[job].release_all(reason) for job in jobs))
         if order.op == "pause":
             unanswered = tuple(agent for one in retired for agent in one.refused)
             return Outcome(sum(one.settings for one in retired), unanswered)
@@ -201,7 +186,7 @@ class Commands:
             for gpu in self._gpus()
             if everything or gpu.uuid in uuids or order.node in (gpu.node, gpu.address)
         ]
-        return await self._leases.clear("", places, reason)
+        return await self.context.leases.clear("", places, reason)
 
 
 def _named(order: Order) -> str:

@@ -10,7 +10,7 @@ from joulecut_controller.observe.observer import Observer
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import Fleet, Store
-from joulecut_controller.power.job_budgets import Budgets
+from joulecut_controller.power.budget import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.energy_book import EnergyBook

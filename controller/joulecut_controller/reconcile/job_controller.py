@@ -14,7 +14,6 @@ from functools import partial
 from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
-from joulecut_controller.plan.earlier import EarlierPlan, read, rests_on
 from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
@@ -23,7 +22,7 @@ from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
-from joulecut_controller.power.job_budgets import Party
+from joulecut_controller.power.budget import Party
 from joulecut_controller.power.limits import Draw, needed_w, without_limits
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
@@ -33,7 +32,7 @@ from joulecut_controller.reconcile.context import (
     ReconcileContext,
     give_way,
 )
-from joulecut_controller.reconcile.leases import Outcome, Place
+from joulecut_controller.reconcile.leases import Outcome
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
 from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
@@ -53,9 +52,6 @@ ALLOTTED_STEP = 0.001  # a plan for a deadline so near is a plan for what the po
 USED_AGAIN = "its GPUs are used again: default clocks"
 POWER_RATIO_MAX = 1.25  # measured over predicted power; more is no error of a prediction
 FORGIVE_S = 60.0  # a plan held so long is a success; earlier failures are forgotten
-# Topics of decisions that wait for reports or readings of a job, which a new leader has not had
-# yet. Leases of an earlier term are not renewed meanwhile.
-AWAITED = frozenset(("layout", "stale"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +88,6 @@ class JobController:
         self._taught = 0  # passes in which the estimators learned from it
         self._applied_plan = AppliedPlan(context, policy.name)
         self._baseline = BaselineRecord(context, policy.name)
-        self._orphaned: dict[str, list[Place]] = {}  # as the last pass saw them
-        self._earlier: EarlierPlan | None = None  # the plan that these leases are of
         self.rollout = PlanRollout(context, self._applied_plan)
 
     @property
@@ -187,7 +181,6 @@ class JobController:
         if not observation.job.policy.is_order and not limited:
             services.breakers.look(observation, held=held, now_s=view.now_s, allotted_s=allotted_s)
         services.breakers.rearm(observation)
-        self._orphaned, self._earlier = {}, None
         self.policy = observation.job.policy  # its mode as far as it is possible now
         if leases.lost:
             return (Veto("term", leases.lost),)
@@ -208,48 +201,18 @@ class JobController:
         if self._applied_plan.holding:
             await self._verify_clocks(observation, view)
         if self._applied_plan.holding is None:  # default clocks run, whatever was decided
-            rollout.state = replace(rollout.state, clocks=None)
+            rollout.state = rollout.state.at_default()
         waits = rollout.backoff.wait(self._context.now_s())
         energy, uuids = self._services.energy, observation.job.placement.uuids
         if self.policy.parked and not all(map(energy.is_unused, uuids)):
             waits = USED_AGAIN
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
-        self._orphaned = self._applied_plan.orphaned_leases(observation, view)
-        if self._orphaned and not found:
-            self._earlier = self._earlier_plan(observation, view)
-        if self._orphaned and self._earlier is None:
-            await self._clear_orphaned()
+        if orphaned := self._applied_plan.orphaned_leases(observation, view):
+            await self._applied_plan.clear(orphaned)
+            rollout.action = "cleared orphaned leases of an earlier term or attempt"
             words = "clearing orphaned leases of an earlier term or attempt: default clocks"
             return (*found, Veto("orphaned", words))
         return found
-
-    def _earlier_plan(self, observation: JobObservation, view: View) -> EarlierPlan | None:
-        """The stored plan of an earlier term that all orphaned leases are of, if it was made for
-        the job as it is now. Raises Unavailable.
-        """
-        name, job = self.name, observation.job
-        if job.policy.profile is None or self._orphaned.keys() != {name}:
-            return None
-        leases = [
-            gpu.snapshot.lease
-            for place in self._orphaned[name]
-            if (gpu := view.gpus.get(place.uuid)) and gpu.snapshot and gpu.snapshot.lease
-        ]
-        generations = {lease.generation for lease in leases}
-        if len(generations) != 1 or any(lease.epoch >= self._context.epoch for lease in leases):
-            return None
-        found = read(self._context.store.last_plan_json(name, generations.pop()))
-        if (
-            found is None or job.placement.complaint
-        ):  # until all have reported, the job's shape is not known
-            return found
-        same = found.resumption.rests_on == rests_on(job.policy, observation.shape, job.running)
-        return found if same else None
-
-    async def _clear_orphaned(self) -> None:
-        orphaned, self._orphaned = self._orphaned, {}
-        await self._applied_plan.clear(orphaned)
-        self.rollout.action = "cleared orphaned leases of an earlier term or attempt"
 
     async def _leave_enforce(self, observation: JobObservation) -> None:
         """Releases the job's GPUs; a reservation by someone else counts as a failure."""
@@ -314,12 +277,8 @@ class JobController:
         job, measured = observation.job, observation.job.measured
         locks, asked = measured.locks, holding.locks if holding else {}
         running = {uuid: asked.get(uuid, 0) for uuid in locks}
-        if self._earlier is not None:
-            running = dict(locks)
         plan, evaluates = applied or self.rollout.decision, measured.phase.kind == "evaluate"
-        # A plan of an earlier term needs no solver to go on.
-        resumes = self._earlier is not None or self.state.clocks is not None
-        unready = "" if resumes else services.unready()
+        unready = "" if self.state.clocks is not None else services.unready()
         inputs = PlanningInput(
             view=view,
             job=without_limits(job, view.gpus, self.state.costs),
@@ -332,7 +291,6 @@ class JobController:
             vetoes=(*vetoes, *((Veto("unready", unready),) if unready else ())),
             allotted_s=services.budgets.deadline_s(self.name),
             prices=dict(plan.forecast.saved_by_granularity) if plan and plan.forecast else {},
-            earlier=self._earlier,
             examined=examined,
             predicted=services.predictions.of(observation, view),
             limits_w=holding.limits_w if holding else {},
@@ -365,9 +323,7 @@ class JobController:
     # -- a plan ----------------------------------------------------------------------------
 
     async def _plan_and_apply(self, picture: Picture) -> None:
-        """A decision, guarded against the cluster as it is now, and its commands. Leases of an
-        earlier term that it does not go on with are cleared.
-        """
+        """A decision, guarded against the cluster as it is now, and its commands."""
         planning, observation = self._services.planning, picture.observation
         decision = planning.decide(picture.inputs, self.state, self.applied, self._profiler)
         holds = self._services.holds.vetoes(self.name)
@@ -378,10 +334,7 @@ class JobController:
             return
         view = self._refreshed(picture) if decision.plan else picture.view
         ttl_s = self._cluster.ttl_s()
-        await self.rollout.apply(decision, picture.inputs, observation, view, ttl_s)
-        left = self._orphaned and self._applied_plan.holding is None
-        if left and decision.topic not in AWAITED:
-            await self._clear_orphaned()
+        await self.rollout.apply(decision, observation, view, ttl_s)
         if self.rollout.incomplete is not None:  # slower figures are computed beside the steps
             asked, self.rollout.incomplete = self.rollout.incomplete, None
             work, done = planning.completion(*asked[1:]), partial(self.rollout.complete, asked[0])

@@ -9,8 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import FIRST_WINDOWS, ExplorerInput
+from joulecut_controller.learn.advice import FIRST_WINDOWS, Advice, ExplorerInput
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
     LONG_ITERATION_S,
@@ -31,7 +30,6 @@ from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.predicted import BLOCKING_UNKNOWN
-from joulecut_controller.plan.suspended import suspend
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.reference.reference import Figure
@@ -46,7 +44,7 @@ REACHED_RATIO = 0.985
 THROTTLED_RATIO, THROTTLED_WINDOWS = 0.95, 3
 POWERED_ITERATIONS = 32  # a window's power is the mean over about so many
 # The explorer's advice on a log. Raises Unanswered while it is being computed.
-Advise = Callable[[ExplorerInput, MeasurementLog], Advice]
+Advise = Callable[[ExplorerInput, tuple[Measurement, ...]], Advice]
 NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
 
 
@@ -200,10 +198,10 @@ class OnlineProfiler:
         while the advice is being computed.
         """
         if state.mode != inputs.mode:
-            state = replace(state, mode=inputs.mode, clocks=None, changed_s=-math.inf)
+            state = replace(state, mode=inputs.mode, clocks=None, suspended="")
+            state = replace(state, changed_s=-math.inf)
         if state.clocks is not None:  # of a plan for training, by a profile
-            other = Veto("phase", "the job evaluates")
-            state = suspend(state, other, inputs.view.now_s)
+            state = state.after(Veto("phase", "the job evaluates"), inputs.view.now_s)
         job = replace(inputs.job, policy=replace(inputs.job.policy, profile=NO_PROFILE))
         against = [
             veto for veto in vetoes(replace(inputs, job=job)) if veto.kind != "unready"
@@ -216,10 +214,10 @@ class OnlineProfiler:
                 self.advice, self._suspended_mhz = None, ()
             elif known and any(inputs.running.values()) and not inputs.other_phase:
                 self._suspended_mhz = self._now_mhz(inputs)
-            return Decision("default", veto.kind, veto.text, replace(state, clocks=None))
+            return Decision("default", veto.kind, veto.text, state)
         if not self._log.measurements and any(inputs.running.values()):
             words = self._said or "no profile: the baseline has to be measured"
-            return Decision("default", "probing", words, replace(state, clocks=None))
+            return Decision("default", "probing", words, state)
         facts = self._facts(inputs)
         if isinstance(facts, str):
             return Decision("keep", "probing", facts, state)
@@ -239,12 +237,14 @@ class OnlineProfiler:
         if any(inputs.running.values()):
             self._suspended_mhz = suspended_mhz = ()
         if len(suspended_mhz) != len(facts.now_mhz):
-            return advise(facts, self._log)
-        advice = advise(replace(facts, now_mhz=suspended_mhz, slowdown=None), self._log)
+            return advise(facts, self._log.measurements)
+        advice = advise(
+            replace(facts, now_mhz=suspended_mhz, slowdown=None), self._log.measurements
+        )
         if advice.time_s is None:  # the clocks before were not measured yet
             tried = self._tried
             if tried is None or tried.clocks_mhz != suspended_mhz:
-                return advise(facts, self._log)
+                return advise(facts, self._log.measurements)
             return tried
         if advice.changes:
             return advice
@@ -297,11 +297,6 @@ class OnlineProfiler:
         """How often what was learnt of this shape no longer held."""
         return self._log.restarts
 
-    @property
-    def _lowered(self) -> int:
-        """Settings measured below default clocks."""
-        return len(self._log.measurements) - 1
-
     def _facts(self, inputs: PlanningInput) -> ExplorerInput | str:
         """Input of the explorer in this pass, or what it waits for."""
         if not self._log.measurements:
@@ -321,7 +316,7 @@ class OnlineProfiler:
             highest = max(highest, top, *placed[0].description.clocks_mhz)
         constants = JobConstants(pipeline, default, highest, policy.blocking_power_w)
         expected = inputs.predicted.expected(policy.name) if inputs.predicted else None
-        first = self._lowered < FIRST_WINDOWS
+        first = len(self._log.measurements) <= FIRST_WINDOWS  # the baseline is one of them
         self._begins = first and expected is not None
         return ExplorerInput(
             constants=constants,

@@ -10,13 +10,12 @@ from dataclasses import replace
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import release_actions
-from joulecut_controller.plan.earlier import clock_runs, rests_on
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.goal import ALLOWED_STEP
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.plan import Forecast, Plan, Resumption
+from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import Decision
-from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
+from joulecut_controller.plan.planning_input import PlannerState
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
 from joulecut_controller.reconcile.context import ReconcileContext, in_thread
@@ -82,7 +81,6 @@ class PlanRollout:
     async def apply(
         self,
         decision: Decision,
-        inputs: PlanningInput,
         observation: JobObservation,
         view: View,
         ttl_s: float,
@@ -122,7 +120,6 @@ class PlanRollout:
                     view=view,
                     authority=authority,
                     before=before,
-                    parent=inputs.earlier.generation if inputs.earlier else 0,
                 )
         except JoulecutError:
             same = self._keeps(before)
@@ -145,7 +142,7 @@ class PlanRollout:
         if self._applied_plan.holding is None:
             return Outcome()
         outcome, self.action = await self._applied_plan.release(reason)
-        self.state = replace(self.state, clocks=None, goal=None)
+        self.state = self.state.at_default()
         return outcome
 
     async def complete(self, generation: int, forecast: Forecast) -> None:
@@ -169,7 +166,7 @@ class PlanRollout:
     def _keeps(self, before: PlannerState) -> bool:
         """Whether the clocks held are for the same promise as those of the decision."""
         now, held = self.state, self._applied_plan.holding
-        if held is None or before.clocks is None or before.goal is None:
+        if held is None or not before.runs or before.goal is None:
             return False
         waits = now.goal is not None and now.goal.waits
         return before.goal.waits == waits and abs(now.allowed - before.allowed) <= ALLOWED_STEP
@@ -198,17 +195,14 @@ class PlanRollout:
         view: View,
         authority: Authority,
         before: PlannerState,
-        parent: int,
     ) -> None:
-        """Guards the plan, numbers it, logs it and, in mode enforce, applies it. `parent` is the
-        plan of an earlier term that it goes on with; 0: none.
-        """
+        """Guards the plan, numbers it, logs it and, in mode enforce, applies it."""
         job = observation.job
         context, mode, reason = self._context, job.policy.mode, decision.reason
         plan = replace(
             plan,
             generation=self._applied_plan.generation_last + 1,
-            parent=self._applied_plan.generation or parent,
+            parent=self._applied_plan.generation,
             reason=reason,
             made_at_unix_s=context.unix_s(),
             granularity_asked=job.policy.clocks.granularity,
@@ -216,7 +210,7 @@ class PlanRollout:
         )
         why = refusal(plan, view, authority, context.check)
         if decision.solved and why:  # the clocks before stand, and the next step decides again
-            held = before.clocks if before.mode == mode else None
+            held = before.clocks if before.mode == mode and before.runs else None
             self.state = replace(
                 self.state,
                 clocks=held,
@@ -232,8 +226,6 @@ class PlanRollout:
             self.sentence = f"refused: {why}"
             return
         plan = replace(plan, generation=await in_thread(context.store.next_generation))
-        if mode == "enforce":
-            plan = replace(plan, resumption=_resumption(plan, observation))
         why = why or refusal(plan, view, authority, context.check)
         plan = replace(plan, refused=why, basis=None)
         await in_thread(context.audit.plan, plan)
@@ -252,7 +244,7 @@ class PlanRollout:
     async def _apply_clocks(self, plan: Plan, view: View, ttl_s: float) -> None:
         outcome, counts = await self._applied_plan.apply(plan, view, ttl_s)
         if outcome.refused:
-            self.state = replace(self.state, clocks=None)
+            self.state = self.state.at_default()
             self.backoff.fail(outcome.first_refusal, self._context.now_s())
             self.action = f"plan {plan.generation} put back: {outcome.first_refusal}"
             self.action_failed = True
@@ -284,7 +276,6 @@ class PlanRollout:
             parent=running,
             mode=policy.mode,
             granularity=self.state.rung.granularity,
-            actions=(),
             reason=reason,
             made_at_unix_s=self._context.unix_s(),
             granularity_asked=policy.clocks.granularity,
@@ -297,14 +288,3 @@ def _asked(plan: Plan) -> tuple[object, ...]:
     if plan.solution is not None:
         return tuple(option.clock_mhz for option in plan.solution.clocks)
     return tuple((action.clock_mhz, action.power_limit_w) for action in plan.actions)
-
-
-def _resumption(plan: Plan, observation: JobObservation) -> Resumption | None:
-    """None for a trial, whose clocks only its own measurements explain."""
-    job, basis = observation.job, plan.basis
-    if basis is None or basis.problem is None or plan.solution is None:
-        return None
-    runs = clock_runs(
-        basis.problem.graph.order, tuple(one.clock_mhz for one in plan.solution.clocks)
-    )
-    return Resumption(rests_on(job.policy, observation.shape, job.running), runs, basis.limits)

@@ -10,15 +10,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from joulecut_controller.board import SolverWait
-from joulecut_controller.learn.advice import Advice
-from joulecut_controller.learn.evidence import ExplorerInput
-from joulecut_controller.learn.measurement_log import MeasurementLog
+from joulecut_controller.learn.advice import Advice, ExplorerInput
+from joulecut_controller.learn.explorer import advise
+from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Comparison, Evaluation
 from joulecut_controller.plan.fixed import fixed_decision
@@ -62,6 +62,7 @@ class Urgency(IntEnum):
     PLANNED = 2  # the plan held is compared again
 
 
+T = TypeVar("T")
 Complete = Callable[[Prepare, Forecast, Comparison, Evaluation], Forecast]
 
 
@@ -129,61 +130,48 @@ class Turns:
         return sorted(self._waiting, key=self._waiting.__getitem__)
 
 
+@dataclass(slots=True)
 class WorkerAnswers:
     """Implements `solver_cache.Answers` for one job. `may_ask` says whether it may ask the workers
     now; `arrived` is called, in any thread, when a question was answered after Unanswered was
     raised for it.
     """
 
-    def __init__(
-        self,
-        workers: Executor,
-        prepare: Prepare,
-        may_ask: Callable[[], bool],
-        arrived: Callable[[], None],
-    ) -> None:
-        self._workers, self._prepare = workers, prepare
-        self._may_ask, self._arrived = may_ask, arrived
-        self._asked: OrderedDict[Hashable, Future[Any]] = OrderedDict()
+    workers: Executor
+    prepare: Prepare
+    may_ask: Callable[[], bool]
+    arrived: Callable[[], None]
+    _asked: OrderedDict[Hashable, Future[Any]] = field(default_factory=OrderedDict)
 
     def ask(self, question: Question) -> Solution | Infeasible:
         """See `Answers`."""
-        asked = (worker_calls.answer, self._prepare, question)
-        found: Solution | Infeasible = self._answer(question.key, *asked)
-        return found
+        return self._answer(question.key, worker_calls.answer, self.prepare, question)
 
     def spread(self, costs: Costs, jitter: Jitter, options: tuple[ClockOption, ...]) -> Spread:
         """See `Answers`."""
         key = (costs.digest, jitter.noise, options)
-        asked = (worker_calls.spread, self._prepare, costs, jitter, options)
-        found: Spread = self._answer(key, *asked)
-        return found
+        return self._answer(key, worker_calls.spread, self.prepare, costs, jitter, options)
 
-    def advise(self, job: str, facts: ExplorerInput, log: MeasurementLog) -> Advice:
-        """See `Explorer.advise`. Raises Unanswered."""
-        key = (facts, log.measurements)
-        found: Advice = self._answer(key, worker_calls.advice, job, facts, log)
-        return found
+    def advise(self, facts: ExplorerInput, measurements: tuple[Measurement, ...]) -> Advice:
+        """See `explorer.advise`. Raises Unanswered."""
+        return self._answer((facts, measurements), advise, facts, measurements)
 
-    def _answer(self, key: Hashable, work: Callable[..., Any], *arguments: Any) -> Any:
+    def _answer(self, key: Hashable, work: Callable[..., T], *arguments: object) -> T:
         """Raises Unanswered, or what the work raises."""
         future = self._asked.get(key)
         if future is None or _lost(future):
-            if not self._may_ask():
+            if not self.may_ask():
                 raise Unanswered
-            future = self._asked[key] = self._workers.submit(work, *arguments)
-            self._drop_oldest()
+            future = self._asked[key] = self.workers.submit(work, *arguments)
+            while len(self._asked) > ANSWERS_KEPT:
+                self._asked.popitem(last=False)[1].cancel()
             if not future.done():
-                future.add_done_callback(lambda _: self._arrived())
+                future.add_done_callback(lambda _: self.arrived())
         self._asked.move_to_end(key)
         if not future.done():
             raise Unanswered
-        return future.result()
-
-    def _drop_oldest(self) -> None:
-        while len(self._asked) > ANSWERS_KEPT:
-            _, oldest = self._asked.popitem(last=False)
-            oldest.cancel()
+        found: T = future.result()
+        return found
 
 
 def _lost(future: Future[Any]) -> bool:
@@ -208,27 +196,23 @@ class _JobPlanning:
     waits_since_s: float | None = None  # for workers, whatever the question was at first
 
 
+@dataclass(slots=True)
 class PlanningStep:
     """Decides for each job. `arrived(job)` is called, in any thread, when a decision under way can
     go on.
     """
 
-    def __init__(
-        self,
-        solver: SolverFunctions,
-        estimator: Estimator,
-        *,
-        workers: Executor,
-        arrived: Callable[[str], None],
-        metrics: LoopMetrics,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._prepare, self._estimator = solver.prepare, estimator
-        self._complete = solver.complete
-        self._workers, self._arrived = workers, arrived
-        self._metrics, self._now_s = metrics, now_s
-        self._jobs: dict[str, _JobPlanning] = {}
-        self._turns = Turns(arrived)
+    solver: SolverFunctions
+    estimator: Estimator
+    workers: Executor
+    arrived: Callable[[str], None]
+    metrics: LoopMetrics
+    now_s: Callable[[], float]
+    _jobs: dict[str, _JobPlanning] = field(default_factory=dict)
+    _turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = Turns(self.arrived)
 
     def keep_only(self, jobs: Container[str]) -> None:
         """Forgets jobs that left the policy. Their last step gives back their turns."""
@@ -268,21 +252,21 @@ class PlanningStep:
             inputs = _resumed(planning.asked, inputs)
         else:
             planning.asked = replace(inputs, view=View(now_s=inputs.view.now_s))
-            planning.hindered, planning.since_s = hindered, self._now_s()
-        waited_s = self._now_s() - (planning.waits_since_s or self._now_s())
+            planning.hindered, planning.since_s = hindered, self.now_s()
+        waited_s = self.now_s() - (planning.waits_since_s or self.now_s())
         inputs = replace(inputs, waited_s=waited_s)
         decision = self._decision(inputs, state, profiler, planning.answers)
         if decision.topic == SOLVING:
             self._turns.unanswered(name)
             if planning.waits_since_s is None:
-                planning.waits_since_s = self._now_s()
+                planning.waits_since_s = self.now_s()
             return decision
         planning.waits_since_s = None
         # A sibling, and the timing of changes within an iteration, count at once.
         alone = inputs.job.measured.peer_iteration_time_s is None and not decision.state.rung.timed
         planning.steady = rests_on if decision.topic == "steady" and alone else None
         if decision.verdict == "change":
-            self._metrics.plans.add(self._now_s() - planning.since_s)
+            self.metrics.plans.add(self.now_s() - planning.since_s)
         planning.asked = None
         return decision
 
@@ -293,22 +277,22 @@ class PlanningStep:
             return None
         line = self._turns.line
         place = line.index(job) + 1 if job in line else 0
-        return SolverWait(self._now_s() - planning.waits_since_s, place, len(line))
+        return SolverWait(self.now_s() - planning.waits_since_s, place, len(line))
 
     def completion(
         self, made: Forecast, comparison: Comparison, before: Evaluation
     ) -> Callable[[], Forecast]:
         """The work that completes a forecast: what other granularities would save."""
-        return partial(self._complete, self._prepare, made, comparison, before)
+        return partial(self.solver.complete, self.solver.prepare, made, comparison, before)
 
     def _planning(self, name: str) -> _JobPlanning:
         if name not in self._jobs:
             self._jobs[name] = _JobPlanning(
                 WorkerAnswers(
-                    self._workers,
-                    self._prepare,
+                    self.workers,
+                    self.solver.prepare,
                     may_ask=lambda: self._turns.ask(name, self._jobs[name].urgency),
-                    arrived=partial(self._arrived, name),
+                    arrived=partial(self.arrived, name),
                 )
             )
         return self._jobs[name]
@@ -325,8 +309,8 @@ class PlanningStep:
             if policy.profile is None and policy.pipeline is not None:
                 if inputs.mode == "recommend":
                     return predicted_decision(inputs, state, answers)
-                return profiler.decide(inputs, state, partial(answers.advise, policy.name))
-            return decide(inputs, state, self._estimator, answers)
+                return profiler.decide(inputs, state, answers.advise)
+            return decide(inputs, state, self.estimator, answers)
         except Unanswered:
             return Decision("keep", SOLVING, "no profile: the next step is being computed", state)
         except (ValueError, ArithmeticError) as error:

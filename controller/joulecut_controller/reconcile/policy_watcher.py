@@ -22,24 +22,15 @@ class PolicySource(Protocol):
 
 
 class PolicyWatcher:
-    """Reads the policy when it changed or a reload was requested."""
+    """Reads the policy when it changed or a reload was requested. `policy` is in force, and `error`
+    why a newer one was refused.
+    """
 
     def __init__(self, source: PolicySource, policy: Policy, audit: AuditLog) -> None:
-        self._source = source
-        self._policy = policy
-        self._audit = audit
-        self._error = ""
+        self._source, self._audit = source, audit
+        self.policy = policy
+        self.error = ""
         self._asked = False
-
-    @property
-    def policy(self) -> Policy:
-        """The one in force."""
-        return self._policy
-
-    @property
-    def error(self) -> str:
-        """Why a newer one was refused; empty where none was."""
-        return self._error
 
     def ask(self) -> None:
         """The next refresh reads it, changed or not."""
@@ -52,15 +43,15 @@ class PolicyWatcher:
         asked, self._asked = self._asked, False
         found = await asyncio.to_thread(self._read, asked=asked)
         if isinstance(found, BadInput):
-            said, self._error = self._error, str(found)
-            if self._error != said:
+            said, self.error = self.error, str(found)
+            if self.error != said:
                 text = f"refused, the one before stays in force: {found}"
                 self._audit.post("policy", "", text)
         if not isinstance(found, Policy):
             return False
-        if found.digest != self._policy.digest:
+        if found.digest != self.policy.digest:
             self._audit.post("policy", "", f"in force: {found.digest}")
-        self._error, self._policy = "", found
+        self.error, self.policy = "", found
         return True
 
     def _read(self, *, asked: bool) -> Policy | BadInput | None:

@@ -23,7 +23,7 @@ from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
-from joulecut_controller.power.job_budgets import Budgets
+from joulecut_controller.power.budget import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
@@ -148,7 +148,6 @@ class Reconciler:
             metrics=self.metrics,
         )
         self._cluster = Cluster(
-            fleet=fleet,
             context=self._context,
             services=self._services,
             source=source,
@@ -159,16 +158,12 @@ class Reconciler:
             changed=self._changed,
         )
         self.commands = Commands(
-            fleet=fleet,
-            leases=self._context.leases,
-            holds=self._services.holds,
-            audit=self._context.audit,
+            self._context,
+            self._services,
             jobs=self._jobs,
             view=lambda: self.board.view if self.board else None,
             executed=self._ordered,
             adopt=adopt,
-            now_s=now_s,
-            unix_s=unix_s,
         )
         self._boards = BoardMaker(self._context, self._services, self._cluster, self._jobs)
         self._loop.add(CLUSTER)

@@ -14,7 +14,7 @@ from uuid import uuid4
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, select
 
 from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.record import stored_json
+from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record, StoredBaseline, StoredProfile
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -197,7 +197,7 @@ class DatabaseStore:
         return tuple(Event(*row[1:]) for row in rows)  # its columns after the id
 
     def keep_plan(self, plan: Plan) -> None:
-        content = json.dumps(stored_json(plan), allow_nan=False, separators=(",", ":"))
+        content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
         same = PLANS.c.generation == plan.generation
         values = {"generation": plan.generation, "job": plan.job, "content": content}
         with self._transactions.writing() as connection:

@@ -13,11 +13,11 @@ from planning import case_of, costs_of, seen, view_of, with_baseline
 from worlds import World
 
 from joulecut_controller.plan.guard import Authority, refusal
-from joulecut_controller.plan.marked_steps import Marks
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.plan.planner import decide
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import SolverCache
+from joulecut_controller.plan.steps import Marks
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.view import GpuView, NodeView, StageLoad, View, Window
 from joulecut_engine.estimate.online import OnlineEstimator

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.marked_steps import CLOCKS_MAX, marked_steps
+from joulecut_controller.plan.steps import CLOCKS_MAX, marked_steps
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.optimize.formulation import problem

@@ -17,7 +17,6 @@ from joulecut_controller.plan.plan import Forecast, Plan
 from joulecut_controller.plan.planner import MEANWHILE_S, SOLVING, Decision, decide
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Question, SolverCache, Unanswered
-from joulecut_controller.plan.veto import Veto
 from joulecut_controller.reference.reference import Answer, Figure
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -387,21 +386,6 @@ def test_a_job_without_a_plan_gets_one_clock_per_gpu_while_better_ones_are_compu
     wider = replace(timed(0.2), waited_s=MEANWHILE_S + 1.0)
     long_after = replace(later.state, changed_s=-math.inf)
     assert draft(decide(wider, long_after, TIMED, solver))[0].granularity == "gpu"
-
-
-def test_a_suspended_plan_goes_on_while_a_better_one_is_computed() -> None:
-    """After each hold-out the job waited at default clocks for another solve."""
-    asked = timed(0.05)
-    first = decide(asked, PlannerState(), TIMED, SolverCache(Solver))
-    window = Veto("default-window", "a hold-out window")
-    held_out = decide(replace(asked, vetoes=(window,)), first.state, TIMED, Slow())
-    assert (held_out.verdict, held_out.state.clocks) == ("default", None)
-    after = replace(asked, view=replace(asked.view, now_s=asked.view.now_s + 60.0))
-    again = decide(after, held_out.state, TIMED, Slow())
-    _, _, made = draft(again)
-    assert again.state.clocks == first.state.clocks
-    assert again.reason.startswith("the window at default clocks is over, the same clocks again")
-    assert made.gap_ratio == pytest.approx(draft(first)[2].gap_ratio)
 
 
 def test_jitter_that_grows_under_a_question_asks_few_others() -> None:

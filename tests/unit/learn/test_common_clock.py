@@ -6,9 +6,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.learn.advice import Advice
+from joulecut_controller.learn.advice import OVER_RATIO, Advice, ExplorerInput
 from joulecut_controller.learn.common_clock import common_clock
-from joulecut_controller.learn.evidence import OVER_RATIO, ExplorerInput
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reference.reference import Figure
