@@ -1,8 +1,8 @@
 """Answers of API and store, each stated once: a key gives the JSON and the schema.
 
 A key says of what kind its value is, and where in the value it comes from: the attribute of its own
-name, `at` another place, or `given` by the caller. The document promises every key that is not
-`more`. Unknown values are null, never zero and never NaN.
+name, `at` another place, or `given` by the caller. Unknown values are null, never zero and never
+NaN.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +29,6 @@ class Key:
     schema: Json
     make: Get | None = None
     source: str | Get = ""
-    promised: bool = True
 
     def at(self, source: str | Get) -> "Key":
         """Taken from another attribute, a dotted path of them, or a function of the value."""
@@ -45,19 +44,14 @@ class Key:
         """Handed over beside the value, as JSON."""
         return replace(self, source=_GIVEN)
 
-    @property
-    def more(self) -> "Key":
-        """In the answer, and not in its document."""
-        return replace(self, promised=False)
-
 
 class Answer:
     """An object with these keys; with a name it is a component of the document."""
 
     def __init__(self, name: str = "", /, **keys: Key) -> None:
         self.keys = keys
-        promised = {key: one.schema for key, one in keys.items() if one.promised}
-        schema: Json = {"type": "object", "properties": promised, "required": list(promised)}
+        properties = {key: one.schema for key, one in keys.items()}
+        schema: Json = {"type": "object", "properties": properties, "required": list(properties)}
         self.schema = component(name, schema).schema if name else schema
         self._made = [
             (key, _get(key, one), one.make) for key, one in keys.items() if one.source != _GIVEN

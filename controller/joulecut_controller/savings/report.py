@@ -35,7 +35,7 @@ class JobReport:
     as a ratio is known for them, and None where it is known for none.
 
     `saved_in_windows_j` is the ratio on energy that was measured; `saved_j` also counts the time
-    between windows of one plan. `saved_ratio` and `slowdown_ratio` are those of the sums.
+    between windows of one plan.
     """
 
     job: str
@@ -50,14 +50,6 @@ class JobReport:
     wall: Wall | None
     worth: Worth | None
     windows: tuple[MeasuredWindow, ...]
-
-    @property
-    def saved_ratio(self) -> Interval | None:
-        return self.saving.saved_ratio
-
-    @property
-    def reason(self) -> str:
-        return self.saving.reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,10 @@ NODE = Answer(
     connected=a.FLAG,
     error=a.TEXT,
     agent_version=a.TEXT,
-    epoch_seen=a.COUNT.more,
-    ttl_max_s=a.NUMBER.more,
-    keeps_power_limits=a.FLAG.more,
-    is_shared=a.FLAG.more,
+    epoch_seen=a.COUNT,
+    ttl_max_s=a.NUMBER,
+    keeps_power_limits=a.FLAG,
+    is_shared=a.FLAG,
 )
 EVENT = Answer(at_unix_s=a.NUMBER, kind=a.TEXT, job=a.TEXT, generation=a.COUNT, text=a.TEXT)
 EVENT_WITH_DETAIL = Answer("Event", **EVENT.keys, detail=Key({}, _detail))
@@ -151,8 +151,8 @@ _GPU_COUNTS = Answer(
     leased=a.COUNT.at("controlled"),
     default=a.COUNT,
     silent=a.COUNT,
-    not_controllable=a.COUNT.more,
-    odd=a.COUNT.given.more,
+    not_controllable=a.COUNT,
+    odd=a.COUNT.given,
 )
 _BRIEF = Answer(
     brief=a.FLAG,

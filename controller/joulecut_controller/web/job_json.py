@@ -206,7 +206,7 @@ JOB = Answer(
     "Job",
     name=a.TEXT.at("view.policy.name"),
     mode=MODE,
-    found=a.FLAG.at("view.policy.found").more,  # no line of the policy names it
+    found=a.FLAG.at("view.policy.found"),  # no line of the policy names it
     sentence=a.TEXT,
     complaint=a.TEXT.at("view.placement.complaint"),
     holds=listed(HOLD),
@@ -217,7 +217,7 @@ JOB = Answer(
     granularity_why=a.TEXT.at("rung.why"),
     timing=maybe(TIMING),
     clock_min_mhz=a.COUNT.at("view.policy.clocks.min_mhz"),
-    min_dwell_s=a.NUMBER.at("view.policy.clocks.min_dwell_s").more,
+    min_dwell_s=a.NUMBER.at("view.policy.clocks.min_dwell_s"),
     pipeline=Key(maybe(a.OBJECT).schema, maybe(PIPELINE).make, "view.policy.pipeline"),
     profile=a.WORD.at(lambda job: job.view.policy.profile and job.view.policy.profile.source),
     evidence=Answer(level=a.TEXT, text=a.TEXT).key.given,
@@ -230,7 +230,7 @@ JOB = Answer(
     peer_iteration_time_s=a.NUMBER.at("view.measured.peer_iteration_time_s"),
     generation_running=a.COUNT.at("view.generation_running"),
     baseline=maybe(WINDOW).at("view.measured.baseline"),
-    foreign_lock=a.TEXT.at("view.measured.external_lock").more,  # why no baseline is measured
+    foreign_lock=a.TEXT.at("view.measured.external_lock"),  # why no baseline is measured
     baseline_look=maybe(BASELINE_LOOK).at("default_time"),
     current=maybe(WINDOW).at("view.measured.current"),
     measured=MEASURED.key.here,
@@ -242,11 +242,11 @@ JOB = Answer(
     **STATE.keys,
     gpus=listed(_CLOCKS).given,
     money=maybe(a.OBJECT).given,  # worth of the plan, break-even, least cost
-    learning=a.OBJECT.at(_learning).more,
-    probing=maybe(PROBING).more,
-    advisable=maybe(ADVISABLE).more,
-    holdout=maybe(HOLDOUT).more,
-    saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving).more,
+    learning=a.OBJECT.at(_learning),
+    probing=maybe(PROBING),
+    advisable=maybe(ADVISABLE),
+    holdout=maybe(HOLDOUT),
+    saving=maybe(SAVING).at(lambda job: job.holdout and job.holdout.saving),
 )
 
 _MEASUREMENT = Answer(

@@ -23,17 +23,17 @@ _OPERATION = Answer(
     clock_mhz=a.COUNT.given,
     start_s=a.NUMBER.given,
     duration_s=a.NUMBER.given,
-    energy_j=a.NUMBER.given.more,
+    energy_j=a.NUMBER.given,
 )
 TIMELINE = Answer(
     "Timeline",
     job=a.TEXT,
     generation=a.COUNT,
     basis=Key({"const": "predicted"}).given,
-    granularity=a.TEXT.given.more,
+    granularity=a.TEXT.given,
     iteration_time_s=a.NUMBER.given,
     deadline_s=a.NUMBER,
-    time_scale=a.NUMBER.given.more,
+    time_scale=a.NUMBER.given,
     operations=listed(_OPERATION).given,
     fastest=maybe(a.OBJECT).given,
 )

@@ -186,7 +186,7 @@ def test_a_report_sums_jobs_by_tenant_and_names_what_is_not_known() -> None:
     assert (y.jobs, y.unknown) == (1, 1)
     assert by_name["c"].saved_j is None
     assert by_name["c"].uncounted_j > 0.0
-    assert "holdout: 5%" in d.reason
+    assert "holdout: 5%" in d.saving.reason
     assert found.total.unknown == 2
 
 
