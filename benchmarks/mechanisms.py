@@ -6,6 +6,7 @@ Each is a name with what would stand in its place without it. The product has no
 import statistics
 
 from joulecut_controller.plan import goal, pace, planner
+from joulecut_controller.plan.jitter import STILL
 from joulecut_controller.plan.planning_input import Lateness, PlannerState
 from joulecut_controller.reconcile import online_profiler, training_samples
 from joulecut_controller.reconcile.online_profiler import OnlineProfiler
@@ -19,7 +20,7 @@ PLANNER: dict[str, tuple[Replaced, ...]] = {
     # The inferred work of a baseline explains what it takes.
     "work": ((planner, "work_of", lambda *_: None),),
     # Plans keep the deadline under the job's jitter.
-    "jitter": ((planner, "jitter_of", lambda *_: planner.STILL),),
+    "jitter": ((planner, "jitter_of", lambda *_: STILL),),
     # Iterations whose operations were timed one by one judge plans.
     "traces": ((planner, "measured_graph", lambda *_: None),),
     # Time beside the pipeline follows no clock.
