@@ -6,13 +6,20 @@ Pure.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Evaluation
 from joulecut_controller.view import Window
 
 HALVES = ("input", "weight")  # of a backward
+
+
+def covered(kind: str, reported: Set[str]) -> tuple[str, ...]:
+    """The kinds of operation that a reported kind stands for. A job that does not tell the halves
+    of a backward apart reports them as one.
+    """
+    return (kind, *HALVES) if kind == "backward" and reported.isdisjoint(HALVES) else (kind,)
 
 
 def work_of(window: Window, costs: Costs, ran: Evaluation) -> float | None:
@@ -45,10 +52,7 @@ def _predicted_s(costs: Costs, ran: Evaluation, stage: int) -> dict[str, tuple[f
 def _ratio(shown: Mapping[str, float], predicted: Mapping[str, tuple[float, int]]) -> float | None:
     measured_s = modelled_s = 0.0
     for kind, mean_s in shown.items():
-        # A job that does not tell the halves of a backward apart reports them as one.
-        parts = (
-            (kind, *HALVES) if kind == "backward" and not shown.keys() & set(HALVES) else (kind,)
-        )
+        parts = covered(kind, shown.keys())
         known = [predicted[part] for part in parts if part in predicted]
         if known:
             count = max(count for _, count in known)

@@ -7,11 +7,12 @@ counter, less the waiting power: nothing measures the power of single operations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from joulecut_controller.observe.iteration_stats import Fresh
+from joulecut_controller.plan.work import covered
 from joulecut_controller.view import GpuView, JobState, Measured, StageLoad, Window
 from joulecut_engine.estimate.estimator import Estimator, Prediction, Sample, Subject
 from joulecut_engine.graph.pipeline import Kind, Pipeline
@@ -24,7 +25,6 @@ POWER_CAP = "sw_power_cap"  # the agents' word for that event reason
 # 64 each is taken every three minutes.
 REPLICAS_TAUGHT = 2
 SAMPLE_WEIGHT_MAX = 20.0  # a long pause between passes must not outweigh all before it
-HALVES = ("input", "weight")  # of a backward
 # From this standard deviation of iterations on, work varies (clocks and heat make 0.1 to 0.5 %). A
 # change that all operations share is then no effect of a clock, and the profile stands.
 WORK_VARIES_RATIO = 0.01
@@ -143,15 +143,6 @@ def _work(pipeline: Pipeline, *, by_part: bool) -> tuple[Work, ...]:
     return tuple(counts)
 
 
-def _covered(kind: str, reported: Set[str]) -> tuple[str, ...]:
-    """The kinds of operation that a reported kind stands for. A job that does not tell the halves
-    of a backward apart reports them as one.
-    """
-    if kind == "backward" and reported.isdisjoint(HALVES):
-        return (kind, *HALVES)
-    return (kind,)
-
-
 def _time_ratios(
     load: StageLoad,
     work: Work,
@@ -163,7 +154,7 @@ def _time_ratios(
     """
     ratios: dict[tuple[int, Kind], float] = {}
     for kind, busy_s in load.busy_s.items():
-        stands_for = _covered(kind, load.busy_s.keys())
+        stands_for = covered(kind, load.busy_s.keys())
         keys = [key for key in work if key[1] in stands_for]
         if not keys or not busy_s or any(key not in known for key in keys):
             continue
