@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -214,16 +215,11 @@ def _to_json(values: Mapping[str, Values]) -> str:
 def _from_json(text: str) -> dict[str, Values]:
     """Rows of another length (of a version with other fields) are left out."""
     try:
-        found = json.loads(text, parse_int=float)
-    except (ValueError, RecursionError):
+        found = msgspec.json.decode(text, type=dict[str, list[float | None]])
+    except msgspec.DecodeError:
         return {}
-    kept: dict[str, Values] = {}
-    for job, values in found.items() if isinstance(found, dict) else ():
-        fields = JOB_FIELDS if job else CLUSTER_FIELDS
-        if isinstance(values, list) and len(values) == len(fields):
-            numbers = (isinstance(value, int | float) for value in values)
-            kept[job] = tuple(
-                float(value) if known else math.nan
-                for value, known in zip(values, numbers, strict=True)
-            )
-    return kept
+    return {
+        job: tuple(math.nan if value is None else value for value in values)
+        for job, values in found.items()
+        if len(values) == len(JOB_FIELDS if job else CLUSTER_FIELDS)
+    }

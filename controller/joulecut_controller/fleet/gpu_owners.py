@@ -16,6 +16,8 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 GONE_S = 3600.0
 NAME = "name "  # begins the entry of a node's name, which is owned as a GPU is
 OWNED_MAX = 256  # by one agent: four times what it may show at once, and no memory for inventions
@@ -179,8 +181,6 @@ class GpuOwners:
 
 def _read(text: str) -> Mapping[str, tuple[str, str]]:
     try:
-        return {
-            uuid: (str(address), str(node)) for uuid, (address, node) in json.loads(text).items()
-        }
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return msgspec.json.decode(text, type=dict[str, tuple[str, str]])
+    except msgspec.DecodeError:
         return {}
