@@ -7,7 +7,6 @@
 #   make test-long  walks of processes, failover, torch, rendering, documented commands: for nights
 #   make nightly  what takes more than a minute each, and every property with fresh draws
 #                   [ARGS=--hypothesis-seed=N]
-#   make release  what a release needs: check, test, test-smoke, and lines within their targets
 #   make walks   random walks of real processes and of a cluster, judged from outside   [SEED=N] [STEPS=5000]
 #   make bench   benchmarks, as ratios in one run
 #   make mutants plants small faults in the keeper and reports which the tests catch
