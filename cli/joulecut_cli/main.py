@@ -45,7 +45,7 @@ def dispatch(argv: list[str]) -> int:
     command = find(name)
     if command is None:
         known = tuple(all_commands())
-        what = f"no such command{nearest(name, known)}"
+        what = f"no such command{nearest(name, (*known, *HELP, *VERSION))}"
         raise BadInput(f'"{name}"', what, ", ".join(known))
     module, _, function = command.target.partition(":")
     try:

@@ -27,7 +27,7 @@ from joulecut_lab.model.choices import OF_CARD, impossible
 from joulecut_lab.model.hub_keys import Unreadable
 from joulecut_lab.model.huggingface import architecture_of
 from joulecut_lab.model.power import blocking_power_w
-from joulecut_lab.model.run import DTYPES, Run, misfit
+from joulecut_lab.model.run import DTYPES, SIZES, Run, misfit
 from joulecut_lab.model.stack import STACKS, Default, defaults_of
 from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.system import FITTED, System
@@ -53,6 +53,7 @@ DIVISORS = {
     "hbm_efficiency",
     "scale_up_efficiency",
     "scale_out_efficiency",
+    *SIZES,  # of a run: each is at least 1, also in the lists of a sweep
 }
 MAY_BE_ZERO = {"ffn", "idle_w"}  # experts have a width of their own; a card may be off
 SHARES = {"memory_clock_share", "tensor_overlap"}
@@ -240,8 +241,6 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
     found: Run = record(document, place, given, Run)
     if isinstance(given, dict) and "data" not in given:
         group = found.tensor * found.pipeline * found.context
-        if group == 0:  # which `check` names
-            return found
         if found.gpus % group:
             what = f"{found.gpus} is no multiple of tensor x pipeline x context"
             raise document.bad((*place, "gpus"), what, f"a multiple of {group}")

@@ -164,12 +164,14 @@ def _values(run: Run, model: Architecture) -> Misfit | None:
     return None
 
 
+SIZES = (
+    "gpus", "tensor", "pipeline", "data", "context", "expert", "chunks", "microbatch",
+    "global_batch", "sequence",
+)  # fmt: skip
+
+
 def _sizes(run: Run, _: Architecture) -> Misfit | None:
-    keys = (
-        "gpus", "tensor", "pipeline", "data", "context", "expert", "chunks", "microbatch",
-        "global_batch", "sequence",
-    )  # fmt: skip
-    for key in keys:
+    for key in SIZES:
         if getattr(run, key) < 1:
             return Misfit(key, str(getattr(run, key)), "at least 1")
     for key in ("expert_tensor", "shard", "first_layers", "last_layers", "mtp_layers"):

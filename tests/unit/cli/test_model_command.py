@@ -169,6 +169,7 @@ def _heeds_interrupts_beside_workers(pid: int) -> bool:
         ("tensor: all", "tensors: all", "sweep.tensors"),
         ("pipeline: [1, 2, 4]", "pipeline: [1, two]", "sweep.pipeline[1]"),
         ("[1410, 1005]", "[1410, 5000]", "sweep.clock_mhz"),
+        ("tensor: all", "tensor: [1, 0]", "sweep.tensor[1]"),
     ],
 )
 def test_bad_sweeps_are_one_line(tmp_path: Path, old: str, new: str, where: str) -> None:

@@ -125,6 +125,7 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("restore", "--all", "--agents", ",,"), '--agents: ",," names none'),
         (("--version", "plan"), '"plan" behind it; allowed: nothing'),
         (("explian", "x"), "no such command (did you mean explain?)"),
+        (("--versoin",), "no such command (did you mean --version?)"),
         (("status", "--controler=http://a"), "--controler=http://a (did you mean --controller?)"),
         (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
         (("policy", "diff"), "see joulecut policy diff --help"),

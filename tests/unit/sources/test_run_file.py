@@ -55,7 +55,7 @@ def test_any_value_is_computed_or_refused_in_one_line(
     ("section", "key", "value", "allowed"),
     [
         ("model", "heads", 0, "a whole number from 1"),
-        ("run", "tensor", 0, "at least 1"),
+        ("run", "tensor", 0, "a whole number from 1"),
         ("system", "hbm_gb_s", 0, "a number above 0"),
         ("system", "matrix_efficiency", 0.0, "a number above 0"),
         ("cost", "pue", 0, "a number from 1 to 10"),
