@@ -55,7 +55,7 @@ from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.formulation import problem
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
-from joulecut_engine.optimize.solver import Solver, frontier, prepared
+from joulecut_engine.optimize.solver import Solver, frontier
 from joulecut_engine.optimize.warmup import warm_up
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,7 +161,7 @@ def against_lowtime(name: str, stages: int, microbatches: int) -> list[str]:
     many = median(lambda: frontier(asked, POINTS, "computation"))
     step = max(1, len(plans) // COMPARED_MAX)
     compared = [fastest, *plans[::step]]
-    kept = prepared(asked, "computation")
+    kept = Solver(asked, "computation")
     worst = max(_above(asked, kept.at, clocks) for clocks in compared)
     assert check(asked, goal, one.result) == ()
     return [
@@ -199,7 +199,7 @@ def against_highs(name: str, microbatches: int, slowdown: float) -> list[str]:
     optimum_j, highs_s = sorted(highs, key=lambda one: one[1])[REPEATS // 2]
     cold = sorted(colds, key=lambda one: one.cpu_s)[REPEATS * EACH // 2]
     bound_j = Solver(asked, "computation").solve(goal).lower_bound_j
-    kept = prepared(asked, "computation")
+    kept = Solver(asked, "computation")
     kept.at(goal)
     near = [
         timed(lambda k=k: kept.at(Goal(goal.deadline_s * (1 + 0.001 * k)))) for k in range(1, 10)

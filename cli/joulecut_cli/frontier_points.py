@@ -19,10 +19,9 @@ from joulecut_cli.prove import proved
 from joulecut_engine.chart import of_frontiers
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.money import Iteration, Prices, Worth
-from joulecut_engine.optimize.frontier import Frontier
 from joulecut_engine.optimize.problem import Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import cheapest, prepared
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -57,9 +56,8 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
         plot.frontier(picture, chart, job.title(shown_as))
     prices = given_prices(options)
     least = {
-        one.granularity: _least(job, one, drawn[one.granularity], prices)
-        for one in asked
-        if one.granularity in drawn
+        granularity: _least(frontiers[granularity], points, prices)
+        for granularity, points in drawn.items()
     }
     if options.json:
         shown = _json(drawn, seconds, least, prices, several=len(asked) > 1)
@@ -79,14 +77,13 @@ def run(options: Namespace, word: Sequence[Asked] | None) -> int:
     return FINE
 
 
-def _least(job: JobFile, asked: Asked, points: Sequence[Solution], prices: Prices) -> Worth:
+def _least(solver: Solver, points: Sequence[Solution], prices: Prices) -> Worth:
     """The plan where energy and GPU time together cost least."""
-    problem = job.problem()
-    fastest = baseline(problem)
+    fastest = baseline(solver.problem)
     drawn = [Iteration(one.iteration_time_s, one.energy_j) for one in points]
-    drawn.append(cheapest(problem, asked.granularity, prices, job.limits(asked)))
+    drawn.append(solver.cheapest(prices))
     default = Iteration(fastest.iteration_time_s, fastest.energy_j)
-    return valued(default, drawn, len(problem.graph.order), prices)
+    return valued(default, drawn, len(solver.problem.graph.order), prices)
 
 
 def _advance(progress: Progress, number: int, of: int, done: int, points: int) -> None:
@@ -94,7 +91,7 @@ def _advance(progress: Progress, number: int, of: int, done: int, points: int) -
     progress.advance(number * points + done, of * points)
 
 
-def _shared_s(frontiers: Collection[Frontier], points: int) -> list[float]:
+def _shared_s(frontiers: Collection[Solver], points: int) -> list[float]:
     """Deadlines that several frontiers share: what one knows of them the others then use."""
     if len(frontiers) < 2:
         return []
@@ -104,7 +101,7 @@ def _shared_s(frontiers: Collection[Frontier], points: int) -> list[float]:
 
 
 def _proved(
-    frontier: Frontier, found: tuple[Solution, ...], seconds: float, progress: Progress
+    frontier: Solver, found: tuple[Solution, ...], seconds: float, progress: Progress
 ) -> tuple[Solution, ...]:
     if not seconds:
         return found
@@ -112,18 +109,18 @@ def _proved(
     def show(points: tuple[Solution, ...]) -> None:
         progress.note(f"gap at most {max(point.gap for point in points) * 100:.3f} %")
 
-    return proved(found, frontier.improvements(found), seconds, show)
+    return proved(found, frontier.improved_points(found), seconds, show)
 
 
 def _prepared(
     job: JobFile, problem: Problem, asked: Sequence[Asked]
-) -> tuple[dict[Granularity, Frontier], dict[Granularity, str]]:
+) -> tuple[dict[Granularity, Solver], dict[Granularity, str]]:
     """What can be asked; of several, why one cannot. Raises NoCommonClock for a single one."""
-    frontiers, refused = dict[Granularity, Frontier](), dict[Granularity, str]()
+    frontiers, refused = dict[Granularity, Solver](), dict[Granularity, str]()
     for one in asked:
         try:
             beside = next(iter(frontiers.values()), None)
-            frontiers[one.granularity] = prepared(problem, one.granularity, job.limits(one), beside)
+            frontiers[one.granularity] = Solver(problem, one.granularity, job.limits(one), beside)
         except NoCommonClock as none:
             if len(asked) == 1:
                 raise
@@ -190,7 +187,7 @@ def _text(
 def _comparison(
     job: JobFile,
     fastest: Solution,
-    frontiers: Mapping[Granularity, Frontier],
+    frontiers: Mapping[Granularity, Solver],
     drawn: Mapping[Granularity, Sequence[Solution]],
     seconds: float,
 ) -> list[str]:
@@ -227,7 +224,7 @@ def _left_out(job: JobFile) -> list[str]:
     return [left_out] if left_out else []
 
 
-def _within(frontier: Frontier, goal: Goal) -> Solution | None:
+def _within(frontier: Solver, goal: Goal) -> Solution | None:
     return frontier.at(goal) if goal.deadline_s >= frontier.fastest_s else None
 
 

@@ -22,15 +22,13 @@ from joulecut_cli.stray import no_stray_output
 from joulecut_cli.target import critical, deadline_s, too_fast
 from joulecut_engine.money import Iteration, worth
 from joulecut_engine.optimize.problem import (
-    ChangeLimits,
     Goal,
     Infeasible,
     NoCommonClock,
-    Problem,
     Solution,
 )
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import Solver, cheapest, prepared
+from joulecut_engine.optimize.solver import Solver
 from joulecut_wire.command import FINE
 from joulecut_wire.errors import BadInput
 
@@ -82,7 +80,7 @@ def run(options: Namespace, word: Asked | None) -> int:
     if picture is not None:
         from joulecut_engine.chart import of_frontiers, pipeline_panel
 
-        behind = prepared(problem, granularity, limits).points(plot.POINTS)
+        behind = Solver(problem, granularity, limits).points(plot.POINTS)
         title = f"{options.job.stem}: energy against iteration time"
         chart = of_frontiers(title, fastest, (behind,), plan, goal.deadline_s)
         pipelines = (
@@ -94,7 +92,7 @@ def run(options: Namespace, word: Asked | None) -> int:
         plot.frontier(picture, chart, job.title(granularity), below)
     if track is not None:
         timeline.write(track, *timeline.of_plan(problem, plan, job.title(granularity)[0]))
-    print(_written(options, job, goal, plan, kept, problem=problem, limits=limits))
+    print(_written(options, job, goal, plan, kept, solver=solver))
     return FINE
 
 
@@ -105,16 +103,16 @@ def _written(
     plan: Solution,
     kept: "Assured | None",
     *,
-    problem: Problem,
-    limits: ChangeLimits,
+    solver: Solver,
 ) -> str:
     """The plan, with its margin and its worth."""
     prices = given_prices(options)
     if kept is not None:
         from joulecut_cli import lateness
+    problem = solver.problem
     fastest, gpus = baseline(problem), len(problem.graph.order)
     default, own = (Iteration(one.iteration_time_s, one.energy_j) for one in (fastest, plan))
-    point = cheapest(problem, plan.granularity, prices, limits)
+    point = solver.cheapest(prices)
     least = valued(default, [own, point], gpus, prices)
     found = worth(default, own, gpus, prices)
     if options.json:

@@ -4,10 +4,9 @@ A schedule names a clock for each operation of a GPU, in their order, and change
 often. There are far too many to list. The cheapest under given prices of time is known exactly
 (`k_change_dp`), and around a good one lie those with a change an operation earlier or later, or
 with another clock in one of its stretches. This table holds the schedules found so far. Each keeps
-the minimum dwell whatever the other GPUs do (`dwell`), or where all plans are judged, any.
+the minimum dwell whatever the other GPUs do (`dwell`).
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.optimize.annealing import Board, Rules, annealed
-from joulecut_engine.optimize.dwell import TOLERANCE, Spacing, spacing
+from joulecut_engine.optimize.dwell import Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
@@ -55,20 +54,12 @@ class Lines(NamedTuple):
     lines: tuple[_Line, ...]
     spacings: tuple[Spacing, ...]  # none: schedules may be of any dwell
 
-    @property
-    def combinations(self) -> int:
-        """Of all schedules of all GPUs."""
-        return math.prod(len(line.clock_mhz) ** len(line.operation) for line in self.lines)
 
-
-def lines_of(problem: Problem, dwell_s: float, combinations_all: int) -> Lines:
-    """Where there are at most `combinations_all` plans, each can be judged by its real starts, and
-    schedules may be of any dwell."""
+def lines_of(problem: Problem, dwell_s: float) -> Lines:
     levels = levels_of(problem.graph)
     lines = tuple(_line_of(problem, stage) for stage in range(len(problem.graph.order)))
-    free = Lines(levels, lines, ())
-    if dwell_s <= 0.0 or free.combinations <= combinations_all:
-        return free
+    if dwell_s <= 0.0:
+        return Lines(levels, lines, ())
     fastest_s = np.empty(len(problem.graph.operations))
     for line in lines:
         fastest_s[line.operation] = line.seconds.min(axis=1)
@@ -243,13 +234,6 @@ class ChangeSchedules:
             found.append(known)
         return found
 
-    def add_all(self) -> None:
-        """Adds every schedule."""
-        for stage, line in enumerate(self._lines):
-            every = itertools.product(range(len(line.clock_mhz)), repeat=len(line.operation))
-            for keys in every:
-                self._add(stage, np.array(keys, dtype=np.int16))
-
     def annealed(
         self, keys: Sequence[Keys], rules: Rules, warm: float, steps: int, seed: int
     ) -> tuple[list[Keys], float]:
@@ -300,17 +284,6 @@ class ChangeSchedules:
             fastest_j = np.take_along_axis(line.cost_j, fastest, axis=1)[:, 0]
             saved_j += float((fastest_j - line.cost_j.min(axis=1)).sum())
         return saved_j
-
-    def dwells(self, choice: Ints) -> bool:
-        """Whether every GPU keeps its clocks long enough under one choice (stages,)."""
-        time_s, start_s, _ = self.timeline(choice)
-        for line, keys in zip(self._lines, self.keys(choice), strict=True):
-            changed = line.operation[_changes(keys)].tolist()
-            at_s = np.array([start_s[i] for i in changed])
-            kept_s = np.diff(np.append(at_s, at_s[:1] + time_s))
-            if (kept_s < self._limits.min_dwell_s * (1 - TOLERANCE)).any():
-                return False
-        return True
 
     def faster(self, clocks: Sequence[ClockOption], steps: int) -> tuple[ClockOption, ...]:
         """A plan of the table whose clocks below each GPU's highest are so many steps higher."""
@@ -389,20 +362,17 @@ class ChangeSchedules:
     def critical(self, choice: Ints) -> Floats:
         return self._path(self.durations(choice[:, None])[:, 0])[1]
 
-    def prices_w(self, price_w: Floats) -> Floats:
-        """Prices by operation as the weight of `lengths`: the same."""
-        return price_w
+    def longest(self, share: Floats) -> tuple[float, Floats]:
+        """The makespan where each GPU mixes its schedules by shares (stages, schedules), and how
+        often its longest path takes each operation."""
+        return self._path(self.mixed_s(share))
 
     def mixed_s(self, share: Floats) -> Floats:
-        """Seconds by operation where each GPU mixes its schedules by shares (stages, schedules)."""
+        """Seconds by operation of such a mixture."""
         seconds = np.empty(len(self._problem.graph.operations))
         for line, table, mine in zip(self._lines, self._seconds, share, strict=True):
             seconds[line.operation] = table @ mine[: table.shape[1]]
         return seconds
-
-    def longest(self, share: Floats) -> tuple[float, Floats]:
-        """The makespan of such a mixture, and how often its longest path takes each operation."""
-        return self._path(self.mixed_s(share))
 
     def _path(self, seconds: Floats) -> tuple[float, Floats]:
         rows = self._levels.operation

@@ -7,17 +7,15 @@ makespan).
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 
-from joulecut_engine.optimize.levels import Floats, Ints, combinations
+from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.pair_move import descent
 
 STARTS = 8  # so many of them are improved; 24 find nothing better on the public profiles
-KICKS = 20  # then a few groups jump anywhere and the descent begins again, so many times
-KICKED = 3  # groups
 PATHS_MAX = 32  # known at once; a few dozen are the rule
 ROUNDS_MAX = 200  # per start; every round but the last finds a missing path
 # A start is left where so many rounds save less than this share of the value: with sixteen stages,
@@ -69,17 +67,6 @@ class ChoiceSearch:
         for weight in paths[-PATHS_MAX:]:
             self._learn(weight)
 
-    def all(self) -> Ints:
-        """The best of all combinations."""
-        return next(self.ranked())
-
-    def ranked(self) -> Iterator[Ints]:
-        """All combinations in time, each (groups,), the best first."""
-        every = combinations(self.sizes)
-        values = self.values_j(every)
-        order = np.argsort(values, kind="stable")
-        return (every[:, k] for k in order if math.isfinite(values[k]))
-
     def better(self, best: Ints, others: Ints) -> Ints:
         """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
         values = self.values_j(others)
@@ -100,26 +87,6 @@ class ChoiceSearch:
         ends = [self.improved(starts[:, k]) for k in order if math.isfinite(values[k])]
         ends_all = np.stack(ends, axis=1)
         return ends_all[:, int(np.argmin(self.values_j(ends_all)))]
-
-    def kicked(self, best: Ints, seed: int, kicks: int = KICKS) -> Ints:
-        """`best`, or a cheaper choice that descents from random neighbours of it reach."""
-        dice, value = np.random.default_rng(seed), self.value_j(best)
-        for _ in range(kicks):
-            other = self.jumped(best, dice)
-            if other is not best:
-                other = self.improved(other)
-                if self._better((self.value_j(other), other), value):
-                    best, value = other, self.value_j(other)
-        return best
-
-    def jumped(self, best: Ints, dice: np.random.Generator) -> Ints:
-        """A few groups at any choice, then all faster until it is in time; `best` where none is."""
-        other = best.copy()
-        for group in dice.choice(len(best), min(KICKED, len(best)), replace=False):
-            other[group] = dice.integers(0, self.sizes[group])
-        while not math.isfinite(self.value_j(other)) and other.any():
-            other = np.maximum(other - 1, 0)
-        return other if math.isfinite(self.value_j(other)) else best
 
     def again(self) -> "ChoiceSearch":
         """The same question about the table, which has grown; known paths stay."""

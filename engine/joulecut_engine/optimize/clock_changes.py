@@ -16,9 +16,10 @@ never costs.
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from joulecut_engine.optimize.change_schedules import ChangeSchedules, Keys, lin
 from joulecut_engine.optimize.choice_search import DEADLINE_TOLERANCE, SMALL, STARTS, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
-from joulecut_engine.optimize.kept_plans import KeptPlans
+from joulecut_engine.optimize.frontier import KeptPlans
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
@@ -37,7 +38,6 @@ from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
 
-COMBINATIONS_ALL = 20_000  # up to here every plan is judged
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
 # below, so that more changes never cost.
 RUNGS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -53,7 +53,7 @@ ROUND_OFF = 1e-11  # of the largest term of a bound
 SEED = 7
 SCHEDULES_MAX = 150  # of a GPU: more slow every step down, and neighbours of old plans are left out
 # Where every trial is many drawn iterations.
-ROUNDS_DRAWN, STARTS_DRAWN, KICKS_DRAWN = 8, 4, 2
+ROUNDS_DRAWN, STARTS_DRAWN = 4, 4
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
 # Prices shaken by up to so much from operation to operation, in these multiples, and the search
 # begins again, so many times: of eight hard plans the best of several settings, by tenths of a
@@ -69,73 +69,55 @@ Clocks = tuple[ClockOption, ...]  # by operation
 
 
 class ClockChanges:
-    """One problem under one limit of changes, prepared once. Where there are no more than
-    `combinations_all` plans, all are judged. Raises NoCommonClock."""
+    """One problem under one limit of changes, prepared once. Raises NoCommonClock."""
 
     point_effort = ROUNDS_POINT
 
-    def __init__(
-        self,
-        computation: Computation,
-        limits: ChangeLimits,
-        combinations_all: int = COMBINATIONS_ALL,
-    ) -> None:
+    def __init__(self, computation: Computation, limits: ChangeLimits) -> None:
         self.computation, self.limits = computation, limits
-        self._combinations_all = combinations_all
         self.kept = KeptPlans()
-        self._coarser: list[SharedClock | ClockChanges] = []
-        for make in self._makers():
-            try:
-                self._coarser.append(make())
-            except NoCommonClock:  # more changes may still have schedules
-                continue
-        self._lines = lines_of(computation.problem, limits.min_dwell_s, combinations_all)
-        self._whole = self._lines.combinations <= combinations_all
+        self._lines = lines_of(computation.problem, limits.min_dwell_s)
+        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
+        self._coarser: SharedClock | ClockChanges | None = None
+        with suppress(NoCommonClock):  # more changes may still have schedules
+            if fewer:
+                self._coarser = ClockChanges(computation, replace(limits, per_iteration=fewer[-1]))
+            else:
+                self._coarser = SharedClock(computation)
         self._quickest: Clocks = ()
         self._quicken()
-
-    def _makers(self) -> "list[Callable[[], SharedClock | ClockChanges]]":
-        """The next fewer changes, or where there are none, what never changes."""
-        computation, limits = self.computation, self.limits
-        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
-        if fewer:
-            tighter = replace(limits, per_iteration=fewer[-1])
-            return [partial(ClockChanges, computation, tighter, self._combinations_all)]
-        return [partial(SharedClock, computation)]
 
     def _quicken(self) -> None:
         """T_min: the least iteration time, searched as the least energy is, where joules do not
         count and a second costs one."""
-        known = [self._plan_quickest(other) for other in self._coarser]
-        table, plans = self._table(known)
+        table, plans = self._table(self._plan_quickest())
         search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
-        if self._whole:
-            fastest = next(filter(table.dwells, search.ranked()), None)
-            if fastest is None:
-                raise NoCommonClock(None)
-        else:
-            fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
-            starts = [fastest, *map(table.index, plans)]
-            fastest = search.best(np.stack(starts, axis=1))
-            floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
-            if time_s > floor_s * (1 + SMALL):
-                keys, weight = table.keys(fastest), table.critical(fastest)
-                task = Task(time_s, 1.0, floor_s)
-                prices = _Prices(table, table, task, weight, 1.0, cost_weight=0.0)
-                prices.improve(ROUNDS)
-                search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
-                starts = [table.index(keys)[:, None], prices.charged()]
-                fastest = search.best(np.concatenate(starts, axis=1))
-                fastest = self._kicked(table, search, fastest, prices, (), KICKS, SEED)
+        fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
+        starts = [fastest, *map(table.index, plans)]
+        fastest = search.best(np.stack(starts, axis=1))
+        floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
+        if time_s > floor_s * (1 + SMALL):
+            keys, weight = table.keys(fastest), table.critical(fastest)
+            task = Task(time_s, 1.0, floor_s)
+            prices = _Prices(table, table, task, weight, 1.0, cost_weight=0.0)
+            prices.improve(ROUNDS)
+            search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
+            starts = [table.index(keys)[:, None], prices.charged()]
+            fastest = search.best(np.concatenate(starts, axis=1))
+            fastest = self._kicked(table, search, fastest, prices, (), KICKS, SEED)
         self._quickest = table.clocks(fastest)
         self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
 
-    def _plan_quickest(self, other: "SharedClock | ClockChanges") -> Clocks:
+    def _plan_quickest(self) -> tuple[Clocks, ...]:
+        """That of the next coarser granularity."""
+        other = self._coarser
+        if other is None:
+            return ()
         goal = Goal(other.fastest_s)
         relaxed = self.computation.relax(goal)
         if isinstance(other, SharedClock):
-            return other.solve(goal, relaxed, (), 0).clocks
-        return other.solve(goal, relaxed, (), 0, ()).clocks
+            return (other.solve(goal, relaxed, (), 0).clocks,)
+        return (other.solve(goal, relaxed, (), 0, ()).clocks,)
 
     @cached_property
     def cheapest_s(self) -> float:
@@ -162,12 +144,11 @@ class ClockChanges:
         between = between and self.limits.per_iteration not in RUNGS
         kicks = KICKS if effort is None and not between else 0
         rounds = rounds if effort is None else min(rounds, effort)
-        coarser = [self._known(other, goal, relaxed, effort, rules) for other in self._coarser]
-        known = [*(plan.clocks for plan in (*hints, *itertools.chain(*coarser))), *rules]
+        coarser = self._coarser_plan(goal, relaxed, effort, rules)
+        known = [*(plan.clocks for plan in (*hints, coarser) if plan is not None), *rules]
         found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
-        if between and not hints and not self._whole:
-            best = min(itertools.chain(*coarser), key=lambda plan: plan.energy_j, default=found)
-            found = replace(best, lower_bound_j=found.lower_bound_j, limits=self.limits,
+        if between and not hints and coarser is not None:
+            found = replace(coarser, lower_bound_j=found.lower_bound_j, limits=self.limits,
                             bound_granularity=found.bound_granularity)  # fmt: skip
         return found
 
@@ -178,7 +159,7 @@ class ClockChanges:
         # A little reserve everywhere, for the search to move where it is needed.
         table, _ = self._table(clocks)
         clocks += [table.faster(clocks[0], steps) for steps in RESERVES]
-        plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, KICKS_DRAWN, SEED, limit)
+        plan = self._solved(goal, relaxed, clocks, ROUNDS_DRAWN, 0, SEED, limit)
         return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
@@ -191,29 +172,25 @@ class ClockChanges:
             )
             yield found
 
-    def _known(
-        self,
-        other: "SharedClock | ClockChanges",
-        goal: Goal,
-        relaxed: Relaxation,
-        effort: int | None,
-        rules: Sequence[Clocks],
-    ) -> tuple[Solution, ...]:
-        """What a coarser granularity answers, if it can."""
-        if goal.deadline_s < other.fastest_s:
-            return ()
+    def _coarser_plan(
+        self, goal: Goal, relaxed: Relaxation, effort: int | None, rules: Sequence[Clocks]
+    ) -> Solution | None:
+        """What the next coarser granularity answers, if it can."""
+        other = self._coarser
+        if other is None or goal.deadline_s < other.fastest_s:
+            return None
         if isinstance(other, SharedClock):
-            return (other.known.get(goal) or other.solve(goal, relaxed, (), 0),)
+            return other.known.get(goal) or other.solve(goal, relaxed, (), 0)
         if effort is None:
-            return (other.solve(goal, relaxed, (), None, rules),)
+            return other.solve(goal, relaxed, (), None, rules)
         # A point of a frontier: as the frontier of fewer changes would answer it.
         found = other.solve(goal, relaxed, other.kept.within(goal.deadline_s), effort, rules)
         other.kept.add(found)
-        return (found,)
+        return found
 
     def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
         """Plans that cost little to make; within the limits or not."""
-        if self.limits.per_iteration < RUNGS[0] or self._whole:
+        if self.limits.per_iteration < RUNGS[0]:
             return ()
         computation, price_w = self.computation, self.computation.time_price_w(goal)
         finest = computation.solve(goal, relaxed).clocks
@@ -239,9 +216,6 @@ class ClockChanges:
         quickest = table.index(plans[0])
         if not math.isfinite(search.value_j(quickest)):
             return self._solution(goal, table, quickest, 0.0, relaxed)
-        if self._whole:
-            best = next(filter(table.dwells, search.ranked()))  # the quickest is one
-            return self._solution(goal, table, best, search.value_j(best) * (1 - SMALL), relaxed)
         task = Task(deadline_s, price_w, self.computation.fastest_s)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
         prices = _Prices(table, judge, task, *flow)
@@ -372,12 +346,10 @@ class ClockChanges:
     def _table(
         self, plans: Sequence[Clocks], deadline_s: float = math.inf
     ) -> tuple[ChangeSchedules, list[list[Keys]]]:
-        """Schedules of the fastest plan and of these, or all where they are few; and the plans
-        that have them, the fastest first."""
+        """Schedules of the fastest plan and of these; and the plans that have them, the fastest
+        first."""
         table = ChangeSchedules(self.computation.problem, self.limits, self._lines, deadline_s)
         known = [table.add_plan(clocks) for clocks in (self._quickest, *plans) if clocks]
-        if self._whole:
-            table.add_all()
         table.tabulate()
         return table, [keys for keys in known if keys is not None]
 

@@ -24,9 +24,6 @@ DEADLINE_SLACK = 1e-9
 # as many save 0.017 % more at 8 x 96.
 ROWS, PASSES_MIN, PASSES_MAX = 5_000, 2, 150
 PASSES_POINT = 1  # per point of a frontier: a second one saves 0.002 to 0.026 %
-# Shaken relaxations to start from beside the true one: for so many operations in all, within a
-# limit. At 8 x 96 each takes a fifth of the true one's time and saves 0.03 %.
-SHAKEN_ROWS, SHAKEN_MAX = 2_000, 2
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
@@ -34,7 +31,6 @@ KNOWN_MAX = 128  # former answers recognised without looking their options up ag
 # Of the energy: relaxations of two deadlines mixed instead of one between them cost the bound at
 # most so much, which is below any measurement.
 MIXED_SHORT = 1e-4
-MIXED_APART = 0.03  # of a deadline: shaken ones prove nothing, and may lie so far apart
 RELAXED_MAX = 128  # relaxations kept, thinned out beyond: 100 MB at 16,384 operations
 SEED = 88_172_645_463_325_252  # any odd number: same problem, same plan
 
@@ -48,44 +44,50 @@ class Computation:
 
     point_effort = PASSES_POINT
 
-    def __init__(self, problem: Problem, combinations_all: int = COMBINATIONS_ALL) -> None:
-        _refuse(problem)
+    def __init__(
+        self,
+        problem: Problem,
+        combinations_all: int = COMBINATIONS_ALL,
+        beside: "Computation | None" = None,
+    ) -> None:
+        """`beside` is one of the same graph, options and blocking powers."""
         self.problem = problem
-        self.network = activity_network(problem)
+        if beside is None:
+            _refuse(problem)
+            self.network = activity_network(problem)
+            microbatch = [operation.microbatch for operation in problem.graph.operations]
+            self._rounder = Rounder(self.network, np.array(microbatch), combinations_all)
+            self._relaxer = Relaxer(self.network)
+        else:
+            self.network = beside.network
+            self._rounder, self._relaxer = beside._rounder, beside._relaxer
         self.fastest_s = self.network.fastest_s
         self.cheapest_s = self.network.cheapest_s
-        microbatch = [operation.microbatch for operation in problem.graph.operations]
-        self._rounder = Rounder(self.network, np.array(microbatch), combinations_all)
-        self._relaxer = Relaxer(self.network)
         self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
         self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints]] = OrderedDict()
-        # By price of time and seed, ascending in deadline.
-        self._relaxed: defaultdict[tuple[float, int], list[Relaxation]] = defaultdict(list)
+        # By price of time, ascending in deadline.
+        self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)
         # The last plan of a clock per GPU for a goal, which `changes` begins with.
         self.known_shared: dict[Goal, Solution] = {}
 
-    def relax(self, goal: Goal, shaken: int = 0) -> Relaxation:
+    def relax(self, goal: Goal) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time
         changes nothing and is cut to it. Between two known deadlines a mixture may do.
-
-        With a seed `shaken`, curves differ a little at random from row to row. Identical stages
-        then no longer tie, which leads rounding elsewhere; the bound is not one for this problem.
         """
         deadline_s = self.useful_deadline_s(goal.deadline_s)
         price_w = self.time_price_w(goal)
         if price_w == 0.0 and deadline_s >= self.cheapest_s:
             return self._unhurried(deadline_s)
-        known = self._relaxed[price_w, shaken]
+        known = self._relaxed[price_w]
         at = bisect.bisect_left(known, deadline_s, key=lambda one: one.deadline_s)
         if at < len(known) and known[at].deadline_s == deadline_s:
             return known[at]
         if 0 < at < len(known):
             found, short = known[at].between(known[at - 1], deadline_s)
-            apart_s = known[at].deadline_s - known[at - 1].deadline_s
-            if (apart_s <= MIXED_APART * deadline_s) if shaken else (short <= MIXED_SHORT):
+            if short <= MIXED_SHORT:
                 return found
-        found = self._relaxer.relax(deadline_s, price_w, shaken)
+        found = self._relaxer.relax(deadline_s, price_w)
         known.insert(at, found)
         if len(known) > RELAXED_MAX:
             del known[1::2]
@@ -124,25 +126,19 @@ class Computation:
     ) -> Solution:
         """The plan of least energy found; hints compete. `effort` is how many passes the search
         makes, if fewer than usual. Raises Infeasible."""
-        shaken = min(SHAKEN_MAX, SHAKEN_ROWS // self.network.size)
-        starts = [relaxed, *(self.relax(goal, SEED + 2 * k) for k in range(shaken))]
-        return self._rounded(goal, starts, hints, effort, SEED)
+        return self._rounded(goal, relaxed, hints, effort, SEED)
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
-        """Better and better plans, without end: each round starts from the best and from another
-        shaken relaxation. The bound stays."""
+        """Better and better plans, without end: each round varies the best. The bound stays."""
         relaxed = self.relax(goal)
-        for number in itertools.count(SHAKEN_MAX):
-            seed = SEED + 2 * number
-            again = self._rounded(goal, (relaxed, self.relax(goal, seed)), (), None, seed)
-            self._relaxed.pop((self.time_price_w(goal), seed), None)  # never asked for again
-            found = better(found, self._rounded(goal, (relaxed,), (again, found), None, seed))
+        for number in itertools.count(1):
+            found = better(found, self._rounded(goal, relaxed, (found,), None, SEED + 2 * number))
             yield found
 
     def _rounded(
         self,
         goal: Goal,
-        relaxed: Sequence[Relaxation],
+        relaxed: Relaxation,
         hints: Sequence[Solution],
         passes: int | None,
         seed: int,
@@ -160,7 +156,7 @@ class Computation:
         menus = self.problem.options
         clocks = tuple([menu[k] for menu, k in zip(menus, by_operation, strict=True)])
         self._remember(clocks, best)
-        timed, bound_j = self._timed(best), self.bound_j(goal, relaxed[0])
+        timed, bound_j = self._timed(best), self.bound_j(goal, relaxed)
         return solution(self.problem, goal, "computation", clocks, bound_j, timed=timed)
 
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:

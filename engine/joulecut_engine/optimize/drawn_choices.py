@@ -8,12 +8,15 @@ slow clock, and the bottleneck, which always is, its fast one.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from joulecut_engine.optimize.jitter import P95, Trials
 from joulecut_engine.optimize.levels import Floats, Ints
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.change_schedules import ChangeSchedules
 
 Statistic = Literal["p95", "mean"]
 LATE = 0.85  # P95 is read from the draws later than this quantile: a few more than those that miss
@@ -45,28 +48,11 @@ class Limit:
         return seconds, weight * (seconds / float(weight @ duration_s))
 
 
-class _Table(Protocol):
-    @property
-    def cost_j(self) -> Floats: ...
-
-    def durations(self, choice: Ints) -> Floats: ...
-
-    def mixed_s(self, share: Floats) -> Floats: ...
-
-    def prices_w(self, price_w: Floats) -> Floats: ...
-
-    def iteration_times(self, choice: Ints) -> Floats: ...
-
-    def critical(self, choice: Ints) -> Floats: ...
-
-    def lengths(self, weight: Floats) -> Floats: ...
-
-
 class DrawnChoices:
     """A table as `choice_search` takes it. Iteration times are scaled so that the limit is kept
     where they are at most the deadline, which mean times keep in any case."""
 
-    def __init__(self, table: _Table, limit: Limit, deadline_s: float) -> None:
+    def __init__(self, table: "ChangeSchedules", limit: Limit, deadline_s: float) -> None:
         self._table, self._limit, self._deadline_s = table, limit, deadline_s
         self._scale = deadline_s / limit.limit_s
 
@@ -86,12 +72,12 @@ class DrawnChoices:
         seconds, weight = self._limit.critical(self._table.durations(choice[:, None])[:, 0])
         if mean_s > self._scale * seconds:
             return self._table.critical(choice)
-        return self._scale * self._table.prices_w(weight)
+        return self._scale * weight
 
     def longest(self, share: Floats) -> tuple[float, Floats]:
         """The scaled statistic of a mixture (`change_schedules`), and its weights."""
         seconds, weight = self._limit.critical(self._table.mixed_s(share))
-        return self._scale * seconds, self._scale * self._table.prices_w(weight)
+        return self._scale * seconds, self._scale * weight
 
     def lengths(self, weight: Floats) -> Floats:
         return self._table.lengths(weight)

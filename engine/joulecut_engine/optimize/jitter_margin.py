@@ -1,23 +1,26 @@
 """The plan that still keeps its deadline when times jitter, and what that costs of the saving.
 
-Two ways to take margin, and mixtures of them: plan for an earlier deadline, or take back part
-of each operation's slowing, which leaves slack on all the paths that a plan had made
-critical. The first is of no use where the deadline is the fastest time; the second always is.
-The way that keeps most of the saving wins, and `exchange` then moves slowing from operations
-that delay the iteration to others that do not: at slowdown 0 half of what is kept, from 2 % on
-hardly anything, since there the earlier deadline is within half a point of the best possible.
+A clock per operation takes margin in two ways: from a plan for an earlier deadline, or where part
+of each operation's slowing is taken back, which leaves slack on all the paths that a plan had made
+critical. The first is of no use where the deadline is the fastest time; the second always is. The
+cheaper one is kept. Then slowing moves (`_Exchange`) from operations that delay the iteration to
+others that do not: at slowdown 0 half of what is kept, from 2 % on hardly anything, since there the
+earlier deadline is within half a point of the best possible.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.optimize.curves import curves_of
 from joulecut_engine.optimize.drawn_choices import Limit, Statistic
 from joulecut_engine.optimize.jitter import Spread, Trials
+from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline, solution
-from joulecut_engine.optimize.slack_reallocation import Exchange
 
 # Granted on top of a slowdown, in shares of the baseline's time: no operation can be slowed at
 # all that was critical in a single draw if a time must not rise by anything, and no job knows its
@@ -30,10 +33,19 @@ TRIES = 4
 MISS = 2e-4
 STEPS = 7  # halvings: the margin is then known to a hundredth of itself
 ROUNDING = 1e-10  # of the deadline: sums in another order
-SHARES = (0.33, 0.67)  # of the earlier deadline, mixed with slowing taken back
 # A search that sees the same draws again and again ends with a plan that suits them: at P95, the
 # mean of ten, by 0.1-0.2 % of the time. Other luck shows it; then the search aims so much lower.
 AIMS = 3
+SHARE_FIRST = 0.2  # of the decisions that change at once; halved where that saves nothing
+DRAWS = 48  # for the criticality of one round; more rounds see more than more draws do
+HALVINGS = 6  # then changes are single ones up to 8 x 48, and too small to see beyond
+ROUNDS = 48  # of exchange; later ones gain a hundredth of what the first did
+WINDS = 2  # starts with large changes: the second one gains half as much again at slowdown 0
+MEMORY = 0.75  # of the criticality seen in earlier rounds: plans differ little, draws are few
+TAKEN_STEPS = 6  # halvings of the number taken back: to a sixty-fourth of the decisions
+# Criticality of what was never critical: as if it had been once in three times the draws
+# (the "rule of three" bounds an event not seen in n trials by 3 / n; less is as likely).
+UNSEEN = 1.0 / 3.0
 
 
 class Solves(Protocol):
@@ -179,15 +191,16 @@ class _Search:
         plan = self._best()
         if plan is self.full or not self._keeps(plan):
             return plan
+        return _Exchange(self, self._problem).improved(plan)
+
+    def exchanges(self, plan: Solution) -> bool:
+        """Whether a plan keeps what a margin has to."""
         latest_s = self._goal.deadline_s * (1 + ROUNDING)
-        return Exchange(self._problem).improved(
-            plan,
-            priced=self._priced,
-            keeps=lambda one: one.iteration_time_s <= latest_s and self._keeps(one),
-            critical=lambda one, number, draws: self._trials.criticality(
-                one.clocks, SEED_CRITICAL + number, draws
-            ),
-        )
+        return plan.iteration_time_s <= latest_s and self._keeps(plan)
+
+    def critical(self, plan: Solution, number: int) -> Floats:
+        """By operation, of draws that no other round sees."""
+        return self._trials.criticality(plan.clocks, SEED_CRITICAL + number, DRAWS)
 
     def judged(self, plans: Sequence[Solution], judge: Trials, limit_s: float) -> Solution:
         """The cheapest of what another's luck leaves of the slowing of these plans."""
@@ -205,11 +218,7 @@ class _Search:
         latest_s = min(self._goal.deadline_s, self.full.iteration_time_s)
         earliest_s = self._solver.fastest_s
         if latest_s > earliest_s:
-            early_s, early = self._early_enough(latest_s)
-            candidates.append(early)
-            for part in SHARES:
-                deadline_s = latest_s + (early_s - latest_s) * part
-                candidates.append(self._unslowed(self._earlier(deadline_s)))
+            candidates.append(self._early_enough(latest_s))
         kept = [plan for plan in candidates if self._keeps(plan)]
         return min(kept or [self._anchor], key=lambda plan: plan.energy_j)
 
@@ -219,8 +228,8 @@ class _Search:
     def _measured_s(self, plan: Solution) -> float:
         return of(self._trials.spread(plan.clocks), self._statistic)
 
-    def _early_enough(self, late_s: float) -> tuple[float, Solution]:
-        """A deadline so much earlier that its plan keeps the target, and not much more."""
+    def _early_enough(self, late_s: float) -> Solution:
+        """Planned for a deadline so much earlier that it keeps the target, and not much more."""
         plan = self.full
         early_s = late_s
         for _ in range(TRIES):
@@ -229,14 +238,13 @@ class _Search:
             plan = self._earlier(early_s)
             if self._keeps(plan):
                 break
-        between_s = (early_s + late_s) / 2
-        between = self._earlier(between_s)
-        return (between_s, between) if self._keeps(between) else (early_s, plan)
+        between = self._earlier((early_s + late_s) / 2)
+        return between if self._keeps(between) else plan
 
     def _earlier(self, deadline_s: float) -> Solution:
         """Planned for an earlier deadline, priced and bounded for the real one."""
         goal = replace(self._goal, deadline_s=max(deadline_s, self._solver.fastest_s))
-        return self._priced(self._solver.solve(goal, (self.full,)).clocks)
+        return self.priced(self._solver.solve(goal, (self.full,)).clocks)
 
     def _unslowed(self, plan: Solution) -> Solution:
         """As much of a plan's slowing as the target allows."""
@@ -252,15 +260,121 @@ class _Search:
             key: _mixed_by_time(*each, share)
             for key, each in dict(zip(which, triples, strict=True)).items()
         }
-        return self._priced(tuple(mixed[key] for key in which))
+        return self.priced(tuple(mixed[key] for key in which))
 
-    def _priced(self, clocks: tuple[ClockOption, ...]) -> Solution:
+    def priced(self, clocks: tuple[ClockOption, ...]) -> Solution:
         full = self.full
         priced = solution(self._problem, self._goal, full.granularity, clocks, full.lower_bound_j)
         return replace(priced, bound_granularity=full.bound_granularity)
 
     def _fastest(self) -> Solution:
-        return self._priced(baseline(self._problem).clocks)
+        return self.priced(baseline(self._problem).clocks)
+
+
+class _Exchange:
+    """Seconds moved to where they delay least: the last of a margin's saving, regained.
+
+    Slowing is taken back where it buys most of the deadline per joule and given where it costs
+    least, as long as that saves energy: the price of an operation's second is its criticality, the
+    share of jittering iterations whose longest path it lies on.
+    """
+
+    def __init__(self, search: "_Search", problem: Problem) -> None:
+        self._search, self._options = search, problem.options
+        curves = curves_of(problem)
+        width = max(len(c.time_s) for c in curves.distinct)
+        seconds = np.full((len(curves.distinct), width), np.inf)
+        cost_j = np.full_like(seconds, np.inf)
+        for k, curve in enumerate(curves.distinct):
+            seconds[k, : len(curve.time_s)] = curve.time_s
+            cost_j[k, : len(curve.time_s)] = curve.cost_j
+        self._seconds = seconds[curves.curve]
+        self._cost_j = cost_j[curves.curve]
+
+    def improved(self, plan: Solution) -> Solution:
+        """The plan, or a cheaper one that keeps the target too. `plan` has to keep it."""
+        choice = self._choice(plan.clocks)
+        if choice is None:
+            return plan
+        share, halvings, winds = SHARE_FIRST, 0, WINDS
+        weight = self._search.critical(plan, 0)
+        for number in range(1, ROUNDS + 1):
+            found = self._exchanged(choice, weight + UNSEEN / DRAWS, share)
+            if found is None or found[0].energy_j >= plan.energy_j:
+                share, halvings = share / 2, halvings + 1
+                if halvings == HALVINGS or share * len(choice) < 0.5:
+                    # What is left is small, or the criticality seen so far is worn out.
+                    share, halvings, winds = SHARE_FIRST, 0, winds - 1
+                    if not winds:
+                        return plan
+            else:
+                plan, choice = found
+            weight = MEMORY * weight + (1 - MEMORY) * self._search.critical(plan, number)
+        return plan
+
+    def _exchanged(
+        self, choice: Ints, weight: Floats, share: float
+    ) -> tuple[Solution, Ints] | None:
+        """Some decisions slowed, and the fewest others taken back that the target asks for."""
+        slower, gain, faster, loss = self._moves(choice, weight)
+        count = max(1, int(share * len(choice)))
+        giving = np.argsort(-gain, kind="stable")[:count]
+        giving = giving[gain[giving] > 0.0]
+        slowed = choice.copy()
+        slowed[giving] = slower[giving]
+        taking = np.argsort(loss, kind="stable")
+        taking = taking[np.isfinite(loss[taking]) & ~np.isin(taking, giving)]
+
+        def tried(taken: int) -> tuple[Solution, Ints]:
+            moved = slowed.copy()
+            moved[taking[:taken]] = faster[taking[:taken]]
+            return self._search.priced(self._clocks(moved)), moved
+
+        best = tried(0)
+        if self._search.exchanges(best[0]):
+            return best
+        low, high = 0, min(len(taking), 4 * count)
+        best = tried(high)
+        if not self._search.exchanges(best[0]):
+            return None
+        for _ in range(TAKEN_STEPS):
+            if high - low < 2:
+                break
+            middle = (low + high) // 2
+            found = tried(middle)
+            if self._search.exchanges(found[0]):
+                high, best = middle, found
+            else:
+                low = middle
+        return best
+
+    def _moves(self, choice: Ints, weight: Floats) -> tuple[Ints, Floats, Ints, Floats]:
+        """By decision: the best slower choice and the joules it saves per second of delay, the
+        best faster one and the joules that costs; 0 and infinity where there is none."""
+        every = np.arange(len(choice))
+        cost_j, length_s = self._cost_j, weight[:, None] * self._seconds
+        real = np.isfinite(cost_j)
+        now_j, now_s = cost_j[every, choice][:, None], length_s[every, choice][:, None]
+        saved_j = np.where(real, now_j - np.where(real, cost_j, 0.0), 0.0)
+        later_s = np.where(real, np.where(real, length_s, 0.0) - now_s, 0.0)
+        slow = real & (later_s > 0) & (saved_j > 0)
+        fast = real & (later_s < 0)
+        rate = np.divide(saved_j, later_s, out=np.zeros_like(cost_j), where=slow | fast)
+        gain = np.where(slow, rate, 0.0)
+        loss = np.where(fast, rate, np.inf)
+        slower, faster = gain.argmax(axis=1), loss.argmin(axis=1)
+        return slower, gain[every, slower], faster, loss[every, faster]
+
+    def _clocks(self, choice: Ints) -> tuple[ClockOption, ...]:
+        menus = self._options
+        return tuple(menu[k] for menu, k in zip(menus, choice.tolist(), strict=True))
+
+    def _choice(self, clocks: tuple[ClockOption, ...]) -> Ints | None:
+        try:
+            found = [menu.index(o) for menu, o in zip(self._options, clocks, strict=True)]
+        except ValueError:
+            return None
+        return np.array(found, dtype=np.int64)
 
 
 def _mixed_by_time(

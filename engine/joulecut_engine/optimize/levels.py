@@ -4,7 +4,6 @@ Longest paths are what every search here spends its time on. Rows are operations
 level: all predecessors of one are in earlier levels.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,19 +67,6 @@ def levels_of(graph: Graph) -> Levels:
         before=np.ascontiguousarray(edges[np.argsort(edges[:, 1], kind="stable"), 0]),
         last=np.setdiff1d(np.arange(count), edges[:, 0]),
     )
-
-
-def combinations(sizes: list[int]) -> Ints:
-    """Every choice of one of `sizes[k]` for each k: (len(sizes), product of sizes).
-
-    numpy counts in at most 64 dimensions; what leaves nothing to choose needs none.
-    """
-    count = math.prod(sizes)
-    free = [k for k, size in enumerate(sizes) if size > 1]
-    every = np.zeros((len(sizes), count), dtype=np.int64)
-    if free:
-        every[free] = np.unravel_index(np.arange(count), [sizes[k] for k in free])
-    return every
 
 
 @compiled

@@ -12,8 +12,7 @@ size of the job. Each step solves one system in the start times. Ends are elimin
 rows in order of time keep the matrix near its diagonal.
 """
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,18 +22,14 @@ from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
 
 TOLERANCE = 1e-8  # of the energy: ten times finer than bounds are compared at
-TOLERANCE_SHAKEN = 1e-3  # proves nothing, and leads rounding as well as a finer one
 ROUND_OFF = 1e-12  # of the largest term: float sums over 1e5 terms
 # At the very fastest deadline no schedule has room on all sides. The flow is then sought for a
 # deadline so much longer; its bound is evaluated at the true one.
 ROOM_LEAST = 1e-9
 # The first iterate, in shares of typical flows and hull widths.
 BASE_SHARE, WIDTH_SHARE, PRODUCT_SHARE, SLACK_SHARE = 0.2, 0.3, 0.3, 0.1
-SHAKE = 0.1  # of a saving per second, where a relaxation is shaken: 0.01 and 0.03 do worse
 ROOM_FILLER = 1e-20  # of typical capacities: knees that only pad the table
 STEP_MIN, STEP_MAX = 0.95, 0.9995  # of the way to the nearest wall
-# A shaken relaxation goes on from where the true one of its deadline was so far: 4 steps for 12.
-MIDDLE = 0.05
 STEPS_MAX = 120  # twice what any measured problem took
 STALLED_MAX = 24  # steps without progress; at the fastest deadline twenty short ones may occur
 TARGET_MIN = 0.01  # of the tolerance: nearer to the walls, round-off unbalances the flow
@@ -124,7 +119,7 @@ class Relaxer:
     """One activity network; `relax` answers one deadline after another, each from scratch."""
 
     def __init__(self, network: ActivityNetwork) -> None:
-        self.network, self._tolerance = network, TOLERANCE
+        self.network = network
         curves, rows = network.curves.distinct, network.size
         count = [len(curve.hull_s) - 1 for curve in curves]
         knee = np.ones((len(curves), max(1, *count)))
@@ -145,44 +140,21 @@ class Relaxer:
         self._at = np.concatenate([at[heads[: self._inner]] + tails, at[high] + low])
         self._diagonal = at + np.arange(rows + 1)
         self._first, self._row_at, self._entries = first, at, network.envelope.size
-        self._middle: tuple[float, float, _Point] | None = None  # of the last deadline and price
 
-    def relax(self, deadline_s: float, time_price_w: float, shaken: int = 0) -> Relaxation:
+    def relax(self, deadline_s: float, time_price_w: float) -> Relaxation:
         """Minimises sum c + time_price_w * T over relaxed schedules with T <= deadline_s.
 
-        `deadline_s` is at least the fastest iteration time. With a seed `shaken`, savings differ
-        by up to SHAKE from row to row, and there is no bound.
+        `deadline_s` is at least the fastest iteration time.
         """
-        if shaken:
-            other = self._shaken(shaken)
-            return replace(other.relax(deadline_s, time_price_w), bound_j=-np.inf)
         network = self.network
         deadline = max(deadline_s * network.second, 1.0 + ROOM_LEAST)
         price = time_price_w * network.watt
         # Costs beyond waiting may cancel; what is at stake cannot.
         plain = abs(network.cheapest_j) * network.joule + price * deadline
-        scale, steps, more = max(plain, self._most_saved), 0, 0
-        if self._middle and self._middle[:2] == (deadline, price):
-            point = self._middle[2]
-        else:
-            point = self._begin(deadline, price)
+        scale, steps, point = max(plain, self._most_saved), 0, self._begin(deadline, price)
         if self._most_saved > 0.0:
-            point, steps = self._improved(point, deadline, price, MIDDLE * scale)
-            self._middle = deadline, price, point
-            point, more = self._improved(point, deadline, price, self._tolerance * scale)
-        return self._read(point, deadline_s, time_price_w, steps + more)
-
-    def _shaken(self, seed: int) -> "Relaxer":
-        """One whose savings differ; their rooms are the larger, so that an iterate stays inside."""
-        other = copy.copy(self)
-        factor = 1.0 + SHAKE * np.random.default_rng(seed).random(self.network.size)
-        other._room, other._top = self._room * factor, self._top * factor
-        other._tolerance = TOLERANCE_SHAKEN
-        if self._middle:
-            deadline, price, point = self._middle
-            spare = point.spare + (other._room - self._room)
-            other._middle = deadline, price, point._replace(spare=spare)
-        return other
+            point, steps = self._improved(point, deadline, price, TOLERANCE * scale)
+        return self._read(point, deadline_s, time_price_w, steps)
 
     def _begin(self, deadline: float, price: float) -> _Point:
         """A middle schedule stretched to the deadline, every flow half of its room. It need not

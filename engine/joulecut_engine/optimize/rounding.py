@@ -27,14 +27,9 @@ from joulecut_engine.optimize.relaxation import Relaxation
 
 COMBINATIONS_ALL = 20_000  # up to here every combination is tried: a few milliseconds
 THRIFTS = (0.8, 0.9, 0.95, 0.99)  # around 1 the two ends of a hull segment cost the same
-# Where no deadline presses, real options may still fit a little later best: by so much.
-LATER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0)
 WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
 TRIALS = 5  # per window before the next one has its turn
 THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too much to come back
-# In every second pass a price is up to so much of the mean price higher: an operation that the
-# relaxation gives time for nothing would else never give way.
-SCATTER = 1.0
 RAMP = 0.3  # thrift given up per sweep
 DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SLACK = 1e-6  # a relaxed iteration time may be so much below that of the options it is made of
@@ -106,7 +101,7 @@ class Rounder:
 
     def best(
         self,
-        relaxed: Sequence[Relaxation],
+        relaxed: Relaxation,
         deadline_s: float,
         time_price_w: float,
         passes: int,
@@ -115,15 +110,15 @@ class Rounder:
     ) -> Ints:
         """The best options found, by row: least cost + time_price * T with T <= deadline.
 
-        Starts are sweeps from each relaxation, and `hints`, options by row, which compete. Then
+        Starts are sweeps from the relaxation, and `hints`, options by row, which compete. Then
         the windows are passed over so many times. Never dearer than any hint in time.
         """
-        search = _Search(self._rows, relaxed[0], deadline_s, time_price_w)
+        search = _Search(self._rows, relaxed, deadline_s, time_price_w)
         if self.tries_all:
             option = search.all()
         else:
             starts = [self._entries(hint) for hint in hints]
-            option = search.varied(search.first(relaxed, starts), passes, seed)
+            option = search.varied(search.first(starts), passes, seed)
         best: Ints = self._number[option]
         return best
 
@@ -143,7 +138,7 @@ class _Search:
         self, rows: _Rows, relaxed: Relaxation, deadline_s: float, time_price_w: float
     ) -> None:
         self._rows, self._price_w = rows, time_price_w
-        self._prices_w = relaxed.price_w
+        self._prices_w, self._limits_s = relaxed.price_w, relaxed.limits_s
         self._deadline_s = deadline_s
         self._least_s = min(deadline_s, relaxed.iteration_s * (1 + SLACK))
 
@@ -152,24 +147,16 @@ class _Search:
         _every(self._rows, option, self._deadline_s * (1 + DEADLINE_TOLERANCE), self._price_w)
         return option
 
-    def first(self, relaxed: Sequence[Relaxation], hints: Sequence[Ints]) -> Ints:
+    def first(self, hints: Sequence[Ints]) -> Ints:
         """The best of: everything at its fastest, the hints, what has slack slowed in order of time
-        (the rule of EnvPipe, ATC'23), a sweep for each limit, thrift and horizon. Of equals the
+        (the rule of EnvPipe, ATC'23), a sweep for each thrift. Of equals the
         earlier, so that nothing changes without a reason."""
         found = [self._rows.first.copy(), *hints, self._slackened()]
-        horizons_s = [self._least_s]
-        if self._deadline_s > self._least_s * (1 + DEADLINE_TOLERANCE):
-            later_s = [min(self._deadline_s, self._least_s * (1 + share)) for share in LATER]
-            horizons_s += sorted(set(later_s))
-        for one in relaxed:
-            for horizon_s in horizons_s:
-                limits_s = one.limits_s * (horizon_s / self._least_s)
-                thrifts = THRIFTS if horizon_s == self._least_s else THRIFTS[:1]
-                for thrift in thrifts:
-                    choice = _blank(self._rows)
-                    until_s = horizon_s * (1 + FITS)
-                    _begin(self._rows, choice, until_s, one.price_w, limits_s, thrift)
-                    found.append(choice.option)
+        until_s = self._least_s * (1 + FITS)
+        for thrift in THRIFTS:
+            choice = _blank(self._rows)
+            _begin(self._rows, choice, until_s, self._prices_w, self._limits_s, thrift)
+            found.append(choice.option)
         return min(found, key=self._value_j)
 
     def _slackened(self) -> Ints:
@@ -185,14 +172,9 @@ class _Search:
         rows, choice = self._rows, _blank(self._rows)
         horizon_s = max(float(_makespan(rows, option)), self._least_s)
         choice.option[:] = option
-        state, dice = np.array([seed], dtype=np.uint64), np.random.default_rng(seed)
-        until_s, mean_w = horizon_s * (1 + FITS), float(self._prices_w.mean())
+        state, until_s = np.array([seed], dtype=np.uint64), horizon_s * (1 + FITS)
         for k in range(passes):
-            forwards = k % 2 == 0
-            prices_w = self._prices_w
-            if not forwards:
-                prices_w = prices_w + SCATTER * mean_w * dice.random(len(option))
-            _vary(rows, choice, until_s, prices_w, state, forwards)
+            _vary(rows, choice, until_s, self._prices_w, state, k % 2 == 0)
         return choice.option if self._value_j(choice.option) < self._value_j(option) else option
 
     def _value_j(self, option: Ints) -> float:

@@ -9,42 +9,44 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
-from joulecut_engine.optimize.clock_groups import Groups
+from joulecut_engine.optimize.change_schedules import ChangeSchedules, lines_of
+from joulecut_engine.optimize.choice_search import ChoiceSearch
 from joulecut_engine.optimize.computation import KNOWN_MAX, Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
-from joulecut_engine.optimize.levels import Ints
-from joulecut_engine.optimize.problem import Goal, Solution
+from joulecut_engine.optimize.levels import Floats, Ints
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 
-COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
-JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 CASES = 16  # cases that the bound distinguishes at once: about 10 ms each at 8 x 96
 CASES_POINT = 8  # per point of a frontier
 ROUNDS_PROVE = 1_000
-STARTS_DRAWN, KICKS_DRAWN = 6, 4  # where every trial is many drawn iterations
-SEED = 7
+STARTS_DRAWN = 6  # where every trial is many drawn iterations
 
 
 class SharedClock:
-    """One problem, prepared once. Where there are no more
-    than `combinations_all` choices, all are judged. Raises NoCommonClock."""
+    """One problem, prepared once. Raises NoCommonClock."""
 
     point_effort = CASES_POINT
 
-    def __init__(self, computation: Computation, combinations_all: int = COMBINATIONS_ALL) -> None:
+    def __init__(self, computation: Computation) -> None:
         self.computation = computation
-        self._combinations_all = combinations_all
-        self._groups = Groups(computation.problem)
-        self._bounds = Bounds(self._groups)
-        self._balanced = self._groups.balanced()
+        lines = lines_of(computation.problem, 0.0)
+        self._table = table = ChangeSchedules(computation.problem, ChangeLimits(0), lines)
+        self._bounds = Bounds(table)
         self.known = computation.known_shared
-        self.fastest_s = self._fastest_s()
-        slowest = np.argmin(self._groups.cost_j, axis=1)[:, None]
-        self.cheapest_s = float(self._groups.iteration_times(slowest)[0])
+        # Where a GPU has no clock that is fastest for all its operations: the best that is found.
+        search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
+        busy_s = table.lengths(np.ones(len(computation.problem.graph.operations)))
+        self._quickest = search.best(np.argmin(busy_s, axis=1)[:, None])[:, None]
+        self._balanced = _balanced(busy_s)
+        self.fastest_s = float(table.iteration_times(self._quickest)[0])
+        slowest = np.argmin(table.cost_j, axis=1)[:, None]
+        self.cheapest_s = float(table.iteration_times(slowest)[0])
 
     def solve(
         self,
@@ -59,23 +61,14 @@ class SharedClock:
         `effort` is how many cases its own may distinguish.
         """
         must_meet(goal.deadline_s, self.fastest_s)
-        groups, search = self._groups, self._search(goal)
-        count = math.prod(map(len, groups.menus))
-        operations = len(self.computation.problem.graph.operations)
-        if count <= self._combinations_all and count * operations <= JUDGED_ALL:
-            best = search.all()
-            return self._solution(goal, best, search.value_j(best) * (1 - SMALL), relaxed)
-        task = self._task(goal)
+        search, task = self._search(goal), self._task(goal)
         bound = self._bounds.at(task)
-        seeds = [groups.seed(hint.clocks) for hint in hints]
-        starts = [self._quickest, self._balanced, bound.choices]
-        starts += [seed[:, None] for seed in seeds if seed is not None]
+        starts = [self._quickest, self._balanced, bound.choices, *self._seeds(hints)]
         best = search.best(np.concatenate(starts, axis=1))
         cases = CASES if effort is None else effort
         if cases:
             bound = self._bounds.refined(bound, task, search.value_j(best), cases)
             best = search.better(best, bound.choices)
-        best = search.kicked(best, SEED)
         found = self.known[goal] = self._solution(goal, best, bound.bound_j, relaxed)
         if len(self.known) > KNOWN_MAX:
             del self.known[next(iter(self.known))]
@@ -85,34 +78,37 @@ class SharedClock:
         """The plan of least energy found whose drawn iteration times keep the limit; the fastest
         where none does. `found` are plans for the goal, the first with its bound."""
         deadline_s = self._useful_s(goal)
-        choices = DrawnChoices(self._groups, limit, deadline_s)
+        choices = DrawnChoices(self._table, limit, deadline_s)
         search = ChoiceSearch(choices, deadline_s, self.computation.time_price_w(goal))
         best, relaxed = self._quickest[:, 0], self.computation.relax(goal)
         if math.isfinite(search.value_j(best)):
-            seeds = [self._groups.seed(plan.clocks) for plan in found]
-            starts = [self._quickest]
-            starts += [seed[:, None] for seed in seeds if seed is not None]
+            starts = [self._quickest, *self._seeds(found)]
             best = search.best(np.concatenate(starts, axis=1), STARTS_DRAWN)
-            best = search.kicked(best, SEED, KICKS_DRAWN)
         return bounded(self._solution(goal, best, 0.0, relaxed), found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """Better plans and higher bounds; ends where no case is open."""
-        best = self._groups.seed(found.clocks)
-        if best is None:
+        seeds = self._seeds((found,))
+        if not seeds:
             return
-        search, task = self._search(goal), self._task(goal)
+        best, search, task = seeds[0][:, 0], self._search(goal), self._task(goal)
         relaxed, bound = self.computation.relax(goal), self._bounds.at(task)
-        for number in range(1, ROUNDS_PROVE):
+        for _ in range(ROUNDS_PROVE):
             bound = self._bounds.refined(bound, task, search.value_j(best), CASES)
-            best = search.kicked(search.better(best, bound.choices), SEED + number)
+            best = search.better(best, bound.choices)
             found = better(found, self._solution(goal, best, bound.bound_j, relaxed))
             yield found
             if bound.closed(search.value_j(best)):
                 return
 
+    def _seeds(self, plans: Sequence[Solution]) -> list[Ints]:
+        """Former solutions as choices (groups, 1): of each GPU that changes its clock the cheapest
+        that is nowhere slower."""
+        known = [self._table.add_plan(plan.clocks) for plan in plans]
+        return [self._table.index(keys)[:, None] for keys in known if keys is not None]
+
     def _search(self, goal: Goal) -> ChoiceSearch:
-        return ChoiceSearch(self._groups, self._useful_s(goal), self.computation.time_price_w(goal))
+        return ChoiceSearch(self._table, self._useful_s(goal), self.computation.time_price_w(goal))
 
     def _task(self, goal: Goal) -> Task:
         price_w = self.computation.time_price_w(goal)
@@ -127,14 +123,26 @@ class SharedClock:
         problem = self.computation.problem
         own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
         finer_j = self.computation.bound_j(goal, relaxed)
-        clocks = self._groups.clocks(best)
+        clocks = _everywhere(problem, self._table.clocks(best))
         bound_of: Granularity = "gpu" if own_j > finer_j else "computation"
         return solution(problem, goal, "gpu", clocks, max(own_j, finer_j), bound_of)
 
-    def _fastest_s(self) -> float:
-        """The least iteration time: where a group has no clock that is fastest for all its
-        operations, the best that the search finds."""
-        least_busy = np.argmin(self._groups.busy_s, axis=1)[:, None]
-        search = ChoiceSearch(self._groups, math.inf, 1.0, cost_weight=0.0)
-        self._quickest = search.best(least_busy)[:, None]
-        return float(self._groups.iteration_times(self._quickest)[0])
+
+def _balanced(busy_s: Floats) -> Ints:
+    """(groups, K): for each busy time (groups, choices) of some group every group's slowest choice
+    within it, or its quickest, as a rule that balances stages sets clocks."""
+    budgets_s = np.unique(busy_s[np.isfinite(busy_s)])
+    budgets_s = budgets_s[:: max(1, len(budgets_s) // BALANCED_MAX)]
+    within = [np.searchsorted(row, budgets_s, side="right") - 1 for row in busy_s]
+    return np.maximum(np.stack(within), 0)
+
+
+def _everywhere(problem: Problem, clocks: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:
+    """What costs the same at every clock runs at that of its GPU."""
+    found = list(clocks)
+    for order in problem.graph.order:
+        mhz = max(clocks[i].clock_mhz for i in order)
+        for i in order:
+            if clocks[i].clock_mhz != mhz:
+                found[i] = ClockOption(mhz, clocks[i].time_s, clocks[i].energy_j)
+    return tuple(found)

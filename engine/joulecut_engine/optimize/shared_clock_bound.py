@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_engine.optimize.clock_groups import Groups
+from joulecut_engine.optimize.change_schedules import ChangeSchedules
 from joulecut_engine.optimize.levels import Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -55,11 +55,11 @@ class Bound:
 
 
 class Bounds:
-    """One table of groups; answers one deadline after another."""
+    """One table of all choices; answers one deadline after another."""
 
-    def __init__(self, groups: Groups) -> None:
-        self._groups = groups
-        self._cost_j = groups.cost_j
+    def __init__(self, table: ChangeSchedules) -> None:
+        self._table = table
+        self._cost_j = table.cost_j
         self._paths: list[Floats] = []  # each (groups, choices), 0 where nothing is offered
 
     def at(self, task: Task) -> Bound:
@@ -96,15 +96,14 @@ class Bounds:
         self, task: Task, allowed: Mask, rounds: int
     ) -> tuple[float, Ints, tuple[int, int]]:
         """Bound, choices near the best mixture, and where to split the most mixed group."""
-        groups = self._groups
         best_j, share = -np.inf, np.zeros(allowed.shape)
         for _ in range(rounds):
             share, time_s, prices_w = mixture(self._cost_j, self._paths, task, allowed)
             best_j = max(best_j, self._lagrange_j(task, allowed, prices_w))
-            longest_s, counts = groups.longest(groups.mixed_s(share))
+            longest_s, weight = self._table.longest(share)
             if longest_s <= time_s * (1 + CLOSE):
                 break
-            lengths = groups.lengths(counts)
+            lengths = self._table.lengths(weight)
             self._paths.append(np.where(np.isfinite(lengths), lengths, 0.0))
         if len(self._paths) > PATHS_MAX:
             del self._paths[: len(self._paths) - PATHS_MAX // 2]

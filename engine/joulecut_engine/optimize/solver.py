@@ -7,18 +7,22 @@ where it is asked for: a typed plan is mostly imports.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.money import Iteration, Prices
 from joulecut_engine.optimize.computation import Computation, must_meet
-from joulecut_engine.optimize.frontier import Frontier
+from joulecut_engine.optimize.frontier import KeptPlans, halving, undominated
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
 
 if TYPE_CHECKING:
     from joulecut_engine.optimize.clock_changes import ClockChanges
     from joulecut_engine.optimize.drawn_choices import Limit
+    from joulecut_engine.optimize.relaxation import Relaxation
     from joulecut_engine.optimize.shared_clock import SharedClock
 
 
@@ -47,88 +51,145 @@ def frontier(
     progress: Callable[[int, int], None] | None = None,
     prices: Prices | None = None,
 ) -> tuple[Solution, ...]:
-    """Plans from the fastest (T_min) to the one of least energy (T_E), ascending in time.
-
-    At most `points` of them, at evenly spaced deadlines: where options are few, neighbours
-    coincide, and nothing dominated is returned. With `prices` the point where energy and GPU time
-    cost least is one more. Each bound is for the point's own time. `progress` gets (done, points).
-    Raises ValueError for fewer than 2 points.
-    """
-    at_s = () if prices is None else (cheapest(problem, granularity, prices).time_s,)
-    return prepared(problem, granularity).points(points, progress, beside_s=at_s)
-
-
-def prepared(
-    problem: Problem,
-    granularity: Granularity,
-    limits: ChangeLimits = TWO_CHANGES,
-    beside: Frontier | None = None,
-) -> Frontier:
-    """A frontier to ask for one deadline after another. One of the same problem `beside` it shares
-    what is known of its deadlines. Raises NoCommonClock, ValueError."""
-    computation = beside.computation if beside else None
-    return Frontier(Solver(problem, granularity, limits, computation).search)
-
-
-def cheapest(
-    problem: Problem,
-    granularity: Granularity,
-    prices: Prices,
-    limits: ChangeLimits = TWO_CHANGES,
-) -> Iteration:
-    """Where energy and GPU time together cost least, one GPU for each stage. Time is priced as the
-    power whose energy costs as much. Raises NoCommonClock.
-    """
-    time_w = len(problem.graph.order) * prices.time_power_w
-    if time_w == float("inf"):  # energy is free
-        fastest = baseline(problem)
-        return Iteration(fastest.iteration_time_s, fastest.energy_j)
-    priced = replace(problem, overhead_power_w=problem.overhead_power_w + time_w)
-    frontier = prepared(priced, granularity, limits)
-    found = frontier.at(Goal(frontier.cheapest_s))
-    return Iteration(found.iteration_time_s, found.energy_j - time_w * found.iteration_time_s)
+    """`Solver.points`. With `prices` the point where energy and GPU time cost least is one more."""
+    solver = Solver(problem, granularity)
+    at_s = () if prices is None else (solver.cheapest(prices).time_s,)
+    return solver.points(points, progress, beside_s=at_s)
 
 
 class Solver:
-    """One problem at one granularity, prepared once; answers many goals. `limits` count with
-    `changes` alone."""
+    """One problem at one granularity, prepared once; one thread at a time.
+
+    A single answer is thorough (`solve`). Many are asked a point at a time and remembered (`at`,
+    `points`): a plan found for a shorter deadline competes, so more time never gives a worse plan.
+    Nothing is computed before it is asked for. `limits` count with `changes` alone. One of the same
+    graph and options `beside` it shares what is known of them. Raises NoCommonClock, ValueError.
+    """
 
     def __init__(
         self,
         problem: Problem,
         granularity: Granularity,
         limits: ChangeLimits = TWO_CHANGES,
-        computation: Computation | None = None,
+        beside: "Solver | None" = None,
     ) -> None:
-        self.problem = problem
-        self._computation = computation or Computation(problem)
-        self.search = _search_of(self._computation, granularity, limits)
+        self.problem, self._granularity, self._limits = problem, granularity, limits
+        known: Computation | None = beside.computation if beside else None
+        if known is None or known.problem is not problem:
+            known = Computation(problem, beside=known)
+        self.computation: Computation = known
+        self._search = _search_of(self.computation, granularity, limits)
+        self._kept = KeptPlans()
 
     @property
     def fastest_s(self) -> float:
         """T_min at this granularity."""
-        return self.search.fastest_s
+        return self._search.fastest_s
 
     @property
     def cheapest_s(self) -> float:
-        """T_c: iteration time of least effective cost; no plan that pays is slower."""
-        return max(self.search.cheapest_s, self.search.fastest_s)
+        """T_c: iteration time of least effective cost; beyond it not even a pipeline that waits
+        has anything to gain."""
+        return max(self._search.cheapest_s, self._search.fastest_s)
 
     def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
         """The plan of least energy found; hints compete. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        return self.search.solve(goal, self._computation.relax(goal), hints)
+        return self._search.solve(goal, self.computation.relax(goal), hints)
 
     def steadied(self, goal: Goal, limit: "Limit", found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit, at `changes`
         and `gpu`; the fastest where none does."""
-        assert not isinstance(self.search, Computation)
-        return self.search.steadied(goal, limit, found)
+        assert not isinstance(self._search, Computation)
+        return self._search.steadied(goal, limit, found)
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """From an answer to this goal on: no plan is dearer than the one before, no bound lower.
         May never end; where it does, nothing is left to prove."""
-        return self.search.improvements(goal, found)
+        return self._search.improvements(goal, found)
+
+    def cheapest(self, prices: Prices) -> Iteration:
+        """Where energy and GPU time together cost least, one GPU for each stage. Time is priced as
+        the power whose energy costs as much."""
+        time_w = len(self.problem.graph.order) * prices.time_power_w
+        if time_w == float("inf"):  # energy is free
+            fastest = baseline(self.problem)
+            return Iteration(fastest.iteration_time_s, fastest.energy_j)
+        priced = replace(self.problem, overhead_power_w=self.problem.overhead_power_w + time_w)
+        other = Solver(priced, self._granularity, self._limits, self)
+        found = other.at(Goal(other.cheapest_s))
+        return Iteration(found.iteration_time_s, found.energy_j - time_w * found.iteration_time_s)
+
+    @cached_property
+    def least(self) -> Solution:
+        """The plan of least energy; its iteration time is T_E. As thorough as a single answer."""
+        found = self.solve(Goal(self.cheapest_s))
+        self._kept.add(found)
+        return found
+
+    def at(self, goal: Goal) -> Solution:
+        """The plan for a goal, with a bound for that goal. Raises Infeasible."""
+        must_meet(goal.deadline_s, self.fastest_s)
+        return self._found(goal, self.computation.relax(goal))
+
+    def points(
+        self,
+        count: int,
+        progress: Callable[[int, int], None] | None = None,
+        shared_s: Sequence[float] = (),
+        beside_s: Sequence[float] = (),
+    ) -> tuple[Solution, ...]:
+        """Undominated plans from the fastest (T_min) to the one of least energy (T_E), ascending in
+        time, at up to `count` evenly spaced deadlines, or at these ends and those `shared_s`
+        between; at those `beside_s` in any case. Each bound is for the point's own time. Where
+        options are few, neighbours coincide. `progress` gets (done, count). Raises ValueError for
+        fewer than 2.
+        """
+        if count < 2:
+            raise ValueError(f"{count} points: a frontier has at least 2")
+        first_s, last_s = self.fastest_s, self.least.iteration_time_s
+        between_s = shared_s or np.linspace(first_s, last_s, count).tolist()
+        inner = {t for t in (*between_s, *beside_s) if first_s < t < last_s}
+        deadlines_s = [first_s, *sorted(inner), last_s]
+        found: list[Solution] = []
+        for done, k in enumerate(halving(len(deadlines_s))):
+            found.append(self._at_own_time(deadlines_s[k]))
+            if progress is not None:
+                progress(done + 1, len(deadlines_s))
+        return undominated(found)
+
+    def improved_points(self, points: Sequence[Solution]) -> Iterator[tuple[Solution, ...]]:
+        """Better plans and higher bounds for points of this frontier, one after another and round
+        after round; undominated."""
+        best = list(points)
+        goals = [Goal(point.iteration_time_s) for point in points]
+        pairs = zip(goals, points, strict=True)
+        rounds = {k: self.improvements(*pair) for k, pair in enumerate(pairs)}
+        while rounds:
+            for k, better in list(rounds.items()):
+                found = next(better, None)
+                if found is None:
+                    del rounds[k]
+                else:
+                    best[k] = found
+                yield undominated(best)
+
+    def _at_own_time(self, deadline_s: float) -> Solution:
+        """A lone pipeline's plan, with the bound for the time it really takes."""
+        goal = Goal(deadline_s)
+        relaxed = self.computation.relax(goal)
+        found = self._found(goal, relaxed)
+        bound_j = self.computation.bound_j(Goal(found.iteration_time_s), relaxed)
+        if bound_j <= found.lower_bound_j:  # that of a longer deadline holds for a shorter one
+            return found
+        bound_j = min(bound_j, found.energy_j)
+        return replace(found, lower_bound_j=bound_j, bound_granularity="computation")
+
+    def _found(self, goal: Goal, relaxed: "Relaxation") -> Solution:
+        hints = self._kept.within(goal.deadline_s)
+        found = self._search.solve(goal, relaxed, hints, self._search.point_effort)
+        self._kept.add(found)
+        return found
 
 
 def _search_of(

@@ -12,7 +12,6 @@ from joulecut_engine.optimize.clock_changes import ClockChanges
 from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.jitter import Noise, Trials
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem
-from joulecut_engine.optimize.shared_clock import SharedClock
 
 
 def warm_up() -> None:
@@ -24,12 +23,10 @@ def warm_up() -> None:
         computation = Computation(problem, combinations_all)
         goal = Goal(1.1 * computation.fastest_s)
         relaxed = computation.relax(goal)
-        clocks = computation.solve(goal, relaxed).clocks
-        SharedClock(computation, combinations_all=0).solve(goal, relaxed)
         trials = Trials(problem, Noise(operation=0.01), draws=1)
-        trials.times_s(clocks)
+        trials.times_s(computation.solve(goal, relaxed).clocks)
         for limits in (ChangeLimits(2), ChangeLimits(2, min_dwell_s=1.5)):
-            ClockChanges(computation, limits, combinations_all=0).solve(goal, relaxed)
+            ClockChanges(computation, limits).solve(goal, relaxed)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from joulecut_engine.money import Iteration, Prices, Worth, least_cost, worth
 from joulecut_engine.optimize.problem import Goal, NoCommonClock
 from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
-from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.solver import Solver
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.baselines import Clocks
 from joulecut_lab.compare.perseus import Claim
@@ -94,7 +94,7 @@ class Judge:
         self._setting = setting
         self._problem = setting.problem
         self._fastest = baseline(setting.problem)
-        self._frontier = prepared(setting.problem, "computation")
+        self._frontier = Solver(setting.problem, "computation")
 
     def entry(self, name: str, style: str, make: Callable[[], Rule]) -> Entry:
         began_s = time.perf_counter()

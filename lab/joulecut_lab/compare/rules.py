@@ -11,7 +11,7 @@ from typing import Protocol
 from joulecut_cli.granularity import Asked
 from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
-from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.solver import Solver
 from joulecut_engine.optimize.straggler import Sync, time_s
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.baselines import Clocks
@@ -147,7 +147,7 @@ class Ours:
     def __init__(self, setting: Setting, asked: Asked) -> None:
         self._setting = setting
         limits = replace(TWO_CHANGES, per_iteration=asked.changes or TWO_CHANGES.per_iteration)
-        self._frontier = prepared(setting.problem, asked.granularity, limits)
+        self._frontier = Solver(setting.problem, asked.granularity, limits)
 
     def plan(self, deadline_s: float) -> Clocks:
         return self._frontier.at(Goal(max(deadline_s, self._frontier.fastest_s))).clocks

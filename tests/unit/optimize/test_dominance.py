@@ -21,7 +21,7 @@ from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, 
 from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.schedule import baseline, solution
 from joulecut_engine.optimize.shared_clock import SharedClock
-from joulecut_engine.optimize.solver import prepared, solve
+from joulecut_engine.optimize.solver import Solver, solve
 from joulecut_lab.compare import baselines
 
 ROUND_OFF = 1e-9  # of an energy: sums in another order
@@ -56,17 +56,16 @@ def rules_j(
 @settings(max_examples=20, deadline=None)
 @given(st.data(), st.sampled_from([1.0, 1.02, 1.2]))
 def test_no_rule_is_cheaper_than_a_search(data: st.DataObject, factor: float) -> None:
-    """Without the shortcut that judges every plan."""
     problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))
     computation = Computation(problem)
-    shared = SharedClock(computation, combinations_all=0)
+    shared = SharedClock(computation)
     goal = Goal(shared.fastest_s * factor)
     relaxed = computation.relax(goal)
     found_j = [shared.solve(goal, relaxed).energy_j]
     assert found_j[0] <= rules_j(problem, goal, "gpu") * (1 + ROUND_OFF)
     for most in (2, 4):
         limits = ChangeLimits(most)
-        plan = ClockChanges(computation, limits, combinations_all=0).solve(goal, relaxed)
+        plan = ClockChanges(computation, limits).solve(goal, relaxed)
         assert check(problem, goal, plan) == ()
         assert plan.energy_j <= rules_j(problem, goal, "changes", limits) * (1 + ROUND_OFF)
         found_j.append(plan.energy_j)
@@ -78,7 +77,7 @@ def test_points_of_a_frontier_are_no_dearer_than_those_of_fewer_changes() -> Non
     """They were at 5 %: that of fewer changes alone began with its plan for a shorter time."""
     problem = pipelines.profiled("simulated a100", microbatches=6, stages=3)
     fastest_s = baseline(problem).iteration_time_s
-    few, more = (prepared(problem, "changes", ChangeLimits(most)) for most in (2, 4))
+    few, more = (Solver(problem, "changes", ChangeLimits(most)) for most in (2, 4))
     for slowdown in (0.0, 0.005, 0.01, 0.02, 0.05, 0.1):
         goal = Goal(fastest_s * (1 + slowdown))
         assert more.at(goal).energy_j <= few.at(goal).energy_j * (1 + ROUND_OFF)

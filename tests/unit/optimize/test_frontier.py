@@ -13,7 +13,7 @@ from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.frontier import undominated
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline
-from joulecut_engine.optimize.solver import frontier, prepared, solve
+from joulecut_engine.optimize.solver import Solver, frontier, solve
 
 
 @settings(max_examples=25, deadline=None)
@@ -65,7 +65,7 @@ def test_more_time_never_gets_a_worse_plan(
     problem: Problem, granularity: Granularity, data: st.DataObject
 ) -> None:
     """Whatever was asked before, for a lone pipeline and for one that waits."""
-    asked = prepared(problem, granularity)
+    asked = Solver(problem, granularity)
     factors = data.draw(st.lists(st.sampled_from([1.0, 1.03, 1.1, 1.3, 2.0]), min_size=2))
     plans = []
     for factor in factors:
@@ -82,10 +82,10 @@ def test_more_time_never_gets_a_worse_plan(
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
 def test_proving_makes_no_point_worse(granularity: Granularity) -> None:
-    asked = prepared(pipelines.profiled("simulated a40", microbatches=4), granularity)
+    asked = Solver(pipelines.profiled("simulated a40", microbatches=4), granularity)
     first = asked.points(5)
     last = first
-    for last in itertools.islice(asked.improvements(first), 4):
+    for last in itertools.islice(asked.improved_points(first), 4):
         for point in first:
             within = [p for p in last if p.iteration_time_s <= point.iteration_time_s * (1 + 1e-9)]
             assert min(p.energy_j for p in within) <= point.energy_j

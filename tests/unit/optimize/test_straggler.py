@@ -8,7 +8,7 @@ from pipelines import brute_force, problems
 
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy
-from joulecut_engine.optimize.solver import prepared
+from joulecut_engine.optimize.solver import Solver
 from joulecut_engine.optimize.straggler import time_s
 
 
@@ -24,7 +24,7 @@ def test_the_iteration_takes_what_the_slowest_takes(
 @settings(max_examples=20, deadline=None)
 @given(problems(2, 2, 3), st.sampled_from([1.0, 1.2, 2.0]))
 def test_a_plan_that_waits_is_right_and_its_bound_holds(asked: Problem, late: float) -> None:
-    frontier = prepared(asked, "computation")
+    frontier = Solver(asked, "computation")
     goal = Goal(late * frontier.fastest_s, waits=True)
     found, best_j = frontier.at(goal), brute_force(asked, goal)
     until_s = goal.deadline_s
@@ -36,7 +36,7 @@ def test_a_plan_that_waits_is_right_and_its_bound_holds(asked: Problem, late: fl
 
 
 def test_a_plan_that_waits_saves_more_than_waiting_at_default_clocks() -> None:
-    frontier = prepared(job(), "computation")
+    frontier = Solver(job(), "computation")
     late_s = 1.2 * frontier.fastest_s
     found = frontier.at(Goal(late_s, waits=True))
     assert found.energy_j < 0.9 * energy(job(), baseline(job()).clocks, late_s)
