@@ -34,7 +34,6 @@ from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.rules_of_thumb import between, off_path
-from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
 
@@ -326,22 +325,12 @@ class ClockChanges:
         value_bound_j: float,
         relaxed: Relaxation,
     ) -> Solution:
-        problem = self.computation.problem
-        own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
-        finer_j = self.computation.bound_j(goal, relaxed)
         time_s, start_s, count = table.timeline(best)
-        plan = solution(
-            problem,
-            goal,
-            "changes",
-            table.clocks(best),
-            max(own_j, finer_j),
-            "changes" if own_j > finer_j else "computation",
-            timed=(time_s, start_s),
+        clocks, timed, changes_j = table.clocks(best), (time_s, start_s), self.limits.cost_j * count
+        plan = self.computation.certified(
+            goal, relaxed, "changes", clocks, value_bound_j, timed, changes_j
         )
-        energy_j = plan.energy_j + self.limits.cost_j * count
-        bound_j = min(max(own_j, finer_j), energy_j)
-        return replace(plan, energy_j=energy_j, lower_bound_j=bound_j, limits=self.limits)
+        return replace(plan, limits=self.limits)
 
     def _table(
         self, plans: Sequence[Clocks], deadline_s: float = math.inf

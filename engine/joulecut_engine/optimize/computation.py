@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import math
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
+from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.activity_network import activity_network
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
@@ -27,7 +28,6 @@ PASSES_POINT = 1  # per point of a frontier: a second one saves 0.002 to 0.026 %
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
-KNOWN_MAX = 128  # former answers recognised without looking their options up again
 # Of the energy: relaxations of two deadlines mixed instead of one between them cost the bound at
 # most so much, which is below any measurement.
 MIXED_SHORT = 1e-4
@@ -65,7 +65,6 @@ class Computation:
         self.cheapest_s = self.network.cheapest_s
         self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
-        self._known: OrderedDict[int, tuple[tuple[ClockOption, ...], Ints]] = OrderedDict()
         # By price of time, ascending in deadline.
         self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)
         # The last plan of a clock per GPU for a goal, which `changes` begins with.
@@ -117,6 +116,27 @@ class Computation:
             bound_j += self.problem.time_price_w * goal.deadline_s
         return max(_rounded_down(bound_j), self._floor_j)
 
+    def certified(
+        self,
+        goal: Goal,
+        relaxed: Relaxation,
+        granularity: Granularity,
+        clocks: tuple[ClockOption, ...],
+        value_bound_j: float,
+        timed: tuple[float, tuple[float, ...]] | None = None,
+        changes_j: float = 0.0,
+    ) -> Solution:
+        """Clocks of a coarser granularity, of which `value_bound_j` bounds sum c + time price * T;
+        the better of that bound and the one of `relaxed`, which is free to choose finer. `timed` as
+        for `solution`; `changes_j` is what changing clocks takes."""
+        own_j = value_bound_j + (self.problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
+        finer_j = self.bound_j(goal, relaxed)
+        bound_of: Granularity = granularity if own_j > finer_j else "computation"
+        bound_j = max(own_j, finer_j)
+        plan = solution(self.problem, goal, granularity, clocks, bound_j, bound_of, timed)
+        energy_j = plan.energy_j + changes_j
+        return replace(plan, energy_j=energy_j, lower_bound_j=min(bound_j, energy_j))
+
     def solve(
         self,
         goal: Goal,
@@ -155,7 +175,6 @@ class Computation:
         by_operation = best[self.network.row].tolist()
         menus = self.problem.options
         clocks = tuple([menu[k] for menu, k in zip(menus, by_operation, strict=True)])
-        self._remember(clocks, best)
         timed, bound_j = self._timed(best), self.bound_j(goal, relaxed)
         return solution(self.problem, goal, "computation", clocks, bound_j, timed=timed)
 
@@ -181,24 +200,20 @@ class Computation:
         """What a second more for each operation would save, by graph index."""
         return relaxed.price_w[self.network.row]
 
-    def _remember(self, clocks: tuple[ClockOption, ...], choice: Ints) -> None:
-        self._known[id(clocks)] = clocks, choice
-        while len(self._known) > KNOWN_MAX:
-            self._known.popitem(last=False)
+    @cached_property
+    def _numbers(self) -> list[dict[ClockOption, int]]:
+        """Of the options of each curve."""
+        menus = dict(zip(self.network.curve.tolist(), self.network.operation.tolist(), strict=True))
+        options = self.problem.options
+        return [{o: k for k, o in enumerate(options[menus[c]])} for c in range(len(menus))]
 
     def _choice(self, hint: Solution) -> Ints | None:
         """A former solution as choices by row; None where its options are not ours."""
-        clocks, choice = self._known.get(id(hint.clocks), ((), None))
-        if clocks is hint.clocks:
-            return choice
-        options = self.problem.options
-        if len(hint.clocks) != len(options):
+        if len(hint.clocks) != self.network.size:
             return None
-        try:
-            found = [options[i].index(hint.clocks[i]) for i in self.network.operation]
-        except ValueError:
-            return None
-        return np.array(found, dtype=np.int64)
+        pairs = zip(self.network.curve.tolist(), self.network.operation.tolist(), strict=True)
+        found = [self._numbers[curve].get(hint.clocks[i], -1) for curve, i in pairs]
+        return None if -1 in found else np.array(found, dtype=np.int64)
 
 
 def better(one: Solution, other: Solution) -> Solution:

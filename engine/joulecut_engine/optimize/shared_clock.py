@@ -10,21 +10,20 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.change_schedules import ChangeSchedules, lines_of
 from joulecut_engine.optimize.choice_search import ChoiceSearch
-from joulecut_engine.optimize.computation import KNOWN_MAX, Computation, better, bounded, must_meet
+from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Floats, Ints
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
-from joulecut_engine.optimize.schedule import solution
 from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 
 BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 CASES = 16  # cases that the bound distinguishes at once: about 10 ms each at 8 x 96
 CASES_POINT = 8  # per point of a frontier
 ROUNDS_PROVE = 1_000
+KNOWN_MAX = 128  # goals
 STARTS_DRAWN = 6  # where every trial is many drawn iterations
 
 
@@ -57,8 +56,7 @@ class SharedClock:
     ) -> Solution:
         """The plan of least energy found; hints compete. Raises Infeasible.
 
-        The bound is the better of its own and that of `relaxed`, which is free to choose finer;
-        `effort` is how many cases its own may distinguish.
+        `effort` is how many cases the bound may distinguish.
         """
         must_meet(goal.deadline_s, self.fastest_s)
         search, task = self._search(goal), self._task(goal)
@@ -120,12 +118,8 @@ class SharedClock:
     def _solution(
         self, goal: Goal, best: Ints, value_bound_j: float, relaxed: Relaxation
     ) -> Solution:
-        problem = self.computation.problem
-        own_j = value_bound_j + (problem.time_price_w * goal.deadline_s if goal.waits else 0.0)
-        finer_j = self.computation.bound_j(goal, relaxed)
-        clocks = _everywhere(problem, self._table.clocks(best))
-        bound_of: Granularity = "gpu" if own_j > finer_j else "computation"
-        return solution(problem, goal, "gpu", clocks, max(own_j, finer_j), bound_of)
+        clocks = _everywhere(self.computation.problem, self._table.clocks(best))
+        return self.computation.certified(goal, relaxed, "gpu", clocks, value_bound_j)
 
 
 def _balanced(busy_s: Floats) -> Ints:

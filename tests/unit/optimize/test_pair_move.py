@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.optimize.pair_move import REACH, descent, pair_move, single_move
+from joulecut_engine.optimize.choice_search import REACH, descent, pair_move, single_move
 
 
 def _value(
