@@ -21,10 +21,10 @@ from joulecut_engine.optimize.schedule import floor_j, solution
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
-# Passes of the local search: so many operations in all, about 2 us each, within limits. Three times
-# as many save 0.017 % more at 8 x 96.
-ROWS, PASSES_MIN, PASSES_MAX = 5_000, 2, 150
-PASSES_POINT = 1  # per point of a frontier: a second one saves 0.002 to 0.026 %
+# Passes of the local search: so many operations in all, about 2 us each, within limits. A third of
+# them loses 0.008 points where clocks are few.
+ROWS, PASSES_MIN, PASSES_MAX = 15_000, 2, 450
+ROWS_POINT = 2_000  # per point of a frontier: at 8 x 96 a second pass saves 0.002 to 0.026 %
 # Of a bound. What lies beyond is the order of sums, which depends on where memory happens to lie:
 # the same problem shall have the same answer to the last bit.
 BITS = 40
@@ -41,8 +41,6 @@ class Computation:
     Where there are no more than `combinations_all` plans, all are tried. Raises ValueError for an
     empty graph and where an option takes no time.
     """
-
-    point_effort = PASSES_POINT
 
     def __init__(
         self,
@@ -64,6 +62,7 @@ class Computation:
         self.fastest_s = self.network.fastest_s
         self.cheapest_s = self.network.cheapest_s
         self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
+        self.point_effort = min(self.passes, max(1, ROWS_POINT // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
         # By price of time, ascending in deadline.
         self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)

@@ -27,6 +27,9 @@ from joulecut_engine.optimize.relaxation import Relaxation
 
 COMBINATIONS_ALL = 20_000  # up to here every combination is tried: a few milliseconds
 THRIFTS = (0.8, 0.9, 0.95, 0.99)  # around 1 the two ends of a hull segment cost the same
+# In every second pass a price is up to so much of the mean price higher: an operation that the
+# relaxation gives time for nothing would else never give way.
+SCATTER = 1.0
 WINDOW = 64  # rows: about four microbatches of eight stages; half and twice as much did worse
 TRIALS = 5  # per window before the next one has its turn
 THRIFT_MAX = 1.3  # above 1 an operation gives way; far above 1 it gives way too much to come back
@@ -172,9 +175,13 @@ class _Search:
         rows, choice = self._rows, _blank(self._rows)
         horizon_s = max(float(_makespan(rows, option)), self._least_s)
         choice.option[:] = option
-        state, until_s = np.array([seed], dtype=np.uint64), horizon_s * (1 + FITS)
+        state, dice = np.array([seed], dtype=np.uint64), np.random.default_rng(seed)
+        until_s, mean_w = horizon_s * (1 + FITS), float(self._prices_w.mean())
         for k in range(passes):
-            _vary(rows, choice, until_s, self._prices_w, state, k % 2 == 0)
+            forwards, prices_w = k % 2 == 0, self._prices_w
+            if not forwards:
+                prices_w = prices_w + SCATTER * mean_w * dice.random(len(option))
+            _vary(rows, choice, until_s, prices_w, state, forwards)
         return choice.option if self._value_j(choice.option) < self._value_j(option) else option
 
     def _value_j(self, option: Ints) -> float:

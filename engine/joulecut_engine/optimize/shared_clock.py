@@ -11,7 +11,7 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.change_schedules import ChangeSchedules, lines_of
-from joulecut_engine.optimize.choice_search import ChoiceSearch
+from joulecut_engine.optimize.choice_search import SMALL, ChoiceSearch
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.levels import Floats, Ints
@@ -19,6 +19,9 @@ from joulecut_engine.optimize.problem import ChangeLimits, Goal, Problem, Soluti
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.shared_clock_bound import Bounds, Task
 
+COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
+JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+AXES_MAX = 32  # of an array
 BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
 CASES = 16  # cases that the bound distinguishes at once: about 10 ms each at 8 x 96
 CASES_POINT = 8  # per point of a frontier
@@ -60,6 +63,11 @@ class SharedClock:
         """
         must_meet(goal.deadline_s, self.fastest_s)
         search, task = self._search(goal), self._task(goal)
+        every = self._every()
+        if every is not None:
+            values_j = search.values_j(every)
+            best, value_j = every[:, int(np.argmin(values_j))], float(values_j.min())
+            return self._solution(goal, best, value_j * (1 - SMALL), relaxed)
         bound = self._bounds.at(task)
         starts = [self._quickest, self._balanced, bound.choices, *self._seeds(hints)]
         best = search.best(np.concatenate(starts, axis=1))
@@ -98,6 +106,15 @@ class SharedClock:
             yield found
             if bound.closed(search.value_j(best)):
                 return
+
+    def _every(self) -> Ints | None:
+        """All choices (groups, K) where they are few, and not more operations than half a second
+        judges."""
+        sizes = np.isfinite(self._table.cost_j).sum(axis=1).tolist()
+        count, operations = math.prod(sizes), self.computation.network.size
+        if count > COMBINATIONS_ALL or count * operations > JUDGED_ALL or len(sizes) > AXES_MAX:
+            return None
+        return np.indices(sizes).reshape(len(sizes), -1)
 
     def _seeds(self, plans: Sequence[Solution]) -> list[Ints]:
         """Former solutions as choices (groups, 1): of each GPU that changes its clock the cheapest
