@@ -54,9 +54,6 @@ SERVICE = (
         {
             "explain": Command("joulecut_cli.explain:run", "why a job has its clocks"),
             "doctor": Command("joulecut_cli.doctor:run", "what a job or an installation lacks"),
-            "recommend": Command(
-                "joulecut_cli.recommend:run", "clock changes of a job's newest plan"
-            ),
             "pause": Command("joulecut_cli.orders:pause", "reset a job's clocks and change none"),
             "resume": Command(
                 "joulecut_cli.orders:resume", "end a pause, or a node's release window"

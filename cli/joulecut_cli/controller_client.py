@@ -65,19 +65,18 @@ class Standby(Unavailable):
 @dataclass(frozen=True, slots=True)
 class Period:
     """What a report is asked for: how far back, by which intensity of the grid (None: that of the
-    policy), and whether with its windows.
+    policy).
     """
 
     since_s: float
     co2_g_per_kwh: float | None = None
-    points: bool = False
 
     @property
     def query(self) -> str:
         words = {"since_s": f"{self.since_s:g}"}
         if self.co2_g_per_kwh is not None:
             words["co2"] = f"{self.co2_g_per_kwh:g}"
-        return urllib.parse.urlencode(words | ({"points": "1"} if self.points else {}))
+        return urllib.parse.urlencode(words)
 
 
 class Controller:

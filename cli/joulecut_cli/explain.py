@@ -4,14 +4,7 @@ import json
 import time
 from collections.abc import Iterator
 
-from joulecut_cli.controller_client import (
-    Controller,
-    Json,
-    Standby,
-    standby_text,
-    stands_by,
-    understood,
-)
+from joulecut_cli.controller_client import Controller, Json, understood
 from joulecut_cli.figures import (
     ago,
     band_text,
@@ -38,7 +31,6 @@ from joulecut_cli.status import (
     worth_text,
 )
 from joulecut_wire.command import FINE, Parser
-from joulecut_wire.errors import BadInput
 
 BLOAT_KINDS = ("intrinsic", "extrinsic", "variability")
 GRANULARITIES = {
@@ -163,8 +155,8 @@ def _timing_lines(timing: Json | None) -> Iterator[str]:
 
 
 DESCRIPTION = (
-    "Why a job has its clocks, at the last pass. `joulecut recommend` prints the clock changes of "
-    "the newest plan alone; `joulecut doctor JOB` what is missing before a plan is enforced."
+    "Why a job has its clocks, and which its newest plan would change, at the last pass. "
+    "`joulecut doctor JOB` prints what is missing before a plan is enforced."
 )
 EVENTS_SHOWN = 8  # what still fits below the GPUs of one pipeline on a screen
 
@@ -177,25 +169,14 @@ def run(argv: list[str]) -> int:
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     controller = Controller(given.controller)
-    board = controller.board()
-    if stands_by(board):
-        raise Standby(standby_text(board, controller.url))
-    job = _find(board, given.job)
+    job = controller.job(given.job)
     events = controller.events(job["name"], EVENTS_SHOWN)
     if given.json:
         print(json.dumps({"job": job, "events": events}, indent=2))
     else:
-        print(page(job, events, controller.url, time.time(), board["policy"]["error"]))
+        error = controller.brief()["policy"]["error"]
+        print(page(job, events, controller.url, time.time(), error))
     return FINE
-
-
-def _find(board: Json, name: str) -> Json:
-    jobs: list[Json] = board["jobs"]
-    for job in jobs:
-        if job["name"] == name:
-            return job
-    known = ", ".join(job["name"] for job in jobs) or "none, the policy has no jobs"
-    raise BadInput("joulecut explain", f"no job {name!r}", known)
 
 
 def page(job: Json, events: list[Json], url: str, now_unix_s: float, policy_error: str = "") -> str:

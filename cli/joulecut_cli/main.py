@@ -9,7 +9,7 @@ import importlib
 import sys
 
 from joulecut_cli.commands import all_commands, find, groups
-from joulecut_wire.command import FINE, guarded
+from joulecut_wire.command import FINE, guarded, retired
 from joulecut_wire.errors import BadInput, not_installed
 from joulecut_wire.quantity import nearest
 
@@ -42,6 +42,9 @@ def dispatch(argv: list[str]) -> int:
     if name in VERSION:
         print(_version())
         return FINE
+    if name == "recommend":
+        name = "explain"
+        retired("recommend", "is a part of joulecut explain")
     command = find(name)
     if command is None:
         known = tuple(all_commands())

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import Controller, Json, quoted, understood
+from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, quoted, understood
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire import duration
 from joulecut_wire.command import FAILED, FINE, Parser
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NODE = "unix:/run/joulecut/agent.sock"  # of the units; over TCP: with a certificate
 WINDOW_S_MAX = 3600.0  # the keeper's own bound: a forgotten window must end
-AGENT = "--agent"
-NODE_FLAGS = (AGENT, "--cert", "--key", "--ca", "--server-name")
-JOB_FLAGS = ("--all", "--controller", "--json")
+NODE_FLAGS = ("agent", "cert", "key", "ca", "server_name")
 RESUMABLE = (
     "JOB or --all (a paused job), or the node whose release window ends: HOST:PORT, unix:PATH, "
     "--agent ADDRESS, or HOST with --cert, --key, --ca"
@@ -36,7 +34,9 @@ def pause(argv: list[str]) -> int:
         "joulecut pause",
         "Resets a job's clocks and changes none of them until `joulecut resume`.",
     )
-    given = _ordered(parser, argv, "JOB or --all")
+    add_order_flags(parser)
+    given = parser.parse_args(argv)
+    _check_named(parser, given, "JOB or --all")
     controller = Controller(given.controller)
     path = "pause" if given.all else f"jobs/{quoted(given.job)}/pause"
     return print_result(controller.order(path, all=given.all, reason=given.reason), given)
@@ -49,22 +49,29 @@ def resume(argv: list[str]) -> int:
     An address of an agent, or a flag for its certificate, means the node; a bare word the job.
     Raises BadInput where the words fit neither, Unavailable where nothing answers.
     """
-    names = [word.partition("=")[0] for word in argv]
-    for_node = [name for name in names if name in NODE_FLAGS]
-    for_job = [name for name in names if name in JOB_FLAGS]
-    if for_node and for_job:
-        raise BadInput("joulecut resume", f"{for_node[0]} and {for_job[0]}", RESUMABLE)
-    if for_node or (not for_job and _has_agent_address(argv)):
-        return _resume_node(_positional_agent(argv))
     parser = Parser(
         "joulecut resume",
-        "Ends a pause or a restore and re-arms a tripped breaker. With a node's address "
-        "(HOST:PORT, unix:PATH, --agent ADDRESS; or --cert, --key, --ca, --server-name) it ends "
+        "Ends a pause or a restore and re-arms a tripped breaker. With a node's address it ends "
         "that node's release window instead.",
     )
-    given = _ordered(parser, argv, RESUMABLE)
+    add_order_flags(parser)
+    parser.add_argument("--agent", metavar="ADDRESS", default="", help="the node, as HOST:PORT")
+    add_certificate_flags(parser)
+    parser.set_defaults(controller="")
+    given = parser.parse_args(argv)
+    of_node = [f"--{name.replace('_', '-')}" for name in NODE_FLAGS if getattr(given, name)]
+    of_job = [f"--{name}" for name in ("all", "controller", "json") if getattr(given, name)]
+    if of_node and of_job:
+        raise BadInput(parser.prog, f"{of_node[0]} and {of_job[0]}", RESUMABLE)
+    if of_node or (not of_job and _is_agent_address(given.job)):
+        given.node = given.agent or given.job or DEFAULT_NODE
+        agent = agent_of(given)
+        agent.resume(given.reason)
+        print(f"{agent.address} resumed")
+        return FINE
+    _check_named(parser, given, RESUMABLE)
     path = "resume" if given.all else f"jobs/{quoted(given.job)}/resume"
-    controller = Controller(given.controller)
+    controller = Controller(given.controller or DEFAULT_URL)
     try:
         done = controller.order(path, all=given.all, reason=given.reason)
     except BadInput:
@@ -74,10 +81,7 @@ def resume(argv: list[str]) -> int:
 
 
 def adopt(argv: list[str]) -> int:
-    """Decides where two nodes show the same GPU: one was repaired, moved or renamed.
-
-    Raises BadInput where the node shows no such GPU, Unavailable without a leader.
-    """
+    """Raises BadInput where the node shows no such GPU, Unavailable without a leader."""
     parser = Parser(
         "joulecut adopt",
         "Assigns to a node the GPUs that it and another node report, after a repair, a move or a "
@@ -92,9 +96,8 @@ def adopt(argv: list[str]) -> int:
 
 
 def release(argv: list[str]) -> int:
-    """Resets every GPU of a node and closes all device handles for a bounded time.
+    """A GPU reset, a MIG change and a driver upgrade wait for every client of the driver.
 
-    A GPU reset, a MIG change and a driver upgrade wait for every client of the driver.
     Raises BadInput for a bad flag or address, Unavailable where the agent refuses.
     """
     parser = Parser(
@@ -116,10 +119,7 @@ def release(argv: list[str]) -> int:
 
 
 def clear(argv: list[str]) -> int:
-    """Resets a node's GPUs now. A controller that enforces may set clocks again.
-
-    Raises BadInput for a bad flag or address, Unavailable where the agent refuses.
-    """
+    """Raises BadInput for a bad flag or address, Unavailable where the agent refuses."""
     parser = Parser(
         "joulecut clear",
         "Resets the clocks of a node's GPUs now. A controller that enforces may set them again.",
@@ -149,14 +149,11 @@ def add_order_flags(parser: Parser, metavar: str = "JOB") -> None:
     add_controller_flags(parser)
 
 
-def _ordered(parser: Parser, argv: list[str], allowed: str) -> argparse.Namespace:
-    """The flags of an order to one job or all. Raises BadInput for none or both."""
-    add_order_flags(parser)
-    given = parser.parse_args(argv)
+def _check_named(parser: Parser, given: argparse.Namespace, allowed: str) -> None:
+    """Raises BadInput unless either a job is named or all are."""
     if bool(given.job) == given.all:
         what = "a name and --all" if given.job else "nothing named"
         raise BadInput(parser.prog, what, allowed)
-    return given
 
 
 def add_agent_flags(parser: Parser) -> None:
@@ -191,16 +188,6 @@ def print_result(done: Json, given: argparse.Namespace) -> int:
     return FINE if done["complete"] else FAILED
 
 
-def _resume_node(argv: list[str]) -> int:
-    parser = Parser("joulecut resume", "Ends a release window of a node before its time is over.")
-    add_agent_flags(parser)
-    given = parser.parse_args(argv)
-    agent = agent_of(given)
-    agent.resume(given.reason)
-    print(f"{agent.address} resumed")
-    return FINE
-
-
 def _raise_if_node(controller: Controller, name: str) -> None:
     """Raises BadInput for the name of a node: `restore` takes one, `resume` takes jobs."""
     board = controller.brief()
@@ -211,22 +198,7 @@ def _raise_if_node(controller: Controller, name: str) -> None:
         raise BadInput("joulecut resume", f"{name} is a node, and jobs are resumed", allowed)
 
 
-def _positional_agent(argv: list[str]) -> list[str]:
-    """The arguments with `--agent ADDRESS` as the positional NODE."""
-    left: list[str] = []
-    for word in argv:
-        name, equals, value = word.partition("=")
-        if name != AGENT:
-            left.append(word)
-        elif equals:
-            left.append(value)
-    return left
-
-
-def _has_agent_address(argv: list[str]) -> bool:
-    """Whether the first positional argument is an agent's address."""
-    words = [word for before, word in zip(["", *argv], argv, strict=False) if before != "--reason"]
-    bare = next((word for word in words if not word.startswith("-")), "")
-    host, colon, port = bare.rpartition(":")
+def _is_agent_address(word: str) -> bool:
+    host, colon, port = word.rpartition(":")
     is_port = bool(colon and host) and port.isascii() and port.isdigit()
-    return bare.startswith("unix:") or is_port or bare in ("localhost", "127.0.0.1", "[::1]", "::1")
+    return word.startswith("unix:") or is_port or word in {"localhost", "127.0.0.1", "[::1]", "::1"}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from joulecut_cli.controller_client import Controller, Json, quoted, understood
 from joulecut_cli.money import add_price_flags, given_prices, prices_text
+from joulecut_cli.orders import print_result
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_engine.money import (
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
 PROG = "joulecut policy"
 UPLOAD_BYTES_MAX = 4 << 20  # as the controller has it, which refuses more
 DIGEST_SHOWN = 12  # letters, as of a policy
-PIPELINE_SHOWN = (
-    "schedule", "stages", "microbatches", "tensor_parallel", "context_parallel", "expert_parallel",
-    "data_parallel", "sync",
-)  # fmt: skip
 
 
 @understood
@@ -136,10 +133,8 @@ def _upload(argv: list[str]) -> int:
     except UnicodeDecodeError:
         raise BadInput(str(given.file), "is not text", "a readable CSV file") from None
     path = f"profiles/{quoted(given.name or given.file.name)}"
-    return _done(
-        Controller(given.controller).order(path, content=content, replace=given.replace),
-        as_json=given.json,
-    )
+    answer = Controller(given.controller).order(path, content=content, replace=given.replace)
+    return print_result(answer, given)
 
 
 def _remove(argv: list[str]) -> int:
@@ -148,12 +143,7 @@ def _remove(argv: list[str]) -> int:
     add_controller_flags(parser)
     given = parser.parse_args(argv)
     answer = Controller(given.controller).order(f"profiles/{quoted(given.name)}/remove")
-    return _done(answer, as_json=given.json)
-
-
-def _done(answer: Json, *, as_json: bool) -> int:
-    print(json.dumps(answer, indent=2) if as_json else answer["sentence"])
-    return FINE
+    return print_result(answer, given)
 
 
 def _diff(argv: list[str]) -> int:
@@ -213,14 +203,13 @@ def as_text(policy: "Policy", prices: Prices) -> str:
 
 
 def as_json(policy: "Policy") -> dict[str, Any]:
-    """The JSON form; units are in the names."""
-    return {
-        "file": policy.source,
-        "digest": policy.digest,
-        "mode": policy.mode,
-        "cost": asdict(policy.cost),
-        "jobs": [_job_json(job) for job in policy.jobs],
-    }
+    """As the API shows the policy in force, with what the controller does for each job."""
+    from joulecut_controller.policy.policy import policy_json
+
+    shown = policy_json(policy)
+    for job, entry in zip(policy.jobs, shown["jobs"], strict=True):
+        entry["outcome"] = outcome(job)
+    return shown
 
 
 def outcome(job: "JobPolicy") -> str:
@@ -240,41 +229,6 @@ def outcome(job: "JobPolicy") -> str:
         return f"no profile is given: {shown if recommends else learnt}"
     done = "plans are made and shown, no command is sent"
     return done if recommends else "clocks are set under leases"
-
-
-def _job_json(job: "JobPolicy") -> dict[str, Any]:
-    pipeline, profile = job.pipeline, job.profile
-    return {
-        "name": job.name,
-        "mode": job.mode,
-        "slo": {
-            "given_as": job.slo.given_as,
-            "max_slowdown_ratio": job.slo.max_slowdown,
-            "max_iteration_time_s": job.slo.max_iteration_time_s,
-            "least_cost": job.slo.least_cost,
-            "bound_ratio": job.slo.bound,
-        },
-        "gpus": [f"{gpu.node}/{gpu.index}" for gpu in job.gpus],
-        "kubernetes": job.pods
-        and {"namespace": job.pods.namespace, "labels": dict(job.pods.labels)},
-        "slurm": job.slurm and {key: word or None for key, word in asdict(job.slurm).items()},
-        "ranks": job.ranks,
-        "rank_order": job.rank_order,
-        "granularity": job.clocks.granularity,
-        "clock_min_mhz": job.clocks.min_mhz,
-        "clock_lock_mhz": job.clocks.lock_mhz or None,
-        "power_limit_w": job.power_limit_w or None,
-        "min_dwell_s": job.clocks.min_dwell_s,
-        "pipeline": pipeline and {key: getattr(pipeline, key) for key in PIPELINE_SHOWN},
-        "profile": profile and {"source": profile.source, "clocks_mhz": _profiled_mhz(job)},
-        "blocking_power_w": job.blocking_power_w if profile else None,
-        "tenant": job.tenant or None,
-        "each": job.each,
-        "except": [asdict(one) for one in job.excluded],
-        "holdout_ratio": job.verify.holdout,
-        "window_s": job.verify.window_s,
-        "outcome": outcome(job),
-    }
 
 
 def _holdout(job: "JobPolicy") -> str:

@@ -102,14 +102,12 @@ _RC = {
 _SIDES = ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1))
 
 Point = tuple[float, float]
-Kind = Literal["line", "dots", "dashed", "dotted", "step", "level", "marks"]
+Kind = Literal["line", "dots", "dashed", "dotted", "step", "marks"]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve, dots, or level stretches from each even point to the next odd one; `style` is a
-    colour of `SERIES`, as everywhere below, or of `PAGE`.
-    """
+    """A curve or dots; `style` is a colour of `SERIES`, as everywhere below, or of `PAGE`."""
 
     name: str
     style: str
@@ -180,9 +178,8 @@ Item = Line | Area | Mark | Bars | Spans | Limit
 class Panel:
     """One chart. `groups` name bars, or rows of spans; `stacked` bars of a group follow each other,
     else they stand side by side; `sideways` they grow to the right. `log` names the logarithmic
-    axes; `zero` keeps 0 on the vertical one; `dates` counts days since 1970 on the other.
-    `x_ticks`, where given, are the only values named. A second scale on top has the per cent above
-    `baseline`.
+    axes; `zero` keeps 0 on the vertical one. `x_ticks`, where given, are the only values named. A
+    second scale on top has the per cent above `baseline`.
     """
 
     title: str
@@ -194,7 +191,6 @@ class Panel:
     sideways: bool = False
     log: Literal["", "x", "y", "xy"] = ""
     zero: bool = False
-    dates: bool = False
     x_ticks: tuple[float, ...] = ()
     x_range: Point | None = None
     y_range: Point | None = None
@@ -302,8 +298,6 @@ def _legend(of: Any, some: Sequence[Any], width: float, **where: Any) -> None:
 
 
 def _draw(axes: Any, panel: Panel, width: float, height: float) -> None:
-    if panel.dates:
-        axes.xaxis_date("UTC")  # before the data: a change of units drops their limits
     bars = [item for item in panel.items if isinstance(item, Bars)]
     for item in panel.items:
         if isinstance(item, Line):
@@ -370,10 +364,6 @@ def _draw_line(axes: Any, line: Line) -> None:
         return
     if line.kind == "step":
         axes.step(xs, ys, where="post", color=colour, lw=2, label=line.name or None)
-        return
-    if line.kind == "level":
-        axes.hlines(ys[::2], xs[::2], xs[1::2], color=colour, lw=3.6, capstyle="round", alpha=0.6,
-                    label=line.name or None, gid=f"level-{line.name}")  # fmt: skip
         return
     if line.kind == "marks":
         axes.plot(xs, ys, "o", color=colour, ms=5, mew=0, alpha=0.7, label=line.name or None)

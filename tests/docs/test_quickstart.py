@@ -16,7 +16,7 @@ from held_port import held_port
 BIN = Path(sys.executable).parent
 PORTS = ("9430", "9431", "9440")  # as the page says
 LIMIT_S = 900.0  # for a machine that stands still now and then; met early on every other
-ASK = re.compile(r"^(joulecut (?:status|explain|recommend).*)$", re.MULTILINE)
+ASK = re.compile(r"^(joulecut (?:status|explain).*)$", re.MULTILINE)
 START = """\
 set -euo pipefail
 set -m

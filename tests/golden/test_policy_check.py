@@ -95,21 +95,13 @@ def test_the_same_for_programs(folder: Path) -> None:
     ]  # fmt: skip
     first = content["jobs"][0]
     assert first["gpus"] == ["node1/0", "node1/1"]
-    assert first["profile"]["clocks_mhz"] == [855, 1140, 1410]
-    assert first["slo"] == {
-        "given_as": "max_slowdown",
-        "max_slowdown_ratio": 0.005,
-        "max_iteration_time_s": None,
-        "least_cost": False,
-        "bound_ratio": None,
-    }
+    assert first["slo"]["max_slowdown"] == 0.005
     pods, batch, one = content["jobs"][1:4]
-    assert pods["kubernetes"] == {"namespace": "train", "labels": {"app": "gpt3", "tier": "gpu"}}
+    assert pods["pods"]["namespace"] == "train"
     assert (pods["ranks"], pods["rank_order"]) == ("completion-index", "pp-tp-cp-ep-dp")
-    unset = {"user": None, "account": None, "partition": None}
-    assert batch["slurm"] == {"job_name": "llama-70b", "job_id": None, **unset}
-    assert one["slurm"] == {"job_name": None, "job_id": "4711", **unset}
+    assert (batch["slurm"]["job_name"], one["slurm"]["job_id"]) == ("llama-70b", "4711")
     assert content["jobs"][4]["slo"]["max_iteration_time_s"] == 5.0
+    assert all(job["outcome"] for job in content["jobs"])
     assert content["jobs"][7]["mode"] == "off"
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 from worlds import Controller, World
 
-from joulecut_cli.recommend import recommendation
 from joulecut_controller.policy.policy import (
     JobPolicy,
     PodMatch,
@@ -210,7 +209,7 @@ def test_a_recommendation_says_what_the_keeper_would_refuse(
     assert "not controllable: MIG is on" in controller.job.view.hindrance
     assert "1 plan could not be enforced now" in controller.boards[-1].sentence
     assert "1 plan available" in controller.boards[-1].sentence, "it is what would be done"
-    told = recommendation(job_json(controller.job, controller.boards[-1].view))
+    told = job_json(controller.job, controller.boards[-1].view)
     assert told["hindrance"] == controller.job.view.hindrance
 
 

@@ -3,7 +3,6 @@
 from worlds import Controller, World
 
 from joulecut_cli import explain
-from joulecut_cli.recommend import recommendation
 from joulecut_controller.cluster.state import next_step, predicted_saved_ratio, state_of
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.metrics.job_metrics import SAMPLES, rows
@@ -31,11 +30,9 @@ def test_without_a_keeper_the_page_the_commands_and_the_metrics_show_the_plan(
     api = board_json(board)["jobs"][0]
     assert (api["state"], api["predicted_saved_ratio"]) == ("recommended", saved)
     assert api["money"]["plan"]
-    made = recommendation(api)
-    assert made["refused"] is None
-    assert "not controllable" in made["hindrance"]
-    assert made["predicted"]["saved_ratio"] == saved
-    assert made["changes"]
+    assert "not controllable" in api["hindrance"]
+    assert api["decision"]["forecast"]["saved_ratio"] == saved
+    assert {row["verb"] for row in api["gpus"]} & {"lower"}
     text = explain.page(api, [], "http://c", board.at_unix_s)
     assert "refused" not in text.lower()
     assert "! Not enforceable now: GPU n1/0: not controllable: MIG is on." in text

@@ -1,19 +1,16 @@
 """`joulecut report`: measured savings in energy, money and CO2, and receipts of jobs."""
 
 import json
-from argparse import Namespace
+from argparse import SUPPRESS, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli import outfile
 from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, Period, understood
-from joulecut_cli.plot import require
 from joulecut_cli.report.owners import by_owner, by_text
-from joulecut_cli.report.page import receipt_html, report_html
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import receipt_text, report_text
 from joulecut_wire import duration
-from joulecut_wire.command import FINE, Parser
+from joulecut_wire.command import FINE, Parser, retired
 from joulecut_wire.errors import BadInput
 from joulecut_wire.flags import number
 
@@ -31,10 +28,7 @@ def run(argv: list[str]) -> int:
     given = _parsed(argv)
     job = given.receipt if given.receipt is not None else given.job or ""
     since_s = duration.seconds(given.since, "--since", SINCE_S_MAX)
-    period = Period(since_s, given.co2, points=given.html is not None)
-    if given.html is not None:
-        outfile.checked("--html", given.html)
-        require()
+    period = Period(since_s, given.co2)
     source = _source(given)
     if given.receipt is not None:
         made, is_receipt = source.receipt(period, job), True
@@ -44,10 +38,6 @@ def run(argv: list[str]) -> int:
             raise BadInput("--job", f"no job {job!r}", f"a job in {source.name}")
     if given.by is not None:
         print(json.dumps(by_owner(made, given.by)) if given.json else by_text(made, given.by))
-    elif given.html is not None:
-        page = receipt_html if is_receipt else report_html
-        outfile.write("--html", given.html, page(made, source.name))
-        print(f"written: {given.html}")
     else:
         print(_printed(given, made, source.name, is_receipt=is_receipt))
     return FINE
@@ -98,8 +88,10 @@ def _parsed(argv: list[str]) -> Namespace:
     form.add_argument(
         "--csv", action="store_true", help="one line per job and tenant, and the total"
     )
-    form.add_argument("--html", metavar="FILE", type=Path, help="one self-contained page")
+    parser.add_argument("--html", help=SUPPRESS)
     given = parser.parse_args(argv)
+    if given.html is not None:
+        retired("--html", "is no page any more: --csv, --json, or the controller's page")
     if given.store is not None and given.controller is not None:
         raise BadInput(PROG, "--store and --controller exclude each other", "one of them")
     if given.policy is not None and given.store is None:
@@ -108,10 +100,10 @@ def _parsed(argv: list[str]) -> Namespace:
             "--policy without --store",
             "--policy with --store; a controller has its own policy",
         )
-    if given.by is not None and (given.csv or given.html is not None):
-        raise BadInput(PROG, "--by with --csv or --html", "--json, or a table")
+    if given.by is not None and given.csv:
+        raise BadInput(PROG, "--by with --csv", "--json, or a table")
     if given.receipt is not None and given.csv:
-        raise BadInput(PROG, "--csv of a receipt", "--json, --html FILE, or a table")
+        raise BadInput(PROG, "--csv of a receipt", "--json, or a table")
     for name in ("job", "receipt"):
         if getattr(given, name) == "":
             raise BadInput(f"--{name}", "an empty name", "the name of a job")

@@ -32,7 +32,7 @@ class FromStore:
         """Raises BadInput, Unavailable."""
         with closing(open_store(self._url)) as store:
             made = read_report(store, job=job, **self._asked(period))
-        return report_json(made, points=period.points)
+        return report_json(made)
 
     def receipt(self, period: Period, job: str) -> Json:
         """Raises BadInput, also for an unknown job, and Unavailable."""
@@ -40,7 +40,7 @@ class FromStore:
             made = read_receipt(store, job, **self._asked(period))
         if made is None:
             raise BadInput("--receipt", f"no job {job!r}", f"a job in {self.name}")
-        return receipt_json(made, points=period.points)
+        return receipt_json(made)
 
     def _asked(self, period: Period) -> dict[str, Any]:
         """What a report and a receipt have in common."""

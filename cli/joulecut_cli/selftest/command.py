@@ -16,7 +16,7 @@ from joulecut_agent.ports.failure import DeviceError
 from joulecut_agent.selftest import judge
 from joulecut_agent.selftest.load import Load
 from joulecut_agent.selftest.watcher import Watcher
-from joulecut_cli import outfile, plot
+from joulecut_cli import outfile
 from joulecut_cli.agent_client import Agent
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.orders import DEFAULT_NODE
@@ -55,8 +55,6 @@ def run(argv: list[str]) -> int:
         print(json.dumps(report.to_json(tested, simulated=simulated), indent=2))
     else:
         print("\n".join([*report.screen(tested), *notes]))
-    if given.html:
-        outfile.write("--html", Path(given.html), report.page(tested, simulated=simulated))
     if given.save:
         card_facts.save(given.save, [one.facts for one in tested])
     return FAILED if notes or any(one.wrong for one in tested) else FINE
@@ -86,7 +84,6 @@ def _parser() -> Parser:
         help="loads the GPU while the test runs; default: torch, where installed",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="a page with plots")
     parser.add_argument(
         "--save", metavar="FILE", type=Path, help="measured facts, for `measured` of the agent"
     )
@@ -96,9 +93,6 @@ def _parser() -> Parser:
 def _check(given: argparse.Namespace) -> None:
     if given.kill and not given.write:
         raise BadInput("--kill", "without --write", "both, or neither")
-    if given.html:
-        outfile.checked("--html", given.html)
-        plot.require()
     if given.save:
         outfile.checked("--save", given.save)
         card_facts.read(given.save)  # another kind of file is refused first

@@ -4,7 +4,6 @@ Units are in the keys; an interval is three numbers; an unknown value is null.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
 
 from joulecut_controller import answer as a
@@ -13,12 +12,7 @@ from joulecut_controller.savings.receipt import Receipt
 from joulecut_controller.savings.report import JobReport, Report
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
-from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_engine.money import JOULES_PER_KWH, Worth
-
-POINTS_MAX = 1_500  # of a job, for a picture: more than it has pixels across
-POINTS_MIN = 40  # of a job, among many
-POINTS_ALL = 30_000  # of all jobs: a page of some 10 MB
 
 
 def _energy(sheet: Sheet) -> Json:
@@ -128,16 +122,6 @@ _CHANGE = Answer(
         )
     ),
 )
-_POINT = Answer(
-    arm=a.TEXT,
-    generation=a.COUNT,
-    begun_unix_s=a.NUMBER,
-    ended_unix_s=a.NUMBER,
-    iterations=a.COUNT,
-    energy_j=a.NUMBER,
-    iteration_time_s=a.NUMBER.at("time_mean_s"),
-    temperature_celsius=a.NUMBER,
-)
 _JOBS = listed(Answer(job=a.TEXT, tenant=a.TEXT, **_SAVING.keys, **_JOB.keys))
 REPORT = Answer(
     since_unix_s=a.NUMBER,
@@ -159,36 +143,13 @@ RECEIPT = Answer(
 )
 
 
-def report_json(report: Report, *, points: bool = False) -> Json:
-    """The whole report; with `points` each job's windows, thinned to what a picture can show."""
-    each = max(POINTS_MIN, min(POINTS_MAX, POINTS_ALL // max(1, len(report.jobs))))
-    jobs = [job_json(job, points=each if points else 0) for job in report.jobs]
-    return REPORT.json(report, jobs=jobs)
+def report_json(report: Report) -> Json:
+    return REPORT.json(report, jobs=list(map(job_json, report.jobs)))
 
 
-def receipt_json(receipt: Receipt, *, points: bool = False) -> Json:
-    job = receipt.report and job_json(receipt.report, points=POINTS_MAX if points else 0)
-    return RECEIPT.json(receipt, report=job)
+def receipt_json(receipt: Receipt) -> Json:
+    return RECEIPT.json(receipt, report=receipt.report and job_json(receipt.report))
 
 
-def job_json(job: JobReport, *, points: int = 0) -> Json:
-    """One job; with `points` so many of its windows at most."""
-    shown = {"job": job.job, "tenant": job.tenant, **_SAVING.json(job.saving), **_JOB.json(job)}
-    if points:
-        shown["points"] = [_POINT.json(window) for window in thinned(job.windows, points)]
-    return shown
-
-
-def thinned(windows: Sequence[MeasuredWindow], most: int) -> list[MeasuredWindow]:
-    """At most so many, evenly; of the few at default clocks as many as can be."""
-    held = [window for window in windows if window.arm == "default"]
-    plan = [window for window in windows if window.arm == "plan"]
-    held = _evenly(held, most // 2)
-    plan = _evenly(plan, most - len(held))
-    return sorted([*held, *plan], key=lambda window: window.begun_unix_s)
-
-
-def _evenly(windows: list[MeasuredWindow], most: int) -> list[MeasuredWindow]:
-    if len(windows) <= most:
-        return windows
-    return [windows[place * len(windows) // most] for place in range(most)]
+def job_json(job: JobReport) -> Json:
+    return {"job": job.job, "tenant": job.tenant, **_SAVING.json(job.saving), **_JOB.json(job)}

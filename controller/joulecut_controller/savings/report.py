@@ -49,7 +49,6 @@ class JobReport:
     longer_gpu_s: Interval | None
     wall: Wall | None
     worth: Worth | None
-    windows: tuple[MeasuredWindow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +120,7 @@ def _job(
     until_unix_s: float,
 ) -> JobReport:
     shapes = by_shape(windows) or (_unmeasured(job, about, until_unix_s),)
-    usable = usable_windows(windows)
-    times, spent, uncounted_j = plan_times(usable), PlanTime(), 0.0
+    times, spent, uncounted_j = plan_times(usable_windows(windows)), PlanTime(), 0.0
     in_windows, everywhere, longer = list[Interval](), list[Interval](), list[Interval]()
     for one in shapes:
         time = times.get((one.shape, one.phase), PlanTime())
@@ -147,7 +145,6 @@ def _job(
         longer_gpu_s=longer_gpu_s,
         wall=at_the_wall(saved, longer_gpu_s, prices) if saved and longer_gpu_s else None,
         worth=_worth(newest, prices),
-        windows=usable,
     )
 
 

@@ -36,7 +36,6 @@ _GRAMS: Json = {"type": "number", "exclusiveMinimum": 0, "maximum": int(CO2_G_PE
 _PERIOD = {
     "since_s": (_SECONDS, "how far back, in seconds"),
     "co2": (_GRAMS, "grams of CO2 per kWh; default that of the policy"),
-    "points": ({"enum": ["1"]}, "include the windows, thinned out"),
 }
 
 
@@ -65,7 +64,7 @@ class Reports:
 
         def make() -> bytes:
             made = read_report(store, **how, job=asked["job"])
-            return _encoded(report_json(made, points=asked["points"] is not None))
+            return _encoded(report_json(made))
 
         return json_bytes(await self._made(make))
 
@@ -83,8 +82,7 @@ class Reports:
 
         def make() -> bytes:
             receipt = read_receipt(store, name, **how)
-            points = asked["points"] is not None
-            return encode(receipt_json(receipt, points=points)) if receipt else b""
+            return encode(receipt_json(receipt)) if receipt else b""
 
         made = await self._made(make)
         if not made:

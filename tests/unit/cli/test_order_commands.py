@@ -1,4 +1,4 @@
-"""pause, resume, restore, recommend, policy diff and completion as a person types them."""
+"""pause, resume, restore, policy diff and completion as a person types them."""
 
 import json
 import subprocess
@@ -160,14 +160,11 @@ def test_what_the_controller_refuses_is_one_line(served: Serving, clerk: Clerk) 
     assert done.returncode == 1
     assert "does not lead; --agents HOST:PORT,... or --config" in one_line(done)
     clerk.answer = before
-    done = joulecut("recommend", "x", *url)
-    assert done.returncode == 2
-    assert "no job 'x' in the policy; there are: gpt3-175b" in one_line(done)
 
 
 def test_without_a_controller_every_command_says_what_helps() -> None:
     with held_port() as port:
-        for words in (("pause", "x"), ("resume", "x"), ("recommend", "x"), ("restore", "x")):
+        for words in (("pause", "x"), ("resume", "x"), ("restore", "x")):
             done = joulecut(*words, "--controller", f"http://127.0.0.1:{port}")
             assert done.returncode == 1
             line = one_line(done)
@@ -175,23 +172,11 @@ def test_without_a_controller_every_command_says_what_helps() -> None:
             assert ("--agents" in line) == (words[0] == "restore")
 
 
-def test_recommend_is_a_difference_of_clocks(served: Serving) -> None:
+def test_recommend_is_explain(served: Serving) -> None:
     done = joulecut("recommend", "gpt3-175b", "--controller", served.url)
     assert done.returncode == 0
-    assert "- stage 0   node1/0  default\n+ stage 0   node1/0  1200 MHz" in done.stdout
-    assert "stage 7" not in done.stdout, "its clock stays what it is"
-    assert "(+1.1 %, predicted)" in done.stdout or "%, predicted)" in done.stdout
-    assert "No command is sent" in done.stdout
-    told = json.loads(
-        joulecut("recommend", "gpt3-175b", "--json", "--controller", served.url).stdout
-    )
-    assert len(told["changes"]) == 7
-    assert told["changes"][0]["clock_now_mhz"] is None
-    assert told["changes"][0]["clock_recommended_mhz"] == 1200
-    assert told["predicted"]["saved_ratio"] > 0
-    with Serving(boards.board("enforce")) as enforced:
-        done = joulecut("recommend", "gpt3-175b", "--controller", enforced.url)
-    assert "Its clocks are in force: no change." in done.stdout
+    assert done.stderr == "joulecut: recommend is a part of joulecut explain; it goes with 0.3\n"
+    assert "on the critical path" in done.stdout
 
 
 def test_a_hold_is_on_the_first_screen() -> None:
@@ -202,8 +187,6 @@ def test_a_hold_is_on_the_first_screen() -> None:
         done = joulecut("status", "--controller", served.url)
         assert "gpt3-175b  tripped" in done.stdout
         assert "`joulecut resume gpt3-175b` arms it again" in done.stdout
-        done = joulecut("recommend", "gpt3-175b", "--controller", served.url)
-        assert "! The breaker ended control: slow" in done.stdout
 
 
 def test_policy_diff_names_what_changes(served: Serving, tmp_path: Path) -> None:

@@ -22,20 +22,15 @@ def test_a_report_has_every_job_of_policy_and_store(tmp_path: Path) -> None:
     store.keep_record(Record(time.time(), TOPIC, "damaged", '{"job": "damaged"}'))
     with Serving(boards.board(), store=store) as served:
         told = served.get("/api/v1/report?since_s=604800&co2=400").json
-        with_points = served.get("/api/v1/report?points=1&job=gpt3-175b").json
         receipt = served.get("/api/v1/jobs/gpt3-175b/receipt").json
         job = served.get("/api/v1/jobs/nobody/receipt")
     store.close()
     schemas = {"components": DOCUMENT["components"]}
-    for answer, schema in ((told, REPORT), (with_points, REPORT), (receipt, RECEIPT)):
+    for answer, schema in ((told, REPORT), (receipt, RECEIPT)):
         jsonschema.Draft202012Validator({**schemas, **schema.schema}).validate(answer)
     [of_policy] = {job.view.policy.name for job in boards.board().jobs}
     assert {job["job"] for job in told["jobs"]} == {*savings_store.JOBS, of_policy}
     assert told["factors"]["co2_g_per_kwh"] == 400.0
-    assert "points" not in told["jobs"][0]
-    [one] = with_points["jobs"]
-    assert 0 < len(one["points"]) <= 1500
-    assert {point["arm"] for point in one["points"]} == {"default", "plan"}
     assert [change["kind"] for change in receipt["changes"]] == ["apply", "clear", "apply"]
     assert receipt["report"]["job"] == "gpt3-175b"
     assert job.status == 404
