@@ -4,10 +4,10 @@ import statistics
 from dataclasses import replace
 
 import pytest
+from joulecut_cli.recommend import recommendation
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller, few_points
 
-from joulecut_cli.recommend import recommendation
 from joulecut_controller.cluster.state import next_step, state_of
 from joulecut_controller.learn.known_jobs import NAME, decoded, encoded
 from joulecut_controller.plan.plan import Plan

@@ -38,15 +38,19 @@ def at_hour(policy: Policy, unix_s: float, asked: Mapping[str, Points]) -> Polic
         value: Any = value_at(file if series.csv else asked.get(series.promql, ()), unix_s)
         stale |= value is None
         if value is None:
-            constant = getattr(cost, name)
-            texts.append(f"{series} is stale, so the constant {constant:g} {unit} is in force")
+            constant = f"{getattr(cost, name):g} {_of(cost, unit)}"
+            texts.append(f"{series} is stale, so the constant {constant} is in force")
             continue
         cost = replace(cost, **{name: max(0.0, value)})  # a price below zero: energy is free
-        texts.append(f"{value:g} {unit} by {series}")
+        texts.append(f"{value:g} {_of(cost, unit)} by {series}")
     if not texts:
         return policy
     cost = replace(cost, hour="; ".join(texts), stale=stale)
     return replace(policy, cost=cost, written=policy.cost)
+
+
+def _of(cost: Cost, unit: str) -> str:
+    return f"{cost.currency} {unit}" if cost.currency and unit.startswith("a ") else unit
 
 
 def mean_of(cost: Cost, hours: Sequence[tuple[float, Cost]], until_unix_s: float) -> Cost:
@@ -69,7 +73,7 @@ def mean_of(cost: Cost, hours: Sequence[tuple[float, Cost]], until_unix_s: float
         mean = sum(span_s * one for span_s, one in each) / whole_s
         cost = replace(cost, **{name: mean})
         low, high = (pick(one for _, one in each) for pick in (min, max))
-        texts.append(f"{mean:.3g} {unit} on average, {low:g} to {high:g}")
+        texts.append(f"{mean:.3g} {_of(cost, unit)} on average, {low:g} to {high:g}")
     stale_s = sum(span_s for span_s, hour in spans if hour.stale)
     if stale_s:
         texts.append(f"stale for {stale_s / 3600.0:.1f} h")

@@ -100,7 +100,7 @@ def test_a_check_says_which_price_is_in_force(
     assert command.run(["check", str(written(tmp_path, f"time,value\n{now},0.31\n".encode()))]) == 0
     printed = capsys.readouterr().out
     assert "0.31 EUR a kWh" in printed
-    assert "0.31 a kWh by p.csv" in printed
+    assert "0.31 EUR a kWh by p.csv" in printed
     old = ROWS.replace(b"2026-", b"2001-")
     assert command.run(["check", str(written(tmp_path, old))]) == 0
     assert "p.csv is stale" in capsys.readouterr().out
