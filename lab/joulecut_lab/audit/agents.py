@@ -11,16 +11,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from joulecut_cli import agent_client
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
 from joulecut_controller.policy.owner import instance_of, shared
 from joulecut_controller.view import GpuView
 from joulecut_lab.audit.job_estimate import Rate
-from joulecut_lab.audit.reading import NO_OWNER, SHARED, Frame, GpuName, GpuReading
+from joulecut_lab.audit.reading import NO_OWNER, SHARED, Frame, GpuName, GpuReading, Means
 from joulecut_wire import tls
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.messages import Allocation
+from joulecut_wire.messages import Allocation, GpuSnapshot
 
 LOOK_S = 1.0  # agents sample once a second
 STEPS_MAX = 1_440
@@ -28,27 +29,36 @@ STEP_S_MIN = 5.0
 FIRST_WAIT_S = 10.0  # for agents that are there at all
 STALE_LOOKS = 5.0
 AGENTS_MAX = 2_000
+MEANS = ("power_w", "clock_mhz", "busy_ratio", "memory_ratio")
 
 
 @dataclass(slots=True)
-class _StepMeans:
-    """Sums of one GPU over the samples of a step."""
+class _Step:
+    """One GPU over the samples of a step: means, and the last of what has none."""
 
-    sums: dict[str, float] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    means: Means = field(default_factory=Means)
     reasons: set[str] = field(default_factory=set)
-    energy_j: float | None = None
-    limit_w: float | None = None
+    last: GpuSnapshot | None = None
     owner: str = NO_OWNER
     on_purpose: bool = False
 
-    def add(self, name: str, value: float | None) -> None:
-        if value is not None:
-            self.sums[name] = self.sums.get(name, 0.0) + value
-            self.counts[name] = self.counts.get(name, 0) + 1
+    def add(self, shown: GpuSnapshot, owner: str) -> None:
+        self.means.add("power_w", shown.power_average_w)
+        self.means.add("clock_mhz", shown.clock_sm_mhz)
+        self.means.add("busy_ratio", shown.utilization_gpu_ratio)
+        self.means.add("memory_ratio", shown.utilization_memory_ratio)
+        self.reasons.update(shown.event_reasons)
+        self.last = shown
+        self.owner = owner or self.owner  # a job without an owner reports once an iteration
+        self.on_purpose = self.on_purpose or shown.lease is not None
 
-    def mean(self, name: str) -> float | None:
-        return self.sums[name] / self.counts[name] if name in self.sums else None
+    def reading(self, uuid: str) -> GpuReading:
+        assert self.last is not None
+        means: dict[str, Any] = {name: self.means.mean(name) for name in MEANS}
+        return GpuReading(
+            uuid, self.owner, self.last.energy_j, reasons=frozenset(self.reasons),
+            power_limit_w=self.last.power_limit_enforced_w, on_purpose=self.on_purpose, **means,
+        )  # fmt: skip
 
 
 class Watch:
@@ -73,8 +83,8 @@ class Watch:
         self.silent: tuple[str, ...] = ()
 
     def follow(self, take: Callable[[Frame], None], progress: Callable[[int, int], None]) -> None:
-        """OwnerHistory over frames until the time is up, or an interrupt ends it early; `progress`
-        gets (seconds passed, seconds).
+        """Frames until the time is up, or an interrupt ends it early; `progress` gets (seconds
+        passed, seconds).
         """
         asyncio.run(self._follow(take, progress))
 
@@ -85,10 +95,7 @@ class Watch:
         with suppress(RuntimeError, ValueError):  # not the main thread
             asyncio.get_running_loop().add_signal_handler(signal.SIGINT, over.set)
         fleet = GrpcFleet(
-            self._addresses,
-            watch_s=self._look_s,
-            tls=self._tls,
-            server_name=self._server_name,
+            self._addresses, watch_s=self._look_s, tls=self._tls, server_name=self._server_name
         )
         await fleet.start()
         try:
@@ -114,14 +121,14 @@ class Watch:
     ) -> AsyncIterator[Frame]:
         begun_s = time.monotonic()
         until_s, due_s = begun_s + self._seconds, begun_s
-        means: dict[str, _StepMeans] = {}
+        steps: dict[str, _Step] = {}
         while True:
             now_s = time.monotonic()
-            self._look(fleet, now_s, means)
+            self._look(fleet, now_s, steps)
             last = over.is_set() or now_s >= until_s
             if now_s >= due_s or last:
-                yield Frame(now_s, self.step_s, tuple(_reading(u, b) for u, b in means.items()))
-                means, due_s = {}, now_s + self.step_s
+                yield Frame(now_s, self.step_s, tuple(s.reading(u) for u, s in steps.items()))
+                steps, due_s = {}, now_s + self.step_s
             progress(int(now_s - begun_s), int(self._seconds))
             if last:
                 return
@@ -129,7 +136,7 @@ class Watch:
                 async with asyncio.timeout(min(self._look_s, max(0.0, until_s - now_s))):
                     await over.wait()
 
-    def _look(self, fleet: GrpcFleet, now_s: float, means: dict[str, _StepMeans]) -> None:
+    def _look(self, fleet: GrpcFleet, now_s: float, steps: dict[str, _Step]) -> None:
         reporting: dict[str, str] = {}
         owners: dict[str, str] = {}
         reports = fleet.take_reports()
@@ -142,7 +149,7 @@ class Watch:
             top_mhz = float(about.clocks_mhz[-1]) if about.clocks_mhz else 0.0
             self.gpus.setdefault(gpu.uuid, GpuName(gpu.uuid, gpu.place, about.model, top_mhz))
             owners[gpu.uuid] = self._owner(gpu, reporting.get(gpu.uuid, NO_OWNER))
-            _add(means.setdefault(gpu.uuid, _StepMeans()), gpu, owners[gpu.uuid])
+            steps.setdefault(gpu.uuid, _Step()).add(gpu.snapshot, owners[gpu.uuid])
         for arrived in reports:
             report = arrived.report
             rate = self.rates.setdefault(owners.get(report.uuid, report.job), Rate())
@@ -170,35 +177,6 @@ async def _shown(fleet: GrpcFleet, over: asyncio.Event) -> None:
         if all(gpu.snapshot for gpu in fleet.observe(now_s).gpus):
             return
         await asyncio.sleep(0.05)
-
-
-def _add(mean: _StepMeans, gpu: GpuView, owner: str) -> None:
-    shown = gpu.snapshot
-    assert shown is not None
-    mean.add("power", shown.power_average_w)
-    mean.add("clock", None if shown.clock_sm_mhz is None else float(shown.clock_sm_mhz))
-    mean.add("busy", shown.utilization_gpu_ratio)
-    mean.add("memory", shown.utilization_memory_ratio)
-    mean.reasons.update(shown.event_reasons)
-    mean.energy_j = shown.energy_j
-    mean.limit_w = shown.power_limit_enforced_w
-    mean.owner = owner or mean.owner  # a job without an owner reports once an iteration
-    mean.on_purpose = mean.on_purpose or shown.lease is not None
-
-
-def _reading(uuid: str, mean: _StepMeans) -> GpuReading:
-    return GpuReading(
-        uuid=uuid,
-        owner=mean.owner,
-        energy_j=mean.energy_j,
-        power_w=mean.mean("power"),
-        clock_mhz=mean.mean("clock"),
-        busy_ratio=mean.mean("busy"),
-        memory_ratio=mean.mean("memory"),
-        reasons=frozenset(mean.reasons),
-        power_limit_w=mean.limit_w,
-        on_purpose=mean.on_purpose,
-    )
 
 
 def watch_of(given: argparse.Namespace, duration_s: float) -> Watch:

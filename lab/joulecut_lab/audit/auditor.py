@@ -19,6 +19,7 @@ from joulecut_lab.audit.reading import (
     Frame,
     GpuName,
     GpuReading,
+    Means,
     believed,
 )
 from joulecut_lab.audit.slow_gpus import GpuClocks, slow_gpus
@@ -90,14 +91,13 @@ class Meter:
     def _compare(self, counted_j: float, integrated_j: float, since_s: float) -> None:
         """Counter against power, an hour at a time."""
         self.compared_s += since_s
-        self.counted_j, self.integrated_j = (
-            self.counted_j + counted_j,
-            self.integrated_j + integrated_j,
-        )
+        self.counted_j += counted_j
+        self.integrated_j += integrated_j
         if self.compared_s >= AGREE_S:
             apart = abs(self.counted_j - self.integrated_j)
             counted_w, power_w = (
-                one / self.compared_s for one in (self.counted_j, self.integrated_j)
+                self.counted_j / self.compared_s,
+                self.integrated_j / self.compared_s,
             )
             said = f"energy counter says {counted_w:.0f} W, power {power_w:.0f} W"
             self.contradiction = said if apart > AGREE_RATIO * self.integrated_j else ""
@@ -122,37 +122,9 @@ class Estimate:
 NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
 
 
-COUNTERS = (
-    "power_w",
-    "clock_mhz",
-    "power_limit_w",
-    "busy_ratio",
-    "memory_ratio",
-    "sm_ratio",
-    "tensor_ratio",
-    "dram_ratio",
-)
-
-
-@dataclass(slots=True)
-class CounterMeans:
-    """Means over the time at work at clocks that this product does not hold, by field of
-    `GpuReading`.
-    """
-
-    _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    def add(self, reading: GpuReading, seconds: float) -> None:
-        for name in COUNTERS:
-            value = getattr(reading, name)
-            if value is not None:
-                total, known_s = self._sums.get(name, (0.0, 0.0))
-                self._sums[name] = total + value * seconds, known_s + seconds
-
-    def mean(self, name: str) -> float | None:
-        """None where no reading has it."""
-        total, known_s = self._sums.get(name, (0.0, 0.0))
-        return total / known_s if known_s else None
+# Of `GpuReading`: means over the time at work at clocks that this product does not hold.
+COUNTERS = ("power_w", "clock_mhz", "power_limit_w", "busy_ratio", "memory_ratio", "sm_ratio",
+            "tensor_ratio", "dram_ratio")  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -177,7 +149,7 @@ class OwnerTotals:
     contradicted_s: float = 0.0
     contradiction: str = ""  # the last one
     joined: str = ""  # why it may be several jobs
-    counters: CounterMeans = field(default_factory=CounterMeans)
+    counters: Means = field(default_factory=Means)
 
     @property
     def work_j(self) -> float:
@@ -186,9 +158,8 @@ class OwnerTotals:
     @property
     def clock_mhz(self) -> float | None:
         """The most frequent clock of its busy GPUs."""
-        return (
-            float(max(self.clocks_s, key=lambda mhz: self.clocks_s[mhz])) if self.clocks_s else None
-        )
+        most = max(self.clocks_s, key=self.clocks_s.__getitem__, default=None)
+        return None if most is None else float(most)
 
     @property
     def doubt(self) -> str:
@@ -213,7 +184,8 @@ class OwnerTotals:
             return
         self.busy_s += spent.seconds
         if not reading.on_purpose:
-            self.counters.add(reading, spent.seconds)
+            for name in COUNTERS:
+                self.counters.add(name, getattr(reading, name), spent.seconds)
         if reading.clock_mhz is None:
             self.untold_clocks_s += spent.seconds
             return
@@ -300,10 +272,8 @@ class Auditor:
             self._contradictions[kind] = ({*uuids, reading.uuid}, seconds + spent.seconds)
         if found:
             facts = self._facts[spent.owner]
-            facts.contradicted_s, facts.contradiction = (
-                facts.contradicted_s + spent.seconds,
-                found[-1],
-            )
+            facts.contradicted_s += spent.seconds
+            facts.contradiction = found[-1]
 
     def _count(self, spent: Spent, reading: GpuReading) -> None:
         facts = self._facts.setdefault(spent.owner, OwnerTotals(spent.owner))

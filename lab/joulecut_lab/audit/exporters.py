@@ -24,9 +24,12 @@ REASON_BITS = (
 )
 
 
+PURPOSE = "purpose"  # a column of no reading: its clock is held by this product
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One figure of a GPU: its possible names, required labels, and unit."""
+    """One field of `GpuReading`: its possible names, required labels, and unit."""
 
     names: tuple[str, ...]
     labels: str = ""
@@ -58,23 +61,21 @@ DCGM = Exporter(
     uuid="UUID",
     owner=of_dcgm,
     columns={
-        "energy": Column(("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",), scale=1e-3, last=True),
+        "energy_j": Column(("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",), scale=1e-3, last=True),
         # DCGM 4.6 gave fields new names; the old ones are aliases.
-        "power": Column(("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")),
-        "clock": Column(("DCGM_FI_DEV_SM_CLOCK",)),
-        "busy": Column(("DCGM_FI_DEV_GPU_UTIL",), scale=0.01),
-        "engine": Column(("DCGM_FI_PROF_GR_ENGINE_ACTIVE",)),
-        "tensor": Column(("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO")),
-        "sm": Column(("DCGM_FI_PROF_SM_ACTIVE",)),
-        "dram": Column(("DCGM_FI_PROF_DRAM_ACTIVE",)),
-        "memory": Column(("DCGM_FI_DEV_MEM_COPY_UTIL",), scale=0.01),
-        "limit": Column(
-            (
-                "DCGM_FI_DEV_ENFORCED_POWER_LIMIT",
-                "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS",
-                "DCGM_FI_DEV_POWER_MGMT_LIMIT",
-            ),
-            last=True,
+        "power_w": Column(("DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_BOARD_POWER_WATTS")),
+        "clock_mhz": Column(("DCGM_FI_DEV_SM_CLOCK",)),
+        "busy_ratio": Column(("DCGM_FI_DEV_GPU_UTIL",), scale=0.01),
+        "engine_ratio": Column(("DCGM_FI_PROF_GR_ENGINE_ACTIVE",)),
+        "tensor_ratio": Column(
+            ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "DCGM_FI_PROF_TENSOR_UTIL_RATIO")
+        ),
+        "sm_ratio": Column(("DCGM_FI_PROF_SM_ACTIVE",)),
+        "dram_ratio": Column(("DCGM_FI_PROF_DRAM_ACTIVE",)),
+        "memory_ratio": Column(("DCGM_FI_DEV_MEM_COPY_UTIL",), scale=0.01),
+        "power_limit_w": Column(
+            ("DCGM_FI_DEV_ENFORCED_POWER_LIMIT", "DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS",
+             "DCGM_FI_DEV_POWER_MGMT_LIMIT"), last=True,
         ),
     },
     owners=(
@@ -84,19 +85,19 @@ DCGM = Exporter(
     ),
     reasons=("DCGM_FI_DEV_CLOCKS_EVENT_REASONS", "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"),
     mask=True,
-)
+)  # fmt: skip
 OURS = Exporter(
     title="Joulecut's agents",
     uuid="uuid",
     owner=of_ours,
     columns={
-        "energy": _ours(metrics.GPU_ENERGY, last=True),
-        "power": _ours(metrics.GPU_POWER, 'kind="average"'),
-        "clock": _ours(metrics.GPU_CLOCK, 'domain="sm"', 1e-6),
-        "busy": _ours(metrics.GPU_UTILIZATION, 'engine="gpu"'),
-        "memory": _ours(metrics.GPU_UTILIZATION, 'engine="memory"'),
-        "limit": _ours(metrics.GPU_POWER_LIMIT, 'kind="enforced"', last=True),
-        "purpose": _ours(metrics.GPU_CLOCK_LIMIT, 'bound="max"', last=True),
+        "energy_j": _ours(metrics.GPU_ENERGY, last=True),
+        "power_w": _ours(metrics.GPU_POWER, 'kind="average"'),
+        "clock_mhz": _ours(metrics.GPU_CLOCK, 'domain="sm"', 1e-6),
+        "busy_ratio": _ours(metrics.GPU_UTILIZATION, 'engine="gpu"'),
+        "memory_ratio": _ours(metrics.GPU_UTILIZATION, 'engine="memory"'),
+        "power_limit_w": _ours(metrics.GPU_POWER_LIMIT, 'kind="enforced"', last=True),
+        PURPOSE: _ours(metrics.GPU_CLOCK_LIMIT, 'bound="max"', last=True),
     },
     owners=(metrics.GPU_ALLOCATION_INFO.full_name,),
     reasons=(metrics.GPU_CLOCK_EVENT.full_name,),
@@ -114,7 +115,7 @@ def any_of_ours(matcher: str) -> str:
 def exporter_of(names: frozenset[str], url: str) -> Exporter:
     """The exporter of these names. Raises Unavailable."""
     for exporter in EXPORTERS:
-        energy, power = exporter.columns["energy"], exporter.columns["power"]
+        energy, power = exporter.columns["energy_j"], exporter.columns["power_w"]
         if any(name in names for name in (*energy.names, *power.names)):
             return exporter
     if names:

@@ -3,7 +3,7 @@
 None means unknown, never zero. Pure.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 NO_OWNER = ""  # no job is known to hold the GPU
@@ -111,6 +111,23 @@ def believed(reading: GpuReading) -> tuple[GpuReading, tuple[str, ...], str]:
     signs = [one for name in _SIGNS if (one := getattr(reading, name)) is not None]
     busy = min(1.0, max(signs)) if signs else None
     return replace(reading, busy_ratio=busy), impossible, reading.contradiction
+
+
+@dataclass(slots=True)
+class Means:
+    """Weighted means of figures, by name; an unknown value counts nothing."""
+
+    _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def add(self, name: str, value: float | None, weight: float = 1.0) -> None:
+        if value is not None:
+            total, whole = self._sums.get(name, (0.0, 0.0))
+            self._sums[name] = total + value * weight, whole + weight
+
+    def mean(self, name: str) -> float | None:
+        """None where no value is known."""
+        total, whole = self._sums.get(name, (0.0, 0.0))
+        return total / whole if whole else None
 
 
 @dataclass(frozen=True, slots=True)

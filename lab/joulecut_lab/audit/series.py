@@ -7,11 +7,13 @@ piece is so short that its response stays small, whatever the number of GPUs.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from joulecut_controller.sources.prometheus import Prometheus, Series, samples
 from joulecut_lab.audit.exporters import (
     DCGM,
     OURS,
+    PURPOSE,
     any_of_ours,
     blank,
     dcgm_name,
@@ -78,7 +80,7 @@ class History:
 
     def _step(self, seconds: float, end_s: float) -> float:
         """As short as STEPS_MAX allows, but with some scrapes in each."""
-        name = (*self._held("energy"), *self._held("power"))[0]
+        name = (*self._held("energy_j"), *self._held("power_w"))[0]
         counted = f"max(count_over_time({name}{{{self._matcher}}}[{SCRAPES_WINDOW_S}s]))"
         rows = self._server.range(counted, end_s - seconds, end_s, max(seconds / 4, 1.0))
         most = max((float(value) for row in rows for _, value in row.values), default=0.0)
@@ -198,20 +200,7 @@ class History:
 
 
 def _reading(uuid: str, owner: str, row: _Row, step: int, *, has_reasons: bool) -> GpuReading:
-    figures = {name: column[step] for name, column in row.figures.items()}
-    return GpuReading(
-        uuid=uuid,
-        owner=owner,
-        energy_j=figures.get("energy"),
-        power_w=figures.get("power"),
-        clock_mhz=figures.get("clock"),
-        busy_ratio=figures.get("busy"),
-        engine_ratio=figures.get("engine"),
-        memory_ratio=figures.get("memory"),
-        sm_ratio=figures.get("sm"),
-        tensor_ratio=figures.get("tensor"),
-        dram_ratio=figures.get("dram"),
-        reasons=frozenset(row.reasons.get(step, ())) if has_reasons else None,
-        power_limit_w=figures.get("limit"),
-        on_purpose=figures.get("purpose") is not None,
-    )
+    figures: dict[str, Any] = {name: column[step] for name, column in row.figures.items()}
+    on_purpose = figures.pop(PURPOSE, None) is not None
+    reasons = frozenset(row.reasons.get(step, ())) if has_reasons else None
+    return GpuReading(uuid, owner, reasons=reasons, on_purpose=on_purpose, **figures)

@@ -142,7 +142,8 @@ def _judge(
         text = _text(pace, slow, cause, limit_w)
         clock = (slow.mean_mhz, usual_mhz)
         return _found(pace, name, cause, seconds=slow.seconds, clock=clock, text=text)
-    grave = next((cause for _, cause in GRAVE if _often(busy, cause)), None)
+    grave_s = GRAVE_SHARE_MIN * busy.seconds
+    grave = next((cause for _, cause in GRAVE if busy.held_s(cause) > grave_s), None)
     if grave is not None and busy.held_s(grave) >= STEPS_MIN * step_s:
         seconds = busy.held_s(grave)
         text = f"reported by its driver in {100.0 * seconds / busy.seconds:.0f} % of its busy time"
@@ -153,10 +154,6 @@ def _judge(
         clock = (busy.mean_mhz, top_mhz)
         return _found(pace, name, "clock lock", seconds=busy.seconds, clock=clock, text=text)
     return None
-
-
-def _often(busy: _ClockSums, cause: str) -> bool:
-    return busy.held_s(cause) > GRAVE_SHARE_MIN * busy.seconds
 
 
 def _locked(pace: GpuClocks, top_mhz: float, step_s: float) -> bool:
@@ -204,14 +201,5 @@ def _found(
     text: str,
 ) -> SlowGpu:
     """`clock` is its own and the usual one, in MHz."""
-    return SlowGpu(
-        uuid=name.uuid,
-        place=name.place,
-        model=name.model,
-        job=pace.job,
-        cause=cause,
-        share=min(1.0, seconds / pace.busy.seconds),
-        clock_mhz=clock[0],
-        usual_clock_mhz=clock[1],
-        text=text,
-    )
+    share = min(1.0, seconds / pace.busy.seconds)
+    return SlowGpu(name.uuid, name.place, name.model, pace.job, cause, share, *clock, text)
