@@ -9,21 +9,22 @@ import pipelines
 import pytest
 
 from joulecut_cli.granularity import Asked
+from joulecut_engine.money import Iteration
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_lab.compare import contest
-from joulecut_lab.compare.rules import Entry, Priced, Setting, cluster_baseline_j
+from joulecut_lab.compare.rules import Entry, Setting, cluster_baseline_j
 
 # Unit times as published: 1 ms and about 0.1 ms.
 PUBLISHED = {"a100": (1e-3, 0.133, 0.270), "a40": (1e-4, 0.089, 0.236)}
 POINTS = 0.004  # of tolerance: their fit and ours differ by so much
 
 
-def entries(name: str, unit_s: float) -> tuple[Setting, Priced, dict[str, Entry]]:
+def entries(name: str, unit_s: float) -> tuple[Setting, Iteration, dict[str, Entry]]:
     problem = pipelines.profiled(name, 96)
     fastest = baseline(problem)
     setting = Setting(problem, stragglers=(1.2,), pipelines=16)
     found = contest.entries(setting, (Asked("computation"),), unit_s)
-    start = Priced(fastest.iteration_time_s, fastest.energy_j)
+    start = Iteration(fastest.iteration_time_s, fastest.energy_j)
     return setting, start, {entry.name: entry for entry in found}
 
 
@@ -37,7 +38,7 @@ def test_the_published_emulation_is_reproduced_and_ours_is_not_lower(name: str) 
     assert theirs.claimed is not None
     short_s = start.time_s - perseus.claimed_fastest_s
     price_w = setting.problem.time_price_w
-    floored = Priced(perseus.claimed_fastest_s, start.energy_j - price_w * short_s)
+    floored = Iteration(perseus.claimed_fastest_s, start.energy_j - price_w * short_s)
     claimed = 1 - theirs.claimed.energy_j / floored.energy_j
     assert claimed == pytest.approx(intrinsic, abs=POINTS)
     (floored_j,) = cluster_baseline_j(setting, floored)

@@ -30,10 +30,11 @@ def run(argv: list[str]) -> int:
     from joulecut_cli import plot
     from joulecut_cli.jobfile import read
     from joulecut_cli.progress import Progress
+    from joulecut_engine.money import Iteration
     from joulecut_engine.optimize.schedule import baseline
     from joulecut_lab.compare import contest
     from joulecut_lab.compare.output import as_json, as_text, draw
-    from joulecut_lab.compare.rules import Priced, Setting, unit_s
+    from joulecut_lab.compare.rules import Setting, unit_s
 
     pipelines, unit_ms = options.pipelines, options.perseus_unit
     if options.straggler and pipelines < 2:
@@ -51,7 +52,7 @@ def run(argv: list[str]) -> int:
     outcome = contest.Outcome(
         job=job,
         setting=setting,
-        fastest=Priced(fastest.iteration_time_s, fastest.energy_j),
+        fastest=Iteration(fastest.iteration_time_s, fastest.energy_j),
         entries=tuple(entries),
         bounds_j=tuple(map(judge.bound_j, setting.deadlines_s)),
         perseus_unit_s=perseus_unit_s,

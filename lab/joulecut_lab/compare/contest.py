@@ -23,7 +23,6 @@ from joulecut_lab.compare.rules import (
     Entry,
     Ours,
     Point,
-    Priced,
     Published,
     Rule,
     Setting,
@@ -128,14 +127,14 @@ class Judge:
     def _point(self, clocks: Clocks, deadline_s: float, published: Published | None) -> Point:
         """The bound is for the deadline; for its own time where the plan takes longer."""
         time_s, _ = makespan(self._problem, clocks)
-        plan = Priced(time_s, energy(self._problem, clocks, time_s))
+        plan = Iteration(time_s, energy(self._problem, clocks, time_s))
         claimed = None
         if published is not None:
             claim = published.claim(deadline_s)
             claimed = self._believed(claim, claim.iteration_time_s)
         return Point(plan, self.bound_j(max(deadline_s, time_s)), claimed)
 
-    def _cluster(self, rule: Rule, plan: Priced) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _cluster(self, rule: Rule, plan: Iteration) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Joules and lateness. All pipelines but one wait for the one that takes the factor's
         time; that one draws its plan's power for that much longer."""
         setting, deadline_s = self._setting, self._setting.deadlines_s[0]
@@ -150,9 +149,9 @@ class Judge:
             late.append(max(0.0, time_s / max(until_s, deadline_s) - 1))
         return tuple(joules), tuple(late)
 
-    def _believed(self, claim: Claim, until_s: float) -> Priced:
+    def _believed(self, claim: Claim, until_s: float) -> Iteration:
         price_w = self._problem.time_price_w
-        return Priced(claim.iteration_time_s, claim.effective_j + price_w * until_s)
+        return Iteration(claim.iteration_time_s, claim.effective_j + price_w * until_s)
 
     def _claimed_cluster(self, rule: Published) -> tuple[float, ...]:
         """The same sum in its own reckoning: floored times, fitted costs."""
@@ -179,7 +178,7 @@ class Outcome:
 
     job: JobFile
     setting: Setting
-    fastest: Priced
+    fastest: Iteration
     entries: tuple[Entry, ...]
     bounds_j: tuple[float, ...]
     perseus_unit_s: float
@@ -193,10 +192,10 @@ class Outcome:
         """A fraction of the baseline's energy, or of another."""
         return 1 - joules / (self.fastest.energy_j if of_j is None else of_j)
 
-    def slowdown(self, priced: Priced) -> float:
+    def slowdown(self, priced: Iteration) -> float:
         return priced.time_s / self.fastest.time_s - 1
 
-    def late(self, priced: Priced, deadline_s: float) -> float:
+    def late(self, priced: Iteration, deadline_s: float) -> float:
         """By what fraction of the deadline; 0 for one that keeps it."""
         over = priced.time_s / deadline_s - 1
         return over if over > LATE else 0.0
@@ -204,9 +203,8 @@ class Outcome:
     def worth(self, entry: Entry) -> Worth:
         """The point of a rule, or default clocks, where energy and GPU time cost least."""
         gpus = len(self.setting.problem.graph.order)
-        default = Iteration(self.fastest.time_s, self.fastest.energy_j)
-        points = [Iteration(one.plan.time_s, one.plan.energy_j) for one in entry.points]
-        return worth(default, least_cost([default, *points], gpus, self.prices), gpus, self.prices)
+        points = [self.fastest, *(one.plan for one in entry.points)]
+        return worth(self.fastest, least_cost(points, gpus, self.prices), gpus, self.prices)
 
     def baseline_cluster_j(self) -> tuple[float, ...]:
         """Joules of all pipelines at full speed, for each straggler."""
@@ -225,8 +223,8 @@ class Outcome:
         pairs = zip(entry.claimed_cluster_j, base_j, strict=True)
         return [self.saving(joules, of_j) for joules, of_j in pairs]
 
-    def _floored(self, entry: Entry) -> Priced:
+    def _floored(self, entry: Entry) -> Iteration:
         """The baseline in Perseus' reckoning: at full speed, floored times."""
         short_s = self.fastest.time_s - entry.claimed_fastest_s
         price_w = self.setting.problem.time_price_w
-        return Priced(entry.claimed_fastest_s, self.fastest.energy_j - price_w * short_s)
+        return Iteration(entry.claimed_fastest_s, self.fastest.energy_j - price_w * short_s)

@@ -7,9 +7,9 @@ from typing import Any
 from joulecut_cli import figures, plot
 from joulecut_cli.money import prices_text
 from joulecut_engine import panel
-from joulecut_engine.money import signed
+from joulecut_engine.money import Iteration, signed
 from joulecut_lab.compare.contest import CLAIMS, LATE, Outcome
-from joulecut_lab.compare.rules import Entry, Point, Priced
+from joulecut_lab.compare.rules import Entry, Point
 
 TITLE = "energy saved, %"
 
@@ -139,7 +139,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _priced(priced: Priced) -> dict[str, float]:
+def _priced(priced: Iteration) -> dict[str, float]:
     return {"iteration_time_s": priced.time_s, "energy_j": priced.energy_j}
 
 

@@ -6,11 +6,9 @@ exponential a * exp(b * t) + c fitted to the effective costs of each kind of ope
 cheapest integer durations within a number of units, and for each operation the slowest clock
 whose floored time fits its duration.
 
-Published, the durations come from a walk: all operations slowest, then one unit of iteration
-time less per minimum cut (Phillips and Dessouky 1977). Every step of that walk is the optimum of
-the fitted problem at its number of units, so here that optimum is computed directly, as a
-linear program whose corners are integers. The answer is of the same cost; how long it takes says
-nothing about the walk, which needs minutes where this needs a second.
+Published, the durations come from a walk of one unit per minimum cut (Phillips and Dessouky 1977).
+Every step of it is the optimum of the fitted problem, computed here as a linear program whose
+corners are integers: an answer of the same cost in a second, where the walk needs minutes.
 """
 
 from dataclasses import dataclass

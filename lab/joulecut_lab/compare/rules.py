@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from joulecut_cli.granularity import Asked
+from joulecut_engine.money import Iteration
 from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver
@@ -38,21 +39,13 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Priced:
-    """One iteration of one pipeline: seconds, joules of all its GPUs."""
-
-    time_s: float
-    energy_j: float
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """A rule's plan for one slowdown, late as it may be; `claimed` is the rule's own reckoning
     where that differs."""
 
-    plan: Priced
+    plan: Iteration
     lower_bound_j: float
-    claimed: Priced | None = None
+    claimed: Iteration | None = None
 
     @property
     def gap(self) -> float:
@@ -79,7 +72,7 @@ class Entry:
     remark: str = ""
 
 
-def cluster_baseline_j(setting: Setting, fastest: Priced) -> tuple[float, ...]:
+def cluster_baseline_j(setting: Setting, fastest: Iteration) -> tuple[float, ...]:
     """All pipelines at full speed, waiting for each straggler."""
     price_w = setting.problem.time_price_w
     return tuple(

@@ -33,18 +33,12 @@ class Choice:
     saved_ratio: float
 
 
-def choose(
-    predicted: Prediction,
-    budget: float,
-    *,
-    known_mhz: tuple[int, ...],
-    sure: bool = False,
-) -> Choice:
+def choose(predicted: Prediction, budget: float, *, known_mhz: tuple[int, ...]) -> Choice:
     """The clock of least predicted energy whose slowdown is within `budget` (a ratio).
 
     The baseline is the highest predicted clock, and the answer if nothing else fits. No clock
-    below `known_mhz` is chosen: errors there are two to ten times as large. `sure` holds the upper
-    edge of the band to the budget too. Raises ValueError without clocks.
+    below `known_mhz` is chosen: errors there are two to ten times as large. Raises ValueError
+    without clocks.
     """
     if not predicted.clocks_mhz or not known_mhz:
         raise ValueError("no clock to choose from")
@@ -52,8 +46,7 @@ def choose(
     base = int(clocks.argmax())
     energy_j = predicted.time_s * predicted.power_w
     limit_s = predicted.time_s[base] * (1.0 + budget)
-    against_s = predicted.time_high_s if sure else predicted.time_s
-    fits = (clocks >= min(known_mhz)) & (against_s <= limit_s)
+    fits = (clocks >= min(known_mhz)) & (predicted.time_s <= limit_s)
     fits[base] = True
     pick = int(np.where(fits, energy_j, np.inf).argmin())
     return Choice(

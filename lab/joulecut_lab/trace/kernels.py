@@ -175,13 +175,8 @@ def class_of(name: str, collective: str = "", operator: str = "") -> KernelClass
 def shapes(given: object) -> tuple[tuple[int, ...], ...]:
     """Those of an operator's inputs as a trace lists them; what is no shape is left out."""
     listed = given if isinstance(given, list) else []
-    return tuple(
-        tuple(one) for one in listed if isinstance(one, list) and all(map(_is_extent, one))
-    )
-
-
-def _is_extent(value: object) -> bool:
-    return isinstance(value, int)
+    lists = [one for one in listed if isinstance(one, list)]
+    return tuple(tuple(one) for one in lists if all(isinstance(n, int) for n in one))
 
 
 def matmul_flops(dims: Sequence[Sequence[int]]) -> int:

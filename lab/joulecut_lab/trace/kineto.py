@@ -32,13 +32,15 @@ _BYTES = {"float": 4, "float32": 4, "fp32": 4, "double": 8, "half": 2, "float16"
           "byte": 1, "unsigned char": 1, "signed char": 1}  # fmt: skip
 
 
-def read(path: Path, rank: int | None = None) -> Recording:
-    """One rank. `rank` stands in where the file does not say. Raises BadInput."""
+def read(path: Path) -> Recording:
+    """One rank, 0 where the file does not say which. Raises BadInput."""
     data = _load(path)
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise BadInput(str(path), "no traceEvents", "a PyTorch profiler trace")
-    return recording(events, _rank(data, rank), str(path))
+    told = data.get("distributedInfo") if isinstance(data, dict) else None
+    rank = told.get("rank") if isinstance(told, dict) else None
+    return recording(events, rank if isinstance(rank, int) else 0, str(path))
 
 
 def recording(events: list[Any], rank: int, name: str) -> Recording:
@@ -123,12 +125,6 @@ def _load(path: Path) -> Any:
         if isinstance(error, BadInput):
             raise
         raise BadInput(str(path), f"not JSON: {error}", "a PyTorch profiler trace") from None
-
-
-def _rank(data: Any, given: int | None) -> int:
-    told = data.get("distributedInfo") if isinstance(data, dict) else None
-    rank = told.get("rank") if isinstance(told, dict) else None
-    return rank if isinstance(rank, int) and given is None else given or 0
 
 
 _Launches = dict[int, float]

@@ -76,11 +76,7 @@ def _costs(kernel: Kernel, seconds: float, clock_mhz: int | None, system: System
 
 
 def _chakra(
-    flag: str,
-    folder: Path,
-    recordings: Sequence[Recording],
-    one: AtClock,
-    system: System | None,
+    flag: str, folder: Path, recordings: Sequence[Recording], one: AtClock, system: System | None
 ) -> None:
     """`trace.RANK.et`, as ASTRA-sim and the Chakra tools expect."""
     for recording, played in zip(recordings, one.played, strict=True):

@@ -7,7 +7,7 @@ turn one trace into a system that predicts other shapes, clocks and numbers of r
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import linear_regression, median
 from typing import Any
 
 from joulecut_lab.model.system import System
@@ -62,11 +62,8 @@ def measured_shares(
         points = [(1.0 / f, seconds[kind]) for f, seconds in totals.items() if seconds.get(kind)]
         if len(points) < 2 or kind in NETWORK:
             continue
-        count = len(points)
-        mean_x, mean_y = sum(x for x, _ in points) / count, sum(y for _, y in points) / count
-        spread = sum((x - mean_x) ** 2 for x, _ in points)
-        slope = sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
-        first_x, first_y = points[0]
+        (first_x, first_y), (xs, ys) = points[0], zip(*points, strict=True)
+        slope = linear_regression(xs, ys).slope
         found[kind] = min(1.0, max(0.0, 1.0 - slope * first_x / first_y))
     return found
 

@@ -233,10 +233,6 @@ class Occupancy:
     busy_s: float
     exposed_s: float
 
-    @property
-    def idle_s(self) -> float:
-        return self.span_s - self.busy_s
-
 
 def occupancy(recording: Recording, played: Played) -> Occupancy:
     every, computing = [], []
