@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from model_kernels import KERNELS, predicted_tflops
 from model_published import EXPERTS, FSDP, SOURCES, Published
 from model_published import rows as published_rows
 
@@ -30,8 +31,7 @@ from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.calibrate import Calibration, Measurement, calibrate
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.estimate import Estimate
-from joulecut_lab.model.graph_level import simulate
-from joulecut_lab.model.kernels import KERNELS, predicted_tflops
+from joulecut_lab.model.graph_level import estimate_by_table, simulate
 from joulecut_lab.model.memory import layer_bytes
 from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import Run, misfit
@@ -39,7 +39,6 @@ from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.stages import stages_of
 from joulecut_lab.model.system import System
-from joulecut_lab.model.table import estimate_by_table
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 SETS = DATA / "modelling"

@@ -177,11 +177,7 @@ def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
 
 
 def timeline_panel(
-    timeline: Timeline,
-    *,
-    title: str = "stages over time",
-    numbered: bool = False,
-    unit: str = "s",
+    timeline: Timeline, *, title: str = "stages over time", numbered: bool = False, unit: str = "s"
 ) -> Panel:
     """Operations of every stage over time, with their microbatch's number where asked."""
     operations = timeline.graph.operations

@@ -1,26 +1,24 @@
 """An estimate of a run and a sweep of its layouts, as notebooks and programs use them."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from joulecut_engine.picture import Picture, drawn, frame
 from joulecut_lab import run_file
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.choices import USUAL, every
 from joulecut_lab.model.estimate import Estimate
-from joulecut_lab.model.graph_level import simulate
+from joulecut_lab.model.graph_level import estimate_by_table, simulate
 from joulecut_lab.model.run import Run
-from joulecut_lab.model.runs import WORDS
 from joulecut_lab.model.stack import Default
 from joulecut_lab.model.sweep import FIGURES, Rows, Space, evaluate, joined, pareto, run_of
 from joulecut_lab.model.system import System
-from joulecut_lab.model.table import estimate_by_table
 from joulecut_lab.model_chart import estimate_figure, front_figure
 from joulecut_wire.document import Document
 
@@ -91,18 +89,10 @@ class Modelled:
         sensible one; without any, that of the usual keys. `data` is what the others leave.
         `progress` gets (parts done, parts). Raises ValueError.
         """
-
-        values: dict[str, tuple[Any, ...]] = {}
-        known = [field.name for field in fields(self.run)]
-        for key, given in (choices or dict.fromkeys(USUAL, "all")).items():
-            if key not in known:
-                raise ValueError(f"sweep: no key {key}; allowed: {', '.join(known)}")
-            here = (self.run, self.architecture, self.system)
-            values[key] = every(key, *here) if given == "all" else _listed(key, given)
-            if not values[key]:
-                raise ValueError(f"sweep: {key}: nothing to choose from; allowed: a list")
-        document = Document("sweep", {}, {})
-        run_file.check_values(document, (), values, self.system)
+        lists = {k: v if isinstance(v, str) else _listed(v) for k, v in choices.items()}
+        document, here = Document("model", {}, {}), (self.run, self.architecture, self.system)
+        values = run_file.read_choices(document, lists or run_file.ALL, *here)
+        run_file.check_values(document, ("sweep",), values, self.system)
         space = Space(self.architecture, self.system, self.run, values, **self.prices)
         parts, found = list(space.parts()), []
         for part in parts:
@@ -150,7 +140,6 @@ class Swept:
         """Layouts and their Pareto front, drawn; written to `path` where there is one. Raises
         ValueError where no layout fits.
         """
-
         if not len(self):
             raise ValueError("sweep: no layout fits: more GPUs, recompute full, or zero from 1 up")
         counts = (self.impossible, self.too_large)
@@ -195,12 +184,8 @@ def _named(given: object, key: str) -> object:
     return {key: str(given)} if is_file else given
 
 
-def _listed(key: str, given: object) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise ValueError(f'sweep: {key}: {given!r}; allowed: a list of values, or "all"')
-    values, words = tuple(given), WORDS.get(key)
-    for value in values:
-        if value not in words if words else not isinstance(value, Real):
-            allowed = ", ".join(words) if words else "numbers"
-            raise ValueError(f"sweep: {key}: {value!r}; allowed: {allowed}")
-    return values
+def _listed(given: object) -> object:
+    """Arrays and ranges as run files have them."""
+    if not isinstance(given, Iterable):
+        return given
+    return [one.item() if isinstance(one, np.generic) else one for one in given]

@@ -23,16 +23,17 @@ from joulecut_engine.graph.pipeline import Pipeline, Profile
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.choices import OF_CARD, impossible
+from joulecut_lab.model.choices import OF_CARD, USUAL, every, impossible
 from joulecut_lab.model.hub_keys import Unreadable
 from joulecut_lab.model.huggingface import architecture_of
 from joulecut_lab.model.power import blocking_power_w
 from joulecut_lab.model.run import DTYPES, SIZES, Run, misfit
 from joulecut_lab.model.stack import STACKS, Default, defaults_of
 from joulecut_lab.model.stage_profile import stage_profile
+from joulecut_lab.model.sweep import Space
 from joulecut_lab.model.system import FITTED, System
 from joulecut_wire import user_file
-from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, parse
+from joulecut_wire.document import FILE_BYTES_MAX, Document, KeyPath, load, parse
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import choice, flag, nearest, number, shown, text, whole
 from joulecut_wire.section import Key, Section, key, taken
@@ -41,6 +42,9 @@ from joulecut_wire.section import read as read_section
 WHOLE_MAX = 10**9
 NUMBER_MAX = 1e18
 CONFIG_BYTES_MAX = 1 << 20
+ALL = "all"
+VALUES_MAX = 1000  # of a swept key
+SIZE_MAX = 200_000_000  # combinations: two hours on two cores
 STEP_MHZ = 15  # of NVIDIA's clock tables
 LOW_SHARE = 0.5  # of the highest clock; below, every stage costs more time and more energy
 
@@ -85,12 +89,19 @@ def _as_it_is(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class FileKeys:
-    """The whole file; a sweep file has one more."""
+    """The whole file."""
 
     model: object = key(_as_it_is)
     system: object = key(_as_it_is)
     run: object = key(_as_it_is)
     cost: object = key(_as_it_is, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepKeys(FileKeys):
+    """A run file, and lists of values by key of the run. `data` is what the others leave."""
+
+    sweep: object = key(_as_it_is)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +167,12 @@ def of_document(document: Document, path: Path, take: Take = user_file.read) -> 
 
 
 def predicted(file: RunFile) -> Predicted:
-    """Times and energies of the run's operations at every clock, as a profile has them."""
+    """Times and energies of the run's operations at every clock, as a profile has them. Raises
+    BadInput for an evaluation, which has no backward to plan.
+    """
     system, run = file.system, file.run
+    if run.forward_only:
+        raise file.document.bad(("run", "forward_only"), "an evaluation has no plan", "false")
     held = formula.estimate(file.architecture, system, run).clock_mhz
     top = int(run.clock_mhz or system.clock_max_mhz)
     lowest = int(LOW_SHARE * system.clock_max_mhz)
@@ -245,6 +260,63 @@ def read_run(document: Document, place: KeyPath, given: object) -> Run:
             what = f"{found.gpus} is no multiple of tensor x pipeline x context"
             raise document.bad((*place, "gpus"), what, f"a multiple of {group}")
         found = replace(found, data=found.gpus // group)
+    return found
+
+
+def read_sweep(path: Path) -> Space:
+    """Raises BadInput."""
+    document = load(path)
+    keys: SweepKeys = read_section(document, SweepKeys, document.data)
+    given_run = keys.run
+    if isinstance(given_run, dict):  # the product is checked per layout
+        given_run = {"data": 1, **given_run}
+    system = read_system(document, path, keys.system)
+    _, given_run, _ = read_stack(document, ("run",), given_run, system)
+    run = read_run(document, ("run",), given_run)
+    architecture = read_model(document, path, keys.model, run.sequence)
+    choices = read_choices(document, keys.sweep, run, architecture, system)
+    run = check_card(document, given_run, run, system)
+    check_values(document, ("sweep",), choices, system)
+    cost = read_cost(document, keys)
+    space = Space(
+        architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue
+    )  # fmt: skip
+    if space.size > SIZE_MAX:
+        what = f"{space.size:.3g} combinations"
+        raise document.bad(("sweep",), what, f"at most {SIZE_MAX:.0e}")
+    return space
+
+
+def read_choices(
+    document: Document, given: object, run: Run, architecture: Architecture, system: System
+) -> dict[str, tuple[Any, ...]]:
+    """By swept key: the values of its list, or with `all` every sensible one; `all` alone sweeps
+    the usual keys.
+    """
+    place = ("sweep",)
+    if given == ALL:
+        given = dict.fromkeys(USUAL, ALL)
+    known = {field.name: field for field in fields(Run)}
+    if not isinstance(given, dict) or not given:
+        allowed = f"{ALL}, or a mapping of keys of run to lists"
+        raise document.bad(place, f"{shown(given)} sweeps nothing", allowed)
+    found: dict[str, tuple[Any, ...]] = {}
+    for name, values in given.items():
+        where = (*place, name)
+        if name not in known:
+            what = f"unknown key{nearest(name, tuple(known))}"
+            raise document.bad(where, what, ", ".join(known))
+        if values == ALL:
+            found[name] = every(name, run, architecture, system)
+            if not found[name]:
+                raise document.bad(where, f"{ALL} has no meaning here", "a list")
+            continue
+        if not isinstance(values, list) or not 1 <= len(values) <= VALUES_MAX:
+            allowed = f"{ALL}, or a list of 1 to {VALUES_MAX} values"
+            raise document.bad(where, f"{shown(values)} is no list", allowed)
+        read_one = reader(known[name])
+        each = [taken(document, read_one, one, (*where, i)) for i, one in enumerate(values)]
+        found[name] = tuple(dict.fromkeys(each))
     return found
 
 
@@ -351,11 +423,7 @@ def system_file(path: Path, take: Take = user_file.read) -> System:
 
 
 def record(
-    document: Document,
-    place: KeyPath,
-    given: object,
-    kind: type[Any],
-    base: object = None,
+    document: Document, place: KeyPath, given: object, kind: type[Any], base: object = None
 ) -> Any:
     """A dataclass of the engine from a mapping; missing keys come from `base`, an instance or a
     mapping, or from the class. Raises BadInput.

@@ -15,12 +15,12 @@ from playwright.sync_api import Browser
 
 from joulecut_cli.page import document
 from joulecut_engine.panel import Bars, Line, Mark, Spans, html
+from joulecut_lab.exhibit import Exhibit, Talk
 from joulecut_lab.model import formula
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
 from joulecut_lab.model_chart import estimate_panels
 from joulecut_lab.talks import bloat, components, efficiency, layers
-from joulecut_lab.talks.exhibit import Exhibit, Talk
 
 KEPT = Path(__file__).parent.parent / "golden" / "talks"
 # Of each figure: texts that leave it, pairs of texts that overlap, labels on marks, things drawn.

@@ -1,8 +1,4 @@
-"""`joulecut demo`: the whole system on a simulated cluster.
-
-joulecut demo [--duration S] [--summary FILE] [--port P] [--no-browser]
-              [--card a100-sxm|h200|...] [--seed N] [--slo 'max_slowdown: 2%']
-"""
+"""`joulecut demo`: the whole system on a simulated cluster."""
 
 import os
 import signal

@@ -129,6 +129,8 @@ def calibrate(rows: Sequence[Measurement], system: System) -> Calibration:
     changed = {name: float(getattr(system, name)) for name in (*times, *powers)}
     found = _evaluated(system, every)
     time, energy = _errors(system, every)
+    pairs = zip(found, every, strict=True)
+    memory = np.concatenate([one.memory_bytes / row.memory_bytes - 1.0 for one, row in pairs])
     if step > 1:
         notes.append(f"fitted to every {step}th row of {len(rows)}")
     return Calibration(
@@ -140,7 +142,7 @@ def calibrate(rows: Sequence[Measurement], system: System) -> Calibration:
         time_error=float(np.mean(np.abs(time))),
         time_bias=float(np.mean(time)),
         energy_error=_error(energy),
-        memory_error=_error(_memory_errors(every, found)),
+        memory_error=_error(memory),
         rows=len(rows),
         notes=tuple(notes),
     )
@@ -260,11 +262,6 @@ def _components(found: list[Estimates]) -> dict[str, float]:
         name: sum(float(one.energy_breakdown_j[name].sum()) for one in found) / whole
         for name in POWERS.values()
     }
-
-
-def _memory_errors(groups: list[_Group], found: list[Estimates]) -> Floats:
-    pairs = zip(groups, found, strict=True)
-    return np.concatenate([one.memory_bytes / group.memory_bytes - 1.0 for group, one in pairs])
 
 
 def _error(errors: Floats) -> float | None:

@@ -6,15 +6,15 @@ processors in whole waves, which is why small and thin products are slow. Clocks
 a kernel's start and end, and a share of memory-bound time; links and launches stay.
 
 Products of experts follow each other with cold weights and short tails, so that neither hides the
-other: their time is the root of the sum of squares (see `kernels`).
+other: their time is the root of the sum of squares (benchmarks/model_kernels.py).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from joulecut_lab.model.links import BITS
-from joulecut_lab.model.power import memory_slowdown
+from joulecut_lab.model.power import Power, memory_slowdown
 from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import HALF, Products, Work, narrow
@@ -74,8 +74,15 @@ class Cost:
     def bound_by_host(self) -> "Cost":
         """The same where the host needs longer to launch than the GPU to work."""
         late = np.maximum(0.0, self.host - self.seconds)
-        changed = {f.name: getattr(self, f.name) for f in fields(Cost)}
-        return Cost(**{**changed, "launch": self.launch + late})
+        return replace(self, launch=self.launch + late)
+
+    def energy_j(self, power: Power, clock_mhz: Floats) -> Floats:
+        """Of one GPU, idle power included."""
+        joules = self.flops * power.flop_j * power.voltage_square(clock_mhz)
+        joules = joules + BITS * self.bytes * power.hbm_bit_j
+        joules = joules + self.up_bits * power.up_bit_j + self.out_bits * power.out_bit_j
+        joules = joules + power.waiting_over_idle_w(clock_mhz) * (self.seconds - self.compute)
+        return np.asarray(joules + power.idle_w * self.seconds)
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 The iteration of a pipeline is the slowest stage's work, the way of the first microbatch through all
 other stages (the bubble), transfers that neither hides, then gradients and optimizer. Schedules
-differ in the bubble; `table` and `graph_level` lay them out one by one.
+differ in the bubble; `graph_level` lays them out one by one.
 """
 
 from dataclasses import dataclass
@@ -270,10 +270,7 @@ def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
 
 def _load(stages: Stages) -> Load:
     """Mean work of the GPUs of one microbatch."""
-    total = pipe_of(stages).total
-    if (stages.runs.forward_only > 0).any():
-        total = _forward(total, stages.runs)
-    work = _sum(total)
+    work = _sum(pipe_of(stages).total)
     other = work.tensor + work.expert + work.context
     seconds = work.compute, work.launch, work.memory, other
     return Load(stages.runs.clock_mhz, *seconds, work.flops, BITS * work.bytes)
@@ -290,12 +287,9 @@ def assemble(
     """All values from the cost of stages and from what their schedule adds."""
     runs, model, system = stages.runs, stages.model, stages.system
     pipe = pipe_of(stages)
-    if (runs.forward_only > 0).any():
-        slowest, total = _forward(pipe.slowest, runs), _forward(pipe.total, runs)
-        pipe = Pipe(slowest, total, _forward(pipe.front, runs), pipe.chunks)
     m = runs.global_batch / (runs.data * runs.microbatch)
     slow = pipe.slowest
-    train = np.where(runs.forward_only > 0, 0.0, 1.0)
+    train = 1.0 - runs.forward_only
     memory = memory_of(model, runs)
     data = _gradients(stages, memory, slow, m)
     step, step_bytes = _step(stages, memory)
@@ -364,20 +358,6 @@ def _parts(phases: Phases, times: Floats) -> dict[str, Floats]:
     comms = {"tensor_comm": whole.tensor, "expert_comm": whole.expert,
              "context_comm": whole.context}  # fmt: skip
     return parts | {name: seconds * times for name, seconds in comms.items()}
-
-
-def _forward(phases: Phases, runs: Runs) -> Phases:
-    """Without gradients where the run has none."""
-    train = np.where(runs.forward_only > 0, 0.0, 1.0)
-    return Phases(
-        phases.forward,
-        phases.input * train,
-        phases.weight * train,
-        phases.repeat * train,
-        phases.ends_forward,
-        phases.ends_input * train,
-        phases.ends_weight * train,
-    )
 
 
 def _repeated_flops(stages: Stages) -> Floats:
@@ -546,9 +526,6 @@ def _energy(
         "recompute": pipe.total.repeat,
     }  # fmt: skip
     for name, cost in named.items():
-        joules = cost.flops * power.flop_j * square + BITS * cost.bytes * power.hbm_bit_j
-        joules = joules + cost.up_bits * power.up_bit_j + cost.out_bits * power.out_bit_j
-        joules = joules + waiting_w * (cost.seconds - cost.compute) + power.idle_w * cost.seconds
-        phase[name] = joules * m * pipelines
+        phase[name] = cost.energy_j(power, clock_mhz) * m * pipelines
     phase["optimizer_and_waiting"] = total - np.asarray(sum(phase.values()))
     return {name: energy[name] for name in ENERGIES}, phase

@@ -5,22 +5,23 @@ link and direction. Gradients and optimizer follow a stage's last operation.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from joulecut_engine.graph import Graph, build
-from joulecut_engine.graph.pipeline import SENDS, Kind, Transfers
+from joulecut_engine.graph.pipeline import SENDS, Kind
 from joulecut_engine.graph.shape import part_of
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.estimate import Estimate
 from joulecut_lab.model.formula import assemble, held_stages, pipe_of
-from joulecut_lab.model.run import Run, part_layers
-from joulecut_lab.model.runs import Floats, Runs
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stages import Stages
 from joulecut_lab.model.system import System
-from joulecut_lab.model.table import starts
 
+SLOTS = {"forward": 1.0, "backward": 2.0, "input": 1.0, "weight": 1.0}
 STAGGERED = ("zb-h1", "zb-h2", "zb-v")  # with post-validation of the optimizer
 
 
@@ -57,17 +58,39 @@ class Timeline:
         )
 
 
-def simulate(
-    architecture: Architecture, system: System, run: Run, transfers: Transfers = "overlapped"
-) -> tuple[Estimate, Timeline]:
-    """The run at graph level. Raises ValueError if the shape does not fit its schedule.
+def laid_out(graph: Graph, time_s: Sequence[float]) -> Timeline:
+    """Every operation as early as its edges allow."""
+    start_s = [0.0] * len(time_s)
+    for first, second in graph.edges:  # sorted: what `first` waits for came before
+        start_s[second] = max(start_s[second], start_s[first] + time_s[first])
+    return Timeline(graph, tuple(start_s), tuple(time_s))
 
-    `synchronous` sends make both sides wait, as blocking calls do.
+
+def ideal_bubble(run: Run) -> float:
+    """Idle slots over busy slots of the ideal table: every phase one slot, a whole backward two,
+    nothing between GPUs. Raises ValueError if the shape does not fit its schedule.
+    """
+    graph = build(replace(run.shape(), transfers="free", data_collective=False, optimizer=False))
+    table = laid_out(graph, [SLOTS[operation.kind] for operation in graph.operations])
+    return table.span_s / max(map(table.busy_s, range(run.pipeline))) - 1.0
+
+
+def estimate_by_table(architecture: Architecture, system: System, run: Run) -> Estimate:
+    """The run with the bubble of its ideal table and without transfers: what a schedule is worth
+    before costs are known.
     """
     asked, stages, clock_mhz = held_stages(architecture, system, Runs.of([run]))
+    work_s = pipe_of(stages).slowest.seconds * run.microbatches
+    bubble = work_s * ideal_bubble(run) if run.pipeline > 1 else 0.0 * work_s
+    found = assemble(stages, asked, clock_mhz, bubble, np.zeros(1))
+    return replace(found.estimate(0), level="table")
+
+
+def simulate(architecture: Architecture, system: System, run: Run) -> tuple[Estimate, Timeline]:
+    """The run at graph level. Raises ValueError if the shape does not fit its schedule."""
+    asked, stages, clock_mhz = held_stages(architecture, system, Runs.of([run]))
     work = pipe_of(stages).slowest.seconds * run.microbatches
-    sends = transfers if run.pipeline > 1 else "free"
-    shape = replace(run.shape(), transfers=sends, data_collective=False, optimizer=False)
+    shape = replace(run.shape(), data_collective=False, optimizer=False)
     graph = _with_links(build(shape))
     part_s = part_times(stages, run)
     costs = [
@@ -78,7 +101,7 @@ def simulate(
     ends = []
     for each_s in (0.0, send_s):
         time_s = [each_s if cost is None else cost for cost in costs]
-        timeline = Timeline(graph, tuple(starts(graph, time_s)), tuple(time_s))
+        timeline = laid_out(graph, time_s)
         # Without a common optimizer step the next iteration follows stage by stage.
         ends.append(timeline.span_s if run.order in STAGGERED else timeline.end_s)
     bubble = np.maximum(0.0, ends[0] - work)
@@ -88,33 +111,12 @@ def simulate(
 
 def part_times(stages: Stages, run: Run) -> dict[tuple[int, Kind], float]:
     """Seconds of every computing operation of one microbatch, by part and kind."""
-    model = stages.model
-    counts = part_layers(model.layers, run)
-    plain = model.dense_layers if model.experts else model.layers
     found: dict[tuple[int, Kind], float] = {}
-    known: dict[tuple[int, int, bool, bool], tuple[float, float, float]] = {}
-    for part, count in enumerate(counts):
-        dense = min(count, plain)
-        plain -= dense
-        first, last = part == 0, part == len(counts) - 1
-        key = count, dense, first, last
-        if key not in known:
-            phases = stages.part(_column(count), _column(dense))
-            if first:
-                phases = phases + stages.embedding
-            if last:
-                phases = phases + stages.logits
-            train = 1.0 - stages.runs.forward_only
-            times = (phases.forward_s, phases.input_s * train, phases.weight_s * train)
-            known[key] = (float(times[0][0]), float(times[1][0]), float(times[2][0]))
-        forward, inputs, weight = known[key]
-        found[part, "forward"], found[part, "input"] = forward, inputs
+    for part, phases in enumerate(stages.every_part(run)):
+        inputs, weight = float(phases.input_s[0]), float(phases.weight_s[0])
+        found[part, "forward"], found[part, "input"] = float(phases.forward_s[0]), inputs
         found[part, "weight"], found[part, "backward"] = weight, inputs + weight
     return found
-
-
-def _column(number: float) -> Floats:
-    return np.array([float(number)])
 
 
 def _with_links(graph: Graph) -> Graph:

@@ -214,13 +214,7 @@ def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -
 
 
 def _temporary(
-    model: Architecture,
-    runs: Runs,
-    tokens: Floats,
-    *,
-    last: Flags,
-    fetched: Floats,
-    held: Floats,
+    model: Architecture, runs: Runs, tokens: Floats, *, last: Flags, fetched: Floats, held: Floats
 ) -> Floats:
     """Peak of what lives for one operation only; `fetched` parameters come from other GPUs."""
     t = runs.tensor

@@ -12,10 +12,9 @@ from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.cost import Cost
-from joulecut_lab.model.links import BITS
-from joulecut_lab.model.power import Power, power_of
-from joulecut_lab.model.run import Run, part_layers
-from joulecut_lab.model.runs import Floats, Runs
+from joulecut_lab.model.power import power_of
+from joulecut_lab.model.run import Run
+from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stages import Phases, stages_of
 from joulecut_lab.model.system import System
 
@@ -32,20 +31,10 @@ def stage_profile(
     runs = Runs.of([run] * len(clocks_mhz)).at_clock(np.array(clocks_mhz, dtype=np.float64))
     stages = stages_of(architecture, system, runs)
     power = power_of(system)
-    counts = part_layers(architecture.layers, run)
-    plain = architecture.dense_layers if architecture.experts else architecture.layers
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for part, count in enumerate(counts):
-        dense = min(count, plain)
-        plain -= dense
-        one = np.ones(len(runs))
-        phases = stages.part(count * one, dense * one)
-        if part == 0:
-            phases = phases + stages.embedding
-        if part == len(counts) - 1:
-            phases = phases + stages.logits
+    for part, phases in enumerate(stages.every_part(run)):
         for kind, cost in _kinds(phases, run).items():
-            joules = energy_of(power, cost, runs.clock_mhz)
+            joules = cost.energy_j(power, runs.clock_mhz)
             rows = zip(clocks_mhz, cost.seconds, joules, strict=True)
             options[part, kind] = tuple(
                 ClockOption(clock, float(time_s), float(energy_j))
@@ -62,12 +51,3 @@ def _kinds(phases: Phases, run: Run) -> dict[Kind, Cost]:
         split: dict[Kind, Cost] = {"forward": forward, "input": inputs, "weight": weight}
         return {**split, "backward": inputs + weight} if run.order == "dualpipe-v" else split
     return {"forward": forward, "backward": inputs + weight}
-
-
-def energy_of(power: Power, cost: Cost, clock_mhz: Floats) -> Floats:
-    """Joules of one GPU for a piece of work, idle power included."""
-    joules = cost.flops * power.flop_j * power.voltage_square(clock_mhz)
-    joules = joules + BITS * cost.bytes * power.hbm_bit_j
-    joules = joules + cost.up_bits * power.up_bit_j + cost.out_bits * power.out_bit_j
-    joules = joules + power.waiting_over_idle_w(clock_mhz) * (cost.seconds - cost.compute)
-    return np.asarray(joules + power.idle_w * cost.seconds)

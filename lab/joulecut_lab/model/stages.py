@@ -5,6 +5,7 @@ and loss), and those between. Layers are shared out evenly; if that leaves some 
 short, the last is short first, then the first, because they do more.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.cost import Cost, Rates, cost_of, rates
 from joulecut_lab.model.links import Group, group, neighbour
+from joulecut_lab.model.run import Run, part_layers
 from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import HALF, LayerWork, Products, Work, ends_work, layer_work
@@ -49,6 +51,11 @@ class Phases:
     @property
     def seconds(self) -> Floats:
         return self.forward_s + self.input_s + self.weight_s
+
+    def trained(self, train: Floats) -> "Phases":
+        """Without gradients where `train` is 0."""
+        kept = ("forward", "ends_forward")
+        return Phases(*(getattr(self, n) * (1.0 if n in kept else train) for n in self.__slots__))
 
     def __add__(self, other: "Phases") -> "Phases":
         pairs = ((getattr(self, n), getattr(other, n)) for n in self.__slots__)
@@ -110,11 +117,26 @@ class Stages:
     send_bits: Floats
     send_inside: Flags
 
-    def part(self, layers: Floats, dense: Floats) -> Phases:
+    def part(self, layers: Floats | float, dense: Floats | float) -> Phases:
         """Phases of `layers` layers, `dense` of them without experts."""
         if not self.model.experts:
             return self.dense * layers
         return self.dense * dense + self.experts * (layers - dense)
+
+    def every_part(self, run: Run) -> Iterator[Phases]:
+        """Of one layout, in the order of the model; parts that are alike share theirs."""
+        counts = part_layers(self.model.layers, run)
+        plain = self.model.dense_layers if self.model.experts else self.model.layers
+        known: dict[tuple[int, int, bool, bool], Phases] = {}
+        for place, count in enumerate(counts):
+            dense = min(count, plain)
+            plain -= dense
+            first, last = place == 0, place == len(counts) - 1
+            if (key := (count, dense, first, last)) not in known:
+                phases = self.part(float(count), float(dense))
+                phases = phases + self.embedding if first else phases
+                known[key] = phases + self.logits if last else phases
+            yield known[key]
 
 
 def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
@@ -130,17 +152,17 @@ def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
     pair = neighbour(system, distance, distance * runs.pipeline)
     # Each rank of a tensor group sends its share (scatter and gather, Megatron-LM).
     volume = HALF * tokens * model.hidden / t
-    alone = runs.pipeline <= 1
+    alone, train = runs.pipeline <= 1, 1.0 - runs.forward_only
     return Stages(
         model=model,
         system=system,
         runs=runs,
         rates=found,
         layers=layers_of(model, runs),
-        dense=dense,
-        experts=experts,
-        embedding=embedding,
-        logits=logits,
+        dense=dense.trained(train),
+        experts=experts.trained(train),
+        embedding=embedding.trained(train),
+        logits=logits.trained(train),
         tensor=tensor,
         send_s=np.where(alone, 0.0, volume / pair.bytes_s + pair.latency_s),
         send_bits=np.where(alone, 0.0, 8.0 * volume),
@@ -280,13 +302,7 @@ def _context_ring(
 
 
 def _expert_exchange(
-    model: Architecture,
-    system: System,
-    runs: Runs,
-    *,
-    forward: Cost,
-    inputs: Cost,
-    weights: Cost,
+    model: Architecture, system: System, runs: Runs, *, forward: Cost, inputs: Cost, weights: Cost
 ) -> None:
     """Tokens go to their experts and back, in both directions of the pass.
 

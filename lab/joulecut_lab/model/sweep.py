@@ -123,13 +123,12 @@ def run_of(rows: Rows, i: int) -> Run:
     return Runs({field.name: rows[field.name] for field in fields(Run)}).run(i)
 
 
-def pareto(rows: Rows, objectives: Sequence[str] = OBJECTIVES) -> Rows:
-    """The rows that no other row beats or equals in every objective, fastest first.
-
-    Of equal rows the first stays.
+def pareto(rows: Rows) -> Rows:
+    """The rows that no other row beats or equals in every objective, fastest first; of equal rows
+    the first.
     """
-    costs = np.stack([rows[name] for name in objectives], axis=1)
-    return {name: column[_front(costs)] for name, column in rows.items()}
+    front = _front(np.stack([rows[name] for name in OBJECTIVES], axis=1))
+    return {name: column[front] for name, column in rows.items()}
 
 
 def _front(costs: Floats) -> Any:

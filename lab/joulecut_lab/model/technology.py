@@ -202,9 +202,4 @@ def effective_pj(system: System, width: int, tokens: int = TOKENS) -> float:
     work = Work(products=[Products(m, k, n, count)], kernels=1.0)
     cost = cost_of(system, rates(system, runs), work, runs).bound_by_host()
     power, clock = power_of(system), np.array([system.clock_max_mhz])
-    joules = cost.seconds * power.idle_w
-    joules = joules + cost.flops * power.flop_j * power.voltage_square(clock)
-    joules = joules + 8.0 * cost.bytes * power.hbm_bit_j
-    other_s = cost.seconds - cost.compute
-    joules = joules + other_s * power.waiting_over_idle_w(clock)
-    return float(joules[0] / cost.flops[0] / PICO)
+    return float(cost.energy_j(power, clock)[0] / cost.flops[0] / PICO)

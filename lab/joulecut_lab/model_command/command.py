@@ -77,11 +77,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
             _flag("--component", required=True, choices=("sm", "hbm", "scale_up", "scale_out")),
             _flag("--range", default="0.5:1.5", metavar="LOW:HIGH", help="of today's clock"),
             _flag(
-                "--points",
-                type=whole(2, POINTS_MAX),
-                default=11,
-                metavar="N",
-                help="(default 11)",
+                "--points", type=whole(2, POINTS_MAX), default=11, metavar="N", help="(default 11)"
             ),
             _PLOT,
             _JSON,
@@ -131,10 +127,7 @@ SUBCOMMANDS: dict[str, Subcommand] = {
     "profile": Subcommand(
         "model_command.profiling:run",
         "A job file and a stage profile for `joulecut plan`, predicted for every clock.",
-        (
-            _RUN,
-            _flag("--out", required=True, metavar="DIR", help="job.yaml, stage_profile.csv"),
-        ),
+        (_RUN, _flag("--out", required=True, metavar="DIR", help="job.yaml, stage_profile.csv")),
     ),
     "serving": Subcommand(
         "model_command.serving:run",

@@ -15,18 +15,9 @@ from joulecut_cli import figures, plot, tablefile
 from joulecut_cli.progress import Progress
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import WORDS
-from joulecut_lab.model.sweep import (
-    FIGURES,
-    Found,
-    Rows,
-    Space,
-    evaluate,
-    joined,
-    pareto,
-    run_of,
-)
-from joulecut_lab.model_command import sweepfile
+from joulecut_lab.model.sweep import FIGURES, Found, Rows, Space, evaluate, joined, pareto, run_of
 from joulecut_lab.model_command.shown import gigabytes
+from joulecut_lab.run_file import read_sweep
 from joulecut_wire.command import FINE, retired
 
 SHOWN_MAX = 20  # layouts in the answer; --json and --out have all
@@ -39,7 +30,7 @@ def run(options: Namespace) -> int:
     for flag in ("dask", "fresh"):
         if getattr(options, flag):
             retired(f"--{flag}", "has no effect: a sweep takes minutes, on this machine alone")
-    space = sweepfile.read(options.sweep)
+    space = read_sweep(options.sweep)
     began_s = time.perf_counter()
     parts = _evaluated(space, options.jobs or -1)
     seconds = time.perf_counter() - began_s

@@ -16,13 +16,14 @@ from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
 from joulecut_lab.study.layers import Layers
-from joulecut_lab.study.row import Row
+from joulecut_lab.study.row import Row, curves
 from joulecut_lab.study.scoring import (
     TARGETS,
     Choices,
     Floats,
     Score,
     Split,
+    by_curve,
     choices,
     score,
     splits,
@@ -59,23 +60,18 @@ class Curves:
         self._works: dict[tuple[object, ...], Work] = {}
 
     def learn(self, rows: Sequence[Row]) -> None:
-        curves: dict[tuple[object, ...], list[Row]] = {}
-        for row in rows:
-            curves.setdefault(row.setting, []).append(row)
+        found = curves(rows)
         highest: dict[str, float] = {}
         for row in rows:
             highest[row.card] = max(highest.get(row.card, 0.0), row.nominal_mhz)
-        pieces = [_evidence(curve, highest) for curve in curves.values()]
-        self._works = {setting: one.work for setting, one in zip(curves, pieces, strict=True)}
+        pieces = [_evidence(curve, highest) for curve in found.values()]
+        self._works = {setting: one.work for setting, one in zip(found, pieces, strict=True)}
         self._fitted = fit_work(pieces)
 
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         time_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-        curves: dict[tuple[object, ...], list[int]] = {}
-        for i, row in enumerate(rows):
-            curves.setdefault(row.setting, []).append(i)
-        for setting, places in curves.items():
-            work = self._works.get(setting)
+        for places in by_curve(rows):
+            work = self._works.get(rows[places[0]].setting)
             curve = self._fitted.curves.get(work) if work else None
             if curve is None:
                 continue
@@ -88,16 +84,10 @@ def _evidence(curve: Sequence[Row], highest_mhz: dict[str, float]) -> Evidence:
     first = curve[0]
     by_clock = {row.nominal_mhz: row for row in curve}  # one uuid's row where several were swept
     ordered = [by_clock[clock] for clock in sorted(by_clock)]
-    return Evidence(
-        work=Work(" ".join(map(str, first.setting)), 0, "forward"),
-        sweep=Sweep(
-            clocks_mhz=np.array(sorted(by_clock)),
-            time_s=np.array([row.time_s for row in ordered]),
-            power_w=np.array([row.power_w for row in ordered]),
-        ),
-        card=find_card(first.card),
-        clock_max_mhz=highest_mhz[first.card],
-    )
+    work = Work(" ".join(map(str, first.setting)), 0, "forward")
+    times = np.array([row.time_s for row in ordered])
+    sweep = Sweep(np.array(sorted(by_clock)), times, np.array([row.power_w for row in ordered]))
+    return Evidence(work, sweep, find_card(first.card), highest_mhz[first.card])
 
 
 class PlainForest:
@@ -133,20 +123,12 @@ class PlainForest:
         unknown = len(self._cards)
         return np.array(
             [
-                (
-                    row.nominal_mhz,
-                    row.d_model,
-                    row.heads,
-                    row.d_ffn,
-                    row.sequence,
-                    row.batch,
-                    DTYPES.index(row.dtype),
-                    self._cards.get(row.card, unknown),
-                )
+                (row.nominal_mhz, row.d_model, row.heads, row.d_ffn, row.sequence, row.batch,
+                 DTYPES.index(row.dtype), self._cards.get(row.card, unknown))
                 for row in rows
             ],
             dtype=np.float64,
-        )
+        )  # fmt: skip
 
 
 OURS = Curves.name

@@ -1,7 +1,4 @@
-"""`joulecut study fit`: trains the predictors on a study's table and judges them.
-
-joulecut study fit FILE [FILE ...] [--seed N] [--json]
-"""
+"""`joulecut study fit`: trains the predictors on a study's table and judges them."""
 
 import json
 from collections.abc import Sequence
@@ -19,7 +16,7 @@ from joulecut_wire.flags import whole
 CLOCKS_SHOWN = 10
 ROWS_MIN = 20  # fewer leave nothing to judge by
 SEED_MAX = 2**32 - 1
-HEAD = ("split", "predictor", "rows", "of", "MAE", "MAPE", "R2", "regret", "overshoot")
+SCORE_HEAD = ("split", "predictor", "rows", "of", "MAE", "MAPE", "R2", "regret", "overshoot")
 # A study of decoder layers on an A30 by plain random forests, random rows (its slides).
 REPORTED = "reported elsewhere, A30, random rows: power 1.5 %, time 3.5 %, energy 3.0 % (MAPE)"
 
@@ -61,11 +58,11 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
     if left_out:
         lines.append(f"{left_out} rows left out: they were not stable")
     lines.append("")
-    body = [line for result in results if result.judged for line in _lines(result)]
-    lines += figures.table(HEAD, body, frozenset(HEAD[4:]) | {"rows"})
+    lines += figures.table(SCORE_HEAD, score_rows(results), frozenset(SCORE_HEAD[4:]) | {"rows"})
     budgets = ", ".join(f"{budget:.0%}" for budget in BUDGETS)
     lines += ["", f"regret and overshoot: means over curves and budgets of {budgets}"]
-    lines += [f"{one.split.name}: {one.split.says}" for one in _first_of_each(results)]
+    splits = {one.split.name: one.split.says for one in results}
+    lines += [f"{name}: {says}" for name, says in splits.items()]
     lines += [one.silence for one in results if one.silence]
     lines += _clocks(rows, results)
     lines += [REPORTED, "                 R2: power 0.997, time 0.992, energy 0.997"]
@@ -92,31 +89,20 @@ def _clocks(rows: Sequence[Row], results: Sequence[Result]) -> list[str]:
     return []
 
 
-def _lines(result: Result) -> list[tuple[str, ...]]:
+def score_rows(results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One line per target of every result that judged rows."""
     units = {"power": figures.watts, "time": figures.seconds, "energy": figures.joules}
     lines: list[tuple[str, ...]] = []
-    for target in TARGETS:
-        found = result.scores[target]
-        first = target == TARGETS[0]
-        chosen = result.choices if first else None
-        lines.append(
-            (
-                result.split.name if first else "",
-                result.predictor if first else "",
-                str(result.judged) if first else "",
-                target,
-                units[target](found.mae),
-                f"{100.0 * found.mape:.2f} %",
-                f"{found.r2:.4f}",
-                f"{100.0 * chosen.regret:.2f} %" if chosen else "",
-                f"{100.0 * chosen.overshoot:.2f} pt" if chosen else "",
-            )
-        )
+    for result in (one for one in results if one.judged):
+        name, chosen = (result.split.name, result.predictor, str(result.judged)), result.choices
+        ends = ("", "")
+        if chosen:
+            ends = f"{100.0 * chosen.regret:.2f} %", f"{100.0 * chosen.overshoot:.2f} pt"
+        for target, found in result.scores.items():
+            cells = units[target](found.mae), f"{100.0 * found.mape:.2f} %", f"{found.r2:.4f}"
+            lines.append((*name, target, *cells, *ends))
+            name, ends = ("", "", ""), ("", "")
     return lines
-
-
-def _first_of_each(results: Sequence[Result]) -> list[Result]:
-    return list({result.split.name: result for result in results}.values())
 
 
 def _json(rows: Sequence[Row], results: Sequence[Result]) -> str:

@@ -1,17 +1,10 @@
-"""`joulecut study layer`: sweeps decoder layers across SM clocks into a table.
-
-joulecut study layer [--out FILE.csv] [--device auto|simulated|nvml] [--card NAME] [--quick]
-                     [--models M,...] [--sequences N,...] [--dtypes D,...] [--batch N]
-                     [--pass training|forward] [--clocks N | --at MHZ,... | --full]
-                     [--lock-via unix:PATH] [--gpu N] [--seed N] [--report DIR]
-"""
+"""`joulecut study layer`: sweeps decoder layers across SM clocks into a table."""
 
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from joulecut_cli import figures, tablefile
 from joulecut_lab.study import cell, row
@@ -62,24 +55,12 @@ def sweep(
 
 
 def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Split | None) -> Row:
-    machine = bench.machine
-    causes: dict[str, Any] = dict.fromkeys(one.name for one in fields(Split)) | (
-        asdict(split) if split else {}
-    )
+    card, causes = bench.machine, asdict(split) if split else {}
     return Row(
-        basis=machine.basis,
-        card=machine.card,
-        driver=machine.driver,
-        uuid=machine.uuid,
-        dtype=cell.dtype,
-        which=cell.which,
-        clock_asked_mhz=asked_mhz,
-        energy_j=found.energy_j,
-        flops=cell.flops,
-        **asdict(cell.layer),
-        **asdict(found),
-        **causes,
-    )
+        basis=card.basis, card=card.card, driver=card.driver, uuid=card.uuid, dtype=cell.dtype,
+        which=cell.which, clock_asked_mhz=asked_mhz, energy_j=found.energy_j, flops=cell.flops,
+        **asdict(cell.layer), **asdict(found), **causes,
+    )  # fmt: skip
 
 
 DEVICES = ("auto", "simulated", "nvml")
@@ -87,7 +68,6 @@ GPU_MAX = 64
 SEED_MAX = 2**32 - 1
 BATCH_USUAL = 4  # sequences of the largest layer that fit 24 GB in fp32
 QUICK_MODELS, QUICK_SEQUENCES, QUICK_CLOCKS = ("gpt-125m", "gpt-13b"), (512, 1024), 9
-HEAD = ("layer", "s", "dtype", "fastest", "least energy", "saved", "slower")
 
 
 def run(argv: list[str]) -> int:
@@ -95,7 +75,11 @@ def run(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     selection = _selection(args)
     out = None if args.out is None else tablefile.target(args.out)
-    report = None if args.report is None else _reporter(args.report)
+    folder = None
+    if args.report is not None:
+        from joulecut_lab.study import report
+
+        folder = report.folder(args.report)
     bench, clocks = _opened(args)
     try:
         choices = clocks.choices_mhz()
@@ -116,8 +100,8 @@ def run(argv: list[str]) -> int:
     if not rows:
         raise Unavailable("nothing was measured: every layer asked for was left out")
     _tell(rows, out)
-    if report is not None:
-        print(f"report: {report(rows)}")
+    if folder is not None:
+        print(f"report: {report.write_report(rows, folder)}")
     return FINE if any(one.stable for one in rows) else FAILED
 
 
@@ -190,14 +174,6 @@ def _selection(args: Namespace) -> Selection:
     )
 
 
-def _reporter(word: str) -> Callable[[Sequence[Row]], Path]:
-    """Writes the page once there are rows; its folder is checked now. Raises BadInput."""
-    from joulecut_lab.study import report
-
-    out = report.folder(word)
-    return lambda rows: report.write_report(rows, out)
-
-
 def _opened(args: Namespace) -> tuple[Bench, Clocks]:
     """The bench and the setter of its clocks."""
     if args.device == "simulated" or (args.device == "auto" and args.card is not None):
@@ -254,21 +230,9 @@ def _collected(
 def _tell(rows: list[Row], out: Path | None) -> None:
     head = f"{len(rows)} rows, {rows[0].basis}, on {rows[0].card}"
     print(f"{head}, in {out}" if out else head)
-    found = row.savings(rows)
-    lines = [
-        (
-            one.fastest.model,
-            str(one.fastest.sequence),
-            one.fastest.dtype,
-            f"{one.fastest.clock_asked_mhz} MHz",
-            f"{one.frugal.clock_asked_mhz} MHz",
-            figures.percent(one.saved_ratio),
-            figures.percent(one.slower_ratio),
-        )
-        for one in found
-    ]
-    if lines:
-        print("\n".join(figures.table(HEAD, lines, frozenset(HEAD[3:]) | {"s"})))
+    if lines := row.saving_rows(rows):
+        numbers = frozenset(row.SAVING_HEAD[3:]) | {"s"}
+        print("\n".join(figures.table(row.SAVING_HEAD, lines, numbers)))
 
 
 def _say(line: str) -> None:

@@ -19,14 +19,7 @@ from scipy.optimize import nnls
 from sklearn.ensemble import RandomForestRegressor
 
 from joulecut_engine.estimate.card import LIMIT_HELD, Card, find_card
-from joulecut_lab.study.roofline import (
-    BYTES_HALF,
-    GIGA,
-    TERA,
-    Ceiling,
-    Matmul,
-    terms,
-)
+from joulecut_lab.study.roofline import BYTES_HALF, GIGA, TERA, Ceiling, Matmul, terms
 from joulecut_lab.study.row import Row
 from joulecut_lab.study.scoring import Floats
 from joulecut_sim.layer import OPERAND_BYTES, WIDTH_BYTES, Dtype, Shape
@@ -47,19 +40,9 @@ class Demand:
     flops: float
     bytes: float
     peak_flops_per_s: float
-    card: Card
 
 
 FOLLOWS = np.array([True, True, True, False, False, False, True, False])
-
-
-def sheet(row: Row) -> Card | None:
-    """The data sheet of the row's card; None where none is known."""
-    return find_card(row.card)
-
-
-def demand(row: Row, card: Card) -> Demand:
-    return _demand(row.layer, row.dtype, row.which == "training", card)
 
 
 @lru_cache(maxsize=4096)  # as many layers as any sweep has; rows repeat them at every clock
@@ -67,39 +50,26 @@ def _demand(layer: Shape, dtype: Dtype, training: bool, card: Card) -> Demand:
     peak, bandwidth = _peak_tflops(card, dtype) * TERA, card.memory_gb_s * GIGA
     wide = WIDTH_BYTES[dtype]
     # `terms` counts two bytes a number: a bandwidth in numbers of this width corrects it.
-    ceiling = Ceiling(
-        name=card.name,
-        flops_per_s=peak,
-        bytes_per_s=bandwidth * BYTES_HALF / OPERAND_BYTES[dtype],
-        processors=card.processors,
-    )
+    ceiling = Ceiling(peak, bandwidth * BYTES_HALF / OPERAND_BYTES[dtype], card.processors)
     tokens, width, inner = float(layer.tokens), float(layer.d_model), float(layer.d_ffn)
-    sizes = (
-        (tokens, 3.0 * width, width),
-        (tokens, width, width),
-        (tokens, inner, width),
-        (tokens, width, inner),
-    )
-    products = [Matmul(*(np.array([size]) for size in three)) for three in sizes]
+    products = [
+        Matmul(tokens, 3.0 * width, width), Matmul(tokens, width, width),
+        Matmul(tokens, inner, width), Matmul(tokens, width, inner),
+    ]  # fmt: skip
     scores = float(layer.batch * layer.heads) * layer.sequence**2
     # Two norms and two sums go over the width, the activation over the inner width, the
     # softmax over the scores: read and written.
     streamed = wide * (10.0 * tokens * width + 2.0 * tokens * inner + 3.0 * scores)
-    parts_s = terms(products, np.zeros(1), ceiling)[0]
     attention_flops = 4.0 * scores * layer.d_model / layer.heads
     attention_s = [attention_flops / peak, 4.0 * scores * wide / bandwidth]
     products_again = 1.0 + BACKWARD if training else 1.0
-    parts_s = products_again * np.concatenate([parts_s, attention_s])
-    parts_s[4] = streamed / bandwidth * (2.0 if training else 1.0)
-    moved = OPERAND_BYTES[dtype] * sum(float(one.bytes[0]) for one in products) / BYTES_HALF
-    flops = sum(float(one.flops[0]) for one in products) + attention_flops
-    return Demand(
-        parts_s=parts_s,
-        flops=products_again * flops,
-        bytes=products_again * moved + streamed * (2.0 if training else 1.0),
-        peak_flops_per_s=peak,
-        card=card,
-    )
+    streamed *= 2.0 if training else 1.0
+    # A launch takes a microsecond; its coefficient counts them.
+    parts_s = products_again * np.array([*terms(products, ceiling), 0.0, 1e-6, *attention_s])
+    parts_s[4] = streamed / bandwidth
+    moved = OPERAND_BYTES[dtype] * sum(one.bytes for one in products) / BYTES_HALF
+    flops = sum(one.flops for one in products) + attention_flops
+    return Demand(parts_s, products_again * flops, products_again * moved + streamed, peak)
 
 
 def _peak_tflops(card: Card, dtype: Dtype) -> float:
@@ -126,7 +96,10 @@ class Table:
 
 def table(rows: Sequence[Row], cards: Sequence[Card]) -> Table:
     """`cards` are the data sheets of the rows' cards, one each."""
-    found = [demand(row, card) for row, card in zip(rows, cards, strict=True)]
+    found = [
+        _demand(row.layer, row.dtype, row.which == "training", card)
+        for row, card in zip(rows, cards, strict=True)
+    ]
     return Table(
         parts_s=np.array([one.parts_s for one in found]),
         flops=np.array([one.flops for one in found]),
@@ -144,9 +117,7 @@ def table(rows: Sequence[Row], cards: Sequence[Card]) -> Table:
 Places = NDArray[np.intp]
 
 TREES, LEAF, SEED = 40, 2, 0
-FEATURES_SHARE = (
-    1.0 / 3.0
-)  # per split; usual for regression, and between 0.2 and 0.5 it matters little
+FEATURES_SHARE = 1.0 / 3.0  # per split; usual for regression, and it matters little
 LEFT_MAX = 0.7  # of a logarithm: twice or half; a row further off teaches nothing
 KNEES = np.linspace(0.45, 0.85, 9)  # of the highest clock; 0.51 (Hopper) to 0.79 (A100) are known
 SLOPES = np.linspace(0.2, 2.2, 11)  # relative voltage per relative clock; 0.8 to 1.6 are known
@@ -154,27 +125,11 @@ GRID = np.linspace(0.2, 1.0, 41)  # of the highest clock, where the limit is loo
 ROWS_MIN = 16  # fewer rows than two numbers each for eight terms fit anything
 
 FEATURES = (
-    "clock over highest",
-    "clock over knee",
-    "log flops",
-    "log bytes",
-    "intensity",
-    "peak ratio",
-    "tokens",
-    "tiles over roofline",
-    "traffic share",
-    "attention share",
-    "power over limit",
-    "d_model",
-    "heads",
-    "d_ffn",
-    "sequence",
-    "card: clock",
-    "card: limit",
-    "card: memory",
-    "card: half",
-    "card: single",
-)
+    "clock over highest", "clock over knee", "log flops", "log bytes", "intensity", "peak ratio",
+    "tokens", "tiles over roofline", "traffic share", "attention share", "power over limit",
+    "d_model", "heads", "d_ffn", "sequence", "card: clock", "card: limit", "card: memory",
+    "card: half", "card: single",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +152,7 @@ class Layers:
 
     def learn(self, rows: Sequence[Row]) -> None:
         """Rows of unknown cards are passed over; fewer than `ROWS_MIN` teach nothing."""
-        known = [(row, card) for row in rows if (card := sheet(row)) is not None]
+        known = [(row, card) for row in rows if (card := find_card(row.card)) is not None]
         if len(known) < ROWS_MIN:
             return
         kept, cards = [row for row, _ in known], [card for _, card in known]
@@ -207,38 +162,30 @@ class Layers:
         speed = np.array([row.clock_mhz for row in kept]) / seen.clock_max_mhz
         time_s = np.array([row.time_s for row in kept])
         power_w = np.array([row.power_w for row in kept])
-        self._time = _solved(_time_terms(seen, speed), time_s)
+        # Coefficients that are never negative, best in relative squares.
+        terms = _time_terms(seen, speed) / time_s[:, None]
+        self._time = np.asarray(nnls(terms, np.ones_like(time_s))[0])
         self._power = _fit_power(seen, speed, time_s, power_w)
-        left = np.stack(
-            [
-                np.log(time_s / self._time_s(seen, speed)),
-                np.log(power_w / self._power_w(seen, speed, time_s)),
-            ],
-            axis=1,
-        )
+        predicted = self._time_s(seen, speed), self._power_w(seen, speed, time_s)
+        left = np.log(np.stack([time_s / predicted[0], power_w / predicted[1]], axis=1))
         self._forest = RandomForestRegressor(
-            n_estimators=TREES,
-            min_samples_leaf=LEAF,
-            max_features=FEATURES_SHARE,
-            random_state=SEED,
-            n_jobs=1,
-        )
+            n_estimators=TREES, min_samples_leaf=LEAF, max_features=FEATURES_SHARE,
+            random_state=SEED, n_jobs=1,
+        )  # fmt: skip
         self._forest.fit(self._features(seen, speed), np.clip(left, -LEFT_MAX, LEFT_MAX))
 
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
         time_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
-        known = [(i, card) for i, row in enumerate(rows) if (card := sheet(row)) is not None]
+        known = [
+            (i, card) for i, row in enumerate(rows) if (card := find_card(row.card)) is not None
+        ]
         if self._forest is None or not known:
             return time_s, power_w
         places, cards = [i for i, _ in known], [card for _, card in known]
         kept = [rows[i] for i in places]
         asked = table(kept, cards)
-        cap_w = np.array(
-            [
-                self._cap_w.get(row.card, card.power_limit_w)
-                for row, card in zip(kept, cards, strict=True)
-            ]
-        )
+        pairs = zip(kept, cards, strict=True)
+        cap_w = np.array([self._cap_w.get(row.card, card.power_limit_w) for row, card in pairs])
         speed = asked.asked_mhz / asked.clock_max_mhz
         found_s, found_w = self._at(asked, speed)
         over = np.flatnonzero(found_w > cap_w)
@@ -259,7 +206,7 @@ class Layers:
         """Shares of useful switching, clock and overhead, leakage and other constant power,
         memory traffic in each row's power, of shape (rows, 4). An estimate: the constant
         holds leakage and uncore alike, which no sweep over clocks separates."""
-        known = [card for row in rows if (card := sheet(row)) is not None]
+        known = [card for row in rows if (card := find_card(row.card)) is not None]
         if self._forest is None or len(known) != len(rows):
             return None
         seen = table(rows, known)
@@ -268,8 +215,6 @@ class Layers:
         terms = _power_terms(seen, speed, time_s, self._power.knee, self._power.slope)
         each = terms * self._power.coefficients
         return np.asarray(each / each.sum(axis=1, keepdims=True))
-
-    # -- the pieces ----------------------------------------------------------------------
 
     def _time_s(self, seen: Table, speed: Floats) -> Floats:
         return np.asarray(_time_terms(seen, speed) @ self._time)
@@ -297,16 +242,13 @@ class Layers:
         terms = _time_terms(seen, speed)
         total = terms[:, 0] + terms[:, 4] + terms[:, 6]
         time_s = np.maximum(self._time_s(seen, speed), 1e-12)
+        half = np.exp(seen.ratios[:, 3]) * 312e12  # ratios are to an A100's 312 TFLOP/s
         columns = [speed, speed / self._power.knee, np.log(seen.flops), np.log(seen.bytes)]
-        columns += [np.log(seen.flops / seen.bytes), np.log(seen.peak / _half(seen))]
+        columns += [np.log(seen.flops / seen.bytes), np.log(seen.peak / half)]
         columns += [np.log(seen.tokens), terms[:, 1] / terms[:, 0]]
         columns += [(terms[:, 3] + terms[:, 4]) / total, (terms[:, 6] + terms[:, 7]) / total]
         columns += [self._power_w(seen, speed, time_s) / seen.limit_w]
         return np.concatenate([np.stack(columns, axis=1), seen.sizes, seen.ratios], axis=1)
-
-
-def _half(seen: Table) -> Floats:
-    return np.asarray(np.exp(seen.ratios[:, 3]) * 312e12)  # ratios are to an A100's 312 TFLOP/s
 
 
 def _taken(seen: Table, places: Places) -> Table:
@@ -316,13 +258,11 @@ def _taken(seen: Table, places: Places) -> Table:
 def _caps(rows: Sequence[Row], cards: Sequence[Card]) -> dict[str, float]:
     """The limit of each card: the data sheet's, unless it was seen above it."""
     found: dict[str, float] = {}
-    for row, card in zip(rows, cards, strict=True):
-        found[row.card] = max(found.get(row.card, card.power_limit_w), row.power_w)
     limits = {row.card: card.power_limit_w for row, card in zip(rows, cards, strict=True)}
-    return {
-        name: limits[name] if seen <= LIMIT_HELD * limits[name] else seen
-        for name, seen in found.items()
-    }
+    for row in rows:
+        if row.power_w > LIMIT_HELD * limits[row.card]:
+            found[row.card] = max(found.get(row.card, 0.0), row.power_w)
+    return limits | found
 
 
 def _time_terms(seen: Table, speed: Floats) -> Floats:
@@ -338,12 +278,8 @@ def _power_terms(seen: Table, speed: Floats, time_s: Floats, knee: float, slope:
     """(rows, 4) watts: useful, clock, constant, traffic, each with a coefficient of about 1."""
     volts = 1.0 + slope * np.maximum(0.0, speed - knee)
     bandwidth = np.exp(seen.ratios[:, 2]) * 2039e9  # ratios are to an A100's 2,039 GB/s
-    each = (
-        volts**2 * seen.flops / time_s / seen.peak,
-        volts**2 * speed,
-        np.ones_like(speed),
-        seen.bytes / time_s / bandwidth,
-    )
+    each = (volts**2 * seen.flops / time_s / seen.peak, volts**2 * speed, np.ones_like(speed),
+            seen.bytes / time_s / bandwidth)  # fmt: skip
     return np.asarray(np.stack(each, axis=1) * seen.limit_w[:, None])
 
 
@@ -356,9 +292,3 @@ def _fit_power(seen: Table, speed: Floats, time_s: Floats, power_w: Floats) -> _
             if misfit < best:
                 best, found = misfit, _Power(float(knee), float(slope), coefficients)
     return found
-
-
-def _solved(terms: Floats, truth: Floats) -> Floats:
-    """Coefficients that are never negative, best in relative squares."""
-    found, _ = nnls(terms / truth[:, None], np.ones_like(truth))
-    return np.asarray(found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from joulecut_cli import tablefile
+from joulecut_cli import figures, tablefile
 from joulecut_cli.tablefile import SUFFIXES
 from joulecut_controller.sources import csv_file
 from joulecut_lab.study.bench import Basis
@@ -208,3 +208,16 @@ def saving(curve: Sequence[Row]) -> Saving:
 def savings(rows: Iterable[Row]) -> list[Saving]:
     """One per curve of at least two clocks: a single one has nothing to compare."""
     return [saving(curve) for curve in curves(rows).values() if len(curve) > 1]
+
+
+SAVING_HEAD = ("layer", "s", "dtype", "fastest", "least energy", "saved", "slower")
+
+
+def saving_rows(rows: Iterable[Row]) -> list[tuple[str, ...]]:
+    """Lines below `SAVING_HEAD`."""
+    return [
+        (one.fastest.model, str(one.fastest.sequence), one.fastest.dtype,
+         f"{one.fastest.clock_asked_mhz} MHz", f"{one.frugal.clock_asked_mhz} MHz",
+         figures.percent(one.saved_ratio), figures.percent(one.slower_ratio))
+        for one in savings(rows)
+    ]  # fmt: skip

@@ -63,7 +63,7 @@ def choices(rows: Sequence[Row], time_s: Floats, power_w: Floats) -> Choices | N
     to keep the budget. Its true energy is held against the best true choice.
     """
     regrets, overs = [], []
-    for places in _by_curve(rows):
+    for places in by_curve(rows):
         if len(places) < 2:
             continue
         true_s = np.array([rows[i].time_s for i in places])
@@ -107,14 +107,17 @@ class Split:
 
 def splits(rows: Sequence[Row], seed: int) -> tuple[Split, ...]:
     """All that these rows allow; those with nothing to leave out are absent."""
+    models = _left_out(rows, lambda row: row.model, len(rows))
+    cards = _left_out(rows, lambda row: row.card, len(rows))
     found = (
         Split("random rows", "a fifth of all rows at a time", True, _random(rows, seed)),
-        Split("held-out clocks", f"{PROBES} clocks of each curve teach", True, _clocks(rows)),
+        Split("held-out clocks", f"{PROBES} clocks of each curve teach", True,
+              (_kept(rows, PROBES),)),
         Split("two probes", "a new layer, its lowest and highest clock known", True, _ends(rows)),
         Split("held-out shapes", "a layer and sequence length never seen", False, _shapes(rows)),
-        Split("held-out model", "one model's layers never seen", False, _models(rows)),
-        Split("held-out card", "one card never seen", False, _cards(rows)),
-    )
+        Split("held-out model", "one model's layers never seen", False, models),
+        Split("held-out card", "one card never seen", False, cards),
+    )  # fmt: skip
     return tuple(split for split in found if any(fold.judge for fold in split.folds))
 
 
@@ -129,16 +132,12 @@ def _random(rows: Sequence[Row], seed: int) -> tuple[Fold, ...]:
     return _folds(rows, [fold_of[i] for i in range(len(rows))])
 
 
-def _by_curve(rows: Sequence[Row]) -> Iterator[list[int]]:
+def by_curve(rows: Sequence[Row]) -> Iterator[list[int]]:
     curves: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
         curves.setdefault(row.setting, []).append(i)
     for places in curves.values():
         yield sorted(places, key=lambda i: rows[i].clock_asked_mhz)
-
-
-def _clocks(rows: Sequence[Row]) -> tuple[Fold, ...]:
-    return (_kept(rows, PROBES),)
 
 
 def _ends(rows: Sequence[Row]) -> tuple[Fold, ...]:
@@ -154,7 +153,7 @@ def _ends(rows: Sequence[Row]) -> tuple[Fold, ...]:
 def _kept(rows: Sequence[Row], count: int) -> Fold:
     """So many clocks of every curve teach, its ends among them; the others judge."""
     teach: set[int] = set()
-    for places in _by_curve(rows):
+    for places in by_curve(rows):
         last = len(places) - 1
         teach |= {places[round(k * last / (count - 1))] for k in range(count)}
     judge = tuple(i for i in range(len(rows)) if i not in teach)
@@ -163,14 +162,6 @@ def _kept(rows: Sequence[Row], count: int) -> Fold:
 
 def _shapes(rows: Sequence[Row]) -> tuple[Fold, ...]:
     return _left_out(rows, lambda row: (row.model, row.sequence), GROUPS_MAX)
-
-
-def _models(rows: Sequence[Row]) -> tuple[Fold, ...]:
-    return _left_out(rows, lambda row: row.model, len(rows))
-
-
-def _cards(rows: Sequence[Row]) -> tuple[Fold, ...]:
-    return _left_out(rows, lambda row: row.card, len(rows))
 
 
 def _left_out(rows: Sequence[Row], key: Callable[[Row], object], most: int) -> tuple[Fold, ...]:

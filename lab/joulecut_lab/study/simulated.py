@@ -124,8 +124,7 @@ class SimulatedBench:
         time_s = true.time_s * self._dice.gauss(1.0, self._noise * TIME_NOISE)
         ratio = self._dice.gauss(1.0, self._noise * POWER_NOISE)
         parts = replace(
-            true.parts,
-            switching_w=true.parts.switching_w + (ratio - 1.0) * true.parts.power_w,
+            true.parts, switching_w=true.parts.switching_w + (ratio - 1.0) * true.parts.power_w
         )
         self._point = replace(true, time_s=time_s, parts=parts)
         self._stretch_ends_s = self._now_s + STRETCH_S

@@ -1,12 +1,9 @@
 """`joulecut study teach`: measured layers become known jobs in a controller's store.
 
-joulecut study teach FILE [FILE ...] --store URL [--simulated]
-
 A layer at default clocks, and the two shares that its lower clocks show, are what the controller
 learns from any measured job. Its online predictor takes them at its next start.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -22,7 +19,7 @@ from joulecut_engine.estimate.other_jobs import (
     measured_shares,
 )
 from joulecut_lab.study.fit import usable
-from joulecut_lab.study.row import Row
+from joulecut_lab.study.row import Row, curves
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -73,10 +70,7 @@ def known_jobs(rows: Sequence[Row]) -> Iterator[KnownJob]:
     without a pause, so its utilisation is 1; a study reads no other counter than power. Cards
     outside of the catalogue are passed over, since their power limit is not known.
     """
-    curves: dict[tuple[str, str, int, int, str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        curves[row.setting].append(row)
-    for setting, curve in curves.items():
+    for setting, curve in curves(rows).items():
         card, top = find_card(setting[0]), max(curve, key=lambda row: row.clock_mhz)
         if card is None:
             continue
@@ -86,10 +80,8 @@ def known_jobs(rows: Sequence[Row]) -> Iterator[KnownJob]:
             np.array([[row.clock_mhz / top.clock_mhz] for row in lower]).reshape(-1, 1),
             np.array([row.time_s / top.time_s for row in lower]),
             np.array([row.power_w / top.power_w for row in lower]),
-            setting[0],
-            default_mhz=top.clock_mhz,
-            top_mhz=card.clock_max_mhz,
-        )
+            setting[0], default_mhz=top.clock_mhz, top_mhz=card.clock_max_mhz,
+        )  # fmt: skip
         if shares is None:
             continue
         counters = Counters(

@@ -3,7 +3,7 @@
 J.-W. Chung, University of Michigan, ML.ENERGY: Perseus (SOSP'24).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 
@@ -16,7 +16,7 @@ from joulecut_engine.optimize.solver import frontier, solve
 from joulecut_engine.panel import LINES, Bars, Line, Panel, Point
 from joulecut_engine.planned import Planned
 from joulecut_lab.compare import baselines
-from joulecut_lab.talks.exhibit import PREDICTED, Compared, Exhibit
+from joulecut_lab.exhibit import PREDICTED, Compared, Exhibit
 from joulecut_lab.talks.five_models import (
     PUBLISHED,
     PUBLISHED_EMULATED,
@@ -52,7 +52,7 @@ def small() -> Planned:
     return plan(found.profile, Pipeline("1f1b", 4, 8), blocking_power_w=found.blocking_power_w)
 
 
-def intrinsic() -> list[Exhibit]:
+def intrinsic() -> Iterator[Exhibit]:
     one = small()
     panels = [
         pipeline_panel(one.problem, one.baseline,
@@ -61,21 +61,19 @@ def intrinsic() -> list[Exhibit]:
         pipeline_panel(one.problem, one.solution,
                        f"plan: {one.iteration_time_s:.2f} s, {one.energy_j / 1e3:.2f} kJ"),
     ]  # fmt: skip
-    return [
-        Exhibit(
-            "Intrinsic energy bloat, drawn to scale",
-            PREDICTED,
-            "One iteration of GPT-3 1.3B with four stages and eight microbatches (1F1B) on A100. "
-            f"The plan slows what waits anyway: {100 * one.saved_ratio:.1f} % less energy, "
-            f"{100 * one.slowdown_ratio:+.2f} % time.",
-            TALK,
-            panels,
-            columns=1,
-        )
-    ]
+    yield Exhibit(
+        "Intrinsic energy bloat, drawn to scale",
+        PREDICTED,
+        "One iteration of GPT-3 1.3B with four stages and eight microbatches (1F1B) on A100. "
+        f"The plan slows what waits anyway: {100 * one.saved_ratio:.1f} % less energy, "
+        f"{100 * one.slowdown_ratio:+.2f} % time.",
+        TALK,
+        panels,
+        columns=1,
+    )
 
 
-def extrinsic() -> list[Exhibit]:
+def extrinsic() -> Iterator[Exhibit]:
     one = small()
     until_s = 1.2 * one.baseline.iteration_time_s
     late = solve(one.problem, Goal(until_s, waits=True), "computation")
@@ -84,15 +82,13 @@ def extrinsic() -> list[Exhibit]:
         one.baseline.energy_j + idle_j
     )
     panel = pipeline_panel(one.problem, late, f"waits for {until_s:.2f} s, its straggler")
-    return [
-        Exhibit("Extrinsic energy bloat: a straggler 20 % slower", PREDICTED,
-                "A sibling pipeline takes 1.2 times as long, so this one may as well: "
-                f"{100 * ratio:.1f} % less energy until the straggler's end.", TALK, [panel],
-                columns=1)
-    ]  # fmt: skip
+    yield Exhibit("Extrinsic energy bloat: a straggler 20 % slower", PREDICTED,
+                  "A sibling pipeline takes 1.2 times as long, so this one may as well: "
+                  f"{100 * ratio:.1f} % less energy until the straggler's end.", TALK, [panel],
+                  columns=1)  # fmt: skip
 
 
-def time_energy() -> list[Exhibit]:
+def time_energy() -> Iterator[Exhibit]:
     one = small()
     points = one.frontier(POINTS).solutions
     chart = of_frontiers("iteration time and energy", one.baseline, (points,), one.solution)
@@ -102,14 +98,12 @@ def time_energy() -> list[Exhibit]:
          f"{p.lower_bound_j / 1e3:.3f} kJ", f"{100 * p.energy_j / one.baseline.energy_j:.1f} %")
         for p in points[:: POINTS // 8]
     ]  # fmt: skip
-    return [
-        Exhibit("The frontier of iteration time and energy", PREDICTED,
-                "The published algorithm goes down from the slowest plan one unit of time per "
-                "minimum cut: edges are critical computations, their capacity the energy of "
-                "speeding up by a unit. Here a linear program gives the same optimum without "
-                "units, with a bound below which no plan lies.", TALK,
-                [frontier_panel(chart)], columns=1, rows=steps)
-    ]  # fmt: skip
+    yield Exhibit("The frontier of iteration time and energy", PREDICTED,
+                  "The published algorithm goes down from the slowest plan one unit of time per "
+                  "minimum cut: edges are critical computations, their capacity the energy of "
+                  "speeding up by a unit. Here a linear program gives the same optimum without "
+                  "units, with a bound below which no plan lies.", TALK,
+                  [frontier_panel(chart)], columns=1, rows=steps)  # fmt: skip
 
 
 def _priced(problem: Problem, plans: Iterable[baselines.Clocks]) -> tuple[tuple[float, float], ...]:
@@ -122,7 +116,7 @@ def _priced(problem: Problem, plans: Iterable[baselines.Clocks]) -> tuple[tuple[
     return tuple(kept)
 
 
-def pushed() -> list[Exhibit]:
+def pushed() -> Iterator[Exhibit]:
     """GPT-3 6.7B on A40: our frontier against one limit for all, one per stage, and the path."""
     work = next(one for one in WORKLOADS if one.model == "gpt3-6.7b")
     found = stages_of(work)
@@ -150,19 +144,18 @@ def pushed() -> list[Exhibit]:
               "perseus", "triangle")),
         one.baseline.iteration_time_s,
     )  # fmt: skip
-    return [
-        Exhibit("Pushing the frontier", PREDICTED,
-                "Two copies of four stages of two GPUs, 64 microbatches; one pipeline is shown. "
-                "ZeusGlobal and ZeusPerStage are derived from Zeus, as in the talk; "
-                "`joulecut compare` has more rules and a user's own job. The published point is "
-                "drawn relative to the highest clocks.", TALK,
-                [frontier_panel(chart)], columns=1,
-                compared=[Compared(f"saved at {slower:g} % more time",
-                                   100.0 * (1.0 - mine.energy_j / base_j), saved, "%")])
-    ]  # fmt: skip
+    yield Exhibit("Pushing the frontier", PREDICTED,
+                  "Two copies of four stages of two GPUs, 64 microbatches; one pipeline is shown. "
+                  "ZeusGlobal and ZeusPerStage are derived from Zeus, as in the talk; "
+                  "`joulecut compare` has more rules and a user's own job. The published point is "
+                  "drawn relative to the highest clocks.", TALK,
+                  [frontier_panel(chart)], columns=1,
+                  compared=[Compared(f"saved at {slower:g} % more time",
+                                     100.0 * (1.0 - mine.energy_j / base_j), saved,
+                                     "%")])  # fmt: skip
 
 
-def five() -> list[Exhibit]:
+def five() -> Iterator[Exhibit]:
     """The table of five models, in the case that the talk shows for each."""
     compared = []
     bars: dict[str, dict[str, tuple[float, float]]] = {"A100": {}, "A40": {}}
@@ -189,13 +182,12 @@ def five() -> list[Exhibit]:
             for k, (name, colour) in enumerate((("predicted", "ours"), ("published", "base")))
         )
         panels.append(Panel(f"energy saved on {card}", "", "%", items, names))
-    return [
-        Exhibit("Savings of five models on A100 and A40", PREDICTED,
-                "Profiles by the model for the published layouts, clocks by the solver, nothing "
-                "fitted. On A40 stragglers save more here than measured: the model's constant draw "
-                "is the 30 W of an idle board, whose memory sleeps; a published sweep of a working "
-                "one has 95 W, which no clock lowers.", TALK, panels, compared=compared)
-    ]  # fmt: skip
+    yield Exhibit("Savings of five models on A100 and A40", PREDICTED,
+                  "Profiles by the model for the published layouts, clocks by the solver, nothing "
+                  "fitted. On A40 stragglers save more here than measured: the model's constant "
+                  "draw is the 30 W of an idle board, whose memory sleeps; a published sweep of a "
+                  "working one has 95 W, which no clock lowers.",
+                  TALK, panels, compared=compared)  # fmt: skip
 
 
 DRIFTED = "the measured run drifted: overstated"
@@ -205,7 +197,7 @@ def _at(mine: Saved, factor: float) -> float:
     return mine.late[STRAGGLERS.index(factor)] if factor else mine.alone
 
 
-def thousand() -> list[Exhibit]:
+def thousand() -> Iterator[Exhibit]:
     compared = []
     for (card, model), (alone, cluster) in PUBLISHED_EMULATED.items():
         mine = saved(emulated(card, model), Pipeline("1f1b", 8, 96), 0.0)
@@ -215,17 +207,15 @@ def thousand() -> list[Exhibit]:
             Compared(f"{card}, {model}: straggler x1.2, all pipelines", mine.cluster[at], cluster,
                      "%"),
         ]  # fmt: skip
-    return [
-        Exhibit("1,024 GPUs, a straggler 20 % slower", PREDICTED,
-                "16 pipelines of 8 stages and 8 GPUs each, 96 microbatches. The published "
-                "emulation has measured stages, whose last is 6.7 % longer than the others; the "
-                "model's is 2.9 %: less to save without a straggler. With the measured "
-                "stages 13.7 % and 28.5 % come out: docs/lab.md, Perseus.",
-                TALK, compared=compared)
-    ]  # fmt: skip
+    yield Exhibit("1,024 GPUs, a straggler 20 % slower", PREDICTED,
+                  "16 pipelines of 8 stages and 8 GPUs each, 96 microbatches. The published "
+                  "emulation has measured stages, whose last is 6.7 % longer than the others; the "
+                  "model's is 2.9 %: less to save without a straggler. With the measured "
+                  "stages 13.7 % and 28.5 % come out: docs/lab.md, Perseus.",
+                  TALK, compared=compared)  # fmt: skip
 
 
-def per_operation() -> list[Exhibit]:
+def per_operation() -> Iterator[Exhibit]:
     """What the controller sends and the agents of a job set: clocks by stage over an iteration."""
     found: dict[int, list[Point]] = {}
     for one in sorted(small().operations(), key=lambda one: float(one["start_s"])):
@@ -238,15 +228,14 @@ def per_operation() -> list[Exhibit]:
     )
     changes = {stage: sum(a[1] != b[1] for a, b in pairwise(points))
                for stage, points in found.items()}  # fmt: skip
-    return [
-        Exhibit("Client and server: clocks of operations in the job", PREDICTED,
-                "The controller plans, the agent of each node locks clocks under a lease, the "
-                "job's hook (`import joulecut.auto`) marks operations: granularity `computation`. "
-                f"The plan changes a GPU's clock up to {max(changes.values())} times an iteration; "
-                "`changes` allows a few, at set times. Marks ran on agents of simulated cards "
-                "alone: `joulecut demo` runs controller, agents and job.", TALK,
-                [Panel("clock by stage", "s", "MHz", lines)], columns=1)
-    ]  # fmt: skip
+    yield Exhibit("Client and server: clocks of operations in the job", PREDICTED,
+                  "The controller plans, the agent of each node locks clocks under a lease, the "
+                  "job's hook (`import joulecut.auto`) marks operations: granularity `computation`."
+                  f" The plan changes a GPU's clock up to {max(changes.values())} times an "
+                  "iteration; "
+                  "`changes` allows a few, at set times. Marks ran on agents of simulated cards "
+                  "alone: `joulecut demo` runs controller, agents and job.", TALK,
+                  [Panel("clock by stage", "s", "MHz", lines)], columns=1)  # fmt: skip
 
 
 PARTS = (intrinsic, extrinsic, time_energy, pushed, five, thousand, per_operation)

@@ -1,21 +1,18 @@
-"""`joulecut study talks`: every figure and table of four public talks, one page a talk.
-
-joulecut study talks --out DIR [--only TALK[:PART],...]
-"""
+"""`joulecut study talks`: every figure and table of four public talks, one page a talk."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from joulecut_cli.progress import Progress
+from joulecut_lab.exhibit import Exhibit, Talk
 from joulecut_lab.study.report import folder
-from joulecut_lab.talks.exhibit import Exhibit, Talk
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import shown
 
 # Each is a module with a TITLE and a list PARTS of functions that return exhibits.
-Part = Callable[[], list[Exhibit]]
+Part = Callable[[], Iterator[Exhibit]]
 TALKS = ("layers", "efficiency", "components", "bloat")
 
 
@@ -34,7 +31,7 @@ def run(argv: list[str]) -> int:
     pages: list[Path] = []
     with Progress("exhibits") as progress:
         for name, (title, parts) in chosen.items():
-            exhibits = []
+            exhibits: list[Exhibit] = []
             for part in parts:
                 exhibits += part()
                 done += 1

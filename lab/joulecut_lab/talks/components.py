@@ -3,10 +3,12 @@
 T. Bhuiyan and T. A. Khan, Columbia University, SRC CUBiC poster: AstraWattch.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from joulecut_engine.panel import LINES, Line, Panel, stacked
+from joulecut_lab.exhibit import PREDICTED, SIMULATED, Compared, Exhibit
 from joulecut_lab.model import formula, marginal
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
@@ -16,7 +18,6 @@ from joulecut_lab.study.evaluate import PlainForest, by_clock, evaluate
 from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.simulated import SimulatedBench
-from joulecut_lab.talks.exhibit import PREDICTED, SIMULATED, Compared, Exhibit
 from joulecut_sim.layer_plant import LayerCard, layer_card
 
 TITLE = "Energy of distributed training by component"
@@ -36,7 +37,7 @@ LLAMA_2 = {
 NAMES = {"sm": "SM", "hbm": "HBM", "scale_up": "scale-up", "scale_out": "scale-out"}
 
 
-def breakdown() -> list[Exhibit]:
+def breakdown() -> Iterator[Exhibit]:
     panels = []
     for name, gpus, tensor, pipeline in (("llama-3-8b", 8, 1, 1), ("llama-3-70b", 64, 8, 4)):
         run = Run(gpus=gpus, tensor=tensor, pipeline=pipeline, data=gpus // tensor // pipeline,
@@ -56,17 +57,15 @@ def breakdown() -> list[Exhibit]:
             stacked(f"{label}: energy by component", "kJ", {"whole run": found.energy_breakdown_j},
                     unit=1e3),
         ]  # fmt: skip
-    return [
-        Exhibit(
-            "Time and energy by compute, memory and network",
-            PREDICTED,
-            "One iteration of 64 sequences of 8,192 tokens: what is exposed of the mean GPU and of "
-            "the slowest stage, and energy of all GPUs with their hosts. `joulecut model RUN.yaml "
-            "--plot` draws it for a run of your own.",
-            f"{TALK}; its example: compute 120 J, 6 s, memory 20 J, 3 s, network 15 J, 2 s",
-            panels,
-        )
-    ]
+    yield Exhibit(
+        "Time and energy by compute, memory and network",
+        PREDICTED,
+        "One iteration of 64 sequences of 8,192 tokens: what is exposed of the mean GPU and of "
+        "the slowest stage, and energy of all GPUs with their hosts. `joulecut model RUN.yaml "
+        "--plot` draws it for a run of your own.",
+        f"{TALK}; its example: compute 120 J, 6 s, memory 20 J, 3 s, network 15 J, 2 s",
+        panels,
+    )
 
 
 def _v100_sxm() -> LayerCard:
@@ -80,7 +79,7 @@ def _v100_sxm() -> LayerCard:
     return replace(card, sku=sku)
 
 
-def over_clocks() -> list[Exhibit]:
+def over_clocks() -> Iterator[Exhibit]:
     """Errors by clock where five clocks of every layer taught, and where other layers did."""
     bench = SimulatedBench(_v100_sxm(), seed=1)
     models = ("gpt-125m", "gpt-1.3b", "gpt-13b")
@@ -109,23 +108,21 @@ def over_clocks() -> list[Exhibit]:
         for k, name in enumerate(("time", "energy")):
             what = f"{mhz} MHz: error of {name}"
             compared.append(Compared(what, 100.0 * errors[near][k], published[k], "%", note))
-    return [
-        Exhibit(
-            "Errors of time and energy over clocks",
-            f"{SIMULATED}: a V100",
-            "A sweep of decoder layers on a simulated V100 SXM2. A simulated card is easier to "
-            "predict than a measured one: the method is checked here, not its errors. Five clocks "
-            "of every layer teach, the others are judged; of layers not seen, other layers teach. "
-            "`joulecut study fit FILE` prints the same of your own sweep.",
-            TALK + ", DGX V100",
-            [Panel("mean error of the clocks not seen", "clock, MHz", "%", tuple(lines),
-                   zero=True)],
-            compared=compared,
-        )
-    ]  # fmt: skip
+    yield Exhibit(
+        "Errors of time and energy over clocks",
+        f"{SIMULATED}: a V100",
+        "A sweep of decoder layers on a simulated V100 SXM2. A simulated card is easier to "
+        "predict than a measured one: the method is checked here, not its errors. Five clocks "
+        "of every layer teach, the others are judged; of layers not seen, other layers teach. "
+        "`joulecut study fit FILE` prints the same of your own sweep.",
+        TALK + ", DGX V100",
+        [Panel("mean error of the clocks not seen", "clock, MHz", "%", tuple(lines),
+               zero=True)],
+        compared=compared,
+    )  # fmt: skip
 
 
-def traces() -> list[Exhibit]:
+def traces() -> Iterator[Exhibit]:
     rows = [
         ("step", "command"),
         ("profile once: Kineto, Nsight or Chakra", "joulecut model trace TRACE --also MHZ=FILE"),
@@ -137,10 +134,10 @@ def traces() -> list[Exhibit]:
         "Written by these commands and read back by the published schema of Chakra; ASTRA-sim, "
         "which comes as source alone, was not run on them."
     )
-    return [Exhibit("From profiles to traces", "commands", text, TALK, rows=rows)]
+    yield Exhibit("From profiles to traces", "commands", text, TALK, rows=rows)
 
 
-def marginals() -> list[Exhibit]:
+def marginals() -> Iterator[Exhibit]:
     file = of_mapping(LLAMA_2, str(Path("talk")))
     found = marginal.marginal(file.architecture, file.system, file.run)
     factors = [0.5 + 0.05 * k for k in range(21)]
@@ -158,18 +155,16 @@ def marginals() -> list[Exhibit]:
     rows += [(NAMES[one.component], f"{one.time:+.3f} %", f"{one.energy:+.3f} %",
               f"{one.total:+.3f} %") for one in found]  # fmt: skip
     best = min(found, key=lambda one: one.total)
-    return [
-        Exhibit(
-            "Marginal efficiency: LLaMA-2-70B on a switch of 8 and a ring of 4",
-            PREDICTED,
-            f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 % of its "
-            "clock. The poster's finding is the same: bits cost little, communication overlaps "
-            "poorly, waiting GPUs draw much.",
-            TALK,
-            panels,
-            rows=rows,
-        )
-    ]
+    yield Exhibit(
+        "Marginal efficiency: LLaMA-2-70B on a switch of 8 and a ring of 4",
+        PREDICTED,
+        f"{NAMES[best.component]} pays most: {-best.total:.3f} % of the energy per 1 % of its "
+        "clock. The poster's finding is the same: bits cost little, communication overlaps "
+        "poorly, waiting GPUs draw much.",
+        TALK,
+        panels,
+        rows=rows,
+    )
 
 
 PARTS = (breakdown, over_clocks, traces, marginals)

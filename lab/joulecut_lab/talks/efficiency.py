@@ -3,11 +3,14 @@
 B. Dally, NVIDIA, NASEM workshop on AI and electricity use, November 2024.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from joulecut_engine.panel import Line, Mark, Panel
+from joulecut_lab.exhibit import PREDICTED, PUBLISHED, Compared, Exhibit
 from joulecut_lab.model import formula, post_dennard, technology
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
-from joulecut_lab.talks.exhibit import PREDICTED, PUBLISHED, Compared, Exhibit
 
 TITLE = "Efficiency through technology"
 TALK = "Dally, NASEM workshop, November 2024"
@@ -29,7 +32,7 @@ DEMAND_SOURCE = (
 TOKENS = {"gpt3-175b": (300e9, 3.14e23), "llama-3-405b": (15.6e12, 3.8e25)}
 
 
-def demand() -> list[Exhibit]:
+def demand() -> Iterator[Exhibit]:
     marks = tuple(Mark("", "ours", (year, flops), label=name) for name, year, flops in TRAINED)
     trained = Panel("FLOPs of training a model", "year", "", marks, log="y",
                     x_range=(2011.0, 2028.0), y_range=(1e17, 1e27))  # fmt: skip
@@ -44,14 +47,13 @@ def demand() -> list[Exhibit]:
         found = formula.estimate(ARCHITECTURES[name], SYSTEMS["dgx-h100"], run)
         compared.append(Compared(f"{name}: FLOPs of its training",
                                  found.model_flops / run.sequence * tokens, published))  # fmt: skip
-    return [
-        Exhibit("Training FLOPs and electricity by year", PUBLISHED,
-                "The model's own count of FLOPs for two of them stands in the table.",
-                f"{TRAINED_SOURCE}; {DEMAND_SOURCE}", [trained, power], compared=compared)
-    ]  # fmt: skip
+    yield Exhibit("Training FLOPs and electricity by year", PUBLISHED,
+                  "The model's own count of FLOPs for two of them stands in the table.",
+                  f"{TRAINED_SOURCE}; {DEMAND_SOURCE}", [trained, power],
+                  compared=compared)  # fmt: skip
 
 
-def gains() -> list[Exhibit]:
+def gains() -> Iterator[Exhibit]:
     chain = post_dennard.gains()
     compared = [Compared(f"{one.what}: {one.how}", one.factor, one.published, "x") for one in chain]
     whole, published = 1.0, 1.0
@@ -60,10 +62,10 @@ def gains() -> list[Exhibit]:
     compared.append(Compared("together", whole, published, "x",
                              "the talk: 5,000 x speed, 1,250 x per watt in 12 years"))  # fmt: skip
     compared.append(Compared("without the die: per watt", whole / 2.0, 1250.0, "x"))
-    return [Exhibit("Gains of one chip in a decade", "these tables", "", TALK, compared=compared)]
+    yield Exhibit("Gains of one chip in a decade", "these tables", "", TALK, compared=compared)
 
 
-def instructions() -> list[Exhibit]:
+def instructions() -> Iterator[Exhibit]:
     published = {"HFMA": (1.5, 2000.0), "HDP4A": (6.0, 500.0), "HMMA": (110.0, 22.0),
             "IMMA": (160.0, 16.0)}  # fmt: skip
     compared = []
@@ -75,35 +77,30 @@ def instructions() -> list[Exhibit]:
             Compared(f"{one.name}: 30 pJ of fetch, decode and operands over it",
                      100.0 * 30.0 / one.arithmetic_pj, overhead, "%"),
         ]  # fmt: skip
-    return [
-        Exhibit("Specialised instructions amortise their overhead", PUBLISHED,
-                "Energies of a 45 nm process. The talk's slide prints 200 % for HFMA; 30 over 1.5 "
-                "pJ are 2,000 %. HMMA and IMMA amortise better than 30 pJ alone would say.",
-                TALK, compared=compared)
-    ]  # fmt: skip
+    yield Exhibit("Specialised instructions amortise their overhead", PUBLISHED,
+                  "Energies of a 45 nm process. The talk's slide prints 200 % for HFMA; 30 over "
+                  "1.5 pJ are 2,000 %. HMMA and IMMA amortise better than 30 pJ alone would say.",
+                  TALK, compared=compared)  # fmt: skip
 
 
-def sparsity() -> list[Exhibit]:
+def sparsity() -> Iterator[Exhibit]:
     rows = [("run", "iteration", "energy", "model FLOPs a joule")]
     architecture, system = ARCHITECTURES["llama-3-70b"], SYSTEMS["dgx-h100"]
     base = Run(gpus=64, tensor=8, pipeline=2, data=4, global_batch=512, sequence=8192,
                flash_attention=True, sequence_parallel=True, recompute="selective")  # fmt: skip
-    from dataclasses import replace
-
     for name, run in (("dense", base), ("two of four weights", replace(base, sparsity=0.5))):
         found = formula.estimate(architecture, system, run)
         joules = found.energy_j + found.host_j
         rows.append((name, f"{found.iteration_time_s:.2f} s", f"{joules / 1e6:.2f} MJ",
                      f"{found.model_flops / joules / 1e9:.1f} G"))  # fmt: skip
-    return [
-        Exhibit("Structured sparsity in a run", PREDICTED,
-                "`sparsity: 0.5` of a run: products with weights take half the operations in "
-                "forward and input gradients; gradients of weights, attention and logits stay "
-                "dense. Llama 3 70B on 64 H100.", "Mishra et al., arXiv 2104.08378", rows=rows)
-    ]  # fmt: skip
+    yield Exhibit("Structured sparsity in a run", PREDICTED,
+                  "`sparsity: 0.5` of a run: products with weights take half the operations in "
+                  "forward and input gradients; gradients of weights, attention and logits stay "
+                  "dense. Llama 3 70B on 64 H100.",
+                  "Mishra et al., arXiv 2104.08378", rows=rows)  # fmt: skip
 
 
-def cards() -> list[Exhibit]:
+def cards() -> Iterator[Exhibit]:
     published = {
         "b200": (("fp8_tflops", 5000.0, 0.5, "FP8, dense (the slide's 10 PFLOP/s are sparse)"),
                  ("fp4_tflops", 10000.0, 0.5, "FP4, dense (20 PFLOP/s sparse)"),
@@ -122,21 +119,19 @@ def cards() -> list[Exhibit]:
         Compared("GB200 NVL72: FP4 with sparsity, PFLOP/s", 72 * 2 * rack.fp4_tflops / 1e3, 1400.0),
         Compared("GB200 NVL72: all-to-all, TB/s", 72 * 2 * rack.scale_up_gb_s / 1e3, 130.0),
     ]
-    return [Exhibit("B200 and GB200 NVL72", "the catalogue",
-                    "A B200 in a DGX has nine tenths of the slide's peak: 4.5 and 9 PFLOP/s.", TALK,
-                    compared=compared)]  # fmt: skip
+    yield Exhibit("B200 and GB200 NVL72", "the catalogue",
+                  "A B200 in a DGX has nine tenths of the slide's peak: 4.5 and 9 PFLOP/s.", TALK,
+                  compared=compared)  # fmt: skip
 
 
-def accelerators() -> list[Exhibit]:
+def accelerators() -> Iterator[Exhibit]:
     rows = [("accelerator", "operations", "TOP/s per W", "source")]
     rows += [(one.name, one.what, f"{one.tops_per_w:.4g}", one.source)
              for one in technology.accelerators()]  # fmt: skip
-    return [
-        Exhibit("An inference accelerator of small integers", PUBLISHED,
-                "Cards at the dense peak of their data sheets and their limit. Small models by "
-                "pruning and distillation (Minitron, Hymba) are outside: this program models a "
-                "given architecture, not its quality.", TALK, rows=rows)
-    ]  # fmt: skip
+    yield Exhibit("An inference accelerator of small integers", PUBLISHED,
+                  "Cards at the dense peak of their data sheets and their limit. Small models by "
+                  "pruning and distillation (Minitron, Hymba) are outside: this program models a "
+                  "given architecture, not its quality.", TALK, rows=rows)  # fmt: skip
 
 
 PARTS = (demand, gains, instructions, sparsity, cards, accelerators)

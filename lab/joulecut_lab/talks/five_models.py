@@ -25,7 +25,6 @@ from joulecut_lab.model.cost import Cost, Rates, cost_of, rates
 from joulecut_lab.model.links import BITS
 from joulecut_lab.model.power import Load, blocking_power_w, held_clock_mhz, power_of
 from joulecut_lab.model.runs import Runs
-from joulecut_lab.model.stage_profile import energy_of
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import Products, Work
 from joulecut_lab.run_file import LOW_SHARE, STEP_MHZ, Predicted, RunFile, of_mapping, predicted
@@ -254,7 +253,7 @@ def resnet(work: Workload) -> Predicted:
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for place, stage in enumerate(stages(real)):
         for kind, cost in stage.items():
-            joules = energy_of(power_of(system), cost, np.array(real))
+            joules = cost.energy_j(power_of(system), np.array(real))
             rows = zip(clocks, cost.seconds, joules, strict=True)
             options[place, kind] = tuple(ClockOption(c, float(t), float(j)) for c, t, j in rows)
     watts = blocking_power_w(system, held)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from joulecut_engine.panel import LINES, Line, Panel
+from joulecut_lab.exhibit import PREDICTED, Exhibit
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.serving import (
     BYTES,
@@ -21,7 +22,6 @@ from joulecut_lab.model.serving import (
     serve,
 )
 from joulecut_lab.model_chart import serving_panels
-from joulecut_lab.talks.exhibit import PREDICTED, Exhibit
 
 SOURCES = {
     "TensorRT-LLM 1.0": "docs/source/performance/perf-overview.md, commit 00f37686: full load",
@@ -121,7 +121,7 @@ def _errors(some: Sequence[Throughput]) -> tuple[str, str, str]:
     return str(len(each)), f"{mean:.1f} %", f"{sum(each) / len(each):+.1f} %"
 
 
-def inference() -> list[Exhibit]:
+def inference() -> Iterator[Exhibit]:
     found = list(throughputs())
     groups: dict[tuple[str, ...], list[Throughput]] = {}
     for one in found:
@@ -146,26 +146,24 @@ def inference() -> list[Exhibit]:
         )
         for batch in (1, 16, 256)
     }  # fmt: skip
-    return [
-        Exhibit(
-            "Inference: prefill and decode",
-            PREDICTED,
-            (
-                f"{len(found)} published throughputs are met with a mean error of "
-                f"{_errors(found)[1]}; nothing is fitted to them. By engine: {said}. Engines of "
-                "2024 are slower than predicted: their hosts put a batch together while the GPU "
-                "waits, and ShareGPT's lengths differ, so that batches run half empty.\n"
-                f"Llama 3 70B on four H100 with 256 sequences: least joules of a token at "
-                f"{_least(swept, 'decode'):.0f} MHz in decoding, at {_least(swept, 'prefill'):.0f} "
-                "MHz in prefill."
-            ),
-            "; ".join(f"{name}: {source}" for name, source in SOURCES.items()),
-            [against, *serving_panels(swept)],
-            columns=3,
-            rows=rows,
+    yield Exhibit(
+        "Inference: prefill and decode",
+        PREDICTED,
+        (
+            f"{len(found)} published throughputs are met with a mean error of "
+            f"{_errors(found)[1]}; nothing is fitted to them. By engine: {said}. Engines of "
+            "2024 are slower than predicted: their hosts put a batch together while the GPU "
+            "waits, and ShareGPT's lengths differ, so that batches run half empty.\n"
+            f"Llama 3 70B on four H100 with 256 sequences: least joules of a token at "
+            f"{_least(swept, 'decode'):.0f} MHz in decoding, at {_least(swept, 'prefill'):.0f} "
+            "MHz in prefill."
         ),
-        by_context(),
-    ]
+        "; ".join(f"{name}: {source}" for name, source in SOURCES.items()),
+        [against, *serving_panels(swept)],
+        columns=3,
+        rows=rows,
+    )
+    yield by_context()
 
 
 CONTEXTS = (1024, 8192, 32768)  # tokens of a prompt

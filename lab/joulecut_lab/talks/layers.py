@@ -4,7 +4,7 @@ H. Froening, Heidelberg University, January 2026 (HPC at FAU). Its A30 study is 
 simulated A30, its model of runs by ours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
@@ -13,24 +13,13 @@ import numpy as np
 
 from joulecut_engine.graph import build
 from joulecut_engine.graph.pipeline import Pipeline
-from joulecut_engine.panel import (
-    LINES,
-    Area,
-    Bars,
-    Item,
-    Limit,
-    Line,
-    Mark,
-    Panel,
-    Point,
-    stacked,
-)
+from joulecut_engine.panel import LINES, Area, Bars, Item, Limit, Line, Mark, Panel, Point, stacked
+from joulecut_lab.exhibit import PREDICTED, PUBLISHED, SIMULATED, Compared, Exhibit
 from joulecut_lab.model import formula, post_dennard, technology
 from joulecut_lab.model import sweep as sweep_of_runs
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.graph_level import Timeline, simulate
+from joulecut_lab.model.graph_level import SLOTS, laid_out, simulate
 from joulecut_lab.model.run import Run, misfit
-from joulecut_lab.model.table import SLOTS, starts
 from joulecut_lab.model_chart import layouts_panels, package_panel, timeline_panel
 from joulecut_lab.study import charts
 from joulecut_lab.study.cell import Selection
@@ -40,7 +29,6 @@ from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.row import Row, curves, frontier, saving
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_lab.talks import inference
-from joulecut_lab.talks.exhibit import PREDICTED, PUBLISHED, SIMULATED, Compared, Exhibit
 from joulecut_sim.layer import SEQUENCES, SIZES, Dtype
 from joulecut_sim.layer_plant import A30_BATCH, A30_FITTED, layer_card
 
@@ -85,7 +73,7 @@ def _curve(model: str, sequence: int, dtype: str = "fp16") -> tuple[Row, ...]:
     return by.get((model, sequence, dtype), ())
 
 
-def packages() -> list[Exhibit]:
+def packages() -> Iterator[Exhibit]:
     marks = tuple(
         Mark(one.claim, {"announced": "gpu", "roadmap": "due"}[one.claim],
              (float(one.year), one.watts), "square", one.what)
@@ -95,23 +83,21 @@ def packages() -> list[Exhibit]:
     known = package_panel(latest.year)
     panel = Panel("power per package", "year", "W", (*known.items, *marks), log="y",
                   x_range=(2014.0, 2038.0), y_range=(200.0, 25_000.0))  # fmt: skip
-    return [
-        Exhibit(
-            "Power of a package, by generation",
-            "data sheets; announced; a roadmap's claims",
-            (
-                "Dots are limits of data sheets, squares are announced or a roadmap's; the dashed "
-                f"line is fitted to the dots alone. It has {technology.package_w(latest.year):,.0f}"
-                f" W in {latest.year}, the roadmap {latest.watts:,.0f} W."
-            ),
-            technology.ROADMAP_SOURCE,
-            [panel],
-            columns=1,
-        )
-    ]
+    yield Exhibit(
+        "Power of a package, by generation",
+        "data sheets; announced; a roadmap's claims",
+        (
+            "Dots are limits of data sheets, squares are announced or a roadmap's; the dashed "
+            f"line is fitted to the dots alone. It has {technology.package_w(latest.year):,.0f}"
+            f" W in {latest.year}, the roadmap {latest.watts:,.0f} W."
+        ),
+        technology.ROADMAP_SOURCE,
+        [panel],
+        columns=1,
+    )
 
 
-def post_dennard_power() -> list[Exhibit]:
+def post_dennard_power() -> Iterator[Exhibit]:
     formats = post_dennard.formats()
     parts = {
         one.name: {"compute": one.tflops * one.arithmetic_pj,
@@ -125,22 +111,20 @@ def post_dennard_power() -> list[Exhibit]:
     panel = Panel(panel.title, "W; launch: instructions", "", (*panel.items, limit), panel.groups,
                   stacked=True, sideways=True)  # fmt: skip
     unexplained = [one.name for one in formats if one.residual_w is None]
-    return [
-        Exhibit(
-            "p = f (e_op + e_mem)",
-            PREDICTED,
-            "Rate times the energy of an operation (multiply, add and its share of an "
-            "instruction, at 7 nm) and of HBM at its full rate. What is left of the limit moves "
-            "data through caches, registers and wires."
-            + "".join(f"\nNot explained: {name} exceeds the limit." for name in unexplained),
-            "Horowitz 2014; Jouppi et al. 2021; Dally 2024",
-            [panel],
-            columns=1,
-        )
-    ]
+    yield Exhibit(
+        "p = f (e_op + e_mem)",
+        PREDICTED,
+        "Rate times the energy of an operation (multiply, add and its share of an "
+        "instruction, at 7 nm) and of HBM at its full rate. What is left of the limit moves "
+        "data through caches, registers and wires."
+        + "".join(f"\nNot explained: {name} exceeds the limit." for name in unexplained),
+        "Horowitz 2014; Jouppi et al. 2021; Dally 2024",
+        [panel],
+        columns=1,
+    )
 
 
-def operations() -> list[Exhibit]:
+def operations() -> Iterator[Exhibit]:
     pj = {(one.what, one.nm): one for one in technology.OPERATIONS}
     published = {
         ("int8 add", 45): 0.03, ("int8 add", 7): 0.007, ("int32 add", 45): 0.1,
@@ -156,11 +140,10 @@ def operations() -> list[Exhibit]:
     bits = {"SRAM 8 KB": 0.12, "SRAM 32 KB": 0.13, "SRAM 1 MB": 0.22, "DRAM": 20.31, "HBM2": 7.03}
     each = [Compared(f"{name}, 7 nm, a bit", round(pj[f"{name}, 64 bits", 7].pj_per_bit or 0.0, 2),
                      value, "pJ") for name, value in bits.items()]  # fmt: skip
-    return [
-        Exhibit("Energy of operations and memories", PUBLISHED,
-                "Our table holds the published figures; it is what the model's check uses.",
-                "Horowitz, ISSCC 2014; Jouppi et al., ISCA 2021", compared=whole + each)
-    ]  # fmt: skip
+    yield Exhibit("Energy of operations and memories", PUBLISHED,
+                  "Our table holds the published figures; it is what the model's check uses.",
+                  "Horowitz, ISSCC 2014; Jouppi et al., ISCA 2021",
+                  compared=whole + each)  # fmt: skip
 
 
 # The talk's rows: pJ of an operation, of the multiply, and the rest per bit of three operands.
@@ -170,7 +153,7 @@ CHECK = {
 }  # fmt: skip
 
 
-def number_check() -> list[Exhibit]:
+def number_check() -> Iterator[Exhibit]:
     compared = []
     for one in post_dennard.number_check():
         pj, theory, bit = CHECK[one.name]
@@ -182,10 +165,10 @@ def number_check() -> list[Exhibit]:
                      round(one.residual_pj_per_bit, 2), bit, "pJ/bit"),
         ]  # fmt: skip
     text = "Vector units pay twenty times as much a bit as matrix units: operands move."
-    return [Exhibit("A100, 400 W: number check", PREDICTED, text, TALK, compared=compared)]
+    yield Exhibit("A100, 400 W: number check", PREDICTED, text, TALK, compared=compared)
 
 
-def joules() -> list[Exhibit]:
+def joules() -> Iterator[Exhibit]:
     """Power of a simulated card from cold, its integral, and the ladder of scales."""
     bench = SimulatedBench(layer_card("a30", "card"), seed=2)
     cell = Selection(("gpt-1.3b",), (1024,), ("fp16",), A30_BATCH, "training", 0).cells()[0]
@@ -220,21 +203,19 @@ def joules() -> list[Exhibit]:
         ("its training on 300 G tokens",
          f"{iterations * (estimate.energy_j + estimate.host_j) / 3.6e12:.2f} GWh"),
     ]  # fmt: skip
-    return [
-        Exhibit(
-            "From picojoules to gigawatt-hours",
-            f"{SIMULATED}; training {PREDICTED}",
-            "E is the integral of P(t), and average power times time. Samples of power, one every "
-            f"{step_s * 1e3:.0f} ms, give {integral_j:.1f} J in {span_s:.1f} s, the card's energy "
-            f"counter {counted_j:.1f} J: it moves in steps of 100 ms.\n"
-            "One operation, one pass, one iteration, one training: the same joules, summed.",
-            panels=[Panel("power of a layer from a cold start", "s", "W", items, zero=True)],
-            rows=ladder,
-        )
-    ]
+    yield Exhibit(
+        "From picojoules to gigawatt-hours",
+        f"{SIMULATED}; training {PREDICTED}",
+        "E is the integral of P(t), and average power times time. Samples of power, one every "
+        f"{step_s * 1e3:.0f} ms, give {integral_j:.1f} J in {span_s:.1f} s, the card's energy "
+        f"counter {counted_j:.1f} J: it moves in steps of 100 ms.\n"
+        "One operation, one pass, one iteration, one training: the same joules, summed.",
+        panels=[Panel("power of a layer from a cold start", "s", "W", items, zero=True)],
+        rows=ladder,
+    )
 
 
-def deviations() -> list[Exhibit]:
+def deviations() -> Iterator[Exhibit]:
     """Energy of one layer by cause, beside what a constant voltage and Perf ~ f would give."""
     curve = _curve("gpt-1.3b", 1024)
     known = [one for one in curve if one.switching_j is not None]
@@ -260,24 +241,23 @@ def deviations() -> list[Exhibit]:
               (Line("energy to completion", "ours", whole),), zero=True),
     ]  # fmt: skip
     least = min(known, key=lambda one: one.energy_j)
-    return [
-        Exhibit(
-            "Why energy is not independent of the clock",
-            SIMULATED,
-            "With constant voltage and Perf(f) ~ f, E = P t = C V^2 N: no clock in it. Three "
-            "deviations bend it. Timing closure needs V(f), so work and clock tree cost V(f)^2 "
-            "at high clocks. Leakage and uncore power cost P t, most at low clocks. Perf(f) "
-            "saturates where memory or the power limit holds, and power is wasted.\n"
-            f"1.3B at 1,024 tokens on {A30}: least energy at {least.nominal_mhz:.0f} MHz.",
-            TALK,
-            panels,
-        ),
-        Exhibit("The four parts", SIMULATED, f"Layers at 1,024 tokens on {A30}.", TALK,
-                charts.parts([one for one in rows() if one.dtype == "fp16"])[0], columns=3),
-    ]  # fmt: skip
+    yield Exhibit(
+        "Why energy is not independent of the clock",
+        SIMULATED,
+        "With constant voltage and Perf(f) ~ f, E = P t = C V^2 N: no clock in it. Three "
+        "deviations bend it. Timing closure needs V(f), so work and clock tree cost V(f)^2 "
+        "at high clocks. Leakage and uncore power cost P t, most at low clocks. Perf(f) "
+        "saturates where memory or the power limit holds, and power is wasted.\n"
+        f"1.3B at 1,024 tokens on {A30}: least energy at {least.nominal_mhz:.0f} MHz.",
+        TALK,
+        panels,
+    )  # fmt: skip
+    yield Exhibit("The four parts", SIMULATED, f"Layers at 1,024 tokens on {A30}.", TALK,
+                  charts.parts([one for one in rows() if one.dtype == "fp16"])[0],
+                  columns=3)  # fmt: skip
 
 
-def by_configuration() -> list[Exhibit]:
+def by_configuration() -> Iterator[Exhibit]:
     names = [
         f"{model.removeprefix('gpt-')} {sequence}" for model in SIZES for sequence in SEQUENCES
     ]
@@ -292,18 +272,16 @@ def by_configuration() -> list[Exhibit]:
         items: tuple[Item, ...] = (Bars(title, colour, tuple(watts)),
                                    Limit("TDP", "due", y=165.0))  # fmt: skip
         panels.append(Panel(title, "", "W", items, tuple(names), y_range=(0.0, 185.0)))
-    return [
-        Exhibit(
-            f"Power by configuration at {SETUP_MHZ} MHz",
-            SIMULATED,
-            f"{A30[0].upper()}{A30[1:]}; no bar: the layer does not fit the card's 24 GB.",
-            TALK,
-            panels,
-        )
-    ]
+    yield Exhibit(
+        f"Power by configuration at {SETUP_MHZ} MHz",
+        SIMULATED,
+        f"{A30[0].upper()}{A30[1:]}; no bar: the layer does not fit the card's 24 GB.",
+        TALK,
+        panels,
+    )
 
 
-def u_shape() -> list[Exhibit]:
+def u_shape() -> Iterator[Exhibit]:
     panels = []
     for model in ("gpt-350m", "gpt-13b"):
         curve = _curve(model, 1024)
@@ -320,49 +298,45 @@ def u_shape() -> list[Exhibit]:
                 items.append(Mark("", "ours", spot, "ring", f"{spot[0]:.0f} MHz"))
             title = f"{model}, 1,024 tokens: {unit}"
             panels.append(Panel(title, "clock, MHz", "", tuple(items)))
-    return [
-        Exhibit(
-            "Observation 1: energy of a layer has a best clock",
-            SIMULATED,
-            (
-                "Too low a clock pays leakage and uncore power for longer; too high a clock pays "
-                "the square of the voltage; above the dashed line the card holds the clock at its "
-                "limit of 165 W, and power no longer rises."
-            ),
-            TALK,
-            panels,
-            columns=3,
-        )
-    ]
+    yield Exhibit(
+        "Observation 1: energy of a layer has a best clock",
+        SIMULATED,
+        (
+            "Too low a clock pays leakage and uncore power for longer; too high a clock pays "
+            "the square of the voltage; above the dashed line the card holds the clock at its "
+            "limit of 165 W, and power no longer rises."
+        ),
+        TALK,
+        panels,
+        columns=3,
+    )
 
 
-def per_operation() -> list[Exhibit]:
+def per_operation() -> Iterator[Exhibit]:
     fp16 = {sequence: _energies(sequence, 945) for sequence in (128, 1024)}
     ends = [pj for dtype, sequence, clock in product(DTYPES[:2], fp16, CLOCKS)
             for pj in _energies(sequence, clock, dtype).values()]  # fmt: skip
     first, last = ([f"{pj:.1f}" for pj in one.values()] for one in fp16.values())
-    return [
-        Exhibit(
-            "Observation 2: energy of an operation by layer size",
-            SIMULATED,
-            "The talk: larger layers need less energy an operation. Here layers of 16 bits take "
-            f"{', '.join(first)} pJ from 125M to 175B at 128 tokens and 945 MHz, "
-            f"{', '.join(last)} pJ at 1,024 tokens. Legible bars of the talk, whose order its text "
-            f"has lost, lie between 1.43 and 10.5 pJ; these of tensor cores between {min(ends):.1f}"
-            f" and {max(ends):.1f} pJ.\n{_against()}",
-            TALK,
-            [_per_operation(sequence, clock, DTYPES[:2]) for sequence in fp16 for clock in CLOCKS],
-            columns=3,
-        ),
-        Exhibit(
-            "Observation 2, on CUDA cores",
-            SIMULATED,
-            "In fp32 every multiply-add is an instruction of its own: several times the energy.",
-            TALK,
-            [_per_operation(sequence, clock, DTYPES[2:]) for sequence in fp16 for clock in CLOCKS],
-            columns=3,
-        ),
-    ]
+    yield Exhibit(
+        "Observation 2: energy of an operation by layer size",
+        SIMULATED,
+        "The talk: larger layers need less energy an operation. Here layers of 16 bits take "
+        f"{', '.join(first)} pJ from 125M to 175B at 128 tokens and 945 MHz, "
+        f"{', '.join(last)} pJ at 1,024 tokens. Legible bars of the talk, whose order its text "
+        f"has lost, lie between 1.43 and 10.5 pJ; these of tensor cores between {min(ends):.1f}"
+        f" and {max(ends):.1f} pJ.\n{_against()}",
+        TALK,
+        [_per_operation(sequence, clock, DTYPES[:2]) for sequence in fp16 for clock in CLOCKS],
+        columns=3,
+    )
+    yield Exhibit(
+        "Observation 2, on CUDA cores",
+        SIMULATED,
+        "In fp32 every multiply-add is an instruction of its own: several times the energy.",
+        TALK,
+        [_per_operation(sequence, clock, DTYPES[2:]) for sequence in fp16 for clock in CLOCKS],
+        columns=3,
+    )
 
 
 def _per_operation(sequence: int, clock: int, dtypes: Iterable[Dtype]) -> Panel:
@@ -404,7 +378,7 @@ def _against() -> str:
     )
 
 
-def sequences() -> list[Exhibit]:
+def sequences() -> Iterator[Exhibit]:
     best = {model: [saving(_curve(model, s)).frugal.nominal_mhz for s in SEQUENCES]
             for model in SIZES}  # fmt: skip
     lower = [model for model, clocks in best.items() if clocks[-1] < clocks[0]]
@@ -420,9 +394,9 @@ def sequences() -> list[Exhibit]:
             f"of a sweep moves it as well: within {_flat_mhz():.0f} MHz the energy is within 1 %."
         )
     shown = [one for one in rows() if one.dtype == "fp16"]
-    return [Exhibit("Observation 3: the sequence length shifts the best clock", SIMULATED,
-                    f"{text} There is no single best clock for a layer.", TALK,
-                    charts.best_clocks(shown))]  # fmt: skip
+    yield Exhibit("Observation 3: the sequence length shifts the best clock", SIMULATED,
+                  f"{text} There is no single best clock for a layer.", TALK,
+                  charts.best_clocks(shown))  # fmt: skip
 
 
 def _flat_mhz() -> float:
@@ -436,7 +410,7 @@ def _flat_mhz() -> float:
     return min(near)
 
 
-def fronts() -> list[Exhibit]:
+def fronts() -> Iterator[Exhibit]:
     panels = []
     for model in SIZES:
         for sequence in SEQUENCES:
@@ -457,23 +431,21 @@ def fronts() -> list[Exhibit]:
                           Line(dtype, colour, shown(front, *ends))]  # fmt: skip
             panels.append(Panel(f"{model}, {sequence} tokens", "slower than the fastest, %",
                                 "energy over the least", tuple(lines)))  # fmt: skip
-    return [
-        Exhibit(
-            "Pareto fronts: models by sequence lengths by number types",
-            SIMULATED,
-            (
-                "Dots are clocks from 555 MHz on, lines the fronts. Small layers have a V, large "
-                "ones a U; the fastest point is not always the highest clock, since the limit "
-                "makes the governor hunt."
-            ),
-            TALK,
-            panels,
-            columns=3,
-        )
-    ]
+    yield Exhibit(
+        "Pareto fronts: models by sequence lengths by number types",
+        SIMULATED,
+        (
+            "Dots are clocks from 555 MHz on, lines the fronts. Small layers have a V, large "
+            "ones a U; the fastest point is not always the highest clock, since the limit "
+            "makes the governor hunt."
+        ),
+        TALK,
+        panels,
+        columns=3,
+    )
 
 
-def takeaway() -> list[Exhibit]:
+def takeaway() -> Iterator[Exhibit]:
     compared = []
     for model in ("gpt-125m", "gpt-1.3b", "gpt-13b", "gpt-175b"):
         for sequence in SEQUENCES:
@@ -499,15 +471,13 @@ def takeaway() -> list[Exhibit]:
                 Compared(f"{name}: saved", 100.0 * found.saved_ratio, saved, "%", note),
                 Compared(f"{name}: slower", 100.0 * found.slower_ratio, slower, "%", flat),
             ]
-    return [
-        Exhibit(
-            "Takeaway: the fastest Pareto point against the one of least energy",
-            SIMULATED,
-            FITTED_TEXT,
-            TALK,
-            compared=compared,
-        )
-    ]
+    yield Exhibit(
+        "Takeaway: the fastest Pareto point against the one of least energy",
+        SIMULATED,
+        FITTED_TEXT,
+        TALK,
+        compared=compared,
+    )
 
 
 FITTED_TEXT = (
@@ -527,7 +497,7 @@ FOREST = {"power": (1.5, 1.6, 0.9965), "time": (3.5, 1.1, 0.9919), "energy": (3.
 UNITS = {"power": ("W", 1.0), "time": ("ms", 1e3), "energy": ("J", 1.0)}
 
 
-def predictors() -> list[Exhibit]:
+def predictors() -> Iterator[Exhibit]:
     """Random rows, as the talk has them; per target what the forest looks at."""
     shown = [one for one in rows() if one.stable]
     results = evaluate(shown, 1, only=("random rows",))
@@ -542,19 +512,17 @@ def predictors() -> list[Exhibit]:
                 Compared(f"{name}, MAE", scale * score.mae, mean, unit),
                 Compared(f"{name}, R2", score.r2, r2),
             ]
-    return [
-        Exhibit(
-            "Predicting power, time and energy",
-            f"of {SIMULATED} rows",
-            f"{len(shown)} rows; a fifth of them at a time is judged by what the others teach.",
-            TALK,
-            [*charts.importances(shown), *charts.residuals(shown, results)],
-            compared=compared,
-        )
-    ]
+    yield Exhibit(
+        "Predicting power, time and energy",
+        f"of {SIMULATED} rows",
+        f"{len(shown)} rows; a fifth of them at a time is judged by what the others teach.",
+        TALK,
+        [*charts.importances(shown), *charts.residuals(shown, results)],
+        compared=compared,
+    )
 
 
-def models() -> list[Exhibit]:
+def models() -> Iterator[Exhibit]:
     head = ("model", "layers", "hidden", "heads", "KV heads", "FFN", "vocabulary", "parameters")
     named = ("qwen-72b", "mistral-large", "megatron-1t", "gpt3-175b")
     lines: list[tuple[str, ...]] = [head]
@@ -572,8 +540,8 @@ def models() -> list[Exhibit]:
     contexts = {name: float(ARCHITECTURES[name].positions or CONTEXTS.get(name, 0))
                 for name in YEARS}  # fmt: skip
     panels.append(_growth("context, tokens", {n: one for n, one in contexts.items() if one}))
-    return [Exhibit("Models by name, and their growth", "the catalogue", "", TALK, panels,
-                    rows=lines)]  # fmt: skip
+    yield Exhibit("Models by name, and their growth", "the catalogue", "", TALK, panels,
+                  rows=lines)  # fmt: skip
 
 
 LABELLED = ("gpt2-xl", "gpt3-175b", "megatron-1t", "llama-2-70b", "llama-3-405b", "deepseek-v3")
@@ -603,7 +571,7 @@ CONTEXTS = {
 }  # fmt: skip
 
 
-def timelines() -> list[Exhibit]:
+def timelines() -> Iterator[Exhibit]:
     panels, compared = [], []
     for name, schedule, chunks in (
         ("GPipe", "gpipe", 1), ("1F1B", "1f1b", 1),
@@ -611,8 +579,7 @@ def timelines() -> list[Exhibit]:
     ):  # fmt: skip
         graph = build(Pipeline(schedule, 4, 8, chunks=chunks))  # type: ignore[arg-type]
         slots = [SLOTS[operation.kind] / chunks for operation in graph.operations]
-        begun = starts(graph, slots)
-        timeline = Timeline(graph, tuple(begun), tuple(slots))
+        timeline = laid_out(graph, slots)
         panels.append(timeline_panel(timeline, title=f"{name}: {timeline.end_s:g} slots",
                                      numbered=chunks == 1, unit="slots"))  # fmt: skip
         work = 3.0 * 8
@@ -622,14 +589,12 @@ def timelines() -> list[Exhibit]:
     run = Run(gpus=64, tensor=8, pipeline=8, data=1, global_batch=32, recompute="full")
     found, timeline = simulate(ARCHITECTURES["gpt3-175b"], SYSTEMS["dgx-a100"], run)
     whole = timeline_panel(timeline, title=f"GPT-3 175B, 8 stages: {found.iteration_time_s:.2f} s")
-    return [
-        Exhibit("Pipeline schedules and their bubble", PREDICTED,
-                "4 GPUs, 8 microbatches; a forward takes one slot, a backward two.", TALK,
-                panels, columns=1, compared=compared),
-        Exhibit("Timeline of an iteration", PREDICTED,
-                "Sends run beside the work, thin. `joulecut model --timeline` writes it as JSON.",
-                TALK, [whole], columns=1),
-    ]  # fmt: skip
+    yield Exhibit("Pipeline schedules and their bubble", PREDICTED,
+                  "4 GPUs, 8 microbatches; a forward takes one slot, a backward two.", TALK,
+                  panels, columns=1, compared=compared)  # fmt: skip
+    yield Exhibit("Timeline of an iteration", PREDICTED,
+                  "Sends run beside the work, thin. `joulecut model --timeline` writes it as JSON.",
+                  TALK, [whole], columns=1)  # fmt: skip
 
 
 MEGATRON = Run(gpus=4096, tensor=8, pipeline=64, data=8, global_batch=4096, recompute="full",
@@ -638,25 +603,23 @@ SWEPT = {"tensor": (2, 4, 8, 16), "pipeline": (16, 32, 64, 128), "chunks": (1, 2
 LAYOUTS = 24  # the fastest, as bars that a page has room for
 
 
-def megatron() -> list[Exhibit]:
+def megatron() -> Iterator[Exhibit]:
     """One batch of Megatron-1T on 4,096 A100, by layout, fastest first."""
     space = sweep_of_runs.Space(ARCHITECTURES["megatron-1t"], SYSTEMS["dgx-a100"], MEGATRON, SWEPT)
     found = sweep_of_runs.evaluate(space)
     order = np.argsort(found.rows["iteration_time_s"])[:LAYOUTS]
     names = {int(i): _layout(sweep_of_runs.run_of(found.rows, int(i))) for i in order}
-    return [
-        Exhibit(
-            "Megatron-1T on 4,096 A100: one batch by parallelism",
-            PREDICTED,
-            f"Batch of 4,096 sequences, full recomputation; the {len(names)} fastest of "
-            f"{len(found)} layouts that fit, {found.too_large} do not. Parts are of the slowest "
-            "stage, whose time is the iteration's; energy is of all GPUs and hosts. "
-            "`joulecut model sweep` has both as columns for every layout.",
-            TALK,
-            layouts_panels(found.rows, names),
-            columns=1,
-        )
-    ]
+    yield Exhibit(
+        "Megatron-1T on 4,096 A100: one batch by parallelism",
+        PREDICTED,
+        f"Batch of 4,096 sequences, full recomputation; the {len(names)} fastest of "
+        f"{len(found)} layouts that fit, {found.too_large} do not. Parts are of the slowest "
+        "stage, whose time is the iteration's; energy is of all GPUs and hosts. "
+        "`joulecut model sweep` has both as columns for every layout.",
+        TALK,
+        layouts_panels(found.rows, names),
+        columns=1,
+    )
 
 
 def _layout(run: Run) -> str:
@@ -664,7 +627,7 @@ def _layout(run: Run) -> str:
     return f"t{run.tensor} p{run.pipeline} d{run.data}{chunks}"
 
 
-def closed_form() -> list[Exhibit]:
+def closed_form() -> Iterator[Exhibit]:
     """Closed form against the walk of the graph on drawn layouts."""
     dice, worst = np.random.default_rng(1), (0.0, "")
     pairs: list[tuple[float, float]] = []
@@ -678,7 +641,7 @@ def closed_form() -> list[Exhibit]:
         run = Run(gpus=tensor * pipeline, tensor=tensor, pipeline=pipeline,
                   schedule=schedule, microbatch=2 ** int(dice.integers(0, 3)),  # type: ignore[arg-type]
                   recompute=("none", "selective", "full")[dice.integers(3)])  # fmt: skip
-        run = _batched(run, microbatches)
+        run = replace(run, global_batch=microbatches * run.microbatch)
         if misfit(run, architecture) is not None:
             continue
         graph_s = simulate(architecture, system, run)[0].iteration_time_s
@@ -690,23 +653,17 @@ def closed_form() -> list[Exhibit]:
     ends = (min(graph for graph, _ in pairs), max(graph for graph, _ in pairs))
     items = (Line("equal", "base", tuple((end, end) for end in ends), "dashed"),
              Line("layouts", "ours", tuple(sorted(pairs)), "marks"))  # fmt: skip
-    return [
-        Exhibit(
-            "Closed form against the walk of the graph",
-            PREDICTED,
-            (f"{DRAWN} drawn layouts, seed 1: mean error {100 * float(np.mean(errors)):.2f} %, "
-             f"worst {100 * worst[0]:.1f} % ({worst[1]}). The talk: the same ballpark for 25,000."),
-            TALK,
-            [Panel("iteration time", "graph, s", "closed form, s", items, log="xy")],
-        )
-    ]  # fmt: skip
+    yield Exhibit(
+        "Closed form against the walk of the graph",
+        PREDICTED,
+        (f"{DRAWN} drawn layouts, seed 1: mean error {100 * float(np.mean(errors)):.2f} %, "
+         f"worst {100 * worst[0]:.1f} % ({worst[1]}). The talk: the same ballpark for 25,000."),
+        TALK,
+        [Panel("iteration time", "graph, s", "closed form, s", items, log="xy")],
+    )  # fmt: skip
 
 
 DRAWN = 150
-
-
-def _batched(run: Run, microbatches: int) -> Run:
-    return replace(run, global_batch=microbatches * run.microbatch)
 
 
 PARTS = (

@@ -211,6 +211,15 @@ def test_what_does_not_fit_says_by_how_much_and_which_knob_helps(tmp_path: Path)
     assert re.search(r"needs 83\.\d+ GB, \d\.\d+ GB more than a GPU has for it", said.stdout)
 
 
+def test_an_evaluation_has_no_profile(tmp_path: Path) -> None:
+    """Nothing runs backward, so that nothing can be planned."""
+    run = tmp_path / "run.yaml"
+    run.write_text(RUN.replace("run: {", "run: {forward_only: true, "))
+    done = _run("profile", run, "--out", tmp_path / "job")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "run.forward_only: an evaluation has no plan" in done.stderr
+
+
 def test_a_profile_is_planned_as_a_measured_one(tmp_path: Path) -> None:
     """The plan's baseline is the model's iteration, with transfers, gradients and optimizer."""
     run = _file(tmp_path, RUN.replace("clock_mhz: 1410", "clock_mhz: 1200"))

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from joulecut_engine.panel import Bars, Line, Panel
+from joulecut_lab.exhibit import Compared, Exhibit
 from joulecut_lab.model.serving import Serving
 from joulecut_lab.talks import bloat, components, efficiency, five_models, inference, layers
 from joulecut_lab.talks.command import run
-from joulecut_lab.talks.exhibit import Compared, Exhibit
 from joulecut_wire.errors import BadInput
 
 # Parts that take well under a second, by the difference that they may have: per cent of the

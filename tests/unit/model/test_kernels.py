@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-
-from joulecut_lab.model.kernels import KERNELS, predicted_tflops
+from model_kernels import KERNELS, predicted_tflops
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,8 @@ import pytest
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import SYSTEMS
-from joulecut_lab.model.graph_level import part_layers, simulate
-from joulecut_lab.model.run import Run, misfit
-from joulecut_lab.model.table import estimate_by_table, table_of
+from joulecut_lab.model.graph_level import estimate_by_table, ideal_bubble, simulate
+from joulecut_lab.model.run import Run, misfit, part_layers
 
 # Hardly a vocabulary: all stages are alike.
 ALIKE = Architecture(64, 4096, 32, 32, 16384, 8, positions=2048)
@@ -76,7 +75,7 @@ def test_formula_is_near_the_graph_with_logits_and_links(schedule: str, microbat
     ],
 )
 def test_the_table_has_the_published_bubble(schedule: str, bubble: float) -> None:
-    assert table_of(run_of(schedule)).bubble == pytest.approx(bubble, abs=1e-9)
+    assert ideal_bubble(run_of(schedule)) == pytest.approx(bubble, abs=1e-9)
 
 
 @pytest.mark.parametrize(("schedule", "idle"), [("1f1b", 26.5), ("zb-h1", 14.2), ("zb-h2", 6.4)])
@@ -127,3 +126,12 @@ def test_layers_are_shared_out_evenly_with_short_ends() -> None:
         counts = part_layers(layers, Run(8, pipeline=8))
         assert sum(counts) == layers
         assert max(counts) - min(counts) <= 1
+
+
+def test_an_evaluation_waits_for_forwards_alone() -> None:
+    """16 microbatches pass 8 equal stages: 7 forwards of bubble at every level."""
+    run = replace(run_of("1f1b", microbatches=16), forward_only=True)
+    levels = (formula.estimate, estimate_by_table, lambda *given: simulate(*given)[0])
+    for parts in (level(ALIKE, FREE, run).breakdown_s for level in levels):
+        assert parts["bubble"] == pytest.approx(parts["forward"] * 7 / 16, rel=0.03)
+        assert parts["backward"] == parts["recompute"] == 0.0
