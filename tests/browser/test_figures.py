@@ -5,7 +5,7 @@ The four talks hold every kind of figure there is; what they draw is kept as dat
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def looked_at(browser: Browser, page: Path) -> list[dict[str, Any]]:
     return found
 
 
-QUICK: tuple[Callable[[], list[Exhibit]], ...] = (
+QUICK: tuple[Callable[[], Iterator[Exhibit]], ...] = (
     layers.packages, layers.post_dennard_power, layers.timelines, efficiency.demand,
     components.breakdown,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """The talks' digits, one by one, and pages that hold all that they show."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from joulecut_wire.errors import BadInput
 
 # Parts that take well under a second, by the difference that they may have: per cent of the
 # talk's number, or points where that is in per cent.
-QUICK: tuple[tuple[Callable[[], list[Exhibit]], float], ...] = (
+QUICK: tuple[tuple[Callable[[], Iterator[Exhibit]], float], ...] = (
     (layers.operations, 0.0),
     (layers.number_check, 0.5),
     (layers.timelines, 0.0),
@@ -33,7 +33,9 @@ def _difference(one: Compared) -> float:
 
 
 @pytest.mark.parametrize(("part", "allowed"), QUICK)
-def test_digits_are_those_of_the_talk(part: Callable[[], list[Exhibit]], allowed: float) -> None:
+def test_digits_are_those_of_the_talk(
+    part: Callable[[], Iterator[Exhibit]], allowed: float
+) -> None:
     found = [one for exhibit in part() for one in exhibit.compared if one.published is not None]
     assert len(found) >= 2
     for one in found:
