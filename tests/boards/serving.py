@@ -50,7 +50,6 @@ class Serving:
         *,
         port: int = 0,
         metrics: Callable[[bool], bytes] | None = None,
-        hosts: tuple[str, ...] = (),
         store: Store | None = None,
         history: History | None = None,
         links: Links | None = None,
@@ -62,7 +61,6 @@ class Serving:
         self._first = board
         self._port = port
         self._metrics = metrics
-        self._hosts = hosts
         self._store = store
         self._history = history
         self._links = links
@@ -103,7 +101,6 @@ class Serving:
             web=self._web,
             roles=self._roles,
             metrics=self._metrics,
-            hosts=self._hosts,
             store=self._store,
             profiles=self._profiles,
             history=self._history,

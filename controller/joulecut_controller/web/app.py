@@ -5,7 +5,7 @@ the controller is given. Every other route is read-only by construction.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -75,12 +75,8 @@ class Parts(TypedDict, total=False):
     links: Links | None
 
 
-def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Parts]) -> ASGIApp:
-    """The whole web application.
-
-    `hosts` are names or addresses allowed in the Host header besides loopback ones, for a
-    controller that listens there. Under TLS the browser verifies the name, and any host is served.
-    """
+def build(publisher: Publisher, **parts: Unpack[Parts]) -> ASGIApp:
+    """The whole web application."""
     handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
     served = routes(publisher, **parts)
     app = Starlette(routes=served, exception_handlers=handlers)
@@ -91,7 +87,7 @@ def build(publisher: Publisher, *, hosts: Iterable[str] = (), **parts: Unpack[Pa
     def posted(path: str) -> bool:
         return any(one.match(path) for one in commands)
 
-    return Guard(app, hosts, web=parts.get("web"), posted=posted)
+    return Guard(app, web=parts.get("web"), posted=posted)
 
 
 def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:

@@ -6,7 +6,7 @@ refused), and responses forbid framing, foreign scripts and reading from other o
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -36,25 +36,22 @@ CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
 
 
 class Guard:
-    """Lets through who is known and asks for a known host, reading or where commands are posted;
+    """Lets through who is known and asks for a loopback host, reading or where commands are posted;
     adds security headers, and those of the web configuration.
 
-    `hosts` are names or addresses, without port, allowed besides the loopback ones. With TLS any
-    host is: a foreign name already fails at the certificate. `posted` says which paths take
-    commands.
+    With TLS any host is served: a foreign name already fails at the certificate. `posted` says
+    which paths take commands.
     """
 
     def __init__(
         self,
         app: ASGIApp,
-        hosts: Iterable[str] = (),
         *,
         web: WebConfig | None = None,
         posted: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._app, self._web, self._posted = app, web, posted
         self._any_host = web is not None and web.context() is not None
-        self._hosts = frozenset(host.lower().strip("[]") for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # no web sockets, no lifespan: nothing else is served
@@ -76,8 +73,7 @@ class Guard:
         web = self._web if path != OPEN else None
         if web and not await asyncio.to_thread(web.admits, headers.get("authorization")):
             return error_response(401, "user and password required", CHALLENGE)
-        host = host_name(headers.get("host", ""))
-        if not (self._any_host or is_loopback(host) or host in self._hosts):
+        if not (self._any_host or is_loopback(host_name(headers.get("host", "")))):
             return error_response(403, "unknown host name: use http://127.0.0.1")
         posts = scope["method"] == "POST" and self._posted(path)
         if scope["method"] not in READING and not posts:
