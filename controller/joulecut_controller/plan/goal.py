@@ -12,7 +12,7 @@ from joulecut_controller.plan.pace import Pace, doubt_ratio, surely_above
 from joulecut_controller.plan.planning_input import Lateness, PlannerState, PlanningInput
 from joulecut_controller.plan.solver_cache import Answers, Question
 from joulecut_controller.reference.reference import LATE_SDS
-from joulecut_engine.optimize.problem import Goal, Infeasible, Solution
+from joulecut_engine.optimize.problem import Goal, Infeasible
 
 # A goal stands while the wanted slowdown is longer by less than this part of it. Measurements move
 # the wanted one with every iteration, and each new goal is a new solve.
@@ -151,8 +151,10 @@ def goal_of(
         return own, deadline_s
     rung = state.rung
     asked = Question(state.costs, own, rung.granularity, state.jitter, rung.limits)
-    lone = solver.ask(asked)
-    lone_s, late_ratio = lone_times(lone, state, solver)
+    lone, jitter, late_ratio = solver.ask(asked), state.jitter, 1.0
+    lone_s = lone.fastest_s if isinstance(lone, Infeasible) else lone.iteration_time_s
+    if not isinstance(lone, Infeasible) and not jitter.still:
+        late_ratio = max(1.0, solver.spread(state.costs, jitter, lone.clocks).mean_s / lone_s)
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
     peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)
@@ -167,19 +169,6 @@ def goal_of(
     ):
         wanted_s = held.deadline_s
     return Goal(wanted_s, waits=True), peer_s
-
-
-def lone_times(
-    lone: Solution | Infeasible, state: PlannerState, solver: Answers
-) -> tuple[float, float]:
-    """The lone plan's iteration time on mean times, and how much later it really runs."""
-    if isinstance(lone, Infeasible):
-        return lone.fastest_s, 1.0
-    time_s, jitter = lone.iteration_time_s, state.jitter
-    if jitter.still or state.costs is None:
-        return time_s, 1.0
-    spread = solver.spread(state.costs, jitter, lone.clocks)
-    return time_s, max(1.0, spread.mean_s / time_s)
 
 
 def dwell_s(inputs: PlanningInput) -> float:

@@ -97,16 +97,14 @@ def timing_of(job: JobState, gpus: Mapping[str, GpuView]) -> IterationTiming | s
     )
 
 
-def uncertainty_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
-    """By how much a change may come early or late: spread of the set latency and jitter of the
-    starts together, of the worst GPU. Infinite where starts are not known."""
-    timing = timing_of(job, gpus)
-    return math.inf if isinstance(timing, str) else _spread_s(job, gpus) + timing.start_jitter_s
-
-
 def shortest_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:
-    """The shortest stretch at one clock that changes as uncertain as these allow, in seconds."""
-    return max(STRETCH_S_MIN, STRETCHES_MIN * uncertainty_s(job, gpus))
+    """The shortest stretch at one clock, in seconds: a change comes early or late by the spread of
+    the set latency and the jitter of the starts, of the worst GPU. Infinite without known starts.
+    """
+    timing = timing_of(job, gpus)
+    if isinstance(timing, str):
+        return math.inf
+    return max(STRETCH_S_MIN, STRETCHES_MIN * (_spread_s(job, gpus) + timing.start_jitter_s))
 
 
 def shortest_marked_s(job: JobState, gpus: Mapping[str, GpuView]) -> float:

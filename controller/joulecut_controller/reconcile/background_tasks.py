@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Container
 from concurrent.futures import BrokenExecutor, Executor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,22 +25,20 @@ SHARE = 0.15  # of one processor, in the long run
 CREDIT_S = 120.0  # of work at once: everything about ten jobs
 
 
+@dataclass(slots=True)
 class BackgroundTasks:
     """Pending tasks by key, bounded by jobs times topics. Without `workers` a thread runs them.
     `failed` gets the key and the error of a task that was dropped.
     """
 
-    def __init__(
-        self,
-        workers: Executor | None = None,
-        retry_s: float = RETRY_S,
-        failed: Callable[[Key, str], None] = lambda *_: None,
-    ) -> None:
-        self._workers, self._retry_s, self._failed = workers, retry_s, failed
-        self._pending: dict[Key, tuple[Callable[[], Any], Done]] = {}
-        self._errors: dict[Key, str] = {}  # reported last
-        self._task: asyncio.Task[None] | None = None
-        self._credit_s, self._credited_s = CREDIT_S, time.monotonic()
+    workers: Executor | None = None
+    retry_s: float = RETRY_S
+    failed: Callable[[Key, str], None] = lambda *_: None
+    _pending: dict[Key, tuple[Callable[[], Any], Done]] = field(default_factory=dict)
+    _errors: dict[Key, str] = field(default_factory=dict)  # reported last
+    _task: asyncio.Task[None] | None = None
+    _credit_s: float = CREDIT_S
+    _credited_s: float = field(default_factory=time.monotonic)
 
     def pending(self, key: Key) -> bool:
         return key in self._pending
@@ -69,7 +68,7 @@ class BackgroundTasks:
             work, done = asked
             begun_s = time.monotonic()
             try:
-                result = await asyncio.get_running_loop().run_in_executor(self._workers, work)
+                result = await asyncio.get_running_loop().run_in_executor(self.workers, work)
                 if self._pending.get(key) is asked:  # neither dropped nor replaced meanwhile
                     del self._pending[key]
                     try:
@@ -77,9 +76,9 @@ class BackgroundTasks:
                             await ending
                     except JoulecutError:  # the store is away; steps report that
                         self._pending.setdefault(key, (partial(_again, result), done))
-                        await asyncio.sleep(self._retry_s)
+                        await asyncio.sleep(self.retry_s)
             except BrokenExecutor:  # its worker died: once more, in a new one
-                await asyncio.sleep(self._retry_s)
+                await asyncio.sleep(self.retry_s)
                 continue
             except Exception as error:  # kept, it would hold up all behind it for good
                 if self._pending.get(key) is asked:
@@ -91,7 +90,7 @@ class BackgroundTasks:
         """Once, though a frontier is asked for again in every step."""
         if self._errors.get(key) != error:
             self._errors[key] = error
-            self._failed(key, error)
+            self.failed(key, error)
 
     def _rest_s(self, took_s: float) -> float:
         """How long the worker rests after a task, so that it keeps to its share."""

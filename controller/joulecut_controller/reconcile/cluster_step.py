@@ -72,7 +72,10 @@ class Cluster:
         """`observations` are the newest of each job."""
         self.context.audit.catch_up()
         changed = await self._follow_policy()
-        await self._restore_estimates()
+        services = self.services
+        for memory in (services.learning, services.predictions, services.energy):
+            if not memory.begun:  # what an earlier controller learned
+                await asyncio.to_thread(memory.begin)
         changed |= await self._observe()
         if (
             observations or not self.seen.policies
@@ -152,13 +155,6 @@ class Cluster:
         with suppress(ValueError, IndexError):
             return max(0.0, float(newest[0].content))
         return 0.0
-
-    async def _restore_estimates(self) -> None:
-        """What an earlier controller learned; read once."""
-        services = self.services
-        for memory in (services.learning, services.predictions, services.energy):
-            if not memory.begun:
-                await asyncio.to_thread(memory.begin)
 
     async def _observe(self) -> set[str]:
         """The cluster as of now. Returns the jobs that this changes: those whose GPUs moved, or

@@ -462,9 +462,8 @@ class JobController:
 
 def _learnt(learned: Learnt | None, of_others: str) -> Learnt:
     """What its own work taught, and what other jobs say."""
-    if learned is None:
-        return Learnt(of_others)
-    return replace(learned, text="; ".join(filter(None, (learned.text, of_others))))
+    made = learned or Learnt()
+    return replace(made, text="; ".join(filter(None, (made.text, of_others))))
 
 
 def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from joulecut_controller.reconcile.loop_metrics import Histogram
 from joulecut_controller.reconcile.work_queue import WorkQueue
@@ -40,33 +40,26 @@ class _Record:
     error: str = ""
 
 
+@dataclass(slots=True)
 class Loop:
     """Steps of one leadership term. `step(key)` returns the seconds until the key is due again;
-    infinite where only something new makes it due.
+    infinite where only something new makes it due. `take_in` adds the keys that have news; `failed`
+    gets a key and a new error of it. `durations` are those of steps that are due by time.
     """
 
-    def __init__(
-        self,
-        step: Callable[[str], Awaitable[float]],
-        take_in: Callable[[], None],
-        *,
-        failed: Callable[[str, str], None],
-        interval_s: float,
-        durations: Histogram,
-        now_s: Callable[[], float],
-    ) -> None:
-        """`take_in` adds the keys that have news; `failed` gets a key and a new error of it.
-        `durations` are those of steps that are due by time.
-        """
-        self._step, self._take_in, self._failed = step, take_in, failed
-        self._interval_s, self._durations, self._now_s = interval_s, durations, now_s
-        self._queue = WorkQueue()
-        self._records: dict[str, _Record] = {}
-        self._steps: dict[str, asyncio.Task[None]] = {}
-        self._answers: deque[str] = deque()
-        self.failed_steps = 0
-        self._woken = asyncio.Event()
-        self._running: asyncio.AbstractEventLoop | None = None
+    step: Callable[[str], Awaitable[float]]
+    take_in: Callable[[], None]
+    failed: Callable[[str, str], None]
+    interval_s: float
+    durations: Histogram
+    now_s: Callable[[], float]
+    failed_steps: int = 0
+    _queue: WorkQueue = field(default_factory=WorkQueue)
+    _records: dict[str, _Record] = field(default_factory=dict)
+    _steps: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _answers: deque[str] = field(default_factory=deque)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+    _running: asyncio.AbstractEventLoop | None = None
 
     @property
     def troubles(self) -> Mapping[str, str]:
@@ -75,11 +68,11 @@ class Loop:
 
     def silent_s(self, key: str) -> float:
         """How long no step of the key has succeeded."""
-        return self._now_s() - self._records[key].succeeded_s if key in self._records else math.inf
+        return self.now_s() - self._records[key].succeeded_s if key in self._records else math.inf
 
     def add(self, key: str, wait_s: float = 0.0) -> None:
         """The key is due in `wait_s`, or sooner where it is already."""
-        now_s = self._now_s()
+        now_s = self.now_s()
         self._records.setdefault(key, _Record(now_s))
         self._queue.add(key, now_s + wait_s)
         self._wake()
@@ -95,7 +88,7 @@ class Loop:
         try:
             while True:
                 await self._begin_due(BESIDE_S)
-                wait_s = min(self._queue.next_s - self._now_s(), TICK_S)
+                wait_s = min(self._queue.next_s - self.now_s(), TICK_S)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(max(0.0, wait_s)):
                         await self._woken.wait()
@@ -118,8 +111,8 @@ class Loop:
         while True:
             while self._answers:
                 self.add(self._answers.popleft())
-            self._take_in()
-            key = self._queue.take(self._now_s())
+            self.take_in()
+            key = self._queue.take(self.now_s())
             if key is None:
                 return
             step = asyncio.create_task(self._run_step(key), name=f"step {key}")
@@ -127,20 +120,20 @@ class Loop:
             await asyncio.wait((step,), timeout=beside_s)
 
     async def _run_step(self, key: str) -> None:
-        begun_s, wait_s = self._now_s(), 0.0  # a step that is cancelled is due again
+        begun_s, wait_s = self.now_s(), 0.0  # a step that is cancelled is due again
         record = self._records.setdefault(key, _Record(begun_s))
         try:
-            wait_s = await self._step(key)
+            wait_s = await self.step(key)
         except Exception as error:
             wait_s = self._note(key, record, described(error))
         else:
-            record.succeeded_s, record.failures, record.error = self._now_s(), 0, ""
+            record.succeeded_s, record.failures, record.error = self.now_s(), 0, ""
             if record.steps < HURRIED_STEPS and math.isfinite(wait_s):
                 wait_s = min(wait_s, HURRY_S)
         finally:
             record.steps += 1
             if math.isfinite(wait_s):
-                self._durations.add(self._now_s() - begun_s)
+                self.durations.add(self.now_s() - begun_s)
             del self._steps[key]
             self._queue.done(key, begun_s + wait_s)
             if math.isinf(wait_s) and not record.error:
@@ -151,10 +144,10 @@ class Loop:
         self.failed_steps += 1
         said, record.error = record.error, error
         if error != said:
-            self._failed(key, error)
+            self.failed(key, error)
         doublings = 2.0 ** min(record.failures, DOUBLINGS_MAX)
         record.failures += 1
-        return self._interval_s * min(doublings, RETRY_INTERVALS_MAX)
+        return self.interval_s * min(doublings, RETRY_INTERVALS_MAX)
 
     def _wake(self) -> None:
         if self._running is not None:

@@ -6,7 +6,7 @@ off: twice as long after each one, until a plan has held.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.actions import release_actions
@@ -27,21 +27,22 @@ RETRY_S_MAX = 300.0  # a refusal that lasts needs an operator, who should not wa
 DOUBLINGS_MAX = 16  # of an interval: more than RETRY_S_MAX needs at any allowed interval
 
 
+@dataclass(slots=True)
 class Backoff:
-    """Wait after failures of one job; doubles with each, up to RETRY_S_MAX."""
+    """Wait after failures of one job: two intervals after the first, and twice as long after each,
+    up to RETRY_S_MAX.
+    """
 
-    def __init__(self, interval_s: float) -> None:
-        """The first failure costs two intervals."""
-        self._interval_s = interval_s
-        self._failures = 0
-        self._until_s = float("-inf")
-        self._reason = ""
+    interval_s: float
+    _failures: int = 0
+    _until_s: float = -math.inf
+    _reason: str = ""
 
     def fail(self, reason: str, now_s: float) -> None:
         self._failures += 1
         self._reason = reason
         doublings = min(self._failures, DOUBLINGS_MAX)
-        self._until_s = now_s + min(self._interval_s * 2.0**doublings, RETRY_S_MAX)
+        self._until_s = now_s + min(self.interval_s * 2.0**doublings, RETRY_S_MAX)
 
     def forgive(self) -> None:
         """A wait that has begun goes on; the next failure counts as the first."""

@@ -80,20 +80,21 @@ class SolverFunctions:
     complete: Complete = worker_calls.completion
 
 
+@dataclass(slots=True)
 class Turns:
     """Which jobs ask the workers now. A turn lasts as long as a decision, from one question to the
     next: each step of a job gives it back unless an answer or the turn itself is waited for then.
 
     A job whose plan is late comes before one without a plan, and that before one whose plan is
-    compared again; of equals the one that has waited longest.
+    compared again; of equals the one that has waited longest. `next_one` is called with a waiting
+    job that has its turn now, for a step of it.
     """
 
-    def __init__(self, next_one: Callable[[str], None], at_once: int = JOBS_AT_ONCE) -> None:
-        """`next_one` is called with a waiting job that has its turn now, for a step of it."""
-        self._next_one, self._at_once = next_one, at_once
-        self._having: set[str] = set()
-        self._waiting: dict[str, Urgency] = {}  # the first has waited longest
-        self._unanswered: set[str] = set()  # jobs whose newest step ended with a question
+    next_one: Callable[[str], None]
+    at_once: int = JOBS_AT_ONCE
+    _having: set[str] = field(default_factory=set)
+    _waiting: dict[str, Urgency] = field(default_factory=dict)  # the first has waited longest
+    _unanswered: set[str] = field(default_factory=set)  # whose newest step ended with a question
 
     @contextmanager
     def step(self, job: str) -> Iterator[None]:
@@ -105,15 +106,15 @@ class Turns:
             if job not in self._unanswered:
                 self._waiting.pop(job, None)
                 self._having.discard(job)
-            while self._waiting and len(self._having) < self._at_once:
+            while self._waiting and len(self._having) < self.at_once:
                 waiting = self.line[0]
                 del self._waiting[waiting]
                 self._having.add(waiting)
-                self._next_one(waiting)
+                self.next_one(waiting)
 
     def ask(self, job: str, urgency: Urgency) -> bool:
         """Whether the job has its turn; else it waits for one."""
-        if job not in self._having and len(self._having) < self._at_once:
+        if job not in self._having and len(self._having) < self.at_once:
             self._waiting.pop(job, None)
             self._having.add(job)
         elif job not in self._having:
