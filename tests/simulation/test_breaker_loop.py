@@ -86,7 +86,8 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
             assert not world.at_default(), controller.job.sentence
     assert "`joulecut resume demo` arms it again" in controller.job.sentence
     sent = len(world.sent("apply"))
-    controller.run(int(STAND_BACK_S[0]))
+    world.advance(STAND_BACK_S[0])
+    controller.run(60)
     again = Controller(world, store, world.policy(slo=slo), learner=Liar(world))
     again.run(60)
     assert world.at_default(), "a restart does not arm it again"
