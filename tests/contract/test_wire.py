@@ -318,11 +318,3 @@ def test_a_complaint_is_printable_on_one_line_whatever_was_put_in() -> None:
         for error in (BadInput(nasty, nasty, nasty), Unavailable(f"it says {nasty}")):
             assert str(error).isprintable()
             assert str(error).encode()
-
-
-def test_nested_aliases_cannot_blow_up() -> None:
-    laughs = b"a: &a [x]\n" + b"".join(
-        f"{n}: &{n} [*{p}, *{p}]\n".encode() for p, n in zip("abcdefgh", "bcdefghi", strict=True)
-    )
-    with pytest.raises(BadInput, match="aliases"):
-        document.parse(laughs, "p.yaml")

@@ -93,6 +93,8 @@ POLICIES: tuple[tuple[Any, ...], ...] = (
     ("jobs[0].except[0].gpus", ["node1/0"], {"jobs[0].except": [{}]}),
     ("jobs[0].match.gpus", ["node1/0-2"]),
     ("jobs[0].match.gpus", []),
+    ("jobs[0].match", {}, {"jobs[0].ranks": {}}),
+    ("jobs[0].ranks.source", "list", {"jobs[0].match": SLURM}),
     ("jobs[0].match.gpus[0]", "node1/1-0"),
     ("jobs[0].match.gpus[0]", "node/1/0-1"),
     ("jobs[0].match.gpus[1]", "node1/0", {"jobs[0].match.gpus": ["node1/0"]}),

@@ -100,15 +100,6 @@ def test_a_sweep_shows_pairs_of_objectives_the_best_layouts_and_what_is_not_draw
         assert label in page
 
 
-def test_colours_follow_the_page_and_equal_charts_are_equal() -> None:
-    marks = (Mark("plan", 1.0, 2.0, "ours", "ring"),)
-    chart = Chart("a", (Curve("b", ((1.0, 2.0), (2.0, 1.0)), "ours"),), marks, 1.0)
-    text = svg(frontier_figure(chart), chart.title)
-    assert text == svg(frontier_figure(chart), chart.title)
-    assert "var(--ours)" in text
-    assert "#4a55c4" not in text
-
-
 @pytest.mark.parametrize("command", ["plan", "frontier", "compare"])
 def test_every_command_writes_a_page_that_needs_nothing_else(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

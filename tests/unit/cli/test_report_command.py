@@ -174,13 +174,6 @@ def test_a_page_that_went_is_read_with_one_line(
     assert told.out.startswith("kind,")
 
 
-def test_a_shorter_time_has_fewer_windows(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    week = asked_json(capsys, "--store", url, "--job", "gpt3-175b")
-    hours = asked_json(capsys, "--store", url, "--job", "gpt3-175b", "--since", "6h")
-    counts = [one["jobs"][0]["windows"]["plan"] for one in (week, hours)]
-    assert counts[0] > counts[1] > 0
-
-
 def test_an_empty_store_says_what_to_switch_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
