@@ -299,20 +299,6 @@ def test_deepspeeds_engine_ends_iterations_and_its_optimizers_do_not(job: Job) -
     assert len(job.run(script, JOULECUT, "run", "--")) == 4
 
 
-def test_bad_flags_of_run_are_one_line(job: Job) -> None:
-    odd = ["run", "--job", "no/job", "--", "true"]
-    for argv in (
-        ["run"],
-        ["run", "--"],
-        ["run", "--jobs", "x"],
-        ["run", "no-such-command-here"],
-        odd,
-    ):
-        done = subprocess.run([JOULECUT, *argv], capture_output=True, text=True, check=False)
-        assert done.returncode in {1, 2}
-        assert len(done.stderr.splitlines()) == 1
-
-
 def test_marks_are_sent_where_they_are_asked_for(job: Job) -> None:
     (job.home / "train.py").write_text("import joulecut.auto\n" + SCRIPT)
     subprocess.run(
