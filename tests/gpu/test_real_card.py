@@ -7,8 +7,8 @@ import pynvml
 import pytest
 
 from joulecut_agent.nvml.reader import NvmlReader
+from joulecut_agent.ports.event_reasons import EVENT_REASONS
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_agent.ports.glance import EVENT_REASONS
 
 
 def _missing() -> str:

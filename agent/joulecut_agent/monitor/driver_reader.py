@@ -4,7 +4,6 @@ A GPU whose call hangs is left out for a growing time, and a new process reads t
 process is also the remedy for a driver that was reloaded, which an open process cannot follow.
 """
 
-import contextlib
 import json
 import os
 import select
@@ -21,9 +20,8 @@ from joulecut_agent.log import log
 from joulecut_agent.monitor import reader_protocol as wire
 from joulecut_agent.monitor.reader_protocol import DRIVER, IDLE, PACKET_BYTES_MAX, Progress
 from joulecut_agent.ports.failure import DeviceError, Gone, Transient
-from joulecut_agent.ports.glance import snapshots
 from joulecut_agent.ports.reader import Burst, Reading
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import GpuDescription
 
 READ_WAIT_S = 1.0  # for one GPU, which takes milliseconds; a busy driver some hundreds
 POLL_S = 0.1  # how often progress is checked while there is no answer
@@ -61,11 +59,6 @@ class DriverReader:
         self.gpus: tuple[GpuDescription, ...] = ()
         self.unread: dict[int, str] = {}  # GPUs that the driver counts and never opened, and why
 
-    def start(self) -> None:
-        """Starts the process, which loads meanwhile."""
-        if self._child is None:
-            self._spawn()
-
     def describe(self) -> tuple[GpuDescription, ...]:
         """All GPUs that ever answered. Raises JoulecutError if the driver does not."""
         self._describe_due_s = 0.0
@@ -89,10 +82,9 @@ class DriverReader:
             try:
                 self._ready()
                 left_out = self._left_out()
-                number, rows = self._ask("read", list(left_out), each_s)
-                readings = wire.decode_readings(rows)
+                readings = wire.decode_readings(self._ask("read", list(left_out), each_s))
                 assert self._child is not None
-                self._child.begin_pushing(each_s, left_out, number, readings)
+                self._child.begin_pushing(each_s, left_out)
                 self._answered(left_out)
                 return self._check(readings, left_out)
             except _Hung as hung:
@@ -110,15 +102,18 @@ class DriverReader:
         while child is not None and child.each_s:
             try:
                 raw = child.line.recv(PACKET_BYTES_MAX, socket.MSG_DONTWAIT)
-                at_s, number, rows = wire.decode(raw)
+                child.last_push_s, rows = wire.decode(raw)
+                readings = wire.decode_readings(rows or [])
             except BlockingIOError:
                 break
             except (OSError, ValueError, EOFError, TypeError):  # it died; the next `read` finds out
                 child.sound = False
                 break
-            child.last_push_s = at_s
-            if (readings := child.decode_push(at_s, number, rows)) is not None:
-                found.append((at_s, readings + _missing(self.gpus, readings, child.left_out)))
+            if rows is None or any(reading.error for reading in readings):
+                child.sound = False
+            if rows is not None:
+                missing = _missing(self.gpus, readings, child.left_out)
+                found.append((child.last_push_s, readings + missing))
         return found
 
     def is_reading(self, each_s: float) -> bool:
@@ -136,7 +131,7 @@ class DriverReader:
             self._ready()
             if index in self._left_out():
                 raise _unresponsive(f"GPU {index}")
-            burst = wire.decode_burst(self._ask("burst", index))
+            return Burst(*self._ask("burst", index))
         except _Hung as hung:
             self._abandon(hung.index)
             raise _unresponsive(f"GPU {index}") from None
@@ -144,7 +139,6 @@ class DriverReader:
             if error.code in VOID:
                 self.close()
             raise
-        return burst
 
     @property
     def unresponsive(self) -> frozenset[int]:
@@ -181,7 +175,7 @@ class DriverReader:
         left_out = self._left_out()
         if now_s >= self._describe_due_s or not self._not_described.issubset(left_out):
             rows, unread = self._ask("describe", list(left_out))
-            described = wire.decode_described(rows)
+            described = tuple(GpuDescription(*row) for row in rows)
             for index in unread.keys() - self.unread.keys():
                 what = f"GPU {index} is counted and cannot be opened: {unread[index]}"
                 log("agent", f"{what}: it is not read, and not shown", "error")
@@ -319,35 +313,11 @@ class _Child(DriverProcess):
         self.left_out: tuple[int, ...] = ()
         self.last_push_s = 0.0
         self.sound = True  # nothing was wrong with what it read by itself
-        self._number = 0  # of its last whole reading
-        self._whole: tuple[GpuSnapshot, ...] = ()
 
-    def begin_pushing(
-        self, each_s: float, left_out: tuple[int, ...], number: int, readings: tuple[Reading, ...]
-    ) -> None:
+    def begin_pushing(self, each_s: float, left_out: tuple[int, ...]) -> None:
         """It has answered a read, and reads by itself from now on."""
-        self._remember(number, readings)
         self.each_s, self.left_out = each_s, left_out
         self.last_push_s, self.sound = time.monotonic(), True
-
-    def decode_push(self, at_s: float, number: int, rows: Any) -> tuple[Reading, ...] | None:
-        """What it has read by itself; None if it must be asked."""
-        if isinstance(rows, bytes) and number == self._number:
-            with contextlib.suppress(ValueError):
-                gpus = snapshots(self._whole, rows)
-                return tuple([Reading(gpu.uuid, gpu, None, (), at_s) for gpu in gpus])
-        elif isinstance(rows, list):
-            readings = wire.decode_readings(rows)
-            self.sound = self.sound and not any(reading.error for reading in readings)
-            self._remember(number, readings)
-            return readings
-        self.sound = False
-        return None
-
-    def _remember(self, number: int, readings: tuple[Reading, ...]) -> None:
-        """Keeps a whole reading, which later pushes are relative to."""
-        shown = (reading.snapshot for reading in readings)
-        self._number, self._whole = number, tuple(gpu for gpu in shown if gpu is not None)
 
 
 def _spawn(line: socket.socket, memory: int, backend: str) -> "subprocess.Popen[bytes]":

@@ -31,11 +31,9 @@ class _ReaderLoop:
         self._progress = progress
         self._backend = backend
         self._reader: Any = None
-        self._glance: Any = None
         self._left_out: frozenset[int] = frozenset()
         self._each_s = 0.0
         self._due_s = 0.0
-        self._number = 0  # of the last whole reading
 
     def run(self) -> None:
         """Returns, or raises OSError, when the agent is gone."""
@@ -54,17 +52,15 @@ class _ReaderLoop:
     def _push(self) -> None:
         self._due_s = max(self._due_s + self._each_s, time.monotonic())
         try:
-            rows = self._glance(self._progress.step) if self._glance else None
-            rows = rows or self._read_whole()
+            rows = self._read()
         except Exception:  # the agent then asks, and gets the error
             rows = None
         with contextlib.suppress(BlockingIOError):  # the socket is full: later pushes follow
-            self._line.send(wire.encode_push(self._number, rows), socket.MSG_DONTWAIT)
+            # A tuple, while an answer is a list.
+            self._line.send(wire.encode((time.monotonic(), rows)), socket.MSG_DONTWAIT)
 
-    def _read_whole(self) -> Any:
-        readings = self._reader.read(self._left_out, self._progress.step)
-        self._number += 1
-        return wire.encode_readings(readings)
+    def _read(self) -> list[Any]:
+        return wire.encode_readings(self._reader.read(self._left_out, self._progress.step))
 
     def _answer(self, call: str, *arguments: Any) -> list[Any]:
         try:
@@ -79,7 +75,6 @@ class _ReaderLoop:
         if call == "open":
             address, options, state_dir = json.loads(self._backend)
             self._reader = _load(address).open_reader(options, state_dir)
-            self._glance = getattr(self._reader, "glance", None)
             memory.give_back()
             return None
         reader, progress = self._reader, self._progress
@@ -90,8 +85,7 @@ class _ReaderLoop:
         if call == "read":
             self._left_out, self._each_s = frozenset(arguments[0]), arguments[1]
             self._due_s = time.monotonic() + self._each_s
-            rows = self._read_whole()
-            return [self._number, rows]
+            return self._read()
         progress.step(arguments[0])
         return wire.encode_burst(reader.burst(arguments[0]))
 

@@ -25,7 +25,7 @@ PROGRESS_BYTES = mmap.PAGESIZE
 # Plain tuples, packed and unpacked in C: Python that runs cold is the main cost of a tick.
 _description = attrgetter(*GpuDescription.__slots__)
 _snapshot = attrgetter(*GpuSnapshot.__slots__)
-_burst = attrgetter(*Burst.__slots__)
+encode_burst = attrgetter(*Burst.__slots__)
 _hardware = attrgetter(*HardwareCounters.__slots__)
 
 
@@ -61,14 +61,6 @@ def decode(raw: bytes) -> Any:
     return marshal.loads(raw)  # noqa: S302 -- from our own child
 
 
-def encode_push(number: int, rows: list[Any] | bytes | None) -> bytes:
-    """A reading made without a request: whole, or a glance relative to whole reading `number`.
-
-    None: the reading failed. A tuple, while an answer is a list.
-    """
-    return encode((time.monotonic(), number, rows))
-
-
 def encode_error(error: JoulecutError) -> list[str]:
     if isinstance(error, BadInput):
         return ["BadInput", error.where, error.what, error.allowed]
@@ -89,10 +81,6 @@ def decode_error(words: list[str]) -> JoulecutError:
 
 def encode_described(gpus: tuple[GpuDescription, ...]) -> list[Any]:
     return [_description(gpu) for gpu in gpus]
-
-
-def decode_described(rows: list[Any]) -> tuple[GpuDescription, ...]:
-    return tuple(GpuDescription(*row) for row in rows)
 
 
 def encode_readings(readings: tuple[Reading, ...]) -> list[Any]:
@@ -119,11 +107,3 @@ def _reading(uuid: str, values: Any, error: Any, calls: Any, hardware: Any) -> R
     counters = HardwareCounters(*hardware) if hardware else None
     call_seconds, taken_at_s = calls
     return Reading(uuid, snapshot, failed, call_seconds, taken_at_s, counters)
-
-
-def encode_burst(burst: Burst) -> Any:
-    return _burst(burst)
-
-
-def decode_burst(row: Any) -> Burst:
-    return Burst(*row)

@@ -9,7 +9,6 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
-from joulecut_agent.ports.failure import DeviceError, NotPermitted, Unsupported
 from joulecut_agent.ports.reader import Burst, Series
 
 _SAMPLED = {  # by field of Burst: NVML's kind, and its units per unit of ours
@@ -54,29 +53,30 @@ class Bursts:
     def _sampled(self, handle: Any, index: int, name: str) -> Series:
         kind, unit = _SAMPLED[name]
         since_us = self._seen_us[name]
-        try:
-            value_type, samples = pynvml.nvmlDeviceGetSamples(handle, kind, since_us)
-        except pynvml.NVMLError as error:
-            _raise_if_failed(driver.failure(error.value, "nvmlDeviceGetSamples", f"GPU {index}"))
+        with driver.asking("nvmlDeviceGetSamples", f"GPU {index}"):
+            found = driver.optional(
+                lambda h: pynvml.nvmlDeviceGetSamples(h, kind, since_us), handle
+            )
+        if found is None:
             return ()
+        value_type, samples = found
         member = _MEMBERS[value_type]
-        found = sorted(  # some drivers return a ring buffer as it is, holes included
+        fresh = sorted(  # some drivers return a ring buffer as it is, holes included
             (sample.timeStamp, getattr(sample.sampleValue, member) / unit)
             for sample in samples
             if sample.timeStamp > since_us
         )
-        if found:
-            self._seen_us[name] = found[-1][0]
-        return tuple((at_us / US_PER_S, value) for at_us, value in found)
+        if fresh:
+            self._seen_us[name] = fresh[-1][0]
+        return tuple((at_us / US_PER_S, value) for at_us, value in fresh)
 
 
 def _counters(handle: Any, index: int) -> dict[str, Series]:
     """One reading of each link's total, if both directions are known."""
     wanted = [(field, scope) for parts in _COUNTED.values() for field, scope, _ in parts]
-    try:
-        values = pynvml.nvmlDeviceGetFieldValues(handle, wanted)
-    except pynvml.NVMLError as error:
-        _raise_if_failed(driver.failure(error.value, "nvmlDeviceGetFieldValues", f"GPU {index}"))
+    with driver.asking("nvmlDeviceGetFieldValues", f"GPU {index}"):
+        values = driver.optional(lambda h: pynvml.nvmlDeviceGetFieldValues(h, wanted), handle)
+    if values is None:
         return {}
     counters: dict[str, Series] = {}
     answers = iter(values)
@@ -92,9 +92,3 @@ def value_of(field: Any) -> float:
     """The number in a field value."""
     number: float = getattr(field.value, _MEMBERS[field.valueType])
     return number
-
-
-def _raise_if_failed(failed: DeviceError) -> None:
-    """A quantity that the device does not have is not a failure."""
-    if not isinstance(failed, Unsupported | NotPermitted):
-        raise failed

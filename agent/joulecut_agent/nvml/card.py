@@ -47,13 +47,14 @@ def identify() -> tuple[tuple[Identity, ...], dict[int, str]]:
     driver.open_driver()
     found, unread = list[Identity](), dict[int, str]()
     try:
-        for index in range(pynvml.nvmlDeviceGetCount()):
+        with driver.asking("identify"):
+            count = pynvml.nvmlDeviceGetCount()
+        for index in range(count):
             try:
-                found.append(_identity(index))
-            except pynvml.NVMLError as error:
-                unread[index] = str(driver.failure(error.value, "open", f"GPU {index}"))
-    except pynvml.NVMLError as error:
-        raise driver.failure(error.value, "identify") from None
+                with driver.asking("open", f"GPU {index}"):
+                    found.append(_identity(index))
+            except DeviceError as error:
+                unread[index] = str(error)
     finally:
         driver.close_driver()
     return tuple(found), unread
@@ -89,10 +90,8 @@ class Card:
         driver.close_driver()
 
     def _asked(self, call: Any, *arguments: Any) -> Any:
-        try:
+        with driver.asking("selftest", self._uuid):
             return call(*arguments)
-        except pynvml.NVMLError as error:
-            raise driver.failure(error.value, "selftest", self._uuid) from None
 
 
 def _identity(index: int) -> Identity:

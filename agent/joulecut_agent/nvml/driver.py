@@ -1,6 +1,8 @@
 """Common to NVML reader and writer: opening the library, errors, supported clocks, reasons."""
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import pynvml
@@ -18,6 +20,8 @@ KINDS: dict[str, type[DeviceError]] = {  # every other error is Transient
     "lib_rm_version_mismatch": Gone,  # upgraded while loaded: only a reload helps
 }
 CLOCK_MHZ_MAX = 10_000  # above every GPU
+# The binding's own failures on broken answers: invalid text, impossible lengths.
+NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 EVENT_CALLS = (  # drivers before 535 have the older name only
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
@@ -34,6 +38,22 @@ def failure(code: int, call: str, subject: str = "NVML") -> DeviceError:
     """The DeviceError of an NVML return code."""
     word = WORDS.get(code, f"nvml_{code}")
     return KINDS.get(word, Transient)(word, f"{subject}: {call}: {word.replace('_', ' ')}")
+
+
+@contextlib.contextmanager
+def asking(call: str, subject: str = "NVML") -> Iterator[None]:
+    """Raises DeviceError for a call within that fails, or on whose answer the binding fails."""
+    try:
+        yield
+    except pynvml.NVMLError as error:
+        raise failure(error.value, call, subject) from None
+    except NONSENSE as error:
+        raise nonsense(f"{subject}: {call}", error) from None
+
+
+def nonsense(call: str, error: Exception) -> DeviceError:
+    """The error for an answer on which the binding fails."""
+    return Transient("bad_answer", f"{call}: invalid answer: {error}")
 
 
 def open_driver() -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml.bursts import ALL_LINKS, value_of
-from joulecut_agent.nvml.tick import NONSENSE, Device, Tick
+from joulecut_agent.nvml.driver import NONSENSE
+from joulecut_agent.nvml.tick import Device, Tick
 from joulecut_agent.ports.reader import HardwareCounters
 
 HARDWARE_S = 10.0  # below a usual scrape interval of 15 s

@@ -10,17 +10,11 @@ import pynvml
 
 from joulecut_agent.nvml import driver
 from joulecut_agent.nvml.bursts import Bursts
-from joulecut_agent.nvml.glances import Glances
 from joulecut_agent.nvml.hardware import HARDWARE_S, XidEvents, hardware_of
 from joulecut_agent.nvml.tick import (
-    NONSENSE,
-    USES_S,
     Device,
-    Rates,
     Slow,
     Tick,
-    nonsense,
-    rates_of,
     slow_of,
     snapshot_of,
     usage_is_instant,
@@ -28,7 +22,7 @@ from joulecut_agent.nvml.tick import (
 from joulecut_agent.ports.failure import DeviceError, Gone
 from joulecut_agent.ports.reader import Burst, HardwareCounters, Reading, ignore_step
 from joulecut_wire.card_facts import scope_of
-from joulecut_wire.messages import GpuDescription, GpuSnapshot
+from joulecut_wire.messages import GpuDescription
 
 
 class NvmlReader:
@@ -42,14 +36,10 @@ class NvmlReader:
         self._open = True
         self._devices: dict[int, Device] = {}
         self._slow: dict[int, Slow] = {}
-        self._rates: dict[int, Rates] = {}
         self._uuids: dict[int, str] = {}  # last known UUID by index
         self.unread: dict[int, str] = {}  # counted GPUs that were never opened, and why
         self._described: dict[str, GpuDescription] = {}
         self._bursts: dict[str, Bursts] = {}
-        self._glances: Glances | None = None
-        self._glanced: tuple[Any, ...] = ()  # the key they were prepared for
-        self._whole_s = 0.0  # when a whole reading is due
         self._opened_s = time.monotonic()
         self._xid_events = XidEvents()
         self._hardware: dict[str, HardwareCounters] = {}
@@ -87,34 +77,7 @@ class NvmlReader:
             self._hardware_due_s = now_s + HARDWARE_S
         if due or any(isinstance(reading.error, Gone) for reading in readings):
             readings = self._add_xids(readings)
-        self._prepare(readings, time.monotonic())
         return tuple(readings)
-
-    def glance(self, step: Callable[[int], None] = ignore_step) -> bytes | None:
-        """Changes since the last `read`, see `ports.glance`; None if a whole reading is due."""
-        if self._glances is None or time.monotonic() >= self._whole_s:
-            return None
-        return self._glances.take(step)
-
-    def _prepare(self, readings: list[Reading], now_s: float) -> None:
-        """Prepares the glances of the next ticks, if every GPU was read without error."""
-        self._whole_s = now_s + USES_S
-        devices = {device.uuid: device for device in self._devices.values()}
-        gpus = []
-        for reading in readings:
-            device = devices.get(reading.uuid)
-            if device is None or reading.error is not None or reading.snapshot is None:
-                self._glances, self._glanced = None, ()
-                return
-            gpus.append((device.index, device.handle, reading.snapshot, device.has_profiles))
-        key = tuple((devices[gpu.uuid], _silent(gpu)) for _, _, gpu, _ in gpus)
-        profiles = tuple(gpu.power_profiles for _, _, gpu, _ in gpus)
-        if (key, profiles) != self._glanced:
-            self._glanced = (key, profiles)
-            try:
-                self._glances = Glances(gpus)
-            except (AttributeError, TypeError):  # an older driver, or another binding
-                self._glances = None
 
     def burst(self, index: int) -> Burst:
         """Raises DeviceError."""
@@ -129,15 +92,11 @@ class NvmlReader:
     def _device(self, index: int) -> Device:
         """Raises DeviceError."""
         if index not in self._devices:
-            try:
+            with driver.asking("lookup", f"GPU {index}"):
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 uuid = pynvml.nvmlDeviceGetUUID(handle)
                 instant, profiles = usage_is_instant(handle), driver.profiles_of(handle) is not None
-                self._devices[index] = Device(index, uuid, handle, instant, profiles)
-            except pynvml.NVMLError as error:
-                raise driver.failure(error.value, "lookup", f"GPU {index}") from None
-            except NONSENSE as error:
-                raise nonsense(f"GPU {index}: lookup", error) from None
+            self._devices[index] = Device(index, uuid, handle, instant, profiles)
             self._uuids[index] = uuid
         return self._devices[index]
 
@@ -147,15 +106,13 @@ class NvmlReader:
             device = self._device(index)
         except DeviceError as error:
             return Reading(self._uuids[index], None, error, (), taken_at_s)
-        slow, rates = self._slow.get(index), self._rates.get(index)
+        slow = self._slow.get(index)
         due = slow is None or taken_at_s >= slow.due_s
         tick, snapshot = Tick(device, timed=due), None
         try:
             if slow is None or due:
-                slow = self._slow[index] = slow_of(tick, slow)
-            if rates is None or taken_at_s >= rates.due_s:
-                rates = self._rates[index] = rates_of(tick, taken_at_s)
-            snapshot = snapshot_of(tick, device, slow, rates)
+                slow = self._slow[index] = slow_of(tick)
+            snapshot = snapshot_of(tick, device, slow)
         except Gone as gone:
             tick.error = gone
             self._drop(index)
@@ -192,44 +149,27 @@ class NvmlReader:
         if device := self._devices.pop(index, None):
             self._xid_events.forget(device)
         self._slow.pop(index, None)
-        self._rates.pop(index, None)
 
     def _describe(self, index: int) -> GpuDescription | None:
         """The last description of a GPU that fails now; None if it has never answered."""
         try:
             device = self._device(index)
-            described = _describe(device)
-        except pynvml.NVMLError as error:
-            failed = driver.failure(error.value, "describe", f"GPU {index}")
-        except NONSENSE as error:
-            failed = nonsense(f"GPU {index}: describe", error)
+            with driver.asking("describe", f"GPU {index}"):
+                described = self._described[device.uuid] = _describe(device)
         except DeviceError as error:
-            failed = error
-        else:
-            self.unread.pop(index, None)
-            self._described[device.uuid] = described
-            return described
-        if isinstance(failed, Gone):
-            self._drop(index)
-        if index not in self._uuids:
-            self.unread[index] = str(failed)
-        known = self._described.get(self._uuids.get(index, ""))
-        return known and replace(known, controllable=False, reason=str(failed))
-
-
-def _silent(gpu: GpuSnapshot) -> tuple[bool, ...]:
-    """Which numbers of a glance this device lacks."""
-    numbers = (gpu.power_average_w, gpu.power_instant_w, gpu.energy_j, gpu.clock_sm_mhz)
-    return tuple(
-        one is None for one in (*numbers, gpu.utilization_gpu_ratio, gpu.power_limit_enforced_w)
-    )
+            if isinstance(error, Gone):
+                self._drop(index)
+            if index not in self._uuids:
+                self.unread[index] = str(error)
+            known = self._described.get(self._uuids.get(index, ""))
+            return known and replace(known, controllable=False, reason=str(error))
+        self.unread.pop(index, None)
+        return described
 
 
 def _count() -> int:
-    try:
+    with driver.asking("nvmlDeviceGetCount"):
         return int(pynvml.nvmlDeviceGetCount())
-    except pynvml.NVMLError as error:
-        raise driver.failure(error.value, "nvmlDeviceGetCount") from None
 
 
 def _describe(device: Device) -> GpuDescription:
@@ -257,5 +197,5 @@ def _model(handle: Any) -> str:
     """A GPU with a broken name is still measured."""
     try:
         return str(pynvml.nvmlDeviceGetName(handle))
-    except NONSENSE:
+    except driver.NONSENSE:
         return "unreadable"

@@ -14,9 +14,8 @@ import pynvml
 
 from joulecut_agent.nvml import driver
 from joulecut_agent.nvml.driver import EVENT_CALLS
-from joulecut_agent.nvml.glances import POWER_FIELDS, SCOPE_GPU
-from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Transient, Unsupported
-from joulecut_agent.ports.glance import event_words
+from joulecut_agent.ports.event_reasons import event_words
+from joulecut_agent.ports.failure import DeviceError, Gone, NotPermitted, Unsupported
 from joulecut_wire.messages import GpuSnapshot
 
 # nvml.h, nvmlPowerProfileType_t: workload power profiles by number, as this binding knows them.
@@ -27,14 +26,12 @@ PROFILES = {
     if "_OPERATION_" not in name
 }
 MASK_BITS = 32  # of each word of a mask
+SCOPE_GPU = 0  # of a field value: the GPU, without its module (Grace) or memory
+POWER_FIELDS = (pynvml.NVML_FI_DEV_POWER_AVERAGE, pynvml.NVML_FI_DEV_POWER_INSTANT)
 
-RATES_S = 0.15  # nvml.h: the driver updates utilisation at most each sixth of a second
 SLOW_S = 0.5  # half of the time after which drift reports a limit
-USES_S = 0.9  # listing processes is the most expensive call; renewed at one tick a second
 PROCESSES_MAX = 64  # of one GPU
 AMPERE = (8, 0)  # compute capability of GA100; every later one is above it
-# The binding's own failures on broken answers: invalid text, impossible lengths.
-NONSENSE = (ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 # A driver older than the binding lacks the newest form of a call; not an NVMLError.
 MISMATCH: type[Exception] = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
 _CALLS: dict[str, Any] = vars(pynvml)
@@ -57,29 +54,12 @@ class Slow:
 
     due_s: float
     power_limit_enforced_w: float | None
-    uses: "_Uses"
-
-
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Values needed at most each second, valid until `due_s`."""
-
-    due_s: float
     clock_memory_mhz: int | None
     temperature_celsius: float | None
     memory_used_bytes: int | None
     persistence: bool | None
     process_ids: tuple[int, ...]
     mig_uuids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Utilisation of GPU and memory; None if the device lacks it."""
-
-    due_s: float
-    gpu_ratio: float | None
-    memory_ratio: float | None
 
 
 class Tick:
@@ -108,8 +88,8 @@ class Tick:
             return None
         except MISMATCH:
             return None
-        except NONSENSE as error:
-            self.error = self.error or nonsense(call, error)
+        except driver.NONSENSE as error:
+            self.error = self.error or driver.nonsense(call, error)
             return None
         finally:
             if self._timed:
@@ -125,59 +105,41 @@ class Tick:
             self.error = self.error or failed
 
 
-def nonsense(call: str, error: Exception) -> DeviceError:
-    """The error for an answer on which the binding fails."""
-    return Transient("bad_answer", f"{call}: invalid answer: {error}")
-
-
-def rates_of(tick: Tick, now_s: float) -> Rates:
-    """Raises Gone."""
-    rates = tick.ask("nvmlDeviceGetUtilizationRates")
-    if rates is None:
-        return Rates(now_s + RATES_S, None, None)
-    return Rates(now_s + RATES_S, rates.gpu / 100, rates.memory / 100)
-
-
-def snapshot_of(tick: Tick, device: Device, slow: Slow, rates: Rates) -> GpuSnapshot:
+def snapshot_of(tick: Tick, device: Device, slow: Slow) -> GpuSnapshot:
     """The snapshot of a GPU at one tick. Raises Gone."""
     average_w, instant_w = _power_w(tick, device)
     energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
+    rates = tick.ask("nvmlDeviceGetUtilizationRates")
     return GpuSnapshot(
         uuid=device.uuid,
         power_average_w=average_w,
         power_instant_w=instant_w,
         energy_j=None if energy_mj is None else energy_mj / 1000,
         clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
-        clock_memory_mhz=slow.uses.clock_memory_mhz,
-        temperature_celsius=slow.uses.temperature_celsius,
-        utilization_gpu_ratio=rates.gpu_ratio,
-        utilization_memory_ratio=rates.memory_ratio,
-        memory_used_bytes=slow.uses.memory_used_bytes,
+        clock_memory_mhz=slow.clock_memory_mhz,
+        temperature_celsius=slow.temperature_celsius,
+        utilization_gpu_ratio=None if rates is None else rates.gpu / 100,
+        utilization_memory_ratio=None if rates is None else rates.memory / 100,
+        memory_used_bytes=slow.memory_used_bytes,
         power_limit_enforced_w=slow.power_limit_enforced_w,
         event_reasons=_event_reasons(tick),
-        persistence=slow.uses.persistence,
-        process_ids=slow.uses.process_ids,
-        mig_uuids=slow.uses.mig_uuids,
+        persistence=slow.persistence,
+        process_ids=slow.process_ids,
+        mig_uuids=slow.mig_uuids,
         power_profiles=_power_profiles(tick) if device.has_profiles else (),
     )
 
 
-def slow_of(tick: Tick, before: Slow | None) -> Slow:
-    """The slow values; those not due yet are as `before`. Raises Gone."""
-    now_s = time.monotonic()
-    known = before.uses if before is not None else None
-    uses = known if known is not None and now_s < known.due_s else _uses(tick, now_s)
-    limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
-    return Slow(now_s + SLOW_S, None if limit_mw is None else limit_mw / 1000, uses)
-
-
-def _uses(tick: Tick, now_s: float) -> _Uses:
+def slow_of(tick: Tick) -> Slow:
+    """Raises Gone."""
     # The second form excludes memory reserved by the driver; older drivers have the first only.
     memory = tick.ask("nvmlDeviceGetMemoryInfo", version=pynvml.nvmlMemory_v2)
     memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
     persistence = tick.ask("nvmlDeviceGetPersistenceMode")
-    return _Uses(
-        now_s + USES_S,
+    limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
+    return Slow(
+        time.monotonic() + SLOW_S,
+        power_limit_enforced_w=None if limit_mw is None else limit_mw / 1000,
         clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
         temperature_celsius=_temperature_celsius(tick),
         memory_used_bytes=None if memory is None else memory.used,

@@ -11,8 +11,8 @@ from typing import Any
 import pynvml
 
 from joulecut_agent.nvml import driver
+from joulecut_agent.ports.event_reasons import event_words
 from joulecut_agent.ports.failure import UPGRADED, DeviceError, Unsupported
-from joulecut_agent.ports.glance import event_words
 
 CAP_SYS_ADMIN = 21  # linux/capability.h; the driver requires it to set clocks
 
@@ -32,10 +32,8 @@ class NvmlWriter:
         return "setting clocks needs CAP_SYS_ADMIN, which this process does not have"
 
     def uuids(self) -> tuple[str, ...]:
-        try:
+        with driver.asking("nvmlDeviceGetCount"):
             count = pynvml.nvmlDeviceGetCount()
-        except pynvml.NVMLError as error:
-            raise driver.failure(error.value, "nvmlDeviceGetCount") from None
         found = []
         for index in range(count):
             with contextlib.suppress(pynvml.NVMLError):  # lost: it has no lock any more

@@ -82,20 +82,8 @@ class DeviceReader(Protocol):
         """Every described GPU once. Never raises: a lost GPU costs its own data."""
         ...
 
-    def close(self) -> None: ...
-
-
-class GlancingReader(DeviceReader, Protocol):
-    """A reader that can read only the few numbers that change at each tick."""
-
-    def glance(self, step: Callable[[int], None] = ignore_step) -> bytes | None:
-        """Rows of the GPUs of the last `read`, see `glance`; None if another `read` is due."""
-        ...
-
-
-class BurstReader(DeviceReader, Protocol):
-    """A reader whose device buffers fast samples."""
-
     def burst(self, index: int) -> Burst:
         """Samples since the last burst. Raises DeviceError."""
         ...
+
+    def close(self) -> None: ...

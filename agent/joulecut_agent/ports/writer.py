@@ -38,7 +38,7 @@ class DeviceWriter(Protocol):
         ...
 
     def reading(self, uuid: str) -> tuple[int, float, tuple[str, ...]]:
-        """SM clock in MHz, busy share, and why it is not faster (`glance.event_words`).
+        """SM clock in MHz, busy share, and why it is not faster (`event_reasons.event_words`).
 
         Raises DeviceError.
         """

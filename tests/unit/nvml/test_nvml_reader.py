@@ -273,32 +273,3 @@ def test_workload_power_profiles_are_told_by_name(tmp_path: Path) -> None:
     older = _node(tmp_path, "h100").ask(READ)[0]
     assert older["snapshot"]["power_profiles"] == []
     assert call not in older["calls"]  # a card without them is not asked at each tick
-
-
-GLANCE = """
-from dataclasses import asdict
-from joulecut_agent.nvml import backend
-from joulecut_agent.ports.glance import snapshots
-reader = backend.open_reader({}, "")
-whole = [reading.snapshot for reading in reader.read()]
-rows = reader.glance()
-answer = [asdict(gpu) for gpu in whole], rows and [asdict(gpu) for gpu in snapshots(whole, rows)]
-"""
-
-
-@pytest.mark.parametrize("model", ["v100", "a100", "h100", "b200"])
-def test_a_glance_returns_what_a_whole_reading_does(tmp_path: Path, model: str) -> None:
-    whole, glanced = _node(tmp_path, model).ask(GLANCE)
-    for before, now in zip(whole, glanced, strict=True):
-        assert {name: type(value) for name, value in now.items()} == {
-            name: type(value) for name, value in before.items()
-        }
-        assert now["clock_sm_mhz"] == before["clock_sm_mhz"]
-        assert now["power_limit_enforced_w"] == before["power_limit_enforced_w"]
-        assert now["event_reasons"] == before["event_reasons"]
-
-
-def test_a_glance_that_fails_asks_for_a_whole_reading(tmp_path: Path) -> None:
-    node = _node(tmp_path)
-    node.set_error("nvmlDeviceGetClockInfo", UNKNOWN, gpu=0)
-    assert node.ask(GLANCE)[1] is None
