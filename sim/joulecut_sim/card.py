@@ -9,6 +9,7 @@ default, counters at zero.
 
 import fcntl
 import hashlib
+import marshal
 import mmap
 import os
 import struct
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -35,73 +37,30 @@ from joulecut_sim.physics import (
 from joulecut_sim.skus import A100_SXM, CARDS, Sku, find
 from joulecut_wire.errors import BadInput
 
-_HEAD = struct.Struct("<6d5qq")
-_WORK = struct.Struct("<3dqd")
-_CHANGE = struct.Struct("<dqq")
-SLOT_BYTES = _HEAD.size + WORKS_MAX * _WORK.size + CHANGES_MAX * _CHANGE.size
+SLOT_BYTES = 1024  # a card with its works and changes takes up to 650, and two of length
 CARD_BYTES = 8 + 2 * SLOT_BYTES  # the byte that counts, padded
-
-_LOST = 1
-_MIG = 2
+_FIELDS, _WORK, _CHANGE = (attrgetter(*kind.__slots__) for kind in (Card, Work, Change))
 
 
 def pack(card: Card) -> bytes:
     """A card as `SLOT_BYTES` bytes; the newest works and changes where there are too many."""
-    works, changes = card.works[-WORKS_MAX:], card.changes[-CHANGES_MAX:]
-    flags = (_LOST if card.lost else 0) | (_MIG if card.mig else 0)
-    head = _HEAD.pack(
-        card.at_s,
-        card.energy_j,
-        card.latched_j,
-        card.average_w,
-        card.temperature_celsius,
-        card.load_ratio,
-        card.memory_used_bytes,
-        flags,
-        card.writes,
-        len(works),
-        len(changes),
-        card.power_limit_mw,
-    )
-    body = b"".join(
-        _WORK.pack(w.begin_s, w.end_s, w.energy_j, w.clock_cap_mhz, w.utilization) for w in works
-    ).ljust(WORKS_MAX * _WORK.size, b"\0")
-    tail = b"".join(
-        _CHANGE.pack(c.effective_s, c.clock_min_mhz, c.clock_max_mhz) for c in changes
-    ).ljust(CHANGES_MAX * _CHANGE.size, b"\0")
-    return head + body + tail
+    *numbers, works, changes = _FIELDS(card)
+    rows = [*map(_WORK, works[-WORKS_MAX:])], [*map(_CHANGE, changes[-CHANGES_MAX:])]
+    raw = marshal.dumps((numbers, *rows))
+    assert len(raw) <= SLOT_BYTES
+    return raw.ljust(SLOT_BYTES, b"\0")
 
 
 def unpack(raw: bytes) -> Card:
     """The inverse of `pack`."""
-    at, energy, latched, average, celsius, load, memory, flags, writes, works, changes, limit_mw = (
-        _HEAD.unpack_from(raw)
-    )
-    return Card(
-        at_s=at,
-        energy_j=energy,
-        latched_j=latched,
-        average_w=average,
-        temperature_celsius=celsius,
-        load_ratio=load,
-        memory_used_bytes=memory,
-        lost=bool(flags & _LOST),
-        mig=bool(flags & _MIG),
-        writes=writes,
-        power_limit_mw=limit_mw,
-        works=tuple(
-            Work(*_WORK.unpack_from(raw, _HEAD.size + i * _WORK.size)) for i in range(works)
-        ),
-        changes=tuple(
-            Change(
-                *_CHANGE.unpack_from(raw, _HEAD.size + WORKS_MAX * _WORK.size + i * _CHANGE.size)
-            )
-            for i in range(changes)
-        ),
-    )
+    numbers, work_rows, change_rows = marshal.loads(raw)  # noqa: S302 -- a file of this user
+    works, changes = (Work(*row) for row in work_rows), (Change(*row) for row in change_rows)
+    values = (*numbers, tuple(works), tuple(changes))
+    return Card(*values)
 
 
-MAGIC = b"JCGPUS01"
+KIND = b"JCGPUS"
+MAGIC = KIND + b"02"  # a file of another version is made again, as after a reboot
 CARDS_MAX = 64  # four times the largest NVLink node sold
 NAME_BYTES_MAX = 64
 _HEADER = struct.Struct(f"<8s q 16s 32s {NAME_BYTES_MAX}s")
@@ -326,17 +285,15 @@ def _prepare(handle: int, path: Path, cards: int, sku: Sku, node: str) -> int:
     boot = hashlib.sha256(_BOOT_ID.read_bytes()).digest()[:16]
     head = os.pread(handle, _HEADER.size, 0)
     if head:
-        if len(head) < _HEADER.size or not head.startswith(MAGIC):
+        if len(head) < _HEADER.size or not head.startswith(KIND):
             raise BadInput(str(path), "is not a file of simulated GPUs", "a new file")
-        _, held, seen_boot, name, owner = _HEADER.unpack(head)
-        if (
-            not 1 <= held <= CARDS_MAX
-            or os.fstat(handle).st_size < _HEADER.size + held * CARD_BYTES
-        ):
+        magic, held, seen_boot, name, owner = _HEADER.unpack(head)
+        current, size = magic == MAGIC, os.fstat(handle).st_size
+        if not 1 <= held <= CARDS_MAX or (current and size < _HEADER.size + held * CARD_BYTES):
             raise BadInput(str(path), "is cut short", "a new file")
         if name.rstrip(b"\0").decode(errors="replace") not in CARDS:
             raise BadInput(str(path), "holds an unknown card", ", ".join(CARDS))
-        if seen_boot == boot:
+        if current and seen_boot == boot:
             return int(held)
         cards, sku, node = held, CARDS[name.rstrip(b"\0").decode()], owner.rstrip(b"\0").decode()
     if not node:  # stable for this file, and another for every other

@@ -83,15 +83,6 @@ class LayerCard:
         return tuple(self.peak_tflops)
 
 
-_V100 = LayerCard(
-    sku=V100_PCIE,
-    knee_mhz=1000.0,
-    volt_slope=0.8,
-    tensor_pj=0.7,
-    tree_w_per_ghz=48.0,
-    leakage_w=20.0,
-    uncore_w=35.0,
-)
 # Fitted to five rows of a study on an A30 (fastest Pareto point against the point of least energy:
 # energy saved, time lost in per cent), least to the largest error: GPT-125M s=512 30.8 / 23.9, 1.3B
 # s=128 24.5 / 27.4, 1.3B s=512 20.5 / 14.8, 13B s=1024 11.8 / 11.3, 175B s=128 13.5 / 11.3. Batch
@@ -103,73 +94,22 @@ A30_FITTED = (
     ("gpt-125m", 512), ("gpt-1.3b", 128), ("gpt-1.3b", 512), ("gpt-13b", 1024), ("gpt-175b", 128),
 )  # fmt: skip
 A30_BATCH = 1
-_A30 = LayerCard(
-    sku=A30,
-    knee_mhz=1128.0,
-    volt_slope=1.1,
-    tensor_pj=1.341,
-    tree_w_per_ghz=9.17,
-    leakage_w=8.85,
-    uncore_w=35.3,
-    memory_pj=21.8,
-    reached=0.554,
-    reread=3.0,
-    sm_bytes_per_clock=27.1,
-    gap_s=0.55e-6,
-    blend=1.76,
-)
-_A40 = LayerCard(
-    sku=A40,
-    knee_mhz=1130.0,
-    volt_slope=0.55,
-    tensor_pj=0.5,
-    tree_w_per_ghz=60.0,
-    leakage_w=22.0,
-    uncore_w=48.0,
-    memory_pj=110.0,  # GDDR6
-)
-_A100 = LayerCard(
-    sku=A100_SXM,
-    knee_mhz=1100.0,
-    volt_slope=0.76,
-    tensor_pj=0.5,
-    tree_w_per_ghz=62.0,
-    leakage_w=30.0,
-    uncore_w=55.0,
-)
-_H100 = LayerCard(
-    sku=H100_SXM,
-    knee_mhz=1000.0,
-    volt_slope=0.5,
-    tensor_pj=0.27,
-    tree_w_per_ghz=78.0,
-    leakage_w=38.0,
-    uncore_w=80.0,
-    memory_pj=45.0,
-)
-_H200 = LayerCard(
-    sku=H200,
-    knee_mhz=1000.0,
-    volt_slope=0.45,
-    tensor_pj=0.27,
-    tree_w_per_ghz=80.0,
-    leakage_w=38.0,
-    uncore_w=88.0,
-    memory_pj=42.0,
-)
-_B200 = LayerCard(
-    sku=B200,
-    knee_mhz=1000.0,
-    volt_slope=0.45,
-    tensor_pj=0.2,
-    tree_w_per_ghz=110.0,
-    leakage_w=70.0,
-    uncore_w=150.0,
-    memory_pj=38.0,
-)
+# Card, knee in MHz, slope, pJ of a tensor operation, W/GHz of the tree, W of leakage and uncore.
 LAYER_CARDS: dict[str, LayerCard] = {
-    card.sku.name: card for card in (_A100, _A40, _V100, _A30, _H100, _H200, _B200)
-}
+    card.sku.name: card
+    for card in (
+        LayerCard(A100_SXM, 1100.0, 0.76, 0.5, 62.0, 30.0, 55.0),
+        LayerCard(A40, 1130.0, 0.55, 0.5, 60.0, 22.0, 48.0, memory_pj=110.0),  # GDDR6
+        LayerCard(V100_PCIE, 1000.0, 0.8, 0.7, 48.0, 20.0, 35.0),
+        LayerCard(
+            A30, 1128.0, 1.1, 1.341, 9.17, 8.85, 35.3, memory_pj=21.8, reached=0.554, reread=3.0,
+            sm_bytes_per_clock=27.1, gap_s=0.55e-6, blend=1.76,
+        ),
+        LayerCard(H100_SXM, 1000.0, 0.5, 0.27, 78.0, 38.0, 80.0, memory_pj=45.0),
+        LayerCard(H200, 1000.0, 0.45, 0.27, 80.0, 38.0, 88.0, memory_pj=42.0),
+        LayerCard(B200, 1000.0, 0.45, 0.2, 110.0, 70.0, 150.0, memory_pj=38.0),
+    )
+}  # fmt: skip
 
 
 def layer_card(name: str, where: str) -> LayerCard:

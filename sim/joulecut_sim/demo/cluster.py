@@ -4,10 +4,11 @@ Two agents, each with the keeper it starts, one controller and one job. Ports ar
 found once and kept, so that a restarted process is found where it was.
 """
 
+import contextlib
 import re
 import socket
+import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from joulecut_sim.card import StateFile
 from joulecut_sim.demo import layout
 from joulecut_sim.demo.layout import Folder
 from joulecut_sim.demo.settings import CARDS_PER_NODE, NODES, STAGES, Settings
-from joulecut_sim.demo.supervisor import Child, Recipe, Witness, children
+from joulecut_sim.demo.supervisor import BACK_S, Child, Recipe, Witness, children
 from joulecut_wire.errors import BadInput, not_installed
 
 ANY_PORT = "127.0.0.1:0"
-BACK_S = 3.0  # a service manager's usual pause before it starts something again
 STOP_S_MAX = 15.0  # an agent restores its GPUs on the way out; a busy machine takes its time
 
 _AGENT_READY = re.compile(
@@ -54,7 +54,6 @@ class Cluster:
                 "controller",
                 (*_command("joulecut-controller"), "--config", str(folder.controller)),
                 _CONTROLLER_READY,
-                BACK_S,
             )
         )
         self._job = Child(
@@ -62,7 +61,6 @@ class Cluster:
                 "job",
                 (sys.executable, "-m", "joulecut_sim.job", "--config", str(folder.job)),
                 _JOB_READY,
-                BACK_S,
             )
         )
         self._starting: list[Child] = []
@@ -71,7 +69,7 @@ class Cluster:
 
     def _agent(self, node: str) -> Recipe:
         command = (*_command("joulecut-agent"), "run", "--config", str(self._folder.agent(node)))
-        return Recipe(f"agent {node}", command, _AGENT_READY, BACK_S)
+        return Recipe(f"agent {node}", command, _AGENT_READY)
 
     @property
     def _children(self) -> tuple[Child, ...]:
@@ -155,27 +153,17 @@ class Cluster:
             keeper.stop(STOP_S_MAX)
         if self.at_default() < STAGES:
             for node in NODES:
-                command = (*_command("joulecut-agent"), "restore", "--config")
-                restore = Child(
-                    Recipe(
-                        f"restore {node}",
-                        (*command, str(self._folder.agent(node))),
-                        re.compile("$^"),
-                    )
-                )
-                restore.start()
-                _wait_end(restore, STOP_S_MAX)
-                restore.stop(0.1)
+                restore = (*_command("joulecut-agent"), "restore", "--config")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    subprocess.run(  # noqa: S603 -- our own command
+                        (*restore, str(self._folder.agent(node))),
+                        capture_output=True, check=False, start_new_session=True,
+                        timeout=STOP_S_MAX,
+                    )  # fmt: skip
         restored = self.at_default()
         for state in self.states.values():
             state.close()
         return restored
-
-
-def _wait_end(child: Child, limit_s: float) -> None:
-    until_s = time.monotonic() + limit_s
-    while child.alive and time.monotonic() < until_s:
-        time.sleep(0.05)
 
 
 def _command(name: str) -> tuple[str, ...]:

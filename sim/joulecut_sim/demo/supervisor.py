@@ -22,6 +22,7 @@ from joulecut_wire.errors import Unavailable
 
 READY_S_MAX = 60.0  # importing a controller takes 3 s alone, 20 s where everything is busy
 LAST_WORDS_S = 2.0  # its pipe closes as it ends; a child of its own may hold it open
+BACK_S = 3.0  # a service manager's usual pause before it starts something again
 LINES_KEPT = 50  # of what a child printed: enough to say why it died
 # Asks the kernel for a SIGTERM when the supervisor dies (PR_SET_PDEATHSIG is 1 in
 # linux/prctl.h), then becomes the command. A process of its own, since code between fork
@@ -35,12 +36,12 @@ _BOUND = (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How to start a child. `ready` is matched against its lines; `back_s` None: not again."""
+    """How to start a child. `ready` is matched against its lines."""
 
     name: str
     argv: Sequence[str]
     ready: re.Pattern[str]
-    back_s: float | None = None
+    back_s: float = BACK_S
 
 
 @dataclass(slots=True)
@@ -124,10 +125,10 @@ class Child:
 
     def due(self) -> bool:
         """Whether it died long enough ago to be started again."""
-        back_s = self.recipe.back_s
-        if not self._wanted or self._died_s is None or back_s is None:
-            return False
-        return time.monotonic() >= self._died_s + back_s
+        died_s = self._died_s
+        return (
+            self._wanted and died_s is not None and time.monotonic() >= died_s + self.recipe.back_s
+        )
 
     def stop(self, patience_s: float) -> bool:
         """SIGTERM, then patience, then SIGKILL; whether it went by itself."""

@@ -17,7 +17,7 @@ WAIT_S = 90.0
 READY = re.compile(r"ready (\d+)")
 
 
-def _child(code: str, back_s: float | None = 0.0) -> Child:
+def _child(code: str, back_s: float = 0.0) -> Child:
     return Child(Recipe("thing", (sys.executable, "-u", "-c", code), READY, back_s))
 
 
@@ -60,7 +60,7 @@ def test_a_killed_child_is_noticed_once_and_due_again() -> None:
 
 
 def test_the_last_words_of_a_child_that_fails_are_told() -> None:
-    child = _child("import sys; print('thing: no such thing', file=sys.stderr); sys.exit(2)", None)
+    child = _child("import sys; print('thing: no such thing', file=sys.stderr); sys.exit(2)", 60.0)
     child.start()
     with pytest.raises(Unavailable, match="thing did not start: thing: no such thing"):
         child.wait_ready(time.sleep)
