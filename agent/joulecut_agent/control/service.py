@@ -108,15 +108,15 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 agent_version=__version__,
                 boot_id=self._node.boot_id,
                 epoch_seen=self._keeper.epoch_seen,
-                ttl_max_s=status.ttl_s_max if status else self._node.ttl_s_max,
+                ttl_max_s=status.bounds.ttl_s_max if status else self._node.ttl_s_max,
                 gpus=tuple(
                     self._with_latency(gpu)
                     for gpu in self._drift_watch.described(self._sampler.gpus)
                 ),
                 stopped=self._stopped(),
                 schedule_steps_max=STEPS_MAX,
-                keeps_power_limits=status is not None and status.keeps_power_limits,
-                limits_above_kept=status is not None and status.keeps_power_limits,
+                keeps_power_limits=status is not None and status.bounds.keep_power_s > 0.0,
+                limits_above_kept=status is not None and status.bounds.keep_power_s > 0.0,
                 timed_steps_max=TIMED_STEPS_MAX,
                 lowers_unused=True,
             )
@@ -237,7 +237,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         """Resets GPUs without a lease whose lock may be ours; the keeper knows which."""
         named = tuple(sorted(self._uuids)[:GPUS_MAX])
         with contextlib.suppress(KeeperGone, ProtocolError):
-            self._keeper.learn(self._keeper.ask(requests.Clear(epoch, uuids=named)))
+            self._keeper.ask(requests.Clear(epoch, uuids=named))
+            self._keeper.refresh()
 
     def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
         """Answers once every handle is dropped; FAILED_PRECONDITION if that fails."""
@@ -344,9 +345,10 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     ) -> list[pb.Result]:
         try:
             reply = self._keeper.ask(command)
-            self._keeper.learn(reply)
         except (KeeperGone, ProtocolError) as error:
             return self._refuse(op, uuids, str(error))
+        with contextlib.suppress(KeeperGone):
+            self._keeper.refresh()  # so that the next watch shows its leases
         if line := validation.log_line(op, command, reply, why):
             refused = any(not slot.accepted for slot in reply.slots)
             log("agent", line, "warning" if refused else "info", command.job)

@@ -10,14 +10,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from dataclasses import replace as replaced
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from joulecut_agent.keeper import protocol, requests
+from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.protocol import ProtocolError, Reply, Slot
 from joulecut_agent.keeper.requests import GPUS_MAX, Request
 from joulecut_wire.errors import Unavailable
@@ -39,14 +37,10 @@ class Status:
 
     taken_at_s: float
     epoch_seen: int
-    ttl_s_max: float
-    min_dwell_s: float
-    clock_min_mhz: int
-    clock_max_mhz: int
+    bounds: Bounds
     slots: dict[str, Slot]
     stopped: str = ""  # why no GPU of this node takes commands now
     released_s: float = 0.0  # time left of a release window
-    keeps_power_limits: bool = False  # whether one may outlive its lease
 
     def lease(self, uuid: str, now_s: float) -> Lease | None:
         """The lease of a GPU, with the time left at `now_s`; None without one."""
@@ -54,17 +48,12 @@ class Status:
         if slot is None or slot.lease is None:
             return None
         held = slot.lease
-        limits = held.limits
-        left_s = held.expires_s - (now_s - self.taken_at_s)
+        min_mhz, max_mhz, power_mw = held.limits
+        left_s = max(0.0, held.expires_s - (now_s - self.taken_at_s))
+        power_w = power_mw / MW_PER_W if power_mw else None
+        lowest_mhz = min(held.schedule_mhz, default=0)
         return Lease(
-            held.job,
-            held.epoch,
-            held.generation,
-            limits.min_mhz,
-            limits.max_mhz,
-            max(0.0, left_s),
-            limits.power_mw / MW_PER_W if limits.power_mw else None,
-            min(held.schedule_mhz, default=0),
+            held.job, held.epoch, held.generation, min_mhz, max_mhz, left_s, power_w, lowest_mhz
         )
 
     def power_limit_kept_w(self, uuid: str) -> float:
@@ -84,7 +73,6 @@ class KeeperClient:
         self._socket: socket.socket | None = None
         self._pid = 0  # of the keeper, 0 where it is not visible
         self._serial = 0
-        self._refreshed = 0  # serial number of the last refresh
         self.status: Status | None = None
         self.mismatch = ""  # why the keeper of another version is not understood
         self.connections = 0  # so far: each may be to another keeper
@@ -128,48 +116,18 @@ class KeeperClient:
         with self._lock:
             return self._ask(request)
 
-    def learn(self, reply: Reply) -> None:
-        """Merges a reply into `status`, so that the next watch shows its leases.
-
-        Refreshes if the reply names a GPU that `status` does not have. Never raises.
-        """
-        with self._lock:
-            status, now_s = self.status, time.monotonic()
-            if status and reply.serial < self._refreshed:
-                return  # a later refresh has everything
-            if status and all(slot.uuid in status.slots for slot in reply.slots):
-                waited_s = now_s - status.taken_at_s  # the time that all slots count from
-                newer = {
-                    slot.uuid: _after(status.slots[slot.uuid], slot, waited_s)
-                    for slot in reply.slots
-                }
-                epoch_seen = max(status.epoch_seen, reply.epoch_seen)
-                slots = {**status.slots, **newer}
-                self.status = replaced(
-                    status, slots=slots, epoch_seen=epoch_seen, stopped=reply.stopped
-                )
-                self.epoch_seen = max(self.epoch_seen, reply.epoch_seen)
-                return
-        with contextlib.suppress(KeeperGone):
-            self.refresh()
-
     def refresh(self) -> Status:
         """Requests the state of every GPU. Raises KeeperGone."""
         request = requests.Status(tuple(islice(self._uuids(), GPUS_MAX)))
         with self._lock:
             reply = self._ask(request)
-            self._refreshed = reply.serial
             self.status = Status(
                 time.monotonic(),
                 reply.epoch_seen,
-                reply.bounds.ttl_s_max,
-                reply.bounds.min_dwell_s,
-                reply.bounds.clock_min_mhz,
-                reply.bounds.clock_max_mhz,
+                reply.bounds,
                 {slot.uuid: slot for slot in reply.slots},
                 reply.stopped,
                 reply.released_s,
-                reply.bounds.keep_power_s > 0.0,
             )
             self.mismatch = ""
             self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
@@ -182,18 +140,18 @@ class KeeperClient:
     def _described(self, gpu: GpuDescription) -> GpuDescription:
         status = self.status
         if status is None:
-            return replaced(
+            return replace(
                 gpu, controllable=False, reason=gpu.reason or self.mismatch or self._absent
             )
         slot = status.slots.get(gpu.uuid)
         absent = f"a keeper holds at most {GPUS_MAX} GPUs"
         reason = gpu.reason or (absent if slot is None else slot.reason)
         controllable = gpu.controllable and not reason
-        return replaced(
+        return replace(
             gpu,
-            clock_min_mhz=status.clock_min_mhz,
-            clock_max_mhz=status.clock_max_mhz,
-            min_dwell_s=status.min_dwell_s,
+            clock_min_mhz=status.bounds.clock_min_mhz,
+            clock_max_mhz=status.bounds.clock_max_mhz,
+            min_dwell_s=status.bounds.min_dwell_s,
             controllable=controllable,
             reason=reason,
             power_controllable=controllable and gpu.power_limit_max_w > 0.0,
@@ -252,9 +210,3 @@ def is_stopped(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in {"T", "t"}
     return False
-
-
-def _after(before: Slot, slot: Slot, waited_s: float) -> Slot:
-    """`slot` as part of a status: its `accepted` answers one command, `before` the GPU."""
-    lease = slot.lease and replace(slot.lease, expires_s=slot.lease.expires_s + waited_s)
-    return replace(slot, accepted=before.accepted, reason=before.reason, lease=lease)

@@ -173,9 +173,7 @@ class Journal:
             *self._kept_lines(changed_mw),
             *self._clock_lines((*free, *left)),
         ]
-        if lines:
-            with contextlib.suppress(OSError):
-                self._file.append(lines, self._compacted())
+        self._note(lines)
 
     def restored_until_late(self, uuid: str, late_until_s: float, kept_mw: int) -> None:
         """The GPU is undone, but an unanswered write may still take effect until `late_until_s`.
@@ -188,9 +186,7 @@ class Journal:
         if uuid in self.held and self._late_until_s.get(uuid) != until_s:
             self._late_until_s[uuid] = until_s
             lines.append(self._line("restored", uuid, until_s))
-        if lines:
-            with contextlib.suppress(OSError):
-                self._file.append(lines, self._compacted())
+        self._note(lines)
 
     def keep_until(self, uuid: str, until_s: float) -> None:
         """The end of the GPU's kept power limit, if it has one. Never raises."""
@@ -198,9 +194,7 @@ class Journal:
             return
         if self.kept_until_s.get(uuid) != (end_s := ceil(until_s)):
             self.kept_until_s[uuid] = end_s
-            with contextlib.suppress(OSError):
-                lines = self._kept_lines({uuid: self.kept_mw[uuid]}, self.kept_until_s)
-                self._file.append(lines, self._compacted())
+            self._note(self._kept_lines({uuid: self.kept_mw[uuid]}, self.kept_until_s))
 
     def found_other(self, uuid: str, found_mw: int) -> None:
         """A limit that is not ours has replaced the recorded one.
@@ -208,9 +202,13 @@ class Journal:
         Never raises: without the line, the next keeper still reads the limit that is set.
         """
         self.recorded_mw[uuid] = found_mw
-        lines = self._limit_lines({uuid: (found_mw, *self.written_mw.get(uuid, ()))})
-        with contextlib.suppress(OSError):
-            self._file.append(lines, self._compacted())
+        self._note(self._limit_lines({uuid: (found_mw, *self.written_mw.get(uuid, ()))}))
+
+    def _note(self, lines: list[str]) -> None:
+        """Never raises: what a lost line costs stands at its caller."""
+        if lines:
+            with contextlib.suppress(OSError):
+                self._file.append(lines, self._compacted())
 
     def hold_all(self, uuids: Iterable[str]) -> None:
         """Names every GPU of the node after damage, in new files; unreadable ones are kept aside.
@@ -281,19 +279,9 @@ class Journal:
         for uuid, lease in leases.items():
             if lease.schedule_mhz:
                 lines.append(self._line("program", uuid, *lease.schedule_mhz))
-            limits = lease.limits
-            lines.append(
-                self._line(
-                    "set",
-                    uuid,
-                    limits.min_mhz,
-                    limits.max_mhz,
-                    lease.epoch,
-                    lease.generation,
-                    limits.power_mw,
-                    int(lease.keep_power_limit),
-                )
-            )
+            min_mhz, max_mhz, power_mw = lease.limits
+            numbers = (lease.epoch, lease.generation, power_mw, int(lease.keep_power_limit))
+            lines.append(self._line("set", uuid, min_mhz, max_mhz, *numbers))
         return lines
 
     def _limit_lines(self, limits_mw: Mapping[str, tuple[int, ...]]) -> list[str]:

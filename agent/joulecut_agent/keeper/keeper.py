@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from joulecut_agent.keeper import bounds, evidence, lease, unleased
+from joulecut_agent.keeper import bounds, evidence, lease, requests, unleased
 from joulecut_agent.keeper.bounds import Change, WriteHistory
 from joulecut_agent.keeper.device_limits import LIMIT_SLACK_MW, DeviceLimits, is_same_limit
 from joulecut_agent.keeper.evidence import APART_S, READINGS, Reading, Verdict
@@ -33,23 +33,7 @@ from joulecut_agent.keeper.lease import (
     Write,
 )
 from joulecut_agent.keeper.protocol import WRITTEN_MAX, Reply, Slot
-from joulecut_agent.keeper.requests import (
-    GPUS_MAX,
-    NO_LIMITS,
-    Apply,
-    Clear,
-    ClockLimits,
-    GpuSetting,
-    Hold,
-    Release,
-    Renew,
-    Request,
-    ResetEpoch,
-    Resume,
-    Status,
-    Step,
-    Yield,
-)
+from joulecut_agent.keeper.requests import NO_LIMITS, ClockLimits, Request
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
 from joulecut_agent.ports.failure import DeviceError, NotPermitted, Unanswered
@@ -96,6 +80,7 @@ class Keeper:
 
     def _gpu_of_journal(self, uuid: str) -> Gpu:
         now_s = time.monotonic()
+        pending = PendingRestore("keeper_start", 0, now_s, again=True)
         return Gpu(
             last=self._journal.last.get(uuid),
             written_mhz=self._journal.clocks_mhz.get(uuid, ()),
@@ -107,11 +92,7 @@ class Keeper:
             kept_until_s=min(
                 self._journal.kept_until_s.get(uuid, math.inf), now_s + self._keep_power_s
             ),
-            pending_restore=(
-                PendingRestore("keeper_start", 0, now_s, again=True)
-                if uuid in self._journal.late
-                else None
-            ),
+            pending_restore=pending if uuid in self._journal.late else None,
         )
 
     # -- the passing of time -------------------------------------------------------------
@@ -199,11 +180,8 @@ class Keeper:
         """Raises GPUs whose lowered step is not held any more: their agent is gone or hangs."""
         now_s = time.monotonic()
         for step in lease.ended_steps(self.state, now_s):
-            log(
-                "keeper",
-                f"{step.uuid}: its step was not held: raised to {step.clock_max_mhz} MHz",
-                "warning",
-            )
+            what = f"its step was not held: raised to {step.clock_max_mhz} MHz"
+            log("keeper", f"{step.uuid}: {what}", "warning")
             outcome = lease.step(self.state, step, now_s)
             if any(self._set_leases(outcome, self.state.epoch_seen, {}).values()):
                 self._end([step.uuid], "step_ended")
@@ -262,11 +240,8 @@ class Keeper:
             uuids = self._writer.uuids()
         except DeviceError as error:
             self._list_all_s = time.monotonic() + RETRY_S_MAX
-            log(
-                "keeper",
-                f"the journal is damaged, and no GPU can be listed: {error}; will retry",
-                "error",
-            )
+            what = f"the journal is damaged, and no GPU can be listed: {error}; will retry"
+            log("keeper", what, "error")
             return
         log("keeper", f"the journal is damaged: {len(uuids)} GPUs are reset", "error")
         self._journal.hold_all(uuids)
@@ -276,17 +251,17 @@ class Keeper:
 
     def handle(self, serial: int, request: Request) -> Reply:
         """Answers one message; every refusal is a value in the answer."""
-        if isinstance(request, Step | Hold):  # a step must not wait for restores
+        if isinstance(request, requests.Step | requests.Hold):  # a step must not wait for restores
             self.state = lease.end_expired(self.state, time.monotonic())
         else:
             self.tick()
         reasons = self._perform(request)
-        named = request.uuids if isinstance(request, Status) else tuple(reasons)
+        named = request.uuids if isinstance(request, requests.Status) else tuple(reasons)
         return Reply(
             serial,
             self.state.epoch_seen,
             self._settings.bounds,
-            tuple(self._slot(uuid, reasons.get(uuid)) for uuid in named[:GPUS_MAX]),
+            tuple(self._slot(uuid, reasons.get(uuid)) for uuid in named[: requests.GPUS_MAX]),
             self.stopped(),
             self._release_left_s(),
         )
@@ -294,31 +269,31 @@ class Keeper:
     def _perform(self, request: Request) -> Mapping[str, str]:
         """Reason of refusal by GPU, "" for accepted; WHOLE stands for the whole request."""
         match request:
-            case Status():
+            case requests.Status():
                 reasons: Mapping[str, str] = {}
-            case Apply():
+            case requests.Apply():
                 reasons = self._apply(request)
-            case Step():
+            case requests.Step():
                 outcome = lease.step(self.state, request, time.monotonic())
                 reasons = self._set_leases(outcome, self.state.epoch_seen, {})
-            case Hold():
+            case requests.Hold():
                 outcome = lease.hold(self.state, request, time.monotonic())
                 self.state, reasons = outcome.state, outcome.reasons
-            case Renew():
+            case requests.Renew():
                 reasons = self._renew(request)
-            case Clear():
+            case requests.Clear():
                 reasons = self._clear(request)
-            case Yield():
+            case requests.Yield():
                 reasons = self._yield(request)
-            case Release():
+            case requests.Release():
                 reasons = {WHOLE: self._release(request.duration_s)}
-            case Resume():
+            case requests.Resume():
                 reasons = {WHOLE: self._resume()}
-            case ResetEpoch():
+            case requests.ResetEpoch():
                 reasons = {WHOLE: self._reset_epoch()}
         return reasons
 
-    def _apply(self, request: Apply) -> Mapping[str, str]:
+    def _apply(self, request: requests.Apply) -> Mapping[str, str]:
         now_s, site = time.monotonic(), self._settings.bounds
         changes = {uuid: self._change(uuid, one) for uuid, one in request.settings.items()}
         self._forget_lost_limits(changes)
@@ -335,20 +310,20 @@ class Keeper:
         outcome = lease.apply(self.state, request, now_s, refused)
         return self._set_leases(outcome, request.epoch, changes)
 
-    def _renew(self, request: Renew) -> Mapping[str, str]:
+    def _renew(self, request: requests.Renew) -> Mapping[str, str]:
         outcome = lease.renew(self.state, request, time.monotonic())
         if ttl := bounds.refuse_ttl(self._settings.bounds, request.ttl_s):
             return {uuid: reason or ttl for uuid, reason in outcome.reasons.items()}
         return self._set_leases(outcome, request.epoch, {})
 
-    def _clear(self, request: Clear) -> Mapping[str, str]:
+    def _clear(self, request: requests.Clear) -> Mapping[str, str]:
         outcome = lease.clear(self.state, request, time.monotonic(), self._by_hand())
         self.state = outcome.state
         self._restore_due()
         self._keep_epoch()
         return outcome.reasons
 
-    def _yield(self, request: Yield) -> Mapping[str, str]:
+    def _yield(self, request: requests.Yield) -> Mapping[str, str]:
         """A lease ends by what this keeper reads itself."""
         uuid, held = request.uuid, self.state.gpu(request.uuid).lease
         if not held:
@@ -405,7 +380,7 @@ class Keeper:
 
     # -- judging a command ---------------------------------------------------------------
 
-    def _change(self, uuid: str, setting: GpuSetting) -> Change:
+    def _change(self, uuid: str, setting: requests.GpuSetting) -> Change:
         """The change that a command requests, with what is in force and what is possible."""
         supported_mhz = self._supported_mhz(uuid)
         power = bounds.PowerLimits()

@@ -9,7 +9,6 @@ import fcntl
 import math
 import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from joulecut_agent.keeper.keeper import Keeper
 from joulecut_agent.keeper.protocol import ProtocolError, Reply
 from joulecut_agent.keeper.settings import Settings
 from joulecut_agent.log import log
+from joulecut_agent.signal_wakeup import signal_wakeup
 from joulecut_wire.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -40,29 +40,25 @@ def run(
     `ready` is called once earlier settings are restored and the socket listens. Returns 0 if every
     GPU was restored. Raises Unavailable, OSError, DeviceError.
     """
-    wakeup, signalled = socket.socketpair()
-    signalled.setblocking(False)
-    signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: None)
-    path = Path(settings.state_dir) / "keeper.sock"
-    fd = hold(path.with_suffix(".lock"), LOCK_WAIT_S)
-    with contextlib.suppress(OSError):  # a full disk keeps no keeper from restoring
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, os.fsencode(settings.journal_file), 0)  # for `restore`
-    keeper = Keeper(settings, writer)
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    os.umask(0o117)  # owner and group, as of the state directory
-    listener.bind(str(path))
-    listener.listen(CLIENTS_MAX)
-    ready()
-    agent = socket.socket(fileno=agent_fd) if agent_fd >= 0 else None
-    cause = _serve(keeper, wakeup, listener, agent)
-    path.unlink(missing_ok=True)
-    listener.close()
-    log("keeper", f"leaving: {cause}")
-    return 0 if keeper.leave(cause) else 1
+    with signal_wakeup() as wakeup:
+        path = Path(settings.state_dir) / "keeper.sock"
+        fd = hold(path.with_suffix(".lock"), LOCK_WAIT_S)
+        with contextlib.suppress(OSError):  # a full disk keeps no keeper from restoring
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, os.fsencode(settings.journal_file), 0)  # for `restore`
+        keeper = Keeper(settings, writer)
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        os.umask(0o117)  # owner and group, as of the state directory
+        listener.bind(str(path))
+        listener.listen(CLIENTS_MAX)
+        ready()
+        agent = socket.socket(fileno=agent_fd) if agent_fd >= 0 else None
+        cause = _serve(keeper, wakeup, listener, agent)
+        path.unlink(missing_ok=True)
+        listener.close()
+        log("keeper", f"leaving: {cause}")
+        return 0 if keeper.leave(cause) else 1
 
 
 def hold(lock: Path, wait_s: float) -> int:

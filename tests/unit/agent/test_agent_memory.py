@@ -11,6 +11,7 @@ import pytest
 from joulecut_agent.control.drift_watch import DriftWatch
 from joulecut_agent.control.set_latency import SetLatency
 from joulecut_agent.counters import Counters
+from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.client import KeeperClient, Status
 from joulecut_agent.keeper.protocol import Slot
 from joulecut_agent.monitor.energy_account import EnergyFile
@@ -84,7 +85,7 @@ class Parts:
         self.sampler.watcher = self.latency.seen
         keeper = KeeperClient("")
         slots = {uuid: Slot(uuid, True) for uuid in UUIDS}
-        keeper.status = Status(time.monotonic(), 1, 60.0, 1.0, 0, 0, slots)
+        keeper.status = Status(time.monotonic(), 1, Bounds(), slots)
         self.drift_watch = DriftWatch(lambda: self.source.gpus, keeper, self.counters, None)
 
     def jobs(self) -> dict[str, tuple[str, ...]]:
