@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings
 
 
 class AtomicFile:
@@ -13,7 +13,7 @@ class AtomicFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._written = ""
-        self._logged = ""
+        self._warnings = Warnings()
 
     def replace(self, text: str) -> None:
         """Writes if the text has changed. Never raises."""
@@ -24,11 +24,11 @@ class AtomicFile:
             fresh.write_text(text)
             fresh.chmod(0o644)
             os.replace(fresh, self._path)
-            self._written, self._logged = text, ""
         except OSError as error:
-            if str(error) != self._logged:
-                log("agent", f"{self._path}: {error.strerror}", "warning")
-            self._logged = str(error)
+            self._warnings.say(f"{self._path}: {error.strerror}")
+        else:
+            self._written = text
+            self._warnings.say("")
 
     def remove(self) -> None:
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from joulecut_agent.jobs.log_line import LINES_MAX, PRESETS, LogSource
 from joulecut_agent.jobs.log_number import QUANTITIES
 from joulecut_agent.jobs.log_tail import LINE_BYTES_MAX
 from joulecut_agent.jobs.owner import SOURCES
-from joulecut_agent.jobs.settings import ApiServer, AttributionSettings, OtlpSettings
+from joulecut_agent.jobs.settings import ApiServer, AttributionSettings
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_agent.log import log
@@ -335,7 +335,8 @@ class _Reading:
             audit=keys.audit,
             web_config=self._optional(keys.web_config),
             attribution=self._attribution(),
-            otlp=OtlpSettings(listen.otlp_grpc, listen.otlp_http),
+            otlp_grpc=listen.otlp_grpc,
+            otlp_http=listen.otlp_http,
             logs=keys.logs,
             measured=self.measured,
             keys_ignored=self._ignored,

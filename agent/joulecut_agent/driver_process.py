@@ -9,10 +9,11 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 BACKOFF_S, BACKOFF_S_MAX = 2.0, 60.0  # doubling: a hung GPU must not delay the others often
 ZOMBIES_MAX = 4  # killed processes that have not ended; more of them would not help
@@ -20,21 +21,8 @@ END_TRY_S = 0.01
 Target = TypeVar("Target", str, int)  # a GPU, or the driver as a whole
 
 
-class Process(Protocol):
-    """What is needed of a child; `subprocess.Popen` has it."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None:
-        """Exit status, or None while it runs."""
-        ...
-
-    def kill(self) -> None: ...
-
-
 class ForkedProcess:
-    """A child made by `os.fork`."""
+    """A child made by `os.fork`, with what is needed of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -53,6 +41,9 @@ class ForkedProcess:
     def kill(self) -> None:
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
+
+
+Process = ForkedProcess | subprocess.Popen[bytes]
 
 
 class DriverProcess:

@@ -7,6 +7,7 @@ dropped. Unprintable characters are replaced or escaped, so that an event stays 
 import contextlib
 import os
 import select
+from collections.abc import Callable
 
 from joulecut_wire import log_line
 from joulecut_wire.log_line import Level
@@ -19,3 +20,25 @@ def log(component: str, message: str, level: Level = "info", job: str = "") -> N
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [STDERR], [], 0)[1]:
             os.write(STDERR, line)
+
+
+class Warnings:
+    """Warnings of the agent that repeat themselves in each turn: each is logged once.
+
+    `last` is "" where nothing is wrong.
+    """
+
+    def __init__(self) -> None:
+        self.last = ""
+
+    def say(self, line: str, level: Level = "warning") -> None:
+        if line and line != self.last:
+            log("agent", line, level)
+        self.last = line
+
+    def attempt(self, turn: Callable[[], object], failed: str) -> None:
+        """Takes a turn; a failure is logged, since the other sources go on."""
+        try:
+            turn()
+        except Exception as error:
+            self.say(f"{failed}: {type(error).__name__}: {error}")

@@ -66,29 +66,29 @@ def dispatch(argv: list[str]) -> int:
             return _child(args.agent_fd, args.settings)
         if args.config is None:
             raise BadInput("--config", "is missing", "the path of a configuration file")
+        for given, flag, command, use in (
+            (args.duration is not None, "--for", "release", "release --for TIME"),
+            (args.since is not None, "--since", "audit", "audit --since TIME"),
+            (args.json, "--json", "audit", "audit --json"),
+            (
+                args.keep_power_limits,
+                "--keep-power-limits",
+                "restore",
+                "restore --keep-power-limits",
+            ),
+            (args.node is not None, "--node", "run", "run --node NAME"),
+        ):
+            if given and command != args.command:
+                raise BadInput(flag, f"has no meaning for {args.command}", use)
+        if args.command == "audit":
+            return _audit(args.config, args.since, args.json)
         if args.command == "release":
             window_s = duration.seconds(args.duration or "", "--for", WINDOW_S_MAX)
             return _release(_settings(args.config), window_s)
-        if args.duration is not None:
-            raise BadInput("--for", f"has no meaning for {args.command}", "release --for TIME")
-        if args.command == "audit":
-            return _audit(args.config, args.since, args.json)
-        if args.since is not None or args.json:
-            raise BadInput("--since, --json", f"have no meaning for {args.command}", "audit")
-        if args.keep_power_limits and args.command != "restore":
-            what = f"has no meaning for {args.command}"
-            raise BadInput("--keep-power-limits", what, "restore --keep-power-limits")
-        if args.node is not None and args.command != "run":
-            raise BadInput("--node", f"has no meaning for {args.command}", "run --node NAME")
         settings = _settings(args.config, args.node)
         if args.command == "restore":
             return _restore(settings, lift_power_limits=not args.keep_power_limits)
-        commands = {
-            "run": _run,
-            "keeper": _keeper,
-            "resume": _resume,
-            "reset-epoch": _reset_epoch,
-        }
+        commands = {"run": _run, "keeper": _keeper, "resume": _resume, "reset-epoch": _reset_epoch}
         return commands[args.command](settings)
     except OSError as error:
         raise Unavailable(f"{error.filename or args.command}: {error.strerror or error}") from None
@@ -200,37 +200,30 @@ def _recorded(settings: "Settings", op: str, act: Callable[[], int], **asked: An
 def _restore(settings: "Settings", *, lift_power_limits: bool) -> int:
     from joulecut_agent import devices, restore  # noqa: PLC0415
 
-    backend = devices.load(settings.device)
-    state_dir = settings.keeper.state_dir
-    return _recorded(
-        settings,
-        "restore",
-        lambda: restore.run(
-            settings.keeper,
-            _sockets(settings),
-            lambda: backend.open_writer(settings.options, state_dir),
-            lift_power_limits=lift_power_limits,
-        ),
+    open_writer = partial(
+        devices.load(settings.device).open_writer, settings.options, settings.keeper.state_dir
     )
+    act = partial(
+        restore.run, settings.keeper, _sockets(settings), open_writer,
+        lift_power_limits=lift_power_limits,
+    )  # fmt: skip
+    return _recorded(settings, "restore", act)
 
 
 def _release(settings: "Settings", duration_s: float) -> int:
     from joulecut_agent.control import local_release  # noqa: PLC0415
 
-    sockets, file = _sockets(settings), local_release.window(settings.keeper.state_dir)
-    return _recorded(
-        settings,
-        "release",
-        lambda: local_release.release(sockets, file, duration_s),
-        duration_s=duration_s,
-    )
+    file = local_release.window(settings.keeper.state_dir)
+    act = partial(local_release.release, _sockets(settings), file, duration_s)
+    return _recorded(settings, "release", act, duration_s=duration_s)
 
 
 def _resume(settings: "Settings") -> int:
     from joulecut_agent.control import local_release  # noqa: PLC0415
 
     file = local_release.window(settings.keeper.state_dir)
-    return _recorded(settings, "resume", lambda: local_release.resume(_sockets(settings), file))
+    act = partial(local_release.resume, _sockets(settings), file)
+    return _recorded(settings, "resume", act)
 
 
 def _reset_epoch(settings: "Settings") -> int:
@@ -252,16 +245,14 @@ def _child(agent_fd: int, given_as: str) -> int:
     """A keeper for the agent at `agent_fd`: that one has read the configuration already, so
     that a file broken since then cannot keep a keeper from restoring.
     """
-    from joulecut_agent.keeper.bounds import Bounds  # noqa: PLC0415
+    import msgspec  # noqa: PLC0415
+
     from joulecut_agent.keeper.settings import Settings  # noqa: PLC0415
 
     os.set_inheritable(agent_fd, False)
     given: dict[str, Any] = json.loads(given_as)
-    words = given["keeper"]
-    words["bounds"] = Bounds(**words["bounds"])
-    if words["site_default"] is not None:
-        words["site_default"] = tuple(words["site_default"])
-    return _keep(Settings(**words), given["device"], given["options"], agent_fd)
+    settings = msgspec.convert(given["keeper"], Settings)
+    return _keep(settings, given["device"], given["options"], agent_fd)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ The only module that knows every part. A part that needs one made later gets a c
 import contextlib
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 from joulecut_agent import devices
@@ -19,7 +20,7 @@ from joulecut_agent.control.iteration_starts import REPORT, IterationStarts
 from joulecut_agent.control.maintenance_window import MaintenanceWindow
 from joulecut_agent.control.owner_change import OwnerChange
 from joulecut_agent.control.release_file import ReleaseFile
-from joulecut_agent.control.server import ListenAddresses, Server
+from joulecut_agent.control.server import Server
 from joulecut_agent.control.service import AgentService, Node
 from joulecut_agent.control.set_latency import WAIT_S_MAX, SetLatency
 from joulecut_agent.control.slowdown_notice import SlowdownNoticeFile
@@ -186,15 +187,15 @@ class Parts:
         return tuple(found)
 
     def _make_otlp_receiver(self) -> RateSource | None:
-        otlp, registry = self._settings.otlp, self.registry
-        if not (otlp.grpc or otlp.http):
+        settings, registry = self._settings, self.registry
+        if not (settings.otlp_grpc or settings.otlp_http):
             return None
         # Here: the messages take 3 MB, and only an agent that receives spans needs them.
         from joulecut_agent.jobs.otlp_receiver import OtlpReceiver  # noqa: PLC0415
 
         return OtlpReceiver(
-            otlp.grpc,
-            otlp.http,
+            settings.otlp_grpc,
+            settings.otlp_http,
             self.report_socket,
             self._counters,
             peers=registry.peers,
@@ -250,8 +251,7 @@ class Parts:
         pem = rotating(settings.tls, _log) if settings.tls else None
         if pem:
             self._certificates["grpc"] = lambda: pem.current().expires_unix_s
-        addresses = ListenAddresses(settings.grpc, pem, settings.local_socket)
-        return Server(service, addresses, interceptor)
+        return Server(service, interceptor, settings.grpc, pem, settings.local_socket)
 
     def _make_exporter(self) -> Exporter:
         settings = self._settings
@@ -283,17 +283,16 @@ def _log(line: str) -> None:
 def _zeroed(keys_ignored: int) -> Counters:
     """Counters that exist from the start, so that the first event is an increase."""
     counters = Counters()
-    for op in COMMANDS:
-        for result in ("accepted", "refused"):
-            counters.count(CONTROL_COMMANDS.name, op, result, by=0)
     counters.count(AUDIT_LOST.name, by=0)
     counters.count(CONFIG_KEYS_IGNORED.name, by=keys_ignored)
-    for role in ROLES:
-        counters.count(ACCESS_DENIED.name, role, by=0)
-    for result in ("accepted", "refused", "dropped", "shed"):
-        counters.count(REPORTS.name, result, by=0)
-    for result in RESULTS:
-        counters.count(CONTROL_STEPS.name, result, by=0)
-    for op in COMMANDS:
-        counters.count(REQUESTS_MALFORMED.name, op, by=0)
+    for op, result in product(COMMANDS, ("accepted", "refused")):
+        counters.count(CONTROL_COMMANDS.name, op, result, by=0)
+    for metric, labels in (
+        (ACCESS_DENIED, ROLES),
+        (REPORTS, ("accepted", "refused", "dropped", "shed")),
+        (CONTROL_STEPS, RESULTS),
+        (REQUESTS_MALFORMED, COMMANDS),
+    ):
+        for label in labels:
+            counters.count(metric.name, label, by=0)
     return counters

@@ -7,7 +7,7 @@ from typing import Any
 from joulecut_agent.control.access import LocalSocket, Rules
 from joulecut_agent.control.audit_log import AuditLimits
 from joulecut_agent.jobs.log_line import LogSource
-from joulecut_agent.jobs.settings import AttributionSettings, OtlpSettings
+from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.keeper.settings import Settings as KeeperSettings
 from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.tls import TlsFiles
@@ -35,7 +35,8 @@ class Settings:
     audit: AuditLimits = field(default_factory=AuditLimits)
     web_config: Path | None = None
     attribution: AttributionSettings = field(default_factory=AttributionSettings)
-    otlp: OtlpSettings = field(default_factory=OtlpSettings)
+    otlp_grpc: tuple[str, int] | None = None  # for spans; None is not served
+    otlp_http: tuple[str, int] | None = None
     logs: tuple[LogSource, ...] = ()
     measured: tuple[CardFacts, ...] = ()
     keys_ignored: int = 0

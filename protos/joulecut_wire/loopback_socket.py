@@ -8,8 +8,12 @@ MAPPED = "0000000000000000FFFF0000"  # before an IPv4 address, in the table of I
 TABLE_BYTES_MAX = 8 << 20  # 50,000 connections
 
 
-def client_of(host: str, port: int, own_port: int, proc: Path = Path("/proc")) -> tuple[int, int]:
-    """User id and inode of the socket at `host` and `port`; (-1, 0) without one."""
+def client_of(
+    host: str, port: int, own_port: int | None = None, proc: Path = Path("/proc")
+) -> tuple[int, int]:
+    """User id and inode of the socket at `host` and `port`; (-1, 0) without one. `own_port` None:
+    connected to any port.
+    """
     try:
         address = _hex(host)
     except ValueError:
@@ -17,7 +21,8 @@ def client_of(host: str, port: int, own_port: int, proc: Path = Path("/proc")) -
     # gRPC connects with IPv6 sockets to IPv4 addresses.
     four = len(address) == 8
     for table, name in (("tcp", address), ("tcp6", MAPPED + address if four else address)):
-        client, ours = f" {name}:{port:04X} ".encode(), f":{own_port:04X}".encode()
+        client = f" {name}:{port:04X} ".encode()
+        ours = b"" if own_port is None else f":{own_port:04X}".encode()
         if found := _line(proc / "net" / table, client, ours):
             return found
     return -1, 0

@@ -7,16 +7,13 @@ connect there.
 """
 
 import re
-import threading
-import time
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from joulecut_wire.address import port_of
+from joulecut_wire.loopback_socket import client_of
 
 OBSERVE, CLEAR, RELEASE, APPLY = "observe", "clear", "release", "apply"
 ROLES = (OBSERVE, CLEAR, RELEASE, APPLY)
@@ -26,10 +23,7 @@ COMMON_NAME = "CN="  # prefix of a common name, to tell it from a DNS name
 NAME_LENGTH_MAX = 256  # a DNS name has 253
 NAMES_MAX = 64  # of one certificate
 PATTERNS_MAX = 256  # of one role
-UID_KEPT_S = 10.0  # ports are reused; the uid is for the audit log and gives no role
-UIDS_MAX = 64
-SOCKETS_BYTES_MAX = 4 << 20  # some 25,000 connections; beyond, the uid is unknown
-ESTABLISHED = "01"  # /proc/net/tcp, column st
+LOOPBACK_PEERS = ("ipv4:127.", "ipv6:[::1]:", "ipv6:[::ffff:127.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +89,15 @@ def caller(context: Any, rules: Rules) -> Caller:
     if proofs.get("transport_security_type") == [b"ssl"]:
         names = proven_names(proofs)
         return Caller(names[0] if names else "", "mtls", rules.roles(names))
-    peer = str(context.peer())
+    peer = unquote(str(context.peer()))
     if peer.startswith("unix:"):
         return Caller("local socket", "socket", ROLES)
+    host, _, port = peer.partition(":")[2].rpartition(":")
+    uid, _ = client_of(host.strip("[]"), port_of(port))  # for the audit log; it gives no role
     # Only loopback is bound without encryption; checked again here.
-    observes = rules.loopback_observes and _is_loopback(peer)
-    return Caller(_UIDS.name(peer), LOOPBACK, (OBSERVE,) if observes else ())
+    observes = rules.loopback_observes and peer.startswith(LOOPBACK_PEERS)
+    name = f"local uid {uid}" if uid >= 0 else "local user"
+    return Caller(name, LOOPBACK, (OBSERVE,) if observes else ())
 
 
 def proven_names(proofs: Mapping[str, Sequence[bytes]]) -> list[str]:
@@ -129,50 +126,3 @@ def _kind(name: str) -> str:
     if name.startswith(COMMON_NAME):
         return "cn"
     return "uri" if ":" in name else "dns"
-
-
-def _is_loopback(peer: str) -> bool:
-    return unquote(peer).startswith(("ipv4:127.", "ipv6:[::1]:", "ipv6:[::ffff:127."))
-
-
-class _Uids:
-    """The owner of a local connection, from the kernel's tables."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[float, str]] = OrderedDict()
-
-    def name(self, peer: str) -> str:
-        now_s = time.monotonic()
-        with self._lock:
-            until_s, name = self._known.get(peer, (0.0, ""))
-            if now_s >= until_s:
-                uid = _uid(peer)
-                name = "local user" if uid is None else f"local uid {uid}"
-                self._known[peer] = (now_s + UID_KEPT_S, name)
-                self._known.move_to_end(peer)
-                if len(self._known) > UIDS_MAX:
-                    self._known.popitem(last=False)
-            return name
-
-
-def _uid(peer: str) -> int | None:
-    """None if unknown."""
-    port = port_of(unquote(peer).rpartition(":")[2])
-    if port < 0:
-        return None
-    wanted = f":{port:04X}"
-    for table in ("tcp", "tcp6"):
-        try:
-            with Path("/proc/net", table).open() as file:
-                text = file.read(SOCKETS_BYTES_MAX)
-        except OSError:
-            continue
-        for line in text.splitlines()[1:]:
-            words = line.split()
-            if len(words) > 7 and words[1].endswith(wanted) and words[3] == ESTABLISHED:
-                return int(words[7])
-    return None
-
-
-_UIDS = _Uids()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings
 from joulecut_wire.command import FINE
 
 FILE = "audit.jsonl"
@@ -52,7 +52,7 @@ class AuditLog:
         self._limits = limits
         self._line_lost = line_lost
         self._lock = threading.Lock()
-        self._logged = ""
+        self._warnings = Warnings()
         self._repeats: dict[tuple[Any, ...], tuple[float, int]] = {}
 
     def write(self, entry: Entry, now_unix_s: float | None = None) -> None:
@@ -62,16 +62,12 @@ class AuditLog:
         with self._lock:
             try:
                 self._append(line)
-                self._logged = ""
             except OSError as error:
                 self._line_lost()
-                if str(error) != self._logged:
-                    log(
-                        "agent",
-                        f"audit log {self._path}: {error.strerror}; a line is lost",
-                        "error",
-                    )
-                self._logged = str(error)
+                what = f"audit log {self._path}: {error.strerror}; a line is lost"
+                self._warnings.say(what, "error")
+            else:
+                self._warnings.say("")
 
     def write_refusal(self, entry: Entry, *key: Any) -> None:
         """As `write`, but one line per `key` in REPEAT_S, with the number left out before."""
@@ -132,14 +128,11 @@ def decode(line: bytes) -> dict[str, Any] | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(entry, dict):
+    if not isinstance(entry, dict) or not isinstance(entry.get("op"), str):
         return None
     t = entry.get("t")
-    if isinstance(t, bool) or not isinstance(t, int | float):
-        return None
-    if not (0 <= t < 1e11 and isinstance(entry.get("op"), str)):
-        return None
-    return entry
+    known = isinstance(t, int | float) and not isinstance(t, bool) and 0 <= t < 1e11
+    return entry if known else None
 
 
 def read(folder: Path) -> Iterator[dict[str, Any] | None]:

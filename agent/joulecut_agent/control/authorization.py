@@ -22,6 +22,7 @@ from joulecut_agent.control.access import (
     caller,
 )
 from joulecut_agent.control.audit_log import AuditLog
+from joulecut_agent.keeper.client import MW_PER_W
 
 SERVICE = "joulecut_wire.v1.AgentService"
 HEALTH = "grpc.health.v1.Health"
@@ -42,7 +43,6 @@ COMMANDS = (CLEAR, RELEASE, APPLY)
 # Streams of local users without a certificate, of the agent's twelve: the others stay for callers
 # with a certificate or on the socket.
 LOOPBACK_STREAMS_MAX = 4
-MW_PER_W = 1000.0
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
@@ -51,18 +51,18 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
 
     def __init__(
         self, rules: Rules, audit_log: AuditLog, denied: Callable[[str], None],
-        epoch_seen: Callable[[], int] | None = None, malformed: Callable[[str], None] | None = None,
+        epoch_seen: Callable[[], int], malformed: Callable[[str], None],
     ) -> None:  # fmt: skip
         """`denied` is called with a missing role, `malformed` with the call of a broken request.
 
         `epoch_seen` returns the largest epoch of this node. A caller without the role apply must
-        not raise it: that would shut out the controller for ever. None: not checked.
+        not raise it: that would shut out the controller for ever.
         """
         self._epoch_seen = epoch_seen
         self._rules = rules
         self._audit_log = audit_log
         self._denied = denied
-        self._malformed = malformed or (lambda _: None)
+        self._malformed = malformed
         self._loopback_streams = threading.BoundedSemaphore(LOOPBACK_STREAMS_MAX)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -95,7 +95,8 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
                 self._deny(who, role, op, request, context)
             if request is None:
                 self._refuse_malformed(who, role, op, raw, context)
-            if role == CLEAR and APPLY not in who.roles and self._is_ahead(request.epoch):
+            ahead = role == CLEAR and request.epoch > self._epoch_seen()
+            if ahead and APPLY not in who.roles:
                 self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
                 return self._command(who, op, inner, request, context)
@@ -127,9 +128,6 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         raise AssertionError("abort always raises")
 
-    def _is_ahead(self, epoch: int) -> bool:
-        return self._epoch_seen is not None and epoch > self._epoch_seen()
-
     def _deny(
         self, who: Caller, role: str, op: str, request: Any, context: grpc.ServicerContext
     ) -> NoReturn:
@@ -150,17 +148,15 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
     def _command(
         self, who: Caller, op: str, inner: Behaviour, request: Any, context: grpc.ServicerContext
     ) -> Any:
+        entry = {"op": op, **_who(who), **_asked(op, request)}
         try:
             answer = inner(request, context)
         except Exception as error:
             said = getattr(context, "details", lambda: b"")() or type(error).__name__
             text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
-            entry = {"op": op, **_who(who), **_asked(op, request)}
-            self._audit_log.write_refusal(
-                {**entry, "result": "refused", "refused": text}, who.name, op, text
-            )
+            refusal = {**entry, "result": "refused", "refused": text}
+            self._audit_log.write_refusal(refusal, who.name, op, text)
             raise
-        entry = {"op": op, **_who(who), **_asked(op, request)}
         outcome = _outcome(answer)
         if op != "renew":
             self._audit_log.write({**entry, **outcome})
@@ -206,8 +202,6 @@ def _settings(request: Any) -> Iterator[tuple[str, str]]:
 def _outcome(answer: Any) -> dict[str, Any]:
     results = list(getattr(answer, "results", ()))
     refused = {result.uuid: result.reason for result in results if not result.accepted}
-    if not refused:
-        return (
-            {"result": "accepted", "changed": len(results)} if results else {"result": "accepted"}
-        )
-    return {"result": "refused", "refused": refused if any(refused) else refused[""]}
+    if refused:
+        return {"result": "refused", "refused": refused if any(refused) else refused[""]}
+    return {"result": "accepted", **({"changed": len(results)} if results else {})}

@@ -158,21 +158,14 @@ class DriftWatch:
             known.clock_max_mhz, known.power_limit_w = limits
             known.since_s = time.monotonic()
         if lease and slot and self._is_uncontrollable(known, slot, status):
-            log(
-                "agent",
-                f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends",
-                "warning",
-                lease.job,
-            )
+            what = f"{gpu.uuid} cannot be controlled: {slot.reason}; its lease ends"
+            log("agent", what, "warning", lease.job)
             self._end(Clear(uuids=(gpu.uuid,)))
             return
         order = drift.order_of(
-            lease,
-            known.default_mhz,
-            since_s=known.since_s,
-            fresh=known.fresh,
+            lease, known.default_mhz, since_s=known.since_s, fresh=known.fresh,
             written_mhz=slot.written_mhz if slot else (),
-        )
+        )  # fmt: skip
         known.memory, cause = drift.look(known.memory, gpu, order, now_s)
         known.slow = drift.slow_reason(gpu, order, known.memory.site_mhz)
         self._note(known, gpu, lease, cause)
@@ -215,12 +208,8 @@ class DriftWatch:
         self._counters.count(CONTROL_DRIFT.name, gpu.uuid, cause)
         left_s = max(0.0, known.backoff.until_s - time.monotonic())
         then = f"; backing off for {left_s:.0f} s" if left_s else ""
-        log(
-            "agent",
-            f"drift {gpu.uuid} cause={cause} job={lease.job if lease else '-'}{then}",
-            "warning",
-            lease.job if lease else "",
-        )
+        job = lease.job if lease else ""
+        log("agent", f"drift {gpu.uuid} cause={cause} job={job or '-'}{then}", "warning", job)
 
     def _end_lease(self, gpu: GpuSnapshot, lease: Lease, cause: str) -> bool:
         """Whether the keeper ended a lease; about another writer it goes by its own readings."""

@@ -7,33 +7,22 @@ about the window; the reading half follows, wherever the window was opened.
 import math
 import threading
 import time
-from typing import Protocol
 
 from joulecut_agent.control.release_file import ReleaseFile
 from joulecut_agent.keeper.client import KeeperClient, KeeperGone
 from joulecut_agent.keeper.keeper import RELEASE_S_MAX
 from joulecut_agent.keeper.requests import Release, Resume
 from joulecut_agent.log import log
-from joulecut_wire.messages import GpuDescription
+from joulecut_agent.monitor.sampler import Sampler
 
 MOVED_S = 1.0  # an end that moves by less is the same window
-
-
-class Pausable(Protocol):
-    """A reader of the device that can drop its handles."""
-
-    gpus: tuple[GpuDescription, ...]
-
-    def pause(self) -> bool: ...
-
-    def resume(self) -> None: ...
 
 
 class MaintenanceWindow:
     """Thread-safe."""
 
     def __init__(
-        self, sampler: Pausable, keeper: KeeperClient, file: ReleaseFile, *, keeper_wanted: bool
+        self, sampler: Sampler, keeper: KeeperClient, file: ReleaseFile, *, keeper_wanted: bool
     ) -> None:
         """Continues the window of `file`, if any; the device is not open yet."""
         self._sampler = sampler

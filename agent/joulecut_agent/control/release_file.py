@@ -50,11 +50,8 @@ class ReleaseFile:
             fresh.write_bytes(b"%08x %s" % (zlib.crc32(body), body))
             fresh.rename(self._path)
         except OSError as error:
-            log(
-                "agent",
-                f"a restart would end the release window: {error.strerror or error}",
-                "warning",
-            )
+            what = f"a restart would end the release window: {error.strerror or error}"
+            log("agent", what, "warning")
             return False
         return True
 

@@ -11,7 +11,6 @@ import socket
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -43,38 +42,29 @@ TLS_OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ListenAddresses:
-    """`address` is (host, port), with TLS if `pem` is given."""
-
-    address: tuple[str, int]
-    pem: Rotating[Pem] | None = None
-    local: LocalSocket | None = None
-
-
 class Server:
     """Serves one `AgentService` at its addresses."""
 
     def __init__(
-        self,
-        service: AgentService,
-        addresses: ListenAddresses,
-        interceptor: AuthorizationInterceptor,
-    ) -> None:
-        """Binds, without serving yet. Raises Unavailable if an address is taken."""
+        self, service: AgentService, interceptor: AuthorizationInterceptor,
+        address: tuple[str, int], pem: Rotating[Pem] | None, local: LocalSocket | None,
+    ) -> None:  # fmt: skip
+        """Binds, without serving yet: at `address`, (host, port), with TLS if `pem` is given.
+        Raises Unavailable if it is taken.
+        """
         self._service = service
         self._server = grpc.server(
             ThreadPoolExecutor(WATCHERS_MAX + CALLS_MAX, thread_name_prefix="grpc"),
             interceptors=[interceptor],
-            options=OPTIONS + (TLS_OPTIONS if addresses.pem else ()),
+            options=OPTIONS + (TLS_OPTIONS if pem else ()),
         )
         agent_pb2_grpc.add_AgentServiceServicer_to_server(service, self._server)
         self._health = health.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        host, port = addresses.address
+        host, port = address
         shown = f"[{host}]" if ":" in host else host
-        self.port = self._bind(f"{shown}:{port}", addresses.pem)
-        self.local_path = self._bind_local(addresses.local) if addresses.local else ""
+        self.port = self._bind(f"{shown}:{port}", pem)
+        self.local_path = self._bind_local(local) if local else ""
 
     def _bind_local(self, local: LocalSocket) -> str:
         """Binds the unix socket; its path, "" if one that is not required cannot be bound."""

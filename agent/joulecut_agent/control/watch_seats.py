@@ -8,25 +8,19 @@ import math
 import threading
 import time
 from dataclasses import dataclass
-from typing import Protocol
+
+import grpc
 
 from joulecut_wire.messages import Watcher
 
 STALLED_S = 10.0  # a message unread for as long as the keepalive waits over TCP
 
 
-class Call(Protocol):
-    """What is needed of a call's context."""
-
-    def cancel(self) -> object: ...
-    def peer(self) -> str: ...
-
-
 @dataclass(slots=True, eq=False)
 class Seat:
     """One watcher. `sending_since_s` is infinite while no message waits to be read."""
 
-    call: Call
+    call: grpc.ServicerContext
     store: str = ""  # of a controller
     sending_since_s: float = math.inf
 
@@ -45,7 +39,7 @@ class WatchSeats:
             known = {(seat.store, _host(seat.call.peer())) for seat in self._taken if seat.store}
         return tuple(Watcher(store, host) for store, host in sorted(known))
 
-    def take(self, call: Call, store: str = "") -> Seat | None:
+    def take(self, call: grpc.ServicerContext, store: str = "") -> Seat | None:
         """A seat; None if all are taken by watchers that read."""
         with self._lock:
             if len(self._taken) >= self._max:

@@ -5,6 +5,7 @@ What could not be read is absent: a missing number is noticed, a stale one would
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 
 from prometheus_client import ProcessCollector
@@ -80,92 +81,89 @@ class Families(Collector):
         return family
 
 
+@dataclass(frozen=True, kw_only=True)
 class AgentCollector:
-    """Everything this agent measures and counts, from memory."""
+    """Everything this agent measures and counts, from memory.
 
-    def __init__(
-        self, *, node: str, sampler: Sampler, keeper: KeeperClient, counters: Counters,
-        allocations: Callable[[], Mapping[str, Allocation]], keeper_wanted: bool,
-        drift_watch: DriftWatch, window: MaintenanceWindow, latency: SetLatency,
-        schedules: ClockSchedules, ranks: RankCount,
-        certificates: Mapping[str, Callable[[], float | None]],
-    ) -> None:  # fmt: skip
-        """`certificates` are the ends of those in use, in unix seconds, by use."""
-        self._node = node
-        self._ranks = ranks
-        self._certificates = certificates
-        self._sampler = sampler
-        self._keeper = keeper
-        self._counters = counters
-        self._allocations = allocations
-        self._keeper_wanted = keeper_wanted
-        self._drift_watch = drift_watch
-        self._window = window
-        self._latency = latency
-        self._schedules = schedules
-        self._process = ProcessCollector(registry=None)
+    `certificates` are the ends of those in use, in unix seconds, by use.
+    """
+
+    node: str
+    sampler: Sampler
+    keeper: KeeperClient
+    counters: Counters
+    allocations: Callable[[], Mapping[str, Allocation]]
+    keeper_wanted: bool
+    drift_watch: DriftWatch
+    window: MaintenanceWindow
+    latency: SetLatency
+    schedules: ClockSchedules
+    ranks: RankCount
+    certificates: Mapping[str, Callable[[], float | None]]
+    process: ProcessCollector = field(default_factory=lambda: ProcessCollector(registry=None))
 
     def families(self) -> Families:
-        families = Families(self._process.collect())
-        picture = self._sampler.latest()
-        status = self._keeper.status
+        families = Families(self.process.collect())
+        picture = self.sampler.latest()
+        status = self.keeper.status
         families.add(names.BUILD_INFO, 1, "agent", __version__)
-        for use, expires_unix_s in self._certificates.items():
+        for use, expires_unix_s in self.certificates.items():
             families.add(names.CERTIFICATE_EXPIRES, expires_unix_s(), use)
         families.add(names.COLLECT_SUCCESS, float(picture is not None and picture.complete))
-        families.add(names.COLLECT_TIMESTAMP, self._sampler.last_tick_unix_s)
-        released = bool(self._window.left_s)
-        if self._keeper_wanted and not (released and status is None):
+        families.add(names.COLLECT_TIMESTAMP, self.sampler.last_tick_unix_s)
+        released = bool(self.window.left_s)
+        if self.keeper_wanted and not (released and status is None):
             families.add(names.KEEPER_UP, float(status is not None))
-            families.add(names.KEEPER_VERSION_MISMATCH, float(bool(self._keeper.mismatch)))
+            families.add(names.KEEPER_VERSION_MISMATCH, float(bool(self.keeper.mismatch)))
         families.add(names.AGENT_RELEASED, float(released))
         families.add(names.CONTROL_STOPPED, float(released or bool(status and status.stopped)))
         if picture is not None:
             self._add_gpus(families, picture)
         self._add_xids(families)
-        for timing in self._schedules.timings(self._latency.change_error_s):
+        for timing in self.schedules.timings(self.latency.change_error_s):
             _add_timing(families, timing)
-        _add_energy(families, self._sampler.books, self._sampler.books_of_integrals, picture)
-        for job, ranks in self._ranks.counts(time.monotonic()).items():
+        account = self.sampler.account
+        _add_energy(families, account.books, account.books_of_integrals, picture)
+        for job, ranks in self.ranks.counts(time.monotonic()).items():
             families.add(names.JOB_RANKS, float(len(ranks.heard)), job, "heard")
             families.add(names.JOB_RANKS, float(len(ranks.running)), job, "running")
-        for uuid in self._sampler.unresponsive:
+        for uuid in self.sampler.unresponsive:
             families.add(names.DRIVER_UNRESPONSIVE, 1, uuid)
-        for index in self._sampler.unread:
+        for index in self.sampler.unread:
             families.add(names.GPU_UNREAD, 1, str(index))
         if status is not None:
             _add_control(families, status)
             self._add_slowdown_notices(families)
         for metric in COUNTED:
-            for labels, count in self._counters.counts(metric.name):
+            for labels, count in self.counters.counts(metric.name):
                 families.add(metric, count, *labels)
-        families.add_durations(names.NVML_CALL_DURATION, self._counters.durations())
+        families.add_durations(names.NVML_CALL_DURATION, self.counters.durations())
         return families
 
     def _add_gpus(self, families: Families, picture: Picture) -> None:
-        described = self._drift_watch.described(self._sampler.gpus)
+        described = self.drift_watch.described(self.sampler.gpus)
         descriptions = {gpu.uuid: gpu for gpu in described}
-        allocations = self._allocations()
-        for gpu in self._drift_watch.seen(picture.snapshot.gpus):
+        allocations = self.allocations()
+        for gpu in self.drift_watch.seen(picture.snapshot.gpus):
             description = descriptions[gpu.uuid]
-            _add_identity(families, self._node, description)
+            _add_identity(families, self.node, description)
             _add_gpu(families, gpu, description)
-            if hardware := self._sampler.hardware.latest(gpu.uuid):
+            if hardware := self.sampler.hardware.latest(gpu.uuid):
                 _add_hardware(families, gpu.uuid, hardware)
             _add_drift(families, gpu)
-            latencies = self._latency.latencies(gpu.uuid)
+            latencies = self.latency.latencies(gpu.uuid)
             families.add(names.GPU_SET_LATENCY, latencies.p95_s or None, gpu.uuid)
             families.add(names.GPU_SET_LATENCY_SPREAD, latencies.spread_s or None, gpu.uuid)
             _add_allocation(families, allocations.get(gpu.uuid, Allocation(gpu.uuid, "")))
 
     def _add_xids(self, families: Families) -> None:
         """Counts of this agent: a lost GPU keeps its series."""
-        for uuid, xid, count, last_unix_s in self._sampler.hardware.xid_errors():
+        for uuid, xid, count, last_unix_s in self.sampler.hardware.xid_errors():
             families.add(names.GPU_XID_ERRORS, count, uuid, str(xid))
             families.add(names.GPU_XID_LAST, last_unix_s, uuid, str(xid))
 
     def _add_slowdown_notices(self, families: Families) -> None:
-        for uuid, one in self._drift_watch.slowdown_notices().items():
+        for uuid, one in self.drift_watch.slowdown_notices().items():
             families.add(names.GPU_INTENT_INFO, 1, uuid, one.job)
             if one.max_slowdown_ratio is not None:
                 families.add(names.GPU_INTENT_SLOWDOWN, one.max_slowdown_ratio, uuid)
@@ -190,15 +188,13 @@ def _add_energy(
     for metric, joules_by_name in (
         (names.JOB_ENERGY, counted.measured_j),
         (names.JOB_ENERGY_ESTIMATED, counted.estimated_j),
-        (names.GPU_IDLE_ENERGY, {u: joules for u, joules in counted.idle_j.items() if u in seen}),
+        (names.GPU_IDLE_ENERGY, counted.idle_j),
         (names.JOB_ENERGY_INTEGRATED, whole),
-        (
-            names.GPU_IDLE_ENERGY_INTEGRATED,
-            {u: joules for u, joules in integrated.idle_j.items() if u in seen},
-        ),
+        (names.GPU_IDLE_ENERGY_INTEGRATED, integrated.idle_j),
     ):
         for name, joules in sorted(joules_by_name.items()):
-            families.add(metric, joules, name)
+            if metric.labels == ("workload",) or name in seen:
+                families.add(metric, joules, name)
 
 
 def _add_identity(families: Families, node: str, gpu: GpuDescription) -> None:

@@ -10,13 +10,14 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from joulecut_agent import __version__
 from joulecut_agent.bounded_http import REQUEST_WAIT_S, BoundedHttp
+from joulecut_agent.control.health import Health
 from joulecut_wire.errors import Unavailable
 from joulecut_wire.web_config import WebConfig
 
@@ -28,27 +29,13 @@ TEXT = "text/plain; charset=utf-8"
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="joulecut"'}
 
 
-class Probe(Protocol):
-    """Answer of a probe; see `health.Health`."""
-
-    @property
-    def well(self) -> bool: ...
-
-    @property
-    def text(self) -> str: ...
-
-
 class Exporter:
     """Serves `/metrics`, and `probes` by path."""
 
     def __init__(
-        self,
-        collect: Callable[[], Collector],
-        host: str,
-        port: int,
-        web: WebConfig | None = None,
-        probes: Mapping[str, Callable[[], Probe]] = MappingProxyType({}),
-    ) -> None:
+        self, collect: Callable[[], Collector], host: str, port: int, web: WebConfig | None = None,
+        probes: Mapping[str, Callable[[], Health]] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         """Binds. Raises Unavailable if the address is taken."""
         try:
             self._http = _server(host)((host, port), _handler(collect, web, probes))
@@ -96,10 +83,9 @@ def _server(host: str) -> type[_Http]:
 
 
 def _handler(
-    collect: Callable[[], Collector],
-    web: WebConfig | None,
-    probes: Mapping[str, Callable[[], Probe]],
-) -> type[BaseHTTPRequestHandler]:
+    collect: Callable[[], Collector], web: WebConfig | None,
+    probes: Mapping[str, Callable[[], Health]],
+) -> type[BaseHTTPRequestHandler]:  # fmt: skip
     class Handler(BaseHTTPRequestHandler):
         server: _Http
         timeout = REQUEST_WAIT_S

@@ -34,22 +34,19 @@ class Refusal:
     text: str
 
 
+@dataclass
 class Binding:
-    """`owners` returns the owners of a GPU, `users` the processes that have it open."""
+    """`owners` returns the owners of a GPU, `users` the processes that have it open. `doubt` is
+    called at a report that contradicts the known owner. `leased` returns whether a GPU is under a
+    lease, `pods_known` whether the kubelet answers.
+    """
 
-    def __init__(
-        self, processes: Processes, owners: Callable[[str], Owners],
-        users: Callable[[str], Collection[int]], doubt: Callable[[], None],
-        leased: Callable[[str], bool],
-    ) -> None:  # fmt: skip
-        """`doubt` is called at a report that contradicts the known owner. `leased` returns
-        whether a GPU is under a lease.
-        """
-        self._processes = processes
-        self._owners = owners
-        self._users = users
-        self._doubt = doubt
-        self._leased = leased
+    processes: Processes
+    owners: Callable[[str], Owners]
+    users: Callable[[str], Collection[int]]
+    doubt: Callable[[], None]
+    leased: Callable[[str], bool]
+    pods_known: Callable[[], bool] = lambda: False
 
     def refusal(
         self, uuid: str, sender: Sender, belongs: Belonging | None, reporters: Collection[int]
@@ -61,19 +58,19 @@ class Binding:
         if owners := self.bound(uuid):
             refused = _stranger(uuid, owners, belongs)
             if refused:
-                self._doubt()
+                self.doubt()
             return refused
-        if belongs and belongs.pod_uid and self._pods_known():
-            self._doubt()  # the GPU may have been allocated to it just now
+        if belongs and belongs.pod_uid and self.pods_known():
+            self.doubt()  # the GPU may have been allocated to it just now
             return Refusal(NOT_OWNER, f"GPU {uuid} is not allocated to the pod of that process")
         return self._plain(uuid, sender, belongs, reporters)
 
     def bound(self, uuid: str) -> Owners:
         """The owners of a GPU by a scheduler, not by their own reports."""
-        return tuple([owner for owner in self._owners(uuid) if owner.source in BOUND])
+        return tuple([owner for owner in self.owners(uuid) if owner.source in BOUND])
 
     def belonging(self, sender: Sender) -> Belonging | None:
-        return self._processes.belonging(sender.pid)
+        return self.processes.belonging(sender.pid)
 
     def gpus_of(self, sender: Sender, uuids: Collection[str]) -> tuple[str, ...]:
         """The GPUs of a sender's pod or job, or those that its processes or user compute on."""
@@ -100,21 +97,16 @@ class Binding:
             return Refusal(NOT_OWNER, f"GPU {uuid} is used by user {min(uids)}, not {sender.uid}")
         if reporters and sender.uid not in reporters:
             return Refusal(TAKEN, f"user {min(reporters)} reports for GPU {uuid}, not {sender.uid}")
-        if not reporters and sender.uid not in ENTITLED_UIDS and self._leased(uuid):
+        if not reporters and sender.uid not in ENTITLED_UIDS and self.leased(uuid):
             what = f"GPU {uuid} is under a lease, and no process of user {sender.uid} is seen on it"
             return Refusal(UNVERIFIED, what)
         return None
 
     def _computing(self, uuid: str) -> tuple[set[int], set[str]]:
         """User ids and control groups of the live processes on a GPU."""
-        users = [self._processes.belonging(pid) for pid in self._users(uuid)]
+        users = [self.processes.belonging(pid) for pid in self.users(uuid)]
         live = [user for user in users if user is not None]
         return {user.uid for user in live}, {user.cgroup for user in live} - {"", "/"}
-
-    def _pods_known(self) -> bool:
-        return self.pods_known()
-
-    pods_known: Callable[[], bool] = staticmethod(lambda: False)
 
 
 def _is_among(sender: Sender, belongs: Belonging | None, uids: set[int], cgroups: set[str]) -> bool:

@@ -6,6 +6,7 @@ the binding still decides whether the process may report for that GPU.
 """
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.inventory import Inventory
@@ -14,35 +15,32 @@ from joulecut_agent.jobs.processes import Processes
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
+@dataclass(frozen=True)
 class GpuOfProcess:
     """`users` returns the processes on a GPU, `same_owner` the GPUs of a sender's pod or job."""
 
-    def __init__(
-        self, processes: Processes, inventory: Callable[[], Inventory],
-        users: Callable[[str], Collection[int]], same_owner: Callable[[Sender], Collection[str]],
-    ) -> None:  # fmt: skip
-        self._processes = processes
-        self._inventory = inventory
-        self._users = users
-        self._same_owner = same_owner
+    processes: Processes
+    inventory: Callable[[], Inventory]
+    users: Callable[[str], Collection[int]]
+    same_owner: Callable[[Sender], Collection[str]]
 
     def find(self, sender: Sender, stated_uuid: str = "", local_rank: int | None = None) -> str:
         """The UUID, or "" if nothing points at exactly one GPU of this node."""
-        inventory = self._inventory()
+        inventory = self.inventory()
         if stated_uuid in inventory.uuids:
             return stated_uuid
-        on = [uuid for uuid in inventory.uuids if sender.pid and sender.pid in self._users(uuid)]
+        on = [uuid for uuid in inventory.uuids if sender.pid and sender.pid in self.users(uuid)]
         if len(on) == 1:
             return on[0]
         visible = [
             found[0]
-            for name in self._processes.variable(sender.pid, VISIBLE).split(",")
+            for name in self.processes.variable(sender.pid, VISIBLE).split(",")
             if name.strip() and (found := inventory.device(name.strip()))
         ]
         if len(visible) == 1:
             return visible[0]
         index = {uuid: i for i, uuid in inventory.by_index.items()}
-        mine = visible or sorted(self._same_owner(sender), key=lambda uuid: index.get(uuid, 0))
+        mine = visible or sorted(self.same_owner(sender), key=lambda uuid: index.get(uuid, 0))
         if local_rank is not None and 0 <= local_rank < len(mine):
             return mine[local_rank]
         return mine[0] if len(mine) == 1 else ""

@@ -75,13 +75,11 @@ def of(gpus: Iterable[GpuDescription], mig: Mapping[str, str], proc: Path) -> In
 def minors(proc: Path) -> dict[int, str]:
     """UUID by device minor, as the driver lists them in `/proc/driver/nvidia/gpus`."""
     found: dict[int, str] = {}
-    with contextlib.suppress(OSError):
-        for card in (proc / "driver" / "nvidia" / "gpus").iterdir():
-            words = {}
-            with contextlib.suppress(OSError), (card / "information").open("rb") as file:
-                for line in file.read(INFORMATION_BYTES_MAX).decode(errors="replace").splitlines():
-                    key, _, value = line.partition(":")
-                    words[key.strip()] = value.strip()
+    for card in proc.glob("driver/nvidia/gpus/*/information"):
+        with contextlib.suppress(OSError), card.open("rb") as file:
+            lines = file.read(INFORMATION_BYTES_MAX).decode(errors="replace").splitlines()
+            pairs = (line.partition(":") for line in lines)
+            words = {key.strip(): value.strip() for key, _, value in pairs}
             minor = words.get("Device Minor", "")
             if minor.isascii() and minor.isdigit() and len(minor) < 6:
                 found[int(minor)] = words.get("GPU UUID", "")

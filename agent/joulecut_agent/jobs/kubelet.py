@@ -9,8 +9,7 @@ from pathlib import Path
 
 import grpc
 
-from joulecut_agent.jobs.warnings import Warnings
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings, log
 from joulecut_wire.kubelet import podresources_pb2 as pb
 
 ANSWER_WAIT_S = 1.0  # the kubelet answers from memory

@@ -14,7 +14,7 @@ from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.kubelet import Kubelet, PodDevices, Silent
 from joulecut_agent.jobs.owner import KUBERNETES, Claims, Owner, job_of, labels_of
 from joulecut_agent.jobs.pods import ApiPods, LoggedPods, Pod, Watched
-from joulecut_agent.jobs.warnings import Warnings
+from joulecut_agent.log import Warnings
 
 POLL_S = 0.5  # under a lease, so that it ends within a second of its pod
 IDLE_POLL_S = 5.0

@@ -58,9 +58,8 @@ _AFTER = re.compile(rf"\s*[(\[]?{_UNIT}(?!\w*{_DEVICE}[)\]]?\s*[:=])", re.IGNORE
 _BEFORE = re.compile(
     rf"(?<![a-z]){_UNIT}{_DEVICE}[)\]]?['\"]?\s*(?P<ends>[:=]?)\s*['\"]?$", re.IGNORECASE
 )
-_JOINED = re.compile(
-    r"[,;|)\]}'\"\s±]|[.]+(?:\s|$)|:(?!\d)|$"
-)  # what may follow a number and leaves it as it is
+# What may follow a number and leaves it as it is.
+_JOINED = re.compile(r"[,;|)\]}'\"\s±]|[.]+(?:\s|$)|:(?!\d)|$")
 
 
 def _unit(match: re.Match[str] | None) -> str:

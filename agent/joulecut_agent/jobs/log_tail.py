@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from joulecut_agent.jobs.binding import Sender
 from joulecut_agent.jobs.log_line import LineReader, LogSource
 from joulecut_agent.jobs.rate_source import LOG, NO_SENDER, ONE_STAGE, Fault, Inbox, Submission
-from joulecut_agent.jobs.warnings import Warnings
+from joulecut_agent.log import Warnings
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
 

@@ -29,16 +29,14 @@ from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import REPORTS
 
-TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+TRACES = "opentelemetry.proto.collector.trace.v1.TraceService"
 TRACES_PATH = "/v1/traces"
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 REQUEST_BYTES_MAX = 4 << 20  # the default limit of OTLP receivers
 # 16 ranks with 200 spans a second of 400 bytes are 1.3 MB/s; a decoded MB costs some 5 ms.
 BYTES_PER_S_MAX, BYTES_BURST = 4 << 20, 16 << 20
 JSON_COST = 10  # a byte of JSON counts as so many: a MB takes 110 ms, and so 5 % of a core at most
-CALLS_MAX = (
-    16  # gRPC, one for each GPU of the largest node; a call without its message has a thread
-)
+CALLS_MAX = 16  # gRPC, one for each GPU of the largest node; each has a thread
 # What one connection may make this process hold before a call is accepted: two streams of a window
 # that does not grow. Each ends within 25 s, and with it a call whose message never came; one that
 # says nothing within 5 s. An exporter that finds all of them taken tries again, as they all do.
@@ -132,15 +130,16 @@ class OtlpReceiver:
     def _submit(self, one: SpanIteration, sender: Sender) -> None:
         who, now_s = one.who, time.monotonic()
         ended_s = one.ended_unix_s - (time.time() - now_s)
-        uuid = self._gpus.find(sender, who.uuid, who.local_rank)
-        if not uuid or now_s - ended_s > LATE_S_MAX:
-            what = (
+        uuid, fault = self._gpus.find(sender, who.uuid, who.local_rank), ""
+        if not uuid:
+            fault = (
                 f"no single GPU of this node belongs to rank {who.rank} of {who.job}; allowed: a "
                 "process on one GPU, CUDA_VISIBLE_DEVICES with one GPU, or attribute nv.gpu.uuid"
-                if not uuid
-                else f"a span ended {now_s - ended_s:.0f} s ago; allowed: {LATE_S_MAX:g} s"
             )
-            self._inbox.submit(Fault(sender, OTLP, what))
+        elif now_s - ended_s > LATE_S_MAX:
+            fault = f"a span ended {now_s - ended_s:.0f} s ago; allowed: {LATE_S_MAX:g} s"
+        if fault:
+            self._inbox.submit(Fault(sender, OTLP, fault))
             return
         report = IterationReport(
             self._owner(uuid) or who.job, uuid, who.stage, one.number, one.duration_s,
@@ -174,9 +173,11 @@ class OtlpReceiver:
     # -- gRPC ------------------------------------------------------------------------------
 
     def _bind_grpc(self, address: tuple[str, int]) -> grpc.Server:
+        called: grpc.RpcMethodHandler[bytes, bytes]
+        called = grpc.unary_unary_rpc_method_handler(self._called)
         server = grpc.server(
             ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="otlp"),
-            handlers=[_Handler(self._called)],
+            handlers=[grpc.method_handlers_generic_handler(TRACES, {"Export": called})],
             maximum_concurrent_rpcs=CALLS_MAX,
             options=[
                 ("grpc.so_reuseport", 0),  # two agents on one port would share its calls
@@ -218,18 +219,6 @@ class OtlpReceiver:
         self._http.serve_forever()
 
 
-class _Handler(grpc.GenericRpcHandler):
-    def __init__(self, called: Callable[[bytes, grpc.ServicerContext], bytes]) -> None:
-        self._traces: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
-            called
-        )
-
-    def service(
-        self, details: grpc.HandlerCallDetails
-    ) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        return self._traces if details.method == TRACES else None
-
-
 class _Http(BoundedHttp):
     def __init__(self, address: tuple[str, int], receive: Callable[..., bool]) -> None:
         """Raises OSError."""
@@ -247,28 +236,20 @@ class _HttpHandler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.close_connection = True  # an idle one would hold a slot; exporters open another
-        size = self.headers.get("Content-Length", "")
-        status = self._refused()
-        if status is not HTTPStatus.OK:
-            self._answer(status)
-            return
-        if not size.isdecimal() or len(size) > 9 or int(size) > REQUEST_BYTES_MAX:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            return
-        raw = self.rfile.read(int(size))
-        self.server.asked(self.client_address)
-        self._answer(self._status(raw))
+        self._answer(self._status())
 
-    def _refused(self) -> HTTPStatus:
-        """Before the body is read: what is not read here is refused, or it would be lost."""
+    def _status(self) -> HTTPStatus:
+        """What is not read here is refused before its body is read, or it would be lost."""
+        kind, size = self.headers.get_content_type(), self.headers.get("Content-Length", "")
         if self.path != TRACES_PATH:
             return HTTPStatus.NOT_FOUND
-        known = self.headers.get_content_type() in {PROTOBUF, JSON}
-        return HTTPStatus.OK if known else HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-
-    def _status(self, raw: bytes) -> HTTPStatus:
-        kind, plain = self.headers.get_content_type(), self._plain(raw)
-        if plain is None:
+        if kind not in {PROTOBUF, JSON}:
+            return HTTPStatus.UNSUPPORTED_MEDIA_TYPE
+        if not size.isdecimal() or len(size) > 9 or int(size) > REQUEST_BYTES_MAX:
+            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        raw = self.rfile.read(int(size))
+        self.server.asked(self.client_address)
+        if (plain := self._plain(raw)) is None:
             return HTTPStatus.BAD_REQUEST
         sender = (*self.client_address[:2], self.server.server_port)
         taken = self.server.receive(plain, *sender, json=kind == JSON)

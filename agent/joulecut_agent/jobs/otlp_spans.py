@@ -76,7 +76,6 @@ class SpanBatch:
 
     iterations: tuple[SpanIteration, ...]
     faults: tuple[tuple[RankIdentity, str], ...]
-    spans: int
 
 
 class _Sizes(NamedTuple):
@@ -95,9 +94,10 @@ class _Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Rank:
+    # Start in ns, kind.
     operations: deque[tuple[int, str]] = field(
         default_factory=lambda: deque(maxlen=OPERATIONS_KEPT)
-    )  # start in ns, kind
+    )
     ended_ns: int = 0
     number: int = -1
 
@@ -117,22 +117,19 @@ class SpanReader:
             raise BadInput("otlp", f"{str(error)!r:.100}", "an ExportTraceServiceRequest") from None
         found: list[SpanIteration] = []
         faults: list[tuple[RankIdentity, str]] = []
-        spans = 0
         for resource in request.resource_spans:
             about = dict(_attributes(resource.resource.attributes))
             who = _identity(about)
             rank = self._rank((who.job, who.rank, who.pid))
-            ended = []
-            for scope in resource.scope_spans:
-                spans += len(scope.spans)
-                ended += list(_sorted_into(rank, scope.spans))
+            spans = [span for scope in resource.scope_spans for span in scope.spans]
+            ended = _sorted_into(rank, spans)
             sizes = _Sizes(*(_whole(about, names) or 0 for names in (PIPELINE, TENSOR, DATA)))
             for one in sorted(ended, key=lambda one: one.end_ns):
                 try:
                     found.append(_iteration(rank, who, sizes, one))
                 except BadInput as error:
                     faults.append((who, str(error)))
-        return SpanBatch(tuple(found), tuple(faults), spans)
+        return SpanBatch(tuple(found), tuple(faults))
 
     def _rank(self, key: tuple[object, ...]) -> _Rank:
         rank = self._ranks.setdefault(key, _Rank())
@@ -168,13 +165,8 @@ def _iteration(rank: _Rank, who: RankIdentity, sizes: _Sizes, one: _Ended) -> Sp
         rank.operations.popleft()
     shape = None
     if sizes.stages:
-        shape = shape_of(
-            kinds,
-            who.stage,
-            stages=sizes.stages,
-            tensor_parallel=sizes.tensor_parallel or 1,
-            data_parallel=sizes.data_parallel or 1,
-        )
+        parallel = {name: max(size, 1) for name, size in sizes._asdict().items()}
+        shape = shape_of(kinds, who.stage, **parallel)
     duration_s = since_s if follows else span_s
     return SpanIteration(who, rank.number, duration_s, one.end_ns * NS, shape)
 

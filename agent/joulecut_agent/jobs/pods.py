@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from joulecut_agent.jobs.settings import ApiServer
-from joulecut_agent.jobs.warnings import Warnings
+from joulecut_agent.log import Warnings
 from joulecut_wire import user_file
 from joulecut_wire.http_client import Server
 

@@ -97,32 +97,26 @@ class RankCount:
     def counts(self, now_s: float) -> dict[str, Ranks]:
         """By job, for those of which at least one rank is heard."""
         by_gpu = self._live(now_s)
-        heard, entries = defaultdict[str, set[str]](set), defaultdict[str, list[_Heard]](list)
-        source: dict[str, str] = {}
+        by_job = defaultdict[str, list[tuple[float, str, str, int]]](list)
         for uuid, ones in by_gpu.items():
-            for its_source, one in sorted(ones.items(), key=lambda pair: pair[1].first_s):
+            for source, one in ones.items():
                 job = self._scheduled(uuid) or one.job
-                heard[job].add(uuid)
-                entries[job].append(one)
-                source.setdefault(job, its_source)
+                by_job[job].append((one.first_s, source, uuid, one.world))
         found = {}
-        for job, uuids in heard.items():
-            silent = self._silent(job, uuids, by_gpu, max(one.world for one in entries[job]))
-            since_s = min(one.first_s for one in entries[job])
-            running = frozenset(uuids | silent)
-            found[job] = Ranks(frozenset(uuids), running, source[job], since_s)
+        for job, heard in by_job.items():
+            since_s, first, *_ = min(heard)
+            uuids = {uuid for _, _, uuid, _ in heard}
+            silent = self._silent(job, uuids, by_gpu, max(world for *_, world in heard))
+            found[job] = Ranks(frozenset(uuids), frozenset(uuids | silent), first, since_s)
         return found
 
-    def _silent(
-        self, job: str, heard: set[str], by_gpu: Collection[str], world: int
-    ) -> set[str]:  # fmt: skip
+    def _silent(self, job: str, heard: set[str], by_gpu: Collection[str], world: int) -> set[str]:
         """GPUs that the job computes on and does not report for.
 
         Without a scheduler: those of the same user, as many as the job says that it has.
         """
         busy = {uuid: set(self._users(uuid)) for uuid in self._uuids() if uuid not in by_gpu}
-        given = {uuid for uuid in heard if self._scheduled(uuid) == job}
-        if given:
+        if any(self._scheduled(uuid) == job for uuid in heard):
             return {uuid for uuid, users in busy.items() if users and self._scheduled(uuid) == job}
         if world <= len(heard):
             return set()

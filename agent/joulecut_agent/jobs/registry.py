@@ -34,8 +34,7 @@ from joulecut_agent.jobs.processes import Processes
 from joulecut_agent.jobs.rate_source import LOG, Fault
 from joulecut_agent.jobs.settings import AttributionSettings
 from joulecut_agent.jobs.slurm import MappingDirectory
-from joulecut_agent.jobs.warnings import Warnings
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings, log
 from joulecut_wire.messages import Allocation, GpuDescription, GpuSnapshot
 from joulecut_wire.slurm import SlurmJob
 
@@ -99,9 +98,14 @@ class Registry:
         self._wake = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="attribution", daemon=True)
-        self._kubernetes = self._with_kubernetes() if settings.pod_resources else None
+        kubernetes = self._kubernetes = self._with_kubernetes() if settings.pod_resources else None
         self.binding = Binding(
-            self._processes, self.given, self._users, self._hurry, lambda uuid: uuid in held()
+            self._processes,
+            self.given,
+            self._users,
+            doubt=kubernetes.hurry if kubernetes else lambda: None,
+            leased=lambda uuid: uuid in held(),
+            pods_known=lambda: kubernetes is not None and kubernetes.answering,
         )
         self.peers = LoopbackPeers(settings.proc, self._processes)
         self.gpu_of_process = GpuOfProcess(
@@ -110,9 +114,6 @@ class Registry:
             self._users,
             lambda sender: self.binding.gpus_of(sender, self._inventory.uuids),
         )
-        if self._kubernetes:
-            kubernetes = self._kubernetes
-            self.binding.pods_known = lambda: kubernetes.answering
 
     def start(self) -> None:
         self._refresh_inventory()
@@ -143,7 +144,7 @@ class Registry:
 
     def gpus_of_job(self, job: str) -> tuple[str, ...]:
         """The GPUs that this job alone owns, by a scheduler or by its processes."""
-        settled = self._settled().items()
+        settled = self._settled()
         return tuple([uuid for uuid, owners in settled if {one.job for one in owners} == {job}])
 
     def process_ids(self) -> tuple[int, ...]:
@@ -169,16 +170,12 @@ class Registry:
 
     def allocations(self) -> dict[str, Allocation]:
         """The one allocation of each GPU that has an owner."""
-        settled = self._settled().items()
+        settled = self._settled()
         return {uuid: one for uuid, owners in settled if (one := owner.allocation(uuid, owners))}
 
     def jobs(self) -> dict[str, tuple[str, ...]]:
         """Every job of each GPU that has one, for the account of its energy."""
-        return {
-            uuid: tuple(dict.fromkeys(one.job for one in owners))
-            for uuid, owners in self._settled().items()
-            if owners
-        }
+        return {uuid: _names(owners) for uuid, owners in self._settled() if owners}
 
     def reported(self, uuid: str, jobs: tuple[str, ...], since_s: float) -> None:
         """The reporting jobs of a GPU have changed; an earlier source has priority."""
@@ -193,16 +190,8 @@ class Registry:
             return said
         return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
 
-    def _settled(self) -> dict[str, Owners]:
-        """The owners by GPU, by the first source that knows any."""
-        reported: Claims = {
-            uuid: tuple(Owner(REPORT, job) for job in jobs)
-            for uuid, jobs in self._reports().items()
-        }
-        claims = {**self._claims, REPORT: reported}
-        return {
-            gpu.uuid: owner.settle(self._settings.order, claims, gpu.uuid) for gpu in self._gpus()
-        }
+    def _settled(self) -> list[tuple[str, Owners]]:
+        return [(gpu.uuid, self.given(gpu.uuid)) for gpu in self._gpus()]
 
     def _run(self) -> None:
         warnings = Warnings()
@@ -223,16 +212,17 @@ class Registry:
             SLURM: self._both(slurm, used[SLURM]),
             PROCESS: used[PROCESS],
         }
-        for gpu in self._gpus():
-            owners = self.given(gpu.uuid)
-            before = self._before.get(gpu.uuid, owners)
-            self._before[gpu.uuid] = owners
-            if owner.changed(before, owners):
-                names = tuple(dict.fromkeys(one.job for one in owners))
-                self._noted(gpu.uuid, names, time.monotonic())
-            gone = owner.changed(before, owners) and not self._expected(gpu.uuid, before, owners)
-            if gone or self._shared_now(gpu.uuid, owners):
-                self._changed(gpu.uuid)
+        held = self._held()
+        for uuid, owners in self._settled():
+            before, self._before[uuid] = self._before.get(uuid, owners), owners
+            changed = owner.changed(before, owners)
+            if changed:
+                self._noted(uuid, _names(owners), time.monotonic())
+            # A new owner that is the job of the lease: it was set between two turns.
+            expected = not before and {one.job for one in owners} == {held.get(uuid)}
+            # A lease on a shared GPU is from before the GPU was known to be shared.
+            if (changed and not expected) or (owner.shared(owners) and uuid in held):
+                self._changed(uuid)
         if self._file:
             self._file.write(self._inventory.by_number, self._held(), self.allocations())
 
@@ -249,14 +239,6 @@ class Registry:
             log("agent", f"GPU {uuid}: {found[uuid]}: observed, not controlled", "warning")
         self._contradictions = found
         return claims
-
-    def _expected(self, uuid: str, before: Owners, owners: Owners) -> bool:
-        """A new owner that is the job of the lease: it was set between two turns."""
-        return not before and {one.job for one in owners} == {self._held().get(uuid)}
-
-    def _shared_now(self, uuid: str, owners: Owners) -> bool:
-        """A lease on a shared GPU, from before the GPU was known to be shared."""
-        return bool(owner.shared(owners)) and uuid in self._held()
 
     def _refresh_inventory(self) -> None:
         mig = {mig: uuid for uuid, gpu in self._seen().items() for mig in gpu.mig_uuids}
@@ -305,10 +287,6 @@ class Registry:
             self._pids[uuid] = gpu.process_ids
         return self._pids.get(uuid, ())
 
-    def _hurry(self) -> None:
-        if self._kubernetes:
-            self._kubernetes.hurry()
-
     def _with_kubernetes(self) -> Kubernetes:
         settings = self._settings
         assert settings.pod_resources is not None
@@ -322,3 +300,7 @@ class Registry:
             held=lambda: bool(self._held()),
             changed=self._wake.set,
         )
+
+
+def _names(owners: Owners) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.job for one in owners))

@@ -176,11 +176,8 @@ class ReportSocket:
             try:
                 self.turn(None)
             except Exception as error:  # the agent is of use without reports
-                log(
-                    "agent",
-                    f"receiving job reports failed: {type(error).__name__}: {error}",
-                    "error",
-                )
+                what = f"receiving job reports failed: {type(error).__name__}: {error}"
+                log("agent", what, "error")
                 self._leaving.wait(FAILED_WAIT_S)
 
     def _receive(self) -> bool:
@@ -204,16 +201,15 @@ class ReportSocket:
     def _handle(
         self, report: IterationReport | Mark, sender: Sender, *, permitted: bool = False
     ) -> None:
-        if report.uuid in self._uuids():
-            if permitted and isinstance(report, IterationReport):
-                self._accept_report(report, sender)
-            else:
-                self._check(report, sender)
-            return
-        text = f"no GPU {report.uuid} on this node"
-        if f"GPU-{report.uuid}" in self._uuids():
-            text += f"; allowed: GPU-{report.uuid}"
-        self._refuse(report, sender, Refusal(UNKNOWN_GPU, text))
+        uuid, uuids = report.uuid, self._uuids()
+        if uuid not in uuids:
+            hint = f"; allowed: GPU-{uuid}" if f"GPU-{uuid}" in uuids else ""
+            text = f"no GPU {uuid} on this node{hint}"
+            self._refuse(report, sender, Refusal(UNKNOWN_GPU, text))
+        elif permitted and isinstance(report, IterationReport):
+            self._accept_report(report, sender)
+        else:
+            self._check(report, sender)
 
     def _check(self, report: IterationReport | Mark, sender: Sender) -> None:
         """Accepts a report or mark if its sender may report for the GPU."""

@@ -1,4 +1,4 @@
-"""Settings of attribution (the sources of owners, in order) and of rate sources."""
+"""Settings of attribution: the sources of owners, in order."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +27,3 @@ class AttributionSettings:
     proc: Path = Path("/proc")
     cgroups: Path = Path("/sys/fs/cgroup")
     bind: str = "owner"  # which processes may report for a GPU: its owner's, or any
-
-
-@dataclass(frozen=True, slots=True)
-class OtlpSettings:
-    """Loopback addresses for OpenTelemetry spans; None is not served."""
-
-    grpc: tuple[str, int] | None = None
-    http: tuple[str, int] | None = None

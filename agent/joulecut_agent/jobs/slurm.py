@@ -13,7 +13,7 @@ from pathlib import Path
 
 from joulecut_agent.jobs.inventory import Inventory
 from joulecut_agent.jobs.owner import SLURM, Claims, Owner, printable
-from joulecut_agent.jobs.warnings import Warnings
+from joulecut_agent.log import Warnings
 from joulecut_wire import slurm
 
 FILES_MAX = 256  # 16 GPUs of 7 instances, and what else lies there

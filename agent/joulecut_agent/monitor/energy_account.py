@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings
 from joulecut_agent.monitor.job_energy import Books, JobEnergy
 from joulecut_agent.ports.reader import Reading
 
@@ -70,7 +70,7 @@ class EnergyAccount:
         self.integrated: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._save_s = 0.0
-        self._logged = ""
+        self._warnings = Warnings()
         self.load = ""  # the driver load of the next readings
         self.books, self.books_of_integrals = Books(), Books()
 
@@ -108,14 +108,12 @@ class EnergyAccount:
         self._save_s = time.monotonic() + SAVE_S
         with self._lock:
             saved = self._energy.saved() | {"integrals": self._of_integrals.saved()}
-        line = ""
         try:
             self._file.save(saved)
         except OSError as error:
-            line = f"job energy is not kept: {error.strerror or error}"
-        if line and line != self._logged:
-            log("agent", line, "warning")
-        self._logged = line
+            self._warnings.say(f"job energy is not kept: {error.strerror or error}")
+        else:
+            self._warnings.say("")
 
     def _of(self, uuid: str) -> JobEnergy:
         return self._of_integrals if uuid in self.integrated else self._energy

@@ -17,9 +17,8 @@ class HardwareState:
 
     def __init__(self) -> None:
         self._latest: dict[str, tuple[float, HardwareCounters]] = {}
-        self._xids: dict[
-            tuple[str, int], tuple[int, float]
-        ] = {}  # count, and Unix time of the last
+        # By GPU and XID: count, and Unix time of the last.
+        self._xids: dict[tuple[str, int], tuple[int, float]] = {}
 
     def add(self, readings: Iterable[Reading], at_s: float, unix_s: float) -> None:
         """Adds readings of one tick, at monotonic `at_s` and Unix time `unix_s`."""

@@ -58,9 +58,7 @@ class JobEnergy:
         if board.spells[-1][1] == holders:
             return False
         board.spells.append((max(at_s, board.at_s, board.spells[-1][0]), holders))
-        if (
-            len(board.spells) > SPELLS_MAX
-        ):  # merges the oldest: their time is lost, not their energy
+        if len(board.spells) > SPELLS_MAX:  # merges the oldest: their time is lost, not energy
             (first_s, one), (_, other) = board.spells[:2]
             board.spells[:2] = [(first_s, tuple(sorted({*one, *other}))[:HOLDERS_MAX])]
         for job in holders:

@@ -11,13 +11,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from joulecut_agent.counters import Counters
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings
+from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.monitor.energy_account import EnergyAccount, EnergyFile, driver_load
 from joulecut_agent.monitor.hardware_state import HardwareState
-from joulecut_agent.monitor.job_energy import Books
 from joulecut_agent.monitor.power_integral import PowerIntegral
 from joulecut_agent.monitor.reader_protocol import DRIVER as WHOLE_DRIVER
 from joulecut_agent.monitor.samples import Samples
@@ -36,28 +35,6 @@ STALE_S_MIN = 3.0  # one GPU that hangs must not cost the data of the others
 RECENT_MAX = 16  # pictures; more than come within COLLECT_S
 
 
-class Source(Protocol):
-    """A reader of the GPUs that answers in bounded time; see `DriverReader`."""
-
-    gpus: tuple[GpuDescription, ...]
-
-    def read(self, each_s: float = 0.0) -> tuple[Reading, ...]: ...
-
-    def arrived(self) -> list[tuple[float, tuple[Reading, ...]]]: ...
-
-    def is_reading(self, each_s: float) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def close(self) -> None: ...
-
-    @property
-    def unresponsive(self) -> frozenset[int]: ...
-
-    @property
-    def unread(self) -> Mapping[int, str]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Picture:
     """One tick, with its monotonic and Unix time."""
@@ -74,15 +51,10 @@ class Sampler:
     """Its thread is the only one that waits for the reader."""
 
     def __init__(
-        self,
-        source: Source,
-        interval_s: float,
-        counters: Counters,
-        *,
-        jobs: Callable[[], Mapping[str, tuple[str, ...]]],
-        file: EnergyFile,
+        self, source: DriverReader, interval_s: float, counters: Counters, *,
+        jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
         measured: Sequence[CardFacts] = (),
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`jobs` returns the live jobs by GPU; `file` keeps their energy; `measured` are facts of
         cards that replace what the reader assumes.
         """
@@ -90,13 +62,13 @@ class Sampler:
         self._measured = measured
         self._configured_s = interval_s
         self._counters = counters
-        self._account = EnergyAccount(file, jobs)
+        self.account = EnergyAccount(file, jobs)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
         self._read_now = True
         self._reading = threading.Lock()  # guards source and picture
-        self._logged = ""
+        self._warnings = Warnings()
         self._integral = PowerIntegral()
         self._described: tuple[GpuDescription, ...] = ()
         self._describe()
@@ -114,9 +86,7 @@ class Sampler:
 
     def start(self) -> None:
         """Returns after the first tick, so that there is a picture from the start."""
-        with self._reading:
-            if self._ready():
-                self._turn()
+        self._turn()
         self._thread.start()
 
     def stop(self) -> None:
@@ -126,7 +96,7 @@ class Sampler:
         if self._thread.is_alive():  # it hangs in a driver, which must not keep the agent
             self._source.kill()
             self._thread.join(timeout=1.0)
-        self._account.save()
+        self.account.save()
 
     def hurry(self, duration_s: float) -> None:
         """Ticks each HURRY_S for a while, to see a clock change when it happens."""
@@ -136,7 +106,7 @@ class Sampler:
 
     def held(self, uuid: str, jobs: Iterable[str], since_s: float) -> None:
         """A GPU works for these jobs; from any thread. A change makes a reading due."""
-        if self._account.hold(uuid, jobs, since_s):
+        if self.account.hold(uuid, jobs, since_s):
             self.hurry(0.0)
 
     def begin_paused(self) -> None:
@@ -162,10 +132,6 @@ class Sampler:
             self.samples.resume()
         self._released.clear()
         self._wake.set()
-
-    @property
-    def paused(self) -> bool:
-        return self._released.is_set()
 
     def latest(self) -> Picture | None:
         """The newest picture, or None if it is stale.
@@ -195,16 +161,6 @@ class Sampler:
         return self._picture.unix_s
 
     @property
-    def books(self) -> Books:
-        """Energy by job; it does not become stale."""
-        return self._account.books
-
-    @property
-    def books_of_integrals(self) -> Books:
-        """As `books`, of GPUs whose power is integrated."""
-        return self._account.books_of_integrals
-
-    @property
     def unresponsive(self) -> tuple[str, ...]:
         """UUIDs of the GPUs whose calls hang; "" for the driver as a whole."""
         silent = self._source.unresponsive
@@ -222,12 +178,7 @@ class Sampler:
             self._wake.wait(max(0.0, due_s - time.monotonic()))
             self._wake.clear()
             self.turned_s = time.monotonic()
-            try:
-                with self._reading:
-                    if self._ready():
-                        self._turn()
-            except Exception as error:
-                self._log_once(f"sampling failed: {type(error).__name__}: {error}")
+            self._warnings.attempt(self._turn, "sampling failed")
             now_s = time.monotonic()
             if now_s < self._hurry_until_s:
                 due_s = min(now_s + HURRY_TURN_S, due_s) if now_s < due_s else now_s + HURRY_TURN_S
@@ -267,16 +218,19 @@ class Sampler:
         return not self._stop.is_set()
 
     def _turn(self) -> None:
-        self._collect(self._source.arrived())
-        each_s = self._each_s()
-        if self._read_now or not each_s or not self._source.is_reading(each_s):
-            self._read_now = False
-            self._tick(each_s)
+        with self._reading:
+            if not self._ready():
+                return
+            self._collect(self._source.arrived())
+            each_s = self._each_s()
+            if self._read_now or not each_s or not self._source.is_reading(each_s):
+                self._read_now = False
+                self._tick(each_s)
 
     def _tick(self, each_s: float = 0.0) -> None:
         load = driver_load()
         readings = self._source.read(each_s)
-        self._account.load = load  # a running reader does not follow to a new load
+        self.account.load = load  # a running reader does not follow to a new load
         self._collect([(time.monotonic(), readings)])
 
     def _collect(self, ticks: list[tuple[float, tuple[Reading, ...]]]) -> None:
@@ -284,7 +238,7 @@ class Sampler:
             return
         self._describe()
         known = {gpu.uuid for gpu in self.gpus}
-        integrated = self._account.integrated
+        integrated = self.account.integrated
         awaited, read = False, []
         for at_s, readings in ticks:
             mine = [
@@ -302,7 +256,7 @@ class Sampler:
             self._picture = Picture(snapshot, unix_s, complete=complete)
             self._recent.append(self._picture)
             awaited = self.watcher(snapshot)
-        self._account.add([gpu.uuid for gpu in self.gpus], read)
+        self.account.add([gpu.uuid for gpu in self.gpus], read)
         if not awaited:
             self._hurry_until_s = 0.0
 
@@ -317,15 +271,9 @@ class Sampler:
             scope = facts.counter_scope if facts else ""
             found.append(replace(gpu, energy_scope=scope) if scope else gpu)
         self.gpus = tuple(found)
-        self._account.integrated = frozenset(
+        self.account.integrated = frozenset(
             gpu.uuid for gpu in self.gpus if gpu.energy_scope in card_facts.MORE_THAN_THE_GPU
         )
-
-    def _log_once(self, line: str) -> None:
-        """Logs a line once, while it repeats."""
-        if line != self._logged:
-            log("agent", line, "warning")
-        self._logged = line
 
     def _count(self, readings: tuple[Reading, ...]) -> None:
         for reading in readings:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_agent.log import log
+from joulecut_agent.log import Warnings
 from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.ports.reader import Burst, Series
 from joulecut_wire.errors import JoulecutError
@@ -25,15 +25,15 @@ LINKS = ("nvlink_bytes", "pcie_bytes")  # totals, converted to rates
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """New samples of one GPU. Times are Unix times of this node."""
+    """New samples of one GPU, of SERIES and LINKS. Times are Unix times of this node."""
 
     uuid: str
-    power_w: Series = ()
-    utilization_ratio: Series = ()
-    clock_sm_mhz: Series = ()
-    nvlink_bytes_per_s: Series = ()
-    pcie_bytes_per_s: Series = ()
-    dropped: int = 0
+    dropped: int
+    power_w: Series
+    utilization_ratio: Series
+    clock_sm_mhz: Series
+    nvlink_bytes_per_s: Series
+    pcie_bytes_per_s: Series
 
 
 @dataclass(slots=True)
@@ -87,8 +87,7 @@ class Stream:
         for uuid, (series, dropped) in found.items():
             fresh = [tuple(p for p in one if p[0] > self._since_s) for one in series]
             if dropped or any(fresh):
-                power, utilization, clock, nvlink, pcie = fresh
-                batches.append(Batch(uuid, power, utilization, clock, nvlink, pcie, dropped))
+                batches.append(Batch(uuid, dropped, *fresh))
         return tuple(batches)
 
 
@@ -105,7 +104,7 @@ class Samples:
         self._idle = threading.Event()  # the device is not open
         self._idle.set()
         self._paused = False
-        self._logged = ""
+        self._warnings = Warnings()
 
     def subscribe(self, uuids: Collection[str], since_s: float = 0.0) -> Stream:
         """Samples after `since_s`, beginning with those that the driver still has."""
@@ -176,9 +175,7 @@ class Samples:
             if not self._reader.gpus:
                 self._reader.describe()
         except JoulecutError as error:
-            if str(error) != self._logged:
-                log("agent", f"no samples: {error}", "warning")
-            self._logged = str(error)
+            self._warnings.say(f"no samples: {error}")
             return
         for gpu in self._reader.gpus:
             if gpu.uuid in wanted:

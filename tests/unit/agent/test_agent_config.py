@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from joulecut_agent import config
-from joulecut_agent.jobs.settings import OtlpSettings
 from joulecut_agent.keeper.bounds import Bounds
 from joulecut_wire.errors import BadInput
 
@@ -133,8 +132,9 @@ def test_a_file_that_is_not_there_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_spans_are_received_where_the_site_says_so_and_over_loopback_alone(tmp_path: Path) -> None:
-    assert _load(tmp_path, "device: nvml\n").otlp == OtlpSettings()
-    on = _load(tmp_path, "device: nvml\nlisten: {otlp_grpc: off, otlp_http: 127.0.0.1:0}\n").otlp
-    assert (on.grpc, on.http) == (None, ("127.0.0.1", 0))
+    off = _load(tmp_path, "device: nvml\n")
+    assert (off.otlp_grpc, off.otlp_http) == (None, None)
+    on = _load(tmp_path, "device: nvml\nlisten: {otlp_grpc: off, otlp_http: 127.0.0.1:0}\n")
+    assert (on.otlp_grpc, on.otlp_http) == (None, ("127.0.0.1", 0))
     with pytest.raises(BadInput, match=r"otlp_http: 0.0.0.0; allowed: 127.0.0.1:PORT, or off"):
         _load(tmp_path, "device: nvml\nlisten: {otlp_http: 0.0.0.0:4318}\n")

@@ -107,24 +107,24 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
     module, board = picture.snapshot.gpus
     assert module.energy_j is None
     assert board.energy_integrated_j is None
-    assert sampler.books_of_integrals.total_j() == pytest.approx(module.energy_integrated_j)
+    assert sampler.account.books_of_integrals.total_j() == pytest.approx(module.energy_integrated_j)
     assert module.energy_integrated_j == pytest.approx(29 * 300.0)  # the GPU's, not the module's
-    assert sampler.books.total_j() == pytest.approx((board.energy_j or 0.0) - 300.0)
-    assert set(sampler.books.idle_j) == {"board"}
-    red = sampler.books_of_integrals.measured_j["red"]
-    assert red == pytest.approx(sampler.books.measured_j["red"], rel=0.1)
+    assert sampler.account.books.total_j() == pytest.approx((board.energy_j or 0.0) - 300.0)
+    assert set(sampler.account.books.idle_j) == {"board"}
+    red = sampler.account.books_of_integrals.measured_j["red"]
+    assert red == pytest.approx(sampler.account.books.measured_j["red"], rel=0.1)
     # An agent that follows goes on where this one ended, in both scopes.
-    sampler._account.save()
+    sampler.account.save()
     after = Sampler(
         source, 1.0, Counters(), jobs=lambda: jobs, file=EnergyFile(tmp_path / "energy", "b"),
         measured=[facts] if measured else [],
     )  # fmt: skip
     after._tick()
     after._tick()
-    assert after.books_of_integrals.measured_j["red"] >= red + 299.0
+    assert after.account.books_of_integrals.measured_j["red"] >= red + 299.0
 
 
-def test_a_glance_keeps_its_other_numbers() -> None:
+def test_a_reading_keeps_its_other_numbers() -> None:
     reading = _reading("g", 1.0, 250.0, 5.0)
     seen = PowerIntegral().counted(reading, 1.0)
     assert reading.snapshot is not None
