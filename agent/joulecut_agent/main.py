@@ -117,23 +117,19 @@ def _folders(settings: "Settings") -> list[Path]:
 
 
 def _run(settings: "Settings") -> int:
+    # Read when gRPC loads: an address in use is reported in one line of ours.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    from joulecut_agent.loop import Agent  # noqa: PLC0415
+
     bare = [folder for folder in _folders(settings) if not any(folder.iterdir())]
     try:
-        return _agent(settings)
+        return Agent(settings).run()
     except BadInput:  # of a device's options, which its back end judges
         for folder in bare:
             with suppress(OSError):
                 (folder / LOCK).unlink(missing_ok=True)
                 folder.rmdir()
         raise
-
-
-def _agent(settings: "Settings") -> int:
-    # Read when gRPC loads: an address in use is reported in one line of ours.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    from joulecut_agent.loop import Agent  # noqa: PLC0415
-
-    return Agent(settings).run()
 
 
 def _keeper(settings: "Settings") -> int:

@@ -6,6 +6,7 @@ The only module that knows every part. A part that needs one made later gets a c
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -38,13 +39,13 @@ from joulecut_agent.keeper.client import KeeperClient
 from joulecut_agent.log import log
 from joulecut_agent.monitor.driver_reader import DriverReader
 from joulecut_agent.monitor.energy_account import EnergyFile
-from joulecut_agent.monitor.sampler import Picture, Sampler
+from joulecut_agent.monitor.sampler import Sampler
 from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.settings import Settings
 from joulecut_wire import card_facts
 from joulecut_wire.card_facts import CardFacts
 from joulecut_wire.errors import Unavailable
-from joulecut_wire.messages import GpuSnapshot, IterationReport
+from joulecut_wire.messages import IterationReport
 from joulecut_wire.metrics import (
     ACCESS_DENIED,
     AUDIT_LOST,
@@ -133,21 +134,10 @@ class Parts:
 
     def _make_registry(self) -> Registry:
         """The owners of the GPUs. Once started it calls parts that are made after it."""
-
-        shown: tuple[Picture | None, dict[str, GpuSnapshot]] = (None, {})
-
-        def seen() -> dict[str, GpuSnapshot]:
-            nonlocal shown
-            picture, (before, gpus) = self.sampler.known(), shown
-            if picture is not before:  # called for each mark and each GPU
-                gpus = {gpu.uuid: gpu for gpu in picture.snapshot.gpus} if picture else {}
-                shown = (picture, gpus)
-            return gpus
-
         return Registry(
             self._settings.attribution,
             gpus=lambda: self.sampler.gpus,
-            seen=seen,
+            seen=lambda: picture.by_uuid if (picture := self.sampler.known()) else {},
             reports=lambda: self.report_socket.live.holding(),  # noqa: PLW0108 -- not made yet
             held=self._owner_change.held,
             changed=self._owner_change.owner_changed,
@@ -248,14 +238,14 @@ class Parts:
             lambda: self._keeper.epoch_seen,
             lambda op: self._counters.count(REQUESTS_MALFORMED.name, op),
         )
-        pem = rotating(settings.tls, _log) if settings.tls else None
+        pem = rotating(settings.tls, partial(log, "agent")) if settings.tls else None
         if pem:
             self._certificates["grpc"] = lambda: pem.current().expires_unix_s
         return Server(service, interceptor, settings.grpc, pem, settings.local_socket)
 
     def _make_exporter(self) -> Exporter:
         settings = self._settings
-        web = WebConfig(settings.web_config, _log) if settings.web_config else None
+        web = WebConfig(settings.web_config, partial(log, "agent")) if settings.web_config else None
         if web:
             self._certificates["http"] = lambda: web.expires_unix_s
         collector = AgentCollector(
@@ -274,10 +264,6 @@ class Parts:
         )
         probes = {"/healthz": self.health.live, "/readyz": self.health.ready}
         return Exporter(collector.families, *settings.metrics, web, probes)
-
-
-def _log(line: str) -> None:
-    log("agent", line)
 
 
 def _zeroed(keys_ignored: int) -> Counters:

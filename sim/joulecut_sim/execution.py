@@ -40,12 +40,9 @@ class Execution:
     """
 
     def __init__(
-        self,
-        plant: Plant,
-        peer_s: float = 0.0,
-        limits_w: tuple[float, ...] | None = None,
+        self, plant: Plant, peer_s: float = 0.0, limits_w: tuple[float, ...] | None = None,
         begun: Begun = lambda *_: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._plant, self._peer_s, self._begun = plant, peer_s, begun
         self._limits_w = limits_w or tuple(sku.power_limit_w for sku in plant.skus)
         self._factors = plant.drawn()

@@ -64,12 +64,9 @@ Operation = tuple[StageKind, Instruction]
 
 
 def _card(
-    clock_max_mhz: int,
-    static_power_w: float,
-    knee_mhz: float,
-    volt_slope: float,
+    clock_max_mhz: int, static_power_w: float, knee_mhz: float, volt_slope: float,
     fitted: Mapping[Operation, tuple[float, float, float, float]],
-) -> Mapping[Operation, Curve]:
+) -> Mapping[Operation, Curve]:  # fmt: skip
     """`fitted` has time_fmax_s, clock_bound, cap_mhz and load_w_per_ghz of each operation."""
     return {
         operation: Curve(

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +24,6 @@ from typing import Any
 
 from joulecut_sim.card import StateFile, now_s
 from joulecut_sim.execution import Execution
-from joulecut_sim.gpt3 import INSTRUCTIONS
 from joulecut_sim.jobfile import JobFile, read
 from joulecut_sim.physics import Card, Work, lock_at, power_limit_w
 from joulecut_sim.plant import Iteration, Plant
@@ -41,14 +39,6 @@ ROUNDING_S = 1e-9
 LATE_S_MAX = 1.5  # later than this (a suspended machine), the lost time is really lost
 NAP_S = 0.2  # the longest a stop signal has to wait
 MEMORY_USED_BYTES = 60 << 30  # assumed: a full 80 GB card, less what frameworks leave
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """An iteration that has ended."""
-
-    record: Record
-    iteration: Iteration
 
 
 class Job:
@@ -94,14 +84,14 @@ class Job:
             ended = self._iterate(number, begin_s)
             if ended is None:
                 break
-            self._report(ended)
-            begin_s += ended.record.duration_s
+            self._report(*ended)
+            begin_s += ended[0].duration_s
             number += 1
         self._sleep_until(max([when_s for when_s, _, _ in self._outbox], default=0.0))
         self._hold_memory(0)
         self._results.close()
 
-    def _iterate(self, number: int, begin_s: float) -> Ended | None:
+    def _iterate(self, number: int, begin_s: float) -> tuple[Record, Iteration] | None:
         """One iteration, in slices: each at the clocks that were in effect. None if stopped."""
         cards = self._cards()
         clocks_mhz = tuple(
@@ -139,7 +129,7 @@ class Job:
             counters_j=counters_j,
             peer_s=peer_s,
         )
-        return Ended(record, done)
+        return record, done
 
     def _hand_in(
         self, execution: Execution, clocks_mhz: tuple[int, ...], slice_s: tuple[float, float],
@@ -190,10 +180,10 @@ class Job:
         except (OSError, ValueError, TypeError, AttributeError):
             return 0.0  # absent, or half written
 
-    def _report(self, ended: Ended) -> None:
+    def _report(self, record: Record, done: Iteration) -> None:
         """Reports an iteration that has ended, as late as the file says; some are lost."""
         late_s = abs(self._dice.gauss(0.0, self._job.reports.jitter_s))
-        sent_s = ended.record.begin_s + ended.record.duration_s + late_s
+        sent_s = record.begin_s + record.duration_s + late_s
         for stage, (state, gpu) in enumerate(zip(self._states, self._job.gpus, strict=True)):
             if gpu.socket is None:
                 continue
@@ -202,24 +192,20 @@ class Job:
                 "job": self._job.job,
                 "uuid": state.uuid(gpu.index),
                 "stage": stage,
-                "iteration": ended.record.iteration,
-                "duration_s": ended.record.duration_s,
+                "iteration": record.iteration,
+                "duration_s": record.duration_s,
                 "ops": [
-                    {
-                        "kind": kind,
-                        "count": self._job.microbatches,
-                        "busy_s": ended.iteration.stages[stage].busy_s[kind],
-                    }
-                    for kind in INSTRUCTIONS
+                    {"kind": kind, "count": self._job.microbatches, "busy_s": busy_s}
+                    for kind, busy_s in done.stages[stage].busy_s.items()
                 ],
             }
-            if ended.record.peer_s > 0.0:
-                report["peer_iteration_time_s"] = ended.record.peer_s
+            if record.peer_s > 0.0:
+                report["peer_iteration_time_s"] = record.peer_s
             if self._dice.random() >= self._job.reports.lost:
                 self._outbox.append((sent_s, json.dumps(report).encode(), str(gpu.socket)))
         self._outbox.sort(key=lambda one: one[0])
         self._send_due()
-        self._results.write(ended.record)
+        self._results.write(record)
 
     def _mark(self, iteration: int, stage: int, step: int, _: float) -> None:
         """Marks an operation that begins, if the file says so."""

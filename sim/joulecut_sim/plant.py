@@ -148,15 +148,9 @@ class Plant:
     """A pipeline job on its GPUs: clocks in, one iteration out."""
 
     def __init__(
-        self,
-        skus: Sequence[Sku],
-        microbatches: int,
-        *,
-        schedule: Schedule = "1f1b",
-        time_scale: float = 1.0,
-        noise: Noise | None = None,
-        seed: int = 1,
-    ) -> None:
+        self, skus: Sequence[Sku], microbatches: int, *, schedule: Schedule = "1f1b",
+        time_scale: float = 1.0, noise: Noise | None = None, seed: int = 1,
+    ) -> None:  # fmt: skip
         self.skus = tuple(skus)
         self.microbatches = microbatches
         self.time_scale = time_scale

@@ -18,7 +18,11 @@ class Sku:
     """One kind of card. Clocks in MHz, powers in watts, `volt_slope` per GHz."""
 
     sheet: DataSheet
+    name: str
+    model: str
     clocks_mhz: tuple[int, ...]  # ascending
+    clock_memory_mhz: int
+    power_limit_min_w: float
     power_limit_w: float
     idle_power_w: float
     blocking_power_w: float
@@ -30,22 +34,6 @@ class Sku:
     power_limit_max_w: float
     ambient_celsius: float = 30.0  # assumed: air at the card, warm aisle
     heating_s: float = 20.0  # assumed: time constant of a heat sink in an air stream
-
-    @property
-    def name(self) -> str:
-        return self.sheet.name
-
-    @property
-    def model(self) -> str:
-        return self.sheet.model
-
-    @property
-    def clock_memory_mhz(self) -> int:
-        return self.sheet.memory_mhz
-
-    @property
-    def power_limit_min_w(self) -> float:
-        return self.sheet.limits_w[0]
 
     @property
     def clock_min_mhz(self) -> int:
@@ -81,7 +69,8 @@ def _sku(name: str, *, power_limit_w: float = 0.0, **physics: float) -> Sku:
     sheet = SHEETS[name]
     limit_w = power_limit_w or sheet.limit_w
     return Sku(
-        sheet, sheet.clocks_mhz, limit_w, power_limit_max_w=max(limit_w, sheet.limits_w[2]),
+        sheet, sheet.name, sheet.model, sheet.clocks_mhz, sheet.memory_mhz, sheet.limits_w[0],
+        limit_w, power_limit_max_w=max(limit_w, sheet.limits_w[2]),
         heating_celsius_per_w=_RISE_CELSIUS / limit_w, **physics,
     )  # fmt: skip
 

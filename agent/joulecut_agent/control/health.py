@@ -34,12 +34,9 @@ class HealthChecks:
     """`turn` is for the main loop, everything else for any thread."""
 
     def __init__(
-        self,
-        sampler: Sampler,
-        window: MaintenanceWindow,
-        interval_s: float,
+        self, sampler: Sampler, window: MaintenanceWindow, interval_s: float,
         clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`interval_s` is the sampler's own."""
         self._sampler = sampler
         self._window = window

@@ -93,17 +93,8 @@ class IterationStarts:
             for uuid, gpu in self._gpus.items():
                 if best := gpu.best(now_s):
                     source, clock = best
-                    found.append(
-                        IterationTiming(
-                            gpu.job,
-                            uuid,
-                            source,
-                            clock.period_s,
-                            clock.jitter_s,
-                            clock.starts_per_minute(now_s),
-                            clock.missed_ratio,
-                            change_error_s(uuid),
-                            gpu.is_marked(now_s),
-                        )
-                    )
+                    rate, error_s = clock.starts_per_minute(now_s), change_error_s(uuid)
+                    starts = (clock.period_s, clock.jitter_s, rate, clock.missed_ratio)
+                    marked = gpu.is_marked(now_s)
+                    found.append(IterationTiming(gpu.job, uuid, source, *starts, error_s, marked))
         return tuple(found)

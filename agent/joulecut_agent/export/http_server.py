@@ -38,7 +38,7 @@ class Exporter:
     ) -> None:  # fmt: skip
         """Binds. Raises Unavailable if the address is taken."""
         try:
-            self._http = _server(host)((host, port), _handler(collect, web, probes))
+            self._http = _Http((host, port), _handler(collect, web, probes))
         except OSError as error:
             raise Unavailable(f"metrics cannot listen on {host}:{port}: {error.strerror}") from None
         self._http.web = web
@@ -56,9 +56,11 @@ class Exporter:
 class _Http(BoundedHttp):
     web: WebConfig | None = None
 
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.scrapes = threading.BoundedSemaphore(SCRAPES_MAX)
-        super().__init__(*args, connections_max=CONNECTIONS_MAX, peer_max=PEER_MAX)
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        limits = {"connections_max": CONNECTIONS_MAX, "peer_max": PEER_MAX}
+        super().__init__(address, handler, **limits)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
         context = self.web.context() if self.web else None
@@ -72,14 +74,6 @@ class _Http(BoundedHttp):
             line.settimeout(0.0)
             with contextlib.suppress(OSError, ValueError):
                 line.unwrap()  # sends close_notify without waiting for the answer
-
-
-class _Http6(_Http):
-    address_family = socket.AF_INET6
-
-
-def _server(host: str) -> type[_Http]:
-    return _Http6 if ":" in host else _Http
 
 
 def _handler(

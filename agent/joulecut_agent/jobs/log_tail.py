@@ -65,11 +65,9 @@ class LogTail:
     name = LOG
 
     def __init__(
-        self,
-        sources: Collection[LogSource],
-        inbox: Inbox,
+        self, sources: Collection[LogSource], inbox: Inbox,
         gpus_of: Callable[[str], Collection[str]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`gpus_of` returns the GPUs of a job on this node."""
         self._sources = tuple(sources)
         self._inbox = inbox

@@ -48,7 +48,7 @@ class Pod:
 class ApiPods:
     """`pod` answers from memory; a thread fetches what is missing."""
 
-    def __init__(self, server: ApiServer, watched: "Watched | None" = None) -> None:
+    def __init__(self, server: ApiServer, watched: "Watched") -> None:
         self._server = server
         self._watched = watched
         self._lock = threading.Lock()
@@ -110,10 +110,10 @@ class ApiPods:
             known = self._known.get(key, (None, 0.0))[0]
             if pod is None and known is not None:
                 pod = Pod(known.uid, over=True, labels=known.labels)  # deleted since
-            seen = pod is not None and self._watched is not None and self._watched.seen(pod.uid)
-            wait_s = ABSENT_S if pod is None else WATCHED_RECHECK_S if seen else RECHECK_S
-            if pod is not None and pod.over:
-                wait_s = OVER_S
+            if pod is None or pod.over:
+                wait_s = OVER_S if pod else ABSENT_S
+            else:
+                wait_s = WATCHED_RECHECK_S if self._watched.seen(pod.uid) else RECHECK_S
             with self._lock:
                 if key in self._wanted:
                     self._known[key] = (pod, time.monotonic() + wait_s)

@@ -141,9 +141,8 @@ def _other_version(body: bytes) -> str:
     try:
         other = _ANY.decode(body).version
     except (ValueError, OverflowError):
-        # Earlier versions sent an array that begins with their name.
-        other = body[2:6].decode(errors="replace") if body[2:5] == b"jck" else ""
-    if not other or other == VERSION:
+        return ""
+    if other == VERSION:
         return ""
     return f"the other end speaks {_cut(other)}, this one {VERSION}: restart agent and keeper"
 

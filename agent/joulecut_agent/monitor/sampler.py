@@ -23,7 +23,7 @@ from joulecut_agent.monitor.samples import Samples
 from joulecut_agent.ports.reader import Reading
 from joulecut_wire import card_facts
 from joulecut_wire.card_facts import CardFacts
-from joulecut_wire.messages import GpuDescription, NodeSnapshot
+from joulecut_wire.messages import GpuDescription, GpuSnapshot, NodeSnapshot
 from joulecut_wire.metrics import NVML_ERRORS
 
 HURRY_S = 0.02  # the step of the driver's own samples
@@ -42,9 +42,10 @@ class Picture:
     snapshot: NodeSnapshot
     unix_s: float
     complete: bool  # every GPU was read
+    by_uuid: Mapping[str, GpuSnapshot]
 
 
-NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, complete=False)
+NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, False, {})
 
 
 class Sampler:
@@ -253,7 +254,7 @@ class Sampler:
             unix_s = time.time() - (time.monotonic() - at_s)
             self.hardware.add(readings, at_s, unix_s)
             complete = len(gpus) == len(self.gpus) and not self._source.unread
-            self._picture = Picture(snapshot, unix_s, complete=complete)
+            self._picture = Picture(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
             self._recent.append(self._picture)
             awaited = self.watcher(snapshot)
         self.account.add([gpu.uuid for gpu in self.gpus], read)

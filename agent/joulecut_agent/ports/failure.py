@@ -1,12 +1,4 @@
-"""Errors of device calls, by what the caller should do about them.
-
-DeviceError
-  Transient         try again later
-    Unanswered      it was sent, and may still take effect
-  Unsupported       this device cannot do that, now or ever
-  NotPermitted      no right to do it (CAP_SYS_ADMIN); reading may still work
-  Gone              the GPU fell off the bus, or the driver was unloaded
-"""
+"""Errors of device calls, by what the caller should do about them."""
 
 from joulecut_wire.errors import JoulecutError
 
@@ -34,7 +26,7 @@ class Unsupported(DeviceError):
 
 
 class NotPermitted(DeviceError):
-    """No right to do it; reading may still work."""
+    """No right to do it (CAP_SYS_ADMIN); reading may still work."""
 
 
 class Gone(DeviceError):

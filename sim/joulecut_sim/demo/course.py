@@ -129,15 +129,9 @@ class Course:
     """The phases and their measurements."""
 
     def __init__(
-        self,
-        settings: Settings,
-        slo: Slo,
-        folder: Folder,
-        *,
-        say: Say,
-        show: Callable[[str], None],
-        possible: Possible,
-    ) -> None:
+        self, settings: Settings, slo: Slo, folder: Folder, *,
+        say: Say, show: Callable[[str], None], possible: Possible,
+    ) -> None:  # fmt: skip
         self._settings = settings
         self._possible = possible
         self._slo = slo
@@ -427,8 +421,7 @@ class Course:
         tally.commands_sent = self.watch.commands.total
         if not tally.baseline.iterations:
             return  # it never ran; the caller reports why
-        slowdown = tally.slowdown_ratio
-        possible = None
+        possible, slowdown = None, tally.slowdown_in(tally.controlled)
         if slowdown is not None and tally.baseline.time_s is not None:
             self._say("computing the best saving with perfect knowledge ...")
             possible = self._possible(
@@ -445,22 +438,22 @@ class Course:
         made = summary.summary(tally, possible, possible_zero)
         if self._settings.summary is not None:
             summary.write(self._settings.summary, made)
-        saved, slower = tally.saved_in(tally.zero), tally.slowdown_in(tally.zero)
-        if saved is not None and slower is not None and possible_zero is not None:
+        saved_zero, saved = tally.saved_in(tally.zero), tally.saved_in(tally.controlled)
+        if saved_zero is not None and zero is not None and possible_zero is not None:
             self._say(
-                f"measured, no slowdown allowed: {saved:.1%} less energy at {slower:+.2%} "
+                f"measured, no slowdown allowed: {saved_zero:.1%} less energy at {zero:+.2%} "
                 f"iteration time, granularity {tally.granularity_zero} "
                 f"(possible with a clock per operation: {possible_zero:.1%}); "
                 f"{self._worth(tally.zero)}"
             )
-        if tally.saved_ratio is not None and slowdown is not None and possible is not None:
-            share = f", {tally.saved_ratio / possible:.0%} of it" if possible > 0.0 else ""
+        if saved is not None and slowdown is not None and possible is not None:
+            share = f", {saved / possible:.0%} of it" if possible > 0.0 else ""
             self._say(
-                f"measured, {self._settings.slo}: {tally.saved_ratio:.1%} less energy at "
+                f"measured, {self._settings.slo}: {saved:.1%} less energy at "
                 f"{slowdown:+.2%} iteration time (possible at that pace: {possible:.1%}{share}); "
                 f"{self._worth(tally.controlled)}"
             )
-        if saved is not None or tally.saved_ratio is not None:
+        if saved_zero is not None or saved is not None:
             self._say(f"money at {Prices()}, assumed")
         self._say(
             f"{tally.commands_sent} commands, {tally.commands_while_recommending} of them while "

@@ -6,7 +6,6 @@ Short, because a unix socket's path must fit 108 bytes.
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,14 @@ HOLDOUTS = "{holdout: 33%, window: 25s, warm_up: 5s}"
 SET_LATENCY_S, SET_LATENCY_SPREAD_S = 0.02, 0.02  # assumed: an A100 with a recent driver
 
 
-@dataclass(frozen=True, slots=True)
 class Folder:
     """The files of one demo."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.controller, self.policy = root / "controller.yaml", root / "policy.yaml"
+        self.job, self.profile = root / "job.yaml", root / f"{JOB}-simulated.csv"
+        self.control, self.results = root / "control.json", root / "results.jsonl"
 
     @classmethod
     def make(cls) -> "Folder":
@@ -50,30 +52,6 @@ class Folder:
 
     def agent(self, node: str) -> Path:
         return self.root / node / "agent.yaml"
-
-    @property
-    def controller(self) -> Path:
-        return self.root / "controller.yaml"
-
-    @property
-    def policy(self) -> Path:
-        return self.root / "policy.yaml"
-
-    @property
-    def profile(self) -> Path:
-        return self.root / f"{JOB}-simulated.csv"
-
-    @property
-    def job(self) -> Path:
-        return self.root / "job.yaml"
-
-    @property
-    def control(self) -> Path:
-        return self.root / "control.json"
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results.jsonl"
 
 
 def put(path: Path, text: str) -> None:
@@ -136,13 +114,9 @@ def write_job(folder: Folder, settings: Settings) -> None:
             "time_scale": plant.time_scale,
             "seed": settings.seed,
             "gpus": [
-                {
-                    "state": str(folder.state(node)),
-                    "index": index,
-                    "socket": str(folder.socket(node)),
-                }
+                {"state": f"{folder.state(node)}", "index": n, "socket": f"{folder.socket(node)}"}
                 for node in NODES
-                for index in range(CARDS_PER_NODE)
+                for n in range(CARDS_PER_NODE)
             ],
             "control": str(folder.control),
             "results": str(folder.results),

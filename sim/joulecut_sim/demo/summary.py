@@ -40,14 +40,6 @@ class Tally:
     gpus_restored: int = 0
     gpus_total: int = 0
 
-    @property
-    def saved_ratio(self) -> float | None:
-        return self.saved_in(self.controlled)
-
-    @property
-    def slowdown_ratio(self) -> float | None:
-        return self.slowdown_in(self.controlled)
-
     def saved_in(self, window: Window) -> float | None:
         """Against the baseline."""
         before, after = self.baseline.energy_j, window.energy_j
@@ -78,8 +70,8 @@ def summary(
                 "granularity": tally.granularity,
                 "baseline": _window(tally.baseline),
                 "controlled": _window(tally.controlled),
-                "saved_ratio": tally.saved_ratio,
-                "slowdown_ratio": tally.slowdown_ratio,
+                "saved_ratio": tally.saved_in(tally.controlled),
+                "slowdown_ratio": tally.slowdown_in(tally.controlled),
                 "predicted_saved_ratio": tally.predicted_saved_ratio,
                 "possible_saved_ratio": possible,
             }

@@ -142,14 +142,9 @@ def test_the_sizes_are_those_in_the_documentation() -> None:
     assert (wire.REQUEST_BYTES, wire.REPLY_BYTES) == (8192, 24_576)
 
 
-@pytest.mark.parametrize(
-    ("body", "other"),
-    [
-        (msgspec.msgpack.encode(("jck4", 1, (1,))), "jck4"),
-        (msgspec.msgpack.encode({"version": "joulecut-keeper-99", "new": 1}), "joulecut-keeper-99"),
-    ],
-)
-def test_another_version_is_named(body: bytes, other: str) -> None:
+def test_another_version_is_named() -> None:
+    other = "joulecut-keeper-99"
+    body = msgspec.msgpack.encode({"version": other, "new": 1})
     for size, decode in (
         (wire.REQUEST_BYTES, wire.decode_request),
         (wire.REPLY_BYTES, decode_reply),
