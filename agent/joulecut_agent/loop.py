@@ -52,12 +52,9 @@ class Agent:
         release = ReleaseFile(state_dir, boot_id)
         reader = DriverReader(devices.address(settings.device), settings.options, state_dir)
         self._supervisor = KeeperSupervisor(
-            settings.keeper_mode,
-            settings.keeper,
-            settings.device,
-            settings.options,
+            settings.keeper_mode, settings.keeper, settings.device, settings.options,
             self._selector,
-        )
+        )  # fmt: skip
         with contextlib.ExitStack() as undo:
             if _window_is_open(release, settings.keeper):
                 reader.gpus = release.gpus()
@@ -66,13 +63,9 @@ class Agent:
                 self._supervisor.start()
                 undo.callback(self._supervisor.stop)
             self._parts = Parts(
-                settings,
-                reader,
-                self._supervisor.client,
-                boot_id=boot_id,
-                release=release,
-                undo=undo,
-            )
+                settings, reader, self._supervisor.client,
+                boot_id=boot_id, release=release, undo=undo,
+            )  # fmt: skip
             undo.pop_all()
         self._supervisor.released = lambda: self._parts.window.left_s > 0.0
 

@@ -167,32 +167,22 @@ class Parts:
     def _make_rate_sources(self, undo: contextlib.ExitStack) -> tuple[RateSource, ...]:
         """The sources beside the report socket, which checks what they submit."""
         found: list[RateSource] = []
-        if self._settings.logs:
-            logs, inbox = self._settings.logs, self.report_socket
-            found.append(LogTail(logs, inbox, self.registry.gpus_of_job))
-        if receiver := self._make_otlp_receiver():
+        settings, registry, inbox = self._settings, self.registry, self.report_socket
+        if settings.logs:
+            found.append(LogTail(settings.logs, inbox, registry.gpus_of_job))
+        if settings.otlp_grpc or settings.otlp_http:
+            # Here: the messages take 3 MB, and only an agent that receives spans needs them.
+            from joulecut_agent.jobs.otlp_receiver import OtlpReceiver  # noqa: PLC0415
+
+            receiver = OtlpReceiver(
+                settings.otlp_grpc, settings.otlp_http, inbox, self._counters,
+                peers=registry.peers, gpus=registry.gpu_of_process,
+                likely=registry.process_ids, owner=registry.scheduled_job,
+            )  # fmt: skip
             found.append(receiver)
         for source in found:
             undo.callback(source.close)
         return tuple(found)
-
-    def _make_otlp_receiver(self) -> RateSource | None:
-        settings, registry = self._settings, self.registry
-        if not (settings.otlp_grpc or settings.otlp_http):
-            return None
-        # Here: the messages take 3 MB, and only an agent that receives spans needs them.
-        from joulecut_agent.jobs.otlp_receiver import OtlpReceiver  # noqa: PLC0415
-
-        return OtlpReceiver(
-            settings.otlp_grpc,
-            settings.otlp_http,
-            self.report_socket,
-            self._counters,
-            peers=registry.peers,
-            gpus=registry.gpu_of_process,
-            likely=registry.process_ids,
-            owner=registry.scheduled_job,
-        )
 
     def _make_sampler(self, reader: DriverReader, boot_id: str) -> None:
         """The readers of the device: each tick, fast samples on request, and set latency."""

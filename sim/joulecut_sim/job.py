@@ -52,13 +52,9 @@ class Job:
             if gpu.index >= state.cards:
                 raise BadInput(str(gpu.state), f"no GPU {gpu.index}", f"0 to {state.cards - 1}")
         self._plant = Plant(
-            [state.sku for state in self._states],
-            job.microbatches,
-            schedule=job.schedule,
-            time_scale=job.time_scale,
-            noise=job.noise,
-            seed=job.seed,
-        )
+            [state.sku for state in self._states], job.microbatches, schedule=job.schedule,
+            time_scale=job.time_scale, noise=job.noise, seed=job.seed,
+        )  # fmt: skip
         self._results = Results(job.results)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
@@ -120,15 +116,9 @@ class Job:
             at_s, spent_j = until_s, execution.energy_j
         done = execution.iteration()
         record = Record(
-            iteration=number,
-            begin_s=begin_s,
-            duration_s=done.duration_s,
-            own_s=done.own_s,
-            energy_j=done.energy_j,
-            clocks_mhz=clocks_mhz,
-            counters_j=counters_j,
-            peer_s=peer_s,
-        )
+            number, begin_s, done.duration_s, done.own_s, done.energy_j, clocks_mhz, counters_j,
+            peer_s,
+        )  # fmt: skip
         return record, done
 
     def _hand_in(

@@ -97,13 +97,9 @@ def order_of(
     if lease is None:
         return Order(default_mhz, fresh=fresh)
     return Order(
-        default_mhz,
-        lease.clock_max_mhz,
-        lease.power_limit_w,
-        since_s,
-        schedule_mhz=lease.clock_lowest_mhz,
-        written_mhz=written_mhz,
-    )
+        default_mhz, lease.clock_max_mhz, lease.power_limit_w, since_s,
+        schedule_mhz=lease.clock_lowest_mhz, written_mhz=written_mhz,
+    )  # fmt: skip
 
 
 def look(memory: Memory, gpu: GpuSnapshot, order: Order, now_s: float) -> tuple[Memory, str]:

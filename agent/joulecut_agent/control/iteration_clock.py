@@ -89,14 +89,9 @@ class IterationClock:
         """None until there are enough gaps for a median that one of them does not move."""
         if len(self._gaps_s) < GAPS - 2:
             return None
-        return Prediction(
-            self.start_s,
-            self.period_s,
-            self.jitter_s,
-            self.tolerance_s,
-            max(self._delays_s),
-            self.good,
-        )
+        delay_s, good = max(self._delays_s), self.good
+        known = (self.start_s, self.period_s, self.jitter_s, self.tolerance_s)
+        return Prediction(*known, delay_s, good)
 
     def is_silent(self, now_s: float) -> bool:
         wait_s = SILENT_PERIODS * self.period_s + max(self._delays_s, default=0.0)

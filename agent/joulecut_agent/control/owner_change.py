@@ -23,17 +23,14 @@ class OwnerChange:
         leased = {uuid: status.lease(uuid, now_s) for uuid in status.slots} if status else {}
         return {uuid: lease.job for uuid, lease in leased.items() if lease}
 
-    def job_ended(self, job: str, uuid: str) -> None:
-        """The last process of a job has ended."""
-        self._clear(uuid, job)
-
     def owner_changed(self, uuid: str) -> None:
         """Ends the lease of any job: it was for the owner before."""
         if uuid in self.held():
             log("agent", f"{uuid} has another owner: its lease ends")
-        self._clear(uuid)
+        self.job_ended("", uuid)
 
-    def _clear(self, uuid: str, job: str = "") -> None:
+    def job_ended(self, job: str, uuid: str) -> None:
+        """The last process of a job has ended, or of any job where that is ""."""
         status = self._keeper.status
         if status is None or status.slots.get(uuid) is None:
             return

@@ -121,14 +121,11 @@ class KeeperClient:
         request = requests.Status(tuple(islice(self._uuids(), GPUS_MAX)))
         with self._lock:
             reply = self._ask(request)
+            slots = {slot.uuid: slot for slot in reply.slots}
             self.status = Status(
-                time.monotonic(),
-                reply.epoch_seen,
-                reply.bounds,
-                {slot.uuid: slot for slot in reply.slots},
-                reply.stopped,
+                time.monotonic(), reply.epoch_seen, reply.bounds, slots, reply.stopped,
                 reply.released_s,
-            )
+            )  # fmt: skip
             self.mismatch = ""
             self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
             return self.status

@@ -610,16 +610,11 @@ class Keeper:
             held = replace(held, expires_s=max(0.0, held.expires_s - time.monotonic()))
         reason = self._uncontrollable(uuid) if refusal is None else refusal
         reason = reason or self._stuck(uuid)
+        left_s = max(0.0, gpu.kept_until_s - time.monotonic()) if gpu.kept_power_mw else 0.0
         return Slot(
-            uuid,
-            not reason,
-            reason,
-            held,
-            self._restores.get(uuid, {}),
-            gpu.kept_power_mw,
-            max(0.0, gpu.kept_until_s - time.monotonic()) if gpu.kept_power_mw else 0.0,
-            gpu.written_mhz[-WRITTEN_MAX:],
-        )
+            uuid, not reason, reason, held, self._restores.get(uuid, {}), gpu.kept_power_mw,
+            left_s, gpu.written_mhz[-WRITTEN_MAX:],
+        )  # fmt: skip
 
 
 def journal(settings: Settings) -> Journal:

@@ -52,13 +52,8 @@ class Progress:
         self._memory.close()
 
 
-def encode(value: Any) -> bytes:
-    return marshal.dumps(value)
-
-
-def decode(raw: bytes) -> Any:
-    """Raises ValueError, EOFError or TypeError on other bytes than those of `encode`."""
-    return marshal.loads(raw)  # noqa: S302 -- from our own child
+encode = marshal.dumps
+decode = marshal.loads  # raises ValueError, EOFError or TypeError on other bytes
 
 
 def encode_error(error: JoulecutError) -> list[str]:

@@ -47,13 +47,9 @@ class Load:
         quiet = subprocess.DEVNULL
         try:
             self._child = subprocess.Popen(  # noqa: S603 -- the user's own command
-                self._words,
-                env=env,
-                stdin=quiet,
-                stdout=quiet,
-                stderr=quiet,
+                self._words, env=env, stdin=quiet, stdout=quiet, stderr=quiet,
                 start_new_session=True,
-            )
+            )  # fmt: skip
         except OSError as error:
             raise BadInput("--load", f"{self._words[0]}: {error.strerror}", "a command") from None
 

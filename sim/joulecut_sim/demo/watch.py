@@ -22,14 +22,8 @@ _APPLIED = re.compile(
 )
 
 
-def get(address: str, path: str) -> bytes | None:
-    """The body of a page on this machine; None without a good answer."""
-    answer = _answer(address, path)
-    return answer.body if answer else None
-
-
 def get_json(address: str, path: str) -> dict[str, Any]:
-    """As `get`, for an object; empty where there is none."""
+    """An object of this machine; empty where there is none."""
     answer = _answer(address, path)
     try:
         value = answer.json() if answer else {}
@@ -39,6 +33,7 @@ def get_json(address: str, path: str) -> dict[str, Any]:
 
 
 def _answer(address: str, path: str) -> Answer | None:
+    """None without a good one."""
     host, _, port = address.rpartition(":")
     try:
         found = Server(host, int(port)).ask(path, within_s=HTTP_S_MAX, bytes_max=BODY_BYTES_MAX)
@@ -60,10 +55,11 @@ class Commands:
 
     def look(self, node: str, address: str) -> bool:
         """Reads one agent's counters; whether it answered."""
-        body = get(address, "/metrics")
-        if body is None:
+        answer = _answer(address, "/metrics")
+        if answer is None:
             return False
-        now = sum(float(value) for value in _APPLIED.findall(body.decode(errors="replace")))
+        text = answer.body.decode(errors="replace")
+        now = sum(float(value) for value in _APPLIED.findall(text))
         if now < self._seen.get(node, 0.0):
             self._before[node] = self._before.get(node, 0.0) + self._seen[node]
         self._seen[node] = now
