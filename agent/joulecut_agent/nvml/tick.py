@@ -54,6 +54,8 @@ class Slow:
 
     due_s: float
     power_limit_enforced_w: float | None
+    utilization_gpu_ratio: float | None
+    utilization_memory_ratio: float | None
     clock_memory_mhz: int | None
     temperature_celsius: float | None
     memory_used_bytes: int | None
@@ -109,7 +111,6 @@ def snapshot_of(tick: Tick, device: Device, slow: Slow) -> GpuSnapshot:
     """The snapshot of a GPU at one tick. Raises Gone."""
     average_w, instant_w = _power_w(tick, device)
     energy_mj = tick.ask("nvmlDeviceGetTotalEnergyConsumption")
-    rates = tick.ask("nvmlDeviceGetUtilizationRates")
     return GpuSnapshot(
         uuid=device.uuid,
         power_average_w=average_w,
@@ -118,8 +119,8 @@ def snapshot_of(tick: Tick, device: Device, slow: Slow) -> GpuSnapshot:
         clock_sm_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_SM),
         clock_memory_mhz=slow.clock_memory_mhz,
         temperature_celsius=slow.temperature_celsius,
-        utilization_gpu_ratio=None if rates is None else rates.gpu / 100,
-        utilization_memory_ratio=None if rates is None else rates.memory / 100,
+        utilization_gpu_ratio=slow.utilization_gpu_ratio,
+        utilization_memory_ratio=slow.utilization_memory_ratio,
         memory_used_bytes=slow.memory_used_bytes,
         power_limit_enforced_w=slow.power_limit_enforced_w,
         event_reasons=_event_reasons(tick),
@@ -137,9 +138,12 @@ def slow_of(tick: Tick) -> Slow:
     memory = memory or tick.ask("nvmlDeviceGetMemoryInfo")
     persistence = tick.ask("nvmlDeviceGetPersistenceMode")
     limit_mw = tick.ask("nvmlDeviceGetEnforcedPowerLimit")
+    rates = tick.ask("nvmlDeviceGetUtilizationRates")
     return Slow(
         time.monotonic() + SLOW_S,
         power_limit_enforced_w=None if limit_mw is None else limit_mw / 1000,
+        utilization_gpu_ratio=None if rates is None else rates.gpu / 100,
+        utilization_memory_ratio=None if rates is None else rates.memory / 100,
         clock_memory_mhz=tick.ask("nvmlDeviceGetClockInfo", pynvml.NVML_CLOCK_MEM),
         temperature_celsius=_temperature_celsius(tick),
         memory_used_bytes=None if memory is None else memory.used,
