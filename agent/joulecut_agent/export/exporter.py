@@ -146,8 +146,7 @@ class AgentCollector:
         allocations = self.allocations()
         for gpu in self.drift_watch.seen(picture.snapshot.gpus):
             description = descriptions[gpu.uuid]
-            _add_identity(families, self.node, description)
-            _add_gpu(families, gpu, description)
+            _add_gpu(families, self.node, gpu, description)
             if hardware := self.sampler.hardware.latest(gpu.uuid):
                 _add_hardware(families, gpu.uuid, hardware)
             _add_drift(families, gpu)
@@ -197,15 +196,11 @@ def _add_energy(
                 families.add(metric, joules, name)
 
 
-def _add_identity(families: Families, node: str, gpu: GpuDescription) -> None:
-    controllable = "true" if gpu.controllable else "false"
-    scope = gpu.energy_scope or "unknown"
-    labels = (gpu.uuid, node, str(gpu.index), gpu.model, controllable, gpu.reason, scope)
+def _add_gpu(families: Families, node: str, gpu: GpuSnapshot, about: GpuDescription) -> None:
+    uuid, controllable = gpu.uuid, "true" if about.controllable else "false"
+    scope = about.energy_scope or "unknown"
+    labels = (uuid, node, str(about.index), about.model, controllable, about.reason, scope)
     families.add(names.GPU_INFO, 1, *labels)
-
-
-def _add_gpu(families: Families, gpu: GpuSnapshot, about: GpuDescription) -> None:
-    uuid = gpu.uuid
     families.add(names.GPU_ENERGY, gpu.energy_j, uuid)
     families.add(names.GPU_ENERGY_INTEGRATED, gpu.energy_integrated_j, uuid)
     families.add(names.GPU_POWER, gpu.power_average_w, uuid, "average")

@@ -8,6 +8,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from types import MappingProxyType
 from typing import Any
@@ -43,14 +44,12 @@ class Exporter:
             raise Unavailable(f"metrics cannot listen on {host}:{port}: {error.strerror}") from None
         self._http.web = web
         self.port: int = self._http.server_address[1]
-        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
+        serve = partial(self._http.serve_forever, poll_interval=REQUEST_WAIT_S)  # it never stops
+        self._thread = threading.Thread(target=serve, name="metrics", daemon=True)
 
     def start(self) -> None:
         """Serves until the process ends, through its shutdown too."""
         self._thread.start()
-
-    def _serve(self) -> None:
-        self._http.serve_forever(poll_interval=REQUEST_WAIT_S)  # it is never stopped
 
 
 class _Http(BoundedHttp):

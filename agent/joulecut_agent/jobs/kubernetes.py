@@ -19,7 +19,6 @@ from joulecut_agent.log import Warnings
 POLL_S = 0.5  # under a lease, so that it ends within a second of its pod
 IDLE_POLL_S = 5.0
 KEPT_S = 120.0  # a kubelet restarts in seconds; its upgrade takes a minute or two
-NO_POD = Pod()
 
 
 class Kubernetes:
@@ -133,4 +132,4 @@ class Kubernetes:
         pod = self._api.pod(key) if self._api else None
         if pod is None and self._logs is not None:
             return Pod(self._logs.uid(key))
-        return pod or NO_POD
+        return pod or Pod()

@@ -22,9 +22,8 @@ def advice(report: IterationReport) -> str:
 def _spelling(report: IterationReport) -> str:
     for operation in report.operations:
         if right := SPELLINGS.get(operation.kind.lower()):
-            return (
-                f"ops has kind {operation.kind!r}, which no plan knows; allowed: {right} ({KINDS})"
-            )
+            what = f"ops has kind {operation.kind!r}, which no plan knows"
+            return f"{what}; allowed: {right} ({KINDS})"
     return ""
 
 
@@ -34,7 +33,5 @@ def _counts(report: IterationReport) -> str:
     backward = counts.get("backward", counts.get("input"))
     if forward is None or backward is None or forward == backward:
         return ""
-    return (
-        f"ops count {forward} forwards and {backward} backwards; allowed: one of each for a "
-        "microbatch"
-    )
+    what = f"ops count {forward} forwards and {backward} backwards"
+    return f"{what}; allowed: one of each for a microbatch"

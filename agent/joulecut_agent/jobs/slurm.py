@@ -47,15 +47,9 @@ class MappingDirectory:
             owners = found.setdefault(uuid, [])
             lines = [line.split() for line in text.splitlines()]
             jobs = printable([words[0] for words in lines if words])
-            owners += [
-                Owner(
-                    SLURM,
-                    job,
-                    sliced=sliced,
-                    labels=slurm.of_record(job, records.get(job, "")).labels(),
-                )
-                for job in jobs[: OWNERS_MAX - len(owners)]
-            ]
+            for job in jobs[: OWNERS_MAX - len(owners)]:
+                labels = slurm.of_record(job, records.get(job, "")).labels()
+                owners.append(Owner(SLURM, job, sliced=sliced, labels=labels))
         names = ", ".join(unknown[:4])
         what = "no GPU of this node has that number; allowed: N, N.INSTANCE, N-INSTANCE, UUID"
         self._warnings.say(f"Slurm mapping files: {self._folder}: {names}: {what}" if names else "")
