@@ -99,7 +99,7 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert sum(world.clocks_mhz().values()) > clocks_mhz
     prices = controller.boards[-1].policy
     assert prices is not None
-    assert "0.001 a kWh by p.csv" in str(prices.cost.prices())
+    assert "0.001 EUR a kWh by p.csv" in str(prices.cost.prices())
     controller.run(500, until=lambda: 1.8e9 + world.now_s >= turns_s + 90.0)
     assert sum(world.clocks_mhz().values()) == pytest.approx(clocks_mhz, rel=0.02)
     assert target(controller) == pytest.approx(dear, rel=0.1)
