@@ -3,11 +3,14 @@
     python benchmarks/timed_changes.py [--cards a100-sxm,a40] [--microbatches 48,96]
                                        [--slowdowns 0,1,2] [--noise 1] [--lost 0]
                                        [--granularities changes] [--iterations 200] [--scale 1]
+                                       [--waterfall]
 
 Closed loop on a virtual clock: the real controller, the agent's own timing of changes, simulated
 GPUs (set latency 20 +- 10 ms, drawn) and a simulated job of eight stages. Times are against default
 clocks under the same noise, mean against mean and P95 against P95. `computation` is what a clock
-per operation could save at that slowdown, by the solver, without noise.
+per operation could save at that slowdown, by the solver, without noise. `--waterfall` prints what
+lies between that and the running job: predictions with one of the job's own limits after another,
+then what is simulated.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -27,9 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds")
 from timed_agents import TimedWorld, Timing
 from worlds import Controller
 
+from joulecut_controller.plan.granularity import Rung
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.store.database import open_store
 from joulecut_engine.optimize.formulation import problem
+from joulecut_engine.optimize.jitter import Noise as NoiseOnPaper
+from joulecut_engine.optimize.jitter import Trials, judge_of
+from joulecut_engine.optimize.jitter_margin import assured
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver
@@ -51,6 +59,7 @@ class Found(NamedTuple):
     p95_ratio: float
     plans: int
     seconds: float
+    steps: tuple[tuple[str, float], ...]  # from a clock per operation on
 
 
 def main() -> None:
@@ -63,6 +72,7 @@ def main() -> None:
     parser.add_argument("--granularities", default="changes")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on all times")
     parser.add_argument("--iterations", type=int, default=200)
+    parser.add_argument("--waterfall", action="store_true")
     given = parser.parse_args()
     print(
         "card      shape   noise  lost  budget  granularity  saved  possible  share    mean     P95"
@@ -77,6 +87,11 @@ def main() -> None:
             f"{found.p95_ratio:+7.2%}  ({found.plans} plans, {found.seconds:.0f} s)",
             flush=True,
         )
+        if given.waterfall:
+            before = found.possible_ratio
+            for name, saved_ratio in found.steps:
+                print(f"    {name:44} {saved_ratio:7.2%} {saved_ratio - before:+7.2%}", flush=True)
+                before = saved_ratio
 
 
 def _cases(given: argparse.Namespace) -> Iterator[tuple[str, int, float, float, float, str]]:
@@ -119,18 +134,44 @@ def run(
             controller.run(10)
         seconds = [duration_s for _, duration_s, _ in world.history[begun:]]
         spent_j = (sum(world._energy.values()) - energy_j) / (sum(seconds) + _rest_s(world))
-        granularity, plans = controller.job.rung.name, len(controller.plans())
+        rung, plans = controller.job.rung, len(controller.plans())
         store.close()
     default_s, default_j = _default(world, iterations)
+    saved_ratio = 1.0 - spent_j * statistics.fmean(seconds) / default_j
     return Found(
-        granularity,
-        1.0 - spent_j * statistics.fmean(seconds) / default_j,
+        rung.name,
+        saved_ratio,
         possible_ratio(world, budget),
         statistics.fmean(seconds) / statistics.fmean(default_s) - 1.0,
         float(np.quantile(seconds, 0.95) / np.quantile(default_s, 0.95)) - 1.0,
         plans,
         time.perf_counter() - began_s,
+        (*_predicted(world, budget, noise, rung), ("simulated, running", saved_ratio)),
     )
+
+
+def _predicted(
+    world: TimedWorld, budget: float, noise: float, rung: Rung
+) -> Iterator[tuple[str, float]]:
+    """What the solver promises with one limit of the running job after another."""
+    asked = problem(world.pipeline, world.profile(), world.sku.blocking_power_w)
+    fastest, limits = baseline(asked), rung.limits
+    goal = Goal(fastest.iteration_time_s * (1.0 + budget))
+    yield "a clock per operation", possible_ratio(world, budget)
+    if not rung.timed:
+        return
+    for name, granted in (
+        (f"{limits.per_iteration} changes of a GPU", replace(limits, min_dwell_s=0.0)),
+        (f"each clock kept for {limits.min_dwell_s:.2f} s", limits),
+    ):
+        solver = Solver(asked, "changes", granted)
+        yield name, 1.0 - solver.solve(goal).energy_j / fastest.energy_j
+    if noise:
+        spread = NoiseOnPaper(operation=noise)
+        judge = judge_of(asked, spread)
+        trials = Trials(asked, spread)
+        kept = assured(asked, solver, goal, trials, statistic="mean", judge=judge)
+        yield f"margin for {noise:.0%} noise", 1.0 - kept.plan.energy_j / fastest.energy_j
 
 
 def _rest_s(world: TimedWorld) -> float:

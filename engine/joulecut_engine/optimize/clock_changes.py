@@ -137,6 +137,9 @@ class ClockChanges:
         """The plan of least energy found; hints compete, and `rules`, which are made where they are
         not given. `effort` is how many rounds of new schedules there are. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
+        if self.limits.per_iteration < RUNGS[0] and isinstance(self._coarser, SharedClock):
+            found = self._coarser.solve(goal, relaxed, hints, effort)  # one change has no way back
+            return replace(found, granularity="changes", limits=self.limits)
         rules = self._rules(goal, relaxed) if rules is None else rules
         rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
         between = RUNGS[0] < self.limits.per_iteration < RUNGS[-1]
@@ -189,8 +192,6 @@ class ClockChanges:
 
     def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
         """Plans that cost little to make; within the limits or not."""
-        if self.limits.per_iteration < RUNGS[0]:
-            return ()
         computation, price_w = self.computation, self.computation.time_price_w(goal)
         finest = computation.solve(goal, relaxed).clocks
         return finest, off_path(computation.problem), between(self._lines, goal.deadline_s, price_w)
