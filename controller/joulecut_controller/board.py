@@ -37,7 +37,7 @@ class Learnt:
     """What the board shows of one job's predictors."""
 
     text: str = ""  # one line
-    drifting: tuple[str, ...] = ()  # one line for each GPU its model no longer describes
+    drifting: tuple[str, ...] = ()  # one line for each GPU whose operations take another time
     refused: tuple[tuple[str, int], ...] = ()  # samples not learned as reported, by reason
 
 

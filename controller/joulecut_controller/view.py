@@ -236,15 +236,13 @@ class BaselineDrift:
     """How the pace of a job has moved. Ratios are of iteration times, 1 where nothing moved.
 
     `measured_s` is when default clocks were measured last (monotonic). `shift_ratio` is the pace at
-    the same clocks since then. `moved_ratio` is the baseline over the first one of this
-    shape, `moved_work` the same of the operations of all GPUs. `gpu_shift` is a GPU whose
-    operations take another time than at the last measurement.
+    the same clocks since then, `moved_ratio` the baseline over the first one of this shape.
+    `gpu_shift` are the GPUs whose operations take another time than at the last measurement.
     """
 
     measured_s: float = math.inf
     shift_ratio: float = 1.0
     moved_ratio: float = 1.0
-    moved_work: float = 1.0
     gpu_shift: GpuShift | None = None
 
 

@@ -188,8 +188,12 @@ def test_a_cluster_nobody_sells_is_learnt_with_its_busy_times() -> None:
     def cluster(jitter: float, seed: int) -> Plant:
         return DrawnPlant(4, 24, noise=Noise(operation=jitter), seed=seed)
 
-    course = Course(cluster, jitter=0.01, seed=8, budget=0.02, detailed=True)
-    saves_in_time(course)
+    courses = [
+        Course(cluster, jitter=0.01, seed=seed, budget=0.02, detailed=True) for seed in (2, 6, 8)
+    ]
+    for course in courses:
+        saves_in_time(course, share=0.9)
+    assert statistics.median(course.outcome().share for course in courses) >= 0.95
 
 
 def test_a_card_outside_every_formula_is_learnt_within_the_budget() -> None:

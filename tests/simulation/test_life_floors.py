@@ -52,3 +52,14 @@ def test_a_noisy_job_without_a_profile_is_not_late_for_long() -> None:
         pytest.skip("its public data is absent")
     world = LIVES["production"](knows="operations", budget=0.05, iteration_s=1.0, seed=63)
     assert live(world, 30.0).over_row <= 3
+
+
+@pytest.mark.long
+@pytest.mark.smoke
+def test_room_is_kept_for_a_day_that_cools() -> None:
+    """Default clocks become faster by a percent between two of their windows, always one way, and
+    one stage's step is its default clock: under locks of others it was measured for ever.
+    """
+    for seed in (62, 79):
+        world = LIVES["hot-day"](knows="operations", budget=0.05, iteration_s=1.0, seed=seed)
+        assert live(world, 60.0).over_row == 0

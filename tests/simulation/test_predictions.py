@@ -4,7 +4,6 @@ import statistics
 from dataclasses import replace
 
 import pytest
-from joulecut_cli.recommend import recommendation
 from unprofiled import UnprofiledWorld
 from worlds import Agent, Controller, few_points
 
@@ -136,7 +135,7 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     truth = sum(truly(world, job.decision)) / sum(truly(world, None)) if detailed else None
     if truth is not None:
         assert made.band.saved_low_ratio <= 1.0 - truth <= made.band.saved_high_ratio
-    assert recommendation(job_json(job, controller.boards[-1].view))["predicted_from"]
+    assert job_json(job, controller.boards[-1].view)["decision"]["predicted_from"]
     assert not world.sent("apply")
 
 

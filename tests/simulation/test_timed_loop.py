@@ -105,6 +105,7 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
     assert 1.0 - now.measured.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
     world.timing = replace(world.timing, marked=False)
     controller.run(12)
+    controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
     assert controller.job.applied is not None
     assert controller.job.applied.granularity == "changes"
     assert "marks" in controller.job.applied.granularity_why

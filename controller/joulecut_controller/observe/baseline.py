@@ -1,18 +1,17 @@
-"""Baseline of one job: its iteration time at default clocks, and whether it still holds.
+"""Baseline of one job: an iteration at default clocks, and whether it still holds.
 
-Default clocks are measured before a plan, in hold-out windows, and in short looks. In between the
-job may become faster or slower: at unchanged clocks that shows as a shift of its pace, and across
-changes of clocks it does not show at all. So a baseline holds for a while, and ends with a shift.
+Default clocks are measured before a plan, in hold-out windows, and in short looks. The reference
+says what they would take now; the baseline has the spread, energy and work of a whole window of
+them, at the reference's level. It ends with a shift of the job's pace at unchanged clocks.
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, stderr_s
-from joulecut_controller.observe.work import work_over
+from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
 from joulecut_controller.reference.reference import JUMP_MIN
 from joulecut_controller.trust import short_window
-from joulecut_controller.view import BaselineDrift, GpuShift, Window, WindowWork
+from joulecut_controller.view import BaselineDrift, GpuShift, Window
 
 BASELINE_ITERATIONS_MIN = 30  # below that the standard deviation itself is a guess
 # Of long iterations fewer, so that a baseline takes a minute and not an hour.
@@ -21,20 +20,19 @@ BASELINE_STDERR_RATIO_MAX = 0.0025  # a tenth of a usual slowdown budget of 2-3 
 # Of iterations that vary more, twice as many: from then on windows at default clocks bring the
 # rest, and a plan within a ratio of the baseline does not depend on its level.
 BASELINE_NOISY_ITERATIONS = 60
-BLEND_ITERATIONS_MIN = 8  # fewer give no standard deviation
-DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0  # beyond them the job has moved since
 # What a profile says of clocks is not believed of a job that takes this much longer or shorter.
 MOVED_RATIO_MAX = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """A baseline that an earlier controller measured; `first` is that of when the job took its
-    shape. `age_s` is infinite where it is not known, or where the job has changed since.
+    """A baseline that an earlier controller measured; `first_s` is the mean iteration time of the
+    job's first one in its shape. `age_s` is infinite where it is not known, or where the job has
+    changed since.
     """
 
     window: Window
-    first: Window
+    first_s: float
     age_s: float = math.inf
 
 
@@ -42,59 +40,50 @@ class Baseline:
     """`window` is None before the first measurement."""
 
     def __init__(
-        self, recalled: Recalled | None, now_s: float, first: Window | None = None
+        self, recalled: Recalled | None, now_s: float, first_s: float | None = None
     ) -> None:
-        """With a recalled one a plan may go on. `first` was measured when the job took its shape,
-        in another phase of it.
-        """
+        """With a recalled one a plan may go on. `first_s` is of another phase of the shape."""
         self.window = recalled.window if recalled else None
-        self.first = recalled.first if recalled else first
-        self._before: Window | None = None  # when the window since `_since_s` began
+        self._level: float | None = None  # of the reference, when the window was taken
         self._since_s = math.nan
-        self._part: Window | None = None  # of earlier windows, too few iterations for a baseline
-        self._seen: Window | None = None  # the newest of the window since `_since_s`
+        self._iterations = self._earlier = 0  # at default clocks, and of those in earlier windows
+        self.first_s = recalled.first_s if recalled else first_s
         measured_s = now_s - recalled.age_s if recalled else -math.inf
         self.drift = BaselineDrift(measured_s=measured_s, moved_ratio=self._moved_ratio())
 
-    def _moved_ratio(self) -> float:
-        if self.window is None or self.first is None:
-            return 1.0
-        ratio = self.window.time_mean_s / self.first.time_mean_s
-        return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
-
-    def _moved_work(self) -> float:
-        if self.window is None or self.first is None:
-            return 1.0
-        return work_over(self.window.operations_s, self.first.operations_s) or 1.0
-
-    def measure(self, seen: Window, *, since_s: float, now_s: float) -> bool:
+    def measure(self, seen: Window, level: float, *, since_s: float, now_s: float) -> bool:
         """Takes the iterations seen at default clocks since `since_s`; whether they are the whole
-        baseline now. Too few to replace the one before update it.
+        baseline now. `level` is the log time in seconds that default clocks take by the reference.
         """
         if self._since_s != since_s:
-            self._before, self._since_s = self.window, since_s
-            if self.window is None and self._seen is not None:
-                self._part = _together(self._part, self._seen)
-        self._seen = seen
-        before = self._before
-        if before is None and not mature(seen):  # a job of short runs adds them up
-            seen = _together(self._part, seen)
-        moved = before is not None and differs(seen, before)
+            self._since_s, self._earlier = since_s, self._iterations
+        # A job of short runs adds them up.
+        self._iterations = min(self._earlier + seen.iterations, ITERATIONS_KEPT)
+        whole = mature(seen)
+        long = whole or seen.iterations >= short_window.ITERATIONS
+        before = self.window
+        if before is None:
+            whole = mature(replace(seen, iterations=self._iterations))
         # Ratios of GPUs are part of a baseline.
-        again = self.drift.gpu_shift is not None and seen.iterations >= short_window.ITERATIONS
-        replaces = mature(seen) or moved or again
-        if replaces:
+        again = self.drift.gpu_shift is not None and long
+        moved = self._level is not None and abs(level - self._level) > JUMP_MIN and long
+        if whole or again or moved:
             self.window = seen if before is None else _with_power(seen, before)
+            self._level = level
         elif before is not None:
-            self.window = blended(before, seen, _wanted(seen))
-        if self.window is not None and (seen.iterations >= short_window.ITERATIONS or mature(seen)):
-            self.first = self.first or self.window
-            self.drift = BaselineDrift(
-                measured_s=now_s,
-                moved_ratio=self._moved_ratio(),
-                moved_work=self._moved_work(),
-            )
-        return replaces
+            if self._level is None:
+                self._level = math.log(before.time_mean_s)
+            self.window, self._level = _scaled(before, math.exp(level - self._level)), level
+        if self.window is not None and (long or whole):
+            self.first_s = self.first_s or self.window.time_mean_s
+            self.drift = BaselineDrift(measured_s=now_s, moved_ratio=self._moved_ratio())
+        return whole or again or moved
+
+    def _moved_ratio(self) -> float:
+        if self.window is None or self.first_s is None:
+            return 1.0
+        ratio = self.window.time_mean_s / self.first_s
+        return min(max(ratio, 1.0 - MOVED_RATIO_MAX), 1.0 + MOVED_RATIO_MAX)
 
     def shift(self, ratio: float, gpu_shift: GpuShift | None = None) -> None:
         """Iterations take `ratio` times as long as before at the same clocks; or one GPU's
@@ -111,7 +100,8 @@ class Baseline:
 
     def forget(self) -> None:
         """Drops all measurements: they were not taken at default clocks."""
-        self.window = self._before = self.first = None
+        self.window = self.first_s = self._level = None
+        self._iterations = self._earlier = 0
         self.drift = BaselineDrift(measured_s=-math.inf)
 
 
@@ -145,66 +135,16 @@ def progress(iterations: int, current: Window | None) -> str:
     return f"{iterations} of {BASELINE_NOISY_ITERATIONS} iterations: not steady yet, {known}"
 
 
-def differs(seen: Window, known: Window) -> bool:
-    """Whether default clocks give another pace than before, and not by chance."""
-    if seen.iterations < BLEND_ITERATIONS_MIN:
-        return False
-    doubt_s = DIFFERS_STDERRS * math.hypot(stderr_s(seen), stderr_s(known))
-    apart_s = abs(seen.time_mean_s - known.time_mean_s)
-    return apart_s > max(DIFFERS_RATIO * known.time_mean_s, doubt_s)
-
-
-def blended(known: Window, seen: Window, wanted: int) -> Window:
-    """A baseline updated by a window too short to replace it: both as one window of at most
-    `wanted` iterations, all of the newer ones counted. So the baseline follows a drifting job.
-    """
-    if seen.iterations < BLEND_ITERATIONS_MIN:
-        return known
-    older = max(0, min(known.iterations, wanted - seen.iterations))
-    share = seen.iterations / (seen.iterations + older)
-    variance = (1.0 - share) * known.time_sd_s**2 + share * seen.time_sd_s**2
+def _scaled(window: Window, ratio: float) -> Window:
+    """The window where iterations take `ratio` times as long, at the same power."""
+    work, energy_j = window.work, window.energy_j
     return replace(
-        seen,
-        iterations=seen.iterations + older,
-        time_mean_s=known.time_mean_s + share * (seen.time_mean_s - known.time_mean_s),
-        time_sd_s=math.sqrt(variance),
-        energy_j=_between(known.energy_j, seen.energy_j, share),
-        power_w=_between(known.power_w, seen.power_w, share),
-        operation_sd_ratio=_between(known.operation_sd_ratio, seen.operation_sd_ratio, share),
-        gpu_sd_ratio=_between(known.gpu_sd_ratio, seen.gpu_sd_ratio, share),
-        inflation=(1.0 - share) * known.inflation + share * seen.inflation,
-        work=_blended_work(known, seen, share),
+        window,
+        time_mean_s=ratio * window.time_mean_s,
+        time_sd_s=ratio * window.time_sd_s,
+        energy_j=None if energy_j is None else ratio * energy_j,
+        work=work and replace(work, mean_s=ratio * work.mean_s, sd_s=ratio * work.sd_s),
     )
-
-
-def _blended_work(known: Window, seen: Window, share: float) -> WindowWork | None:
-    """Adjusted times at the work of `seen`. Both ran at default clocks, so that the operations of
-    both show by how much the work differs.
-    """
-    if seen.work is None or known.work is None:
-        return seen.work
-    longer = work_over(seen.work.operations_s, known.work.operations_s) or 1.0
-    mean_s = longer * known.work.mean_s
-    variance = (1.0 - share) * (longer * known.work.sd_s) ** 2 + share * seen.work.sd_s**2
-    return WindowWork(
-        mean_s=mean_s + share * (seen.work.mean_s - mean_s),
-        sd_s=math.sqrt(variance),
-        sd_ratio=max(known.work.sd_ratio, seen.work.sd_ratio),
-        operations_s=seen.work.operations_s,
-    )
-
-
-def _together(part: Window | None, seen: Window) -> Window:
-    """Both windows as one; the newer one where they differ."""
-    if part is None or differs(seen, part):
-        return seen
-    return blended(part, seen, part.iterations + seen.iterations)
-
-
-def _wanted(window: Window) -> int:
-    """How many iterations as noisy as these make a baseline."""
-    needed = (window.time_sd_s / (BASELINE_STDERR_RATIO_MAX * window.time_mean_s)) ** 2
-    return min(max(math.ceil(needed), BASELINE_ITERATIONS_MIN), ITERATIONS_KEPT)
 
 
 def _with_power(seen: Window, before: Window) -> Window:
@@ -212,9 +152,3 @@ def _with_power(seen: Window, before: Window) -> Window:
     if seen.power_w is not None or before.power_w is None:
         return seen
     return replace(seen, power_w=before.power_w, energy_j=before.power_w * seen.time_mean_s)
-
-
-def _between(known: float | None, seen: float | None, share: float) -> float | None:
-    if known is None or seen is None:
-        return known if seen is None else seen
-    return known + share * (seen - known)

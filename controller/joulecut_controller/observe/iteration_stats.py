@@ -8,7 +8,7 @@ observed. Pure and bounded: reports, snapshots and `now_s` in, windows out.
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from joulecut_controller.observe.baseline import Baseline, Recalled
@@ -31,7 +31,7 @@ from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed, Usual
+from joulecut_controller.reference.chunk import DEFAULT, Chunk, Judged, Setting, Timed, Usual
 from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
 from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import (
@@ -74,20 +74,30 @@ class _Referred:
 
     reference: Reference = field(default_factory=Reference)
     work: InferredWork = field(default_factory=InferredWork)
-    usual: Usual = field(default_factory=Usual)
-    since_s: float = math.nan  # when the window of `usual` began
+    usual: Usual[Iteration] = field(default_factory=Usual)
+    since_s: float = math.nan  # when the window in which they are judged began
     moved: float = 0.0  # jumps of the reference that were reported
 
-    def take(self, setting: Setting, since_s: float, confirmed: Iterable[Iteration]) -> None:
-        """Iterations that ran under a setting since its window began."""
+    def judge(self, since_s: float, one: Iteration) -> Judged[Iteration]:
+        """Which iterations of the window that began then count."""
         if self.since_s != since_s:
-            self.since_s, self.usual = since_s, Usual()
-        for one in confirmed:
-            factor = self.work.factor(one.operations)
-            timed = Timed(math.log(one.duration_s), math.log(factor) if factor else None)
-            counted = self.usual.take(timed)
-            if counted:
-                self.reference.take(Chunk(one.arrived_s, setting, counted))
+            self.since_s = since_s
+            self.usual.settle()
+        return self.usual.take(math.log(one.duration_s), one)
+
+    def take(self, setting: Setting, counted: Sequence[Iteration]) -> None:
+        """Iterations that ran under a setting."""
+        if counted:
+            timed = []
+            for one in counted:
+                factor = self.work.factor(one.operations)
+                timed.append(Timed(math.log(one.duration_s), math.log(factor) if factor else None))
+            self.reference.take(Chunk(counted[-1].arrived_s, setting, tuple(timed)))
+
+    def level(self) -> float | None:
+        """Log time in seconds that default clocks take; None until it is known."""
+        answer = self.answer(DEFAULT)
+        return answer.default.mean if answer else None
 
     def jump(self) -> float:
         """Log of the job's pace over that of the last call, where it jumped; else 0."""
@@ -223,9 +233,11 @@ class IterationStats:
             self._enter(track, phases.now, recall, now_s)
         self._see_straggler(track, now_s)
         confirmed = self._confirmed(track, seen_s)
+        fresh: list[Iteration] = []
+        for one in confirmed:
+            fresh += track.window.take(track.referred.judge(track.window.since_s, one))
         if not (track.straggling or track.external_locks.moving or track.external_locks.text(gpus)):
-            track.referred.take(track.setting, track.window.since_s, confirmed)
-        fresh = [one for one in confirmed if track.window.take(one)]
+            track.referred.take(track.setting, fresh)
         if track.external_locks.moving:  # the clock of these iterations is unknown
             fresh = []
         self._see_gpus(track, gpus, now_s)
@@ -294,12 +306,12 @@ class IterationStats:
         track.phase, track.window = phase, MeasurementWindow(now_s, track.stage_of)
         if phase.key not in track.baselines:
             # Without operations a phase of other lengths may be the same work on more or less data.
-            first = before.first if before and not phase.shape else None
+            first_s = before.first_s if before and not phase.shape else None
             while len(track.baselines) >= PHASES_MAX:
                 del track.references[next(iter(track.baselines))]
                 del track.baselines[next(iter(track.baselines))]
             recalled = recall(shape_in(track.shape, phase))
-            track.baselines[phase.key] = Baseline(recalled, now_s, first)
+            track.baselines[phase.key] = Baseline(recalled, now_s, first_s)
             track.references[phase.key] = referred = _Referred()
             if recalled is not None and math.isfinite(recalled.age_s):
                 referred.reference.recall(
@@ -357,8 +369,9 @@ class IterationStats:
         seen = track.window.summary(ITERATIONS_KEPT)
         if seen is None or track.window.passes <= BASELINE_PASSES_MIN:
             return
-        since_s = track.window.since_s
-        if track.baseline.measure(seen, since_s=since_s, now_s=now_s):
+        since_s, level = track.window.since_s, track.referred.level()
+        level = math.log(seen.time_mean_s) if level is None else level
+        if track.baseline.measure(seen, level, since_s=since_s, now_s=now_s):
             loads = track.window.loads()
             if loads is not track.loads_compared:  # nothing new otherwise
                 track.loads_compared = loads

@@ -3,29 +3,23 @@
 `iteration_stats` decides which iterations belong in it. Pure and bounded.
 """
 
-import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
 from joulecut_controller.observe.variance import OperationVariance, inflation, ratios
 from joulecut_controller.observe.work import InferredWork
+from joulecut_controller.reference.chunk import Judged
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
 from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
-SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
 OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
-# Sequence lengths may vary by more: robust deviations that no normal iteration has.
-OUTLIER_DEVIATIONS, DEVIATION_OF_MEDIAN = 6.0, 1.4826
-OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
-# Heat holds a GPU that much below its lock; clocks under a power cap vary by less.
-HELD_BACK_RATIO, HELD_BACK_SNAPSHOTS = 0.95, 2
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 4  # a cut iteration at either end is off by a percent then
@@ -104,8 +98,6 @@ class _Gpu:
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
     anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
     latest: tuple[float, float] | None = None
-    held_back: bool | None = None  # below its lock since this window began
-    otherwise: int = 0  # snapshots in a row that show the opposite
     variance: OperationVariance = field(default_factory=OperationVariance)
 
     @property
@@ -121,18 +113,6 @@ class _Gpu:
         elif "forward" in busy and "input" in busy:
             self.variance.add(alike["forward"], alike["input"])
         _add(self.busy, busy)
-
-    def as_before(self, snapshot: GpuSnapshot) -> bool:
-        """False where the GPU has just fallen below its lock, or come back to it."""
-        lease = snapshot.lease
-        lock_mhz = (lease.clock_lowest_mhz or lease.clock_max_mhz) if lease else 0
-        if not lock_mhz or not snapshot.clock_sm_mhz:
-            return True
-        held_back = snapshot.clock_sm_mhz < HELD_BACK_RATIO * lock_mhz
-        if self.held_back is None:
-            self.held_back = held_back
-        self.otherwise = self.otherwise + 1 if held_back != self.held_back else 0
-        return self.otherwise < HELD_BACK_SNAPSHOTS
 
     def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
         """Mean power over many iterations, from the energy counter, over `reported` time."""
@@ -192,13 +172,11 @@ class MeasurementWindow:
     def __init__(self, since_s: float, stage_of: Mapping[str, int]) -> None:
         self.since_s = since_s
         self.passes = 0
-        self._settling = SETTLE_ITERATIONS
+        self.begun = False  # an iteration has ended since then
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
         self._works: deque[float] = deque(maxlen=ITERATIONS_KEPT)  # of the same iterations
         self._work = InferredWork()
         self._first_works: list[float] = []
-        self._outliers_s: list[tuple[float, float]] = []  # durations, and the work in them
-        self._first: list[Iteration] = []  # outliers among them show only after some more
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
         self._reported = TrainingTime(since_s)
@@ -216,34 +194,30 @@ class MeasurementWindow:
     def iterations(self) -> int:
         return len(self._durations_s)
 
-    def take(self, one: Iteration) -> bool:
-        """Adds an iteration; False where it counts as settling or as an outlier."""
-        if self._settling > 0:
-            self._settling -= 1
-            return False
+    def take(self, judged: Judged[Iteration]) -> tuple[Iteration, ...]:
+        """Adds the iterations that count, and returns them."""
+        self.begun = True
         self._forget_figures()
-        factor = self._work.factor(one.operations)
-        work = factor if factor is not None else self._usual_work()
-        adjusted_s = one.duration_s / work
-        if not self._usual(one.duration_s, adjusted_s):
-            self._outliers_s.append((one.duration_s, work))
+        for one in judged.odd:
             self._reported.leave_out(one)
-            if len(self._outliers_s) < OUTLIERS_IN_ROW:
-                return False
-            self._durations_s = deque((s for s, _ in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
-            self._works = deque((w for _, w in self._outliers_s[:-1]), maxlen=ITERATIONS_KEPT)
+        if judged.again:
+            self._durations_s.clear()
+            self._works.clear()
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
             self._first_works, self._loads = [], None
             self._reported.holes.clear()
-        self._outliers_s.clear()
+        for one in judged.counted:
+            self._add(one)
+        return judged.counted
+
+    def _add(self, one: Iteration) -> None:
+        factor = self._work.factor(one.operations)
+        work = factor if factor is not None else self._usual_work()
         self._durations_s.append(one.duration_s)
         self._works.append(work)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
         self._reported.reach(one)
-        if len(self._first) < OUTLIERS_IN_ROW:
-            self._first.append(replace(one, operations={}))  # the largest part of it
-            self._look_back()
         first = len(self._first_works) < WORK_ITERATIONS
         if first:
             self._first_works.append(work)
@@ -251,7 +225,6 @@ class MeasurementWindow:
             self._gpus[uuid].add(busy, work)
             if first:
                 _add(self._gpus[uuid].first, busy)
-        return True
 
     def _usual_work(self) -> float:
         """Of iterations whose operations are not known: the mean of the others."""
@@ -263,10 +236,9 @@ class MeasurementWindow:
 
     def see(self, snapshots: Iterable[tuple[str, GpuSnapshot, float]]) -> bool:
         """Adds observed clocks and energy counters, each with its time; False where a new window
-        has to begin: a counter fell (a reloaded driver), or heat began or ceased to hold a GPU
-        below its lock.
+        has to begin: a counter fell (a reloaded driver).
         """
-        if self._settling > 0:
+        if not self.begun:
             return True
         # Half an iteration apart, so that the anchors kept reach over many iterations.
         spacing_s = statistics.median(self._durations_s) / 2 if self._durations_s else 0.0
@@ -282,8 +254,6 @@ class MeasurementWindow:
             if not gpu.clocks_mhz or gpu.clocks_mhz[-1] != snapshot.clock_sm_mhz:
                 self._loads = None
             gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
-        if not gpu.as_before(snapshot):
-            return False
         counter_j = snapshot.energy_j
         if counter_j is None:  # only the module's energy is counted
             counter_j = snapshot.energy_integrated_j
@@ -368,33 +338,3 @@ class MeasurementWindow:
             if self._gpus[uuid].clocks_mhz
         )
         return tuple(filter(None, made))
-
-    def _look_back(self) -> None:
-        """Removes outliers among the first iterations, once there are enough to compare."""
-        if len(self._first) < OUTLIERS_IN_ROW:
-            return
-        usual_s = statistics.median(one.duration_s for one in self._first)
-        for one in tuple(self._first):
-            if not usual_s / OUTLIER_RATIO <= one.duration_s <= usual_s * OUTLIER_RATIO:
-                self._first.remove(one)
-                at = self._durations_s.index(one.duration_s)
-                del self._durations_s[at], self._works[at]
-                self._reported.leave_out(one)
-
-    def _usual(self, duration_s: float, adjusted_s: float) -> bool:
-        """Whether an iteration is like the others, as it was and at equal work."""
-        if len(self._durations_s) < OUTLIERS_IN_ROW:
-            return True
-        newest_s = list(self._durations_s)[-RECENT:]
-        usual_s = statistics.median(newest_s)
-        off_s = statistics.median(abs(one - usual_s) for one in newest_s)
-        most = max(OUTLIER_RATIO, 1.0 + OUTLIER_DEVIATIONS * DEVIATION_OF_MEDIAN * off_s / usual_s)
-        if not usual_s / most <= duration_s <= usual_s * most:
-            return False
-        usual_s = statistics.median(self._adjusted_s()[-RECENT:])
-        return usual_s / OUTLIER_RATIO <= adjusted_s <= usual_s * OUTLIER_RATIO
-
-
-def stderr_s(window: Window) -> float:
-    """Standard error of the mean iteration time as measured, in seconds."""
-    return window.time_sd_s * math.sqrt(window.inflation / window.iterations)

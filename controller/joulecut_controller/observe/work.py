@@ -47,18 +47,3 @@ def _over(busy: Busy, first: Busy) -> float:
             now_s += usual * seconds / count
             first_s += usual_s
     return now_s / first_s if first_s > 0.0 else 0.0
-
-
-def work_over(
-    operations_s: Mapping[str, Mapping[str, float]], others_s: Mapping[str, Mapping[str, float]]
-) -> float | None:
-    """Work of one window over that of another at the same clocks, by mean seconds of an operation
-    (by GPU and kind); None where no GPU has operations in both.
-    """
-    found = [
-        sum(mine[kind] for kind in both) / sum(theirs[kind] for kind in both)
-        for uuid, mine in operations_s.items()
-        for theirs in (others_s.get(uuid, {}),)
-        if (both := mine.keys() & theirs.keys()) and sum(theirs[kind] for kind in both) > 0.0
-    ]
-    return statistics.median(found) if found else None

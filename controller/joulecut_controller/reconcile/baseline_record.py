@@ -34,7 +34,7 @@ class BaselineRecord:
         if kept.measured_unix_s is not None:
             age_s = self._context.unix_s() - kept.measured_unix_s
         # Below 0 the wall clock was set back since, and the age is not known.
-        return Recalled(kept.window, first.window, age_s if age_s >= 0.0 else math.inf)
+        return Recalled(kept.window, first.window.time_mean_s, age_s if age_s >= 0.0 else math.inf)
 
     async def keep(self, observation: JobObservation) -> None:
         """Raises Unavailable; the next pass then tries again."""

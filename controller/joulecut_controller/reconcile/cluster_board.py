@@ -59,13 +59,11 @@ class BoardMaker:
 
     async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:
         boards, seen = [], self.cluster.seen
-        profiled = [name for name, job in seen.jobs.items() if job.policy.profile]
-        learned = self.services.learning.summaries(profiled)
         for name in seen.policies:
             job = self.jobs.get(name)
             if job is not None and job.picture is not None:
                 try:
-                    shown = job.board(job.picture, learned.get(name))
+                    shown = job.board(job.picture)
                 except Exception as error:  # one line of this job's, and no trouble of others
                     said[name] = trouble_text(name, described(error))
                     continue

@@ -38,7 +38,7 @@ from joulecut_controller.reconcile.plan_rollout import PlanRollout
 from joulecut_controller.reconcile.power_budget import UNMEASURED_RATIO
 from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.reconcile.trust_inputs import advice_to_enforce, job_seen
-from joulecut_controller.view import GpuView, JobState, View
+from joulecut_controller.view import GpuShift, GpuView, JobState, View
 from joulecut_engine.money import Iteration, Prices, least_cost
 
 PICTURE_S = 0.5  # agents sample once a second: a younger picture shows the same
@@ -419,7 +419,7 @@ class JobController:
             self._power_ratio = min(max(ratio, 1.0 / POWER_RATIO_MAX), POWER_RATIO_MAX)
         return Draw(uuids, share_w, mean_w, needs_w)
 
-    def board(self, picture: Picture, learned: Learnt | None) -> JobBoard:
+    def board(self, picture: Picture) -> JobBoard:
         """The job as its last step left it."""
         services, windows = self._services, self._services.default_windows
         view, holding, rollout = picture.observation.job, self._applied_plan.holding, self.rollout
@@ -455,15 +455,22 @@ class JobController:
             account=windows.account(self.name),
             vetoes=_vetoes(picture.inputs),
             solver_wait=wait,
-            learnt=_learnt(learned, services.predictions.sentence(self.name)),
+            learnt=self._learnt(picture),
         )
         return replace(shown, advisable=advice_to_enforce(shown))
 
-
-def _learnt(learned: Learnt | None, of_others: str) -> Learnt:
-    """What its own work taught, and what other jobs say."""
-    made = learned or Learnt()
-    return replace(made, text="; ".join(filter(None, (made.text, of_others))))
+    def _learnt(self, picture: Picture) -> Learnt:
+        """What its own work taught, what other jobs say, and which GPUs have another pace."""
+        job, gpus = picture.observation.job, picture.view.gpus
+        own = self._services.learning.learnt(self.name) if job.policy.profile else Learnt()
+        text = "; ".join(filter(None, (own.text, self._services.predictions.sentence(self.name))))
+        drifting = (
+            GpuShift((uuid,), shift.ratio).text([gpus[uuid].place if uuid in gpus else uuid])
+            for shift in (job.measured.drift.gpu_shift,)
+            if shift
+            for uuid in shift.uuids
+        )
+        return replace(own, text=text, drifting=tuple(drifting))
 
 
 def _vetoes(inputs: PlanningInput) -> tuple[Veto, ...]:

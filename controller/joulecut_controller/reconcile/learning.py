@@ -10,7 +10,7 @@ import binascii
 import json
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any
@@ -49,7 +49,6 @@ class Learning:
     _kept_s: float = -math.inf
     _kept: str = field(init=False)
     _trouble: str = ""
-    _drifting: frozenset[tuple[str, str]] = field(default_factory=frozenset)
 
     def __post_init__(self, restored: str) -> None:
         self.begun, self._kept = bool(restored), restored
@@ -109,28 +108,10 @@ class Learning:
             raise
         self._kept = content
 
-    def summaries(self, jobs: Iterable[str]) -> dict[str, Learnt]:
-        """For the board, of jobs with a profile. Each drift is logged once."""
-        shown = {job: self._learnt(job) for job in jobs}
-        now = {
-            (job, line.split(" (")[0]): line for job, it in shown.items() for line in it.drifting
-        }
-        for key in sorted(now.keys() - self._drifting):
-            self.audit.post("learn", key[0], now[key])
-        self._drifting = frozenset(now)
-        return shown
-
-    def _learnt(self, job: str) -> Learnt:
+    def learnt(self, job: str) -> Learnt:
+        """For the board, of a job with a profile."""
         lesson = self.learner.learning_stats(job)
-        return Learnt(
-            text=sentence(lesson),
-            drifting=tuple(
-                f"the model no longer describes {one.uuid} (its times are {100 * one.off:+.1f} % "
-                "off): band widened, measuring again"
-                for one in lesson.drifts
-            ),
-            refused=lesson.refused,
-        )
+        return Learnt(text=sentence(lesson), refused=lesson.refused)
 
     def _adopt(self, taken: Snapshot, fitted: Fitted | str) -> None:
         if isinstance(fitted, str):

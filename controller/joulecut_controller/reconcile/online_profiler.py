@@ -185,7 +185,7 @@ class OnlineProfiler:
         usual_mhz = self._log.measurements[0].clocks_mhz if self._log.measurements else ()
         usual = usual_mhz[next(load.stage for load in loads)] if usual_mhz else lock
         wanted = min(lock, usual) if lock else usual
-        if not lock and _moved_together(measured, usual_mhz):
+        if measured.at_default and _moved_together(measured, usual_mhz):
             return _default_mhz(view.get(uuids[0]), seen)
         # Without a lock a power limit moves the clock between readings, and time is measured there.
         if not seen or seen >= wanted * (REACHED_RATIO if lock else THROTTLED_RATIO):
@@ -355,14 +355,14 @@ def _late_within(inputs: PlanningInput, trial: Plan) -> float:
 
 
 def _margin(inputs: PlanningInput) -> float:
-    """Half of what default clocks of an unsteady job may move until their next window, to a tenth
-    of a point.
+    """How far default clocks of an unsteady job may move until their next window, to a tenth of a
+    point: on a day that cools they move one way.
     """
     known = inputs.job.measured.reference
     if known is None:
         return 0.0
     held_s = short_window.length_s(math.exp(known.default.mean)) / short_window.SHARE_MAX
-    return round(known.wander(held_s) / 2.0, 3)
+    return round(known.wander(held_s), 3)
 
 
 def _default_mhz(gpu: GpuView | None, seen_mhz: int) -> int | str:

@@ -54,12 +54,10 @@ def teach(
     """Passes the fresh loads to the estimator. Errors are taken before it learns. Of many replicas
     of a stage some are taken, others at the next `turn`.
 
-    What all operations have in common since the first baseline is the job's and not a clock's:
-    samples of both sides would contradict each other. Nothing is taken from a pace that moved
-    until default clocks show which.
+    Nothing is taken from a pace that moved until default clocks show whose it is.
     """
-    pipeline, profile, drift = job.policy.pipeline, job.policy.profile, job.measured.drift
-    moves = drift.shift_ratio != 1.0
+    pipeline, profile = job.policy.pipeline, job.policy.profile
+    moves = job.measured.drift.shift_ratio != 1.0
     if profile is None or pipeline is None or job.placement.complaint or moves:
         return before
     work_of = _work(pipeline, by_part=profile.stages > pipeline.stages)
@@ -72,12 +70,7 @@ def teach(
     weight = min(float(new.loaded), SAMPLE_WEIGHT_MAX)
     known_of = {load.uuid: _predicted(job, load, work_of[load.stage], estimator) for load in fresh}
     ratios_of = {
-        load.uuid: {
-            key: ratio / drift.moved_work
-            for key, ratio in _time_ratios(
-                load, work_of[load.stage], known_of[load.uuid], pipeline
-            ).items()
-        }
+        load.uuid: _time_ratios(load, work_of[load.stage], known_of[load.uuid], pipeline)
         for load in fresh
     }
     common = _common_work(

@@ -8,7 +8,9 @@ import statistics
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+T = TypeVar("T")
 Setting = Hashable  # clocks by GPU, and their schedule within an iteration
 DEFAULT: Setting = ()  # no GPU is locked
 
@@ -43,34 +45,64 @@ class Chunk:
     iterations: tuple[Timed, ...]
 
 
-class Usual:
-    """Which iterations under one setting count."""
+@dataclass(frozen=True, slots=True)
+class Judged(Generic[T]):
+    """Iterations that count and `odd` ones that do not, as far as that is known now. `again`: those
+    that count are a new pace.
+    """
+
+    counted: tuple[T, ...] = ()
+    odd: tuple[T, ...] = ()
+    again: bool = False
+
+
+class Usual(Generic[T]):
+    """Which iterations of a phase count, under whatever clocks: none of them costs half."""
 
     def __init__(self) -> None:
         self._settling = SETTLE_ITERATIONS
         self._newest: deque[float] = deque(maxlen=USUAL_KEPT)
-        self._odd: list[Timed] = []
+        self._unknown: list[tuple[float, T]] = []  # before it is known what is usual
+        self._odd: list[tuple[float, T]] = []
 
-    def take(self, one: Timed) -> tuple[Timed, ...]:
-        """Those that count with it: itself, none, or the five of a new pace."""
+    def settle(self) -> None:
+        """The clocks have changed: what is not judged yet counts nowhere."""
+        self._settling = SETTLE_ITERATIONS
+        self._newest.extend(log_s for log_s, _ in self._unknown)
+        self._unknown, self._odd = [], []
+
+    def take(self, log_s: float, one: T) -> Judged[T]:
+        """Those that count with it, and those that do not."""
         if self._settling > 0:
             self._settling -= 1
-            return ()
-        if self._fits(one.log_s):
+            return Judged()
+        if len(self._newest) < READY:
+            self._unknown.append((log_s, one))
+            return self._first() if len(self._newest) + len(self._unknown) >= READY else Judged()
+        if self._fits(log_s):
             self._odd.clear()
-            self._newest.append(one.log_s)
-            return (one,)
-        self._odd.append(one)
+            self._newest.append(log_s)
+            return Judged((one,))
+        self._odd.append((log_s, one))
         if len(self._odd) < OUTLIERS_IN_ROW:
-            return ()
-        new, self._odd = tuple(self._odd), []
+            return Judged(odd=(one,))
+        new, self._odd = self._odd, []
         self._newest.clear()
-        self._newest.extend(each.log_s for each in new)
-        return new
+        self._newest.extend(each for each, _ in new)
+        return Judged(tuple(each for _, each in new), again=True)
+
+    def _first(self) -> Judged[T]:
+        known, self._unknown = self._unknown, []
+        middle = statistics.median((*self._newest, *(log_s for log_s, _ in known)))
+        fits = [abs(log_s - middle) <= OUTLIER_LOG for log_s, _ in known]
+        self._newest.extend(log_s for (log_s, _), fit in zip(known, fits, strict=True) if fit)
+        counted, odd = (
+            tuple(one for (_, one), fit in zip(known, fits, strict=True) if fit is wanted)
+            for wanted in (True, False)
+        )
+        return Judged(counted, odd)
 
     def _fits(self, log_s: float) -> bool:
-        if len(self._newest) < READY:
-            return True
         middle = statistics.median(self._newest)
         spread = statistics.median(abs(one - middle) for one in self._newest)
         most = max(OUTLIER_LOG, OUTLIER_DEVIATIONS * DEVIATION_OF_MEDIAN * spread)

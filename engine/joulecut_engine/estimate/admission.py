@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
-from joulecut_engine.estimate.drift import SAMPLE_WEIGHT_MAX
+from joulecut_engine.estimate.bias import SAMPLE_WEIGHT_MAX
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
 

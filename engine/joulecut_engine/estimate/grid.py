@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from joulecut_engine.estimate.drift import GpuBias
+from joulecut_engine.estimate.bias import GpuBias
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.physics import Floats
 

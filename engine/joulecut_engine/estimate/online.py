@@ -26,12 +26,10 @@ from joulecut_engine.estimate.admission import (
     refusal,
     values_refused,
 )
-from joulecut_engine.estimate.drift import (
+from joulecut_engine.estimate.bias import (
     LOG_MAX,
     RATIO_MAX,
     Biases,
-    Drift,
-    DriftDetector,
     GpuBias,
 )
 from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
@@ -59,14 +57,12 @@ class LearningStats:
     taken: int = 0  # samples learnt from
     error: float | None = None
     refused: tuple[tuple[str, int], ...] = ()  # by reason; with samples filed elsewhere
-    drifts: tuple[Drift, ...] = ()
 
 
 class OnlineEstimator:
     """Curves from profiles and running work, times a bias per GPU; see `estimator.Estimator`.
 
-    Samples are filed in cells by (GPU, work, clock). A drifting GPU loses its old cells, and its
-    band widens until the curves describe it again. All memory is bounded.
+    Samples are filed in cells by (GPU, work, clock). All memory is bounded.
     """
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
@@ -75,7 +71,6 @@ class OnlineEstimator:
         self._fingerprints: dict[str, str] = {}
         self._window = Window()
         self._biases = Biases()
-        self._detector = DriftDetector()
         self._plausibility = Plausibility()
         self._current = CurrentFit()
         self._number = 0
@@ -98,7 +93,6 @@ class OnlineEstimator:
             taken=self._taken[workload],
             error=self._errors.get(workload),
             refused=tuple(sorted(self._refused.get(workload, Counter()).items())),
-            drifts=self._detector.drifts(workload),
         )
 
     def _learn(self, sample: Sample) -> Refusal | None:
@@ -119,15 +113,10 @@ class OnlineEstimator:
         reading = Reading(
             self._number, sample.time_s, sample.power_w, sample.weight, sample.clock_mhz
         )
-        drifted = self._compare(cell, reading)
+        self._compare(cell, reading)
         self._new_clock |= self._window.add(cell, reading)
         self._since_snapshot += 1
         self._move_bias(cell, reading)
-        if drifted:
-            since = self._detector.since(cell.workload, cell.uuid)
-            self._window.forget_before(cell.workload, cell.uuid, since)
-            self._replay(cell.workload, cell.uuid)
-            self._new_clock = True
         return None
 
     def _count(self, workload: str, reason: str) -> None:
@@ -156,25 +145,14 @@ class OnlineEstimator:
                 return refusal("other-work", subject, f"{what} it is other work, no bias")
         return None
 
-    def _compare(self, cell: Cell, reading: Reading) -> bool:
-        """Whether this reading makes the GPU's departure from its curve a drift."""
-        grid = self._current.at(cell)
-        low_s, high_s = grid.band_s(NOMINAL_SDS * self._current.scatter)
-        factor = math.exp(self._biases.get(cell.workload, cell.uuid).time.mean)
-        error = math.log(reading.time_s / factor / grid.time_s[0])
+    def _compare(self, cell: Cell, reading: Reading) -> None:
+        """Adds the reading's error to the mean one of its workload."""
+        predicted_s = self._current.at(cell).time_s[0]
+        predicted_s *= math.exp(self._biases.get(cell.workload, cell.uuid).time.mean)
         before = self._errors.get(cell.workload)
-        off = abs(math.expm1(-error))
+        off = abs(predicted_s / reading.time_s - 1.0)
         mean = off if before is None else before + ERROR_WEIGHT * (off - before)
         self._errors[cell.workload] = mean
-        if not self._current.fitted_to(cell):
-            return False  # the next fit corrects a profile that is off at this clock
-        return self._detector.observe(
-            cell.workload,
-            cell.uuid,
-            error=error,
-            outside=not low_s[0] <= reading.time_s / factor <= high_s[0],
-            number=reading.number,
-        )
 
     def _move_bias(self, cell: Cell, reading: Reading) -> None:
         """Move the GPU's bias by one reading."""
@@ -222,7 +200,6 @@ class OnlineEstimator:
         """Drop what was learnt of a workload beside its profile."""
         self._window.forget(workload)
         self._biases.forget(workload)
-        self._detector.forget(workload)
         self._plausibility.forget(workload)
         self._current.start_over(workload)
         self._new_clock = True  # curves of other work were fitted together with it
@@ -231,7 +208,6 @@ class OnlineEstimator:
         """Drop what was learnt of one GPU, which works at another pace from now on."""
         self._window.forget_before(workload, uuid, self._number + 1)
         self._biases.put(workload, uuid, GpuBias())
-        self._detector.forget_gpu(workload, uuid)
         self._new_clock = True
 
     # -- fitting -------------------------------------------------------------------------
@@ -280,7 +256,6 @@ class OnlineEstimator:
         """
         same = {name for name, one in snapshot.profiles.items() if self._profiles.get(name) is one}
         self._current.put(snapshot, fitted, same)
-        self._detector.refitted()
         for workload in same:
             self._biases.forget(workload)
         for workload, uuid in self._window.gpus():
@@ -295,30 +270,28 @@ class OnlineEstimator:
         if grid is None:
             return None
         bias = self._biases.get(subject.workload, subject.uuid)
-        return grid.predicted(clocks_mhz, bias, self._scatter(subject, bias))
+        return grid.predicted(clocks_mhz, bias, self._scatter(bias))
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks of the profile, ascending; empty without one."""
         return self._current.swept_mhz(_work(subject))
 
-    def _scatter(self, subject: Subject, bias: GpuBias) -> float:
+    def _scatter(self, bias: GpuBias) -> float:
         """Half width (a logarithm) that a GPU adds to the band of its work."""
         if not bias.time.count:
             return UNSEEN_GPU
-        drift = self._detector.half(subject.workload, subject.uuid)
-        spread = math.sqrt(bias.time.variance / max(1.0, bias.time.count))
-        return max(drift, NOMINAL_SDS * spread)
+        return NOMINAL_SDS * math.sqrt(bias.time.variance / max(1.0, bias.time.count))
 
     # -- persistence ---------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """Readings and drifts as JSON-able values; curves and biases follow from them."""
+        """Readings as JSON-able values; curves and biases follow from them."""
         return {
             "version": STATE_VERSION,
             "profiles": dict(sorted(self._fingerprints.items())),
             "number": self._number,
             "window": self._window.state(),
-            "watch": self._detector.state(),
+            "watch": [],  # read by the version before
             "taken": dict(sorted(self._taken.items())),
             "errors": dict(sorted(self._errors.items())),
             "refused": {name: dict(sorted(c.items())) for name, c in sorted(self._refused.items())},
@@ -343,7 +316,6 @@ class OnlineEstimator:
             raise ValueError(f"version {state['version']!r}, not {STATE_VERSION}")
         self._number = int(state["number"])
         self._window.restore(state["window"])
-        self._detector.restore(state["watch"])
         self._taken.update({str(name): int(count) for name, count in state["taken"].items()})
         for name, error in state["errors"].items():
             if not (math.isfinite(error) and error >= 0.0):
@@ -371,7 +343,7 @@ def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:
     if state["profile"]["version"] != 1 or state["online"]["version"] != 2:
         raise ValueError("its parts are of other versions")
     return {
-        **{key: state["online"][key] for key in ("number", "window", "watch")},
+        **{key: state["online"][key] for key in ("number", "window")},
         **{key: state[key] for key in ("taken", "refused")},
         "version": STATE_VERSION,
         "profiles": state["profile"]["profiles"],
@@ -383,11 +355,9 @@ class CurrentFit:
     """Curves in use: of the profile, until a fit to readings replaces them."""
 
     def __init__(self) -> None:
-        self.scatter = 0.0  # relative standard deviation of one reading
         self.fitted_at: dict[str, int] = {}  # by workload, the number of its newest snapshot
         self._swept: dict[str, Mapping[Work, WorkCurve]] = {}  # of the profiles alone
         self._curves: dict[str, Mapping[Work, WorkCurve]] = {}
-        self._cells: set[Cell] = set()  # whose readings the curves were fitted to
         self._grids = Grids()
 
     def of_profiles(self) -> "CurrentFit":
@@ -406,9 +376,6 @@ class CurrentFit:
         for name in workloads:
             own = {work: curve for work, curve in fitted.curves.items() if work.workload == name}
             self._curves[name] = {**self._curves[name], **own}
-        self._cells = {one for one in self._cells if one.workload not in workloads}
-        self._cells |= {cell for cell, _ in snapshot.cells if cell.workload in workloads}
-        self.scatter = fitted.scatter
         self.fitted_at |= dict.fromkeys(workloads, snapshot.number)
         self._grids.clear()
 
@@ -416,7 +383,6 @@ class CurrentFit:
         """Return to the curves of the profile."""
         if workload in self._swept:
             self._curves[workload] = self._swept[workload]
-        self._cells = {cell for cell in self._cells if cell.workload != workload}
         self.fitted_at.pop(workload, None)
         self._grids.clear()
 
@@ -428,10 +394,6 @@ class CurrentFit:
         """Clocks of the profile, ascending."""
         curve = self._swept.get(work.workload, {}).get(work)
         return () if curve is None else tuple(map(int, curve.clocks_mhz))
-
-    def fitted_to(self, cell: Cell) -> bool:
-        """Whether the fit has used readings of this cell."""
-        return cell in self._cells
 
     def at(self, cell: Cell) -> Grid:
         """The curve at a cell, whose work has a profile."""

@@ -12,8 +12,8 @@ import numpy as np
 from scipy.special import stdtrit
 
 from joulecut_engine.estimate.bands import DENSE_MIN
+from joulecut_engine.estimate.bias import GpuBias
 from joulecut_engine.estimate.card import CARDS, Card, candidates, recognise
-from joulecut_engine.estimate.drift import GpuBias
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.evidence import Evidence, Work, of_profile, sweep_of
 from joulecut_engine.estimate.power_cap import POINTS_FOR_CAP

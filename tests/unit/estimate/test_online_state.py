@@ -2,15 +2,10 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_controller.reconcile.learning import Learning
-from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.estimate.refit import PROFILED, refit
@@ -237,7 +232,6 @@ def test_a_state_that_is_damaged_anywhere_is_refused_whole() -> None:
         {"version": 1},
         {"window": None},
         {"window": [["not", "a", "cell"]]},
-        {"watch": 7},
         {"errors": {"gpt": math.nan}},
         {"errors": {"gpt": -1.0}},
         {"profiles": []},
@@ -256,33 +250,3 @@ def test_the_profile_is_evidence_of_one_gpu_and_no_more() -> None:
     assert all(cell.uuid != PROFILED for cell, _ in taken.cells)
     curves = refit(taken).curves
     assert {(work.stage, work.kind) for work in curves} == {(s, k) for s in (0, 1) for k in KINDS}
-
-
-def test_a_gpu_that_its_model_no_longer_describes_is_shown_and_written_down_once(
-    tmp_path: Path,
-) -> None:
-    """Every second look is 12 % slower: no bias follows that, and the band is widened."""
-    estimator, job = OnlineEstimator({"gpt": profile()}), Job()
-    fit(estimator)
-    for _ in range(6):
-        estimator.learn(job.samples(1410))
-    fit(estimator)
-    assert estimator.learning_stats("gpt").drifts == ()
-    before = estimator.predict(Subject("gpt", "GPU-a", 0, "forward"), CLOCKS)
-    for i in range(8):
-        estimator.learn(job.samples(1410, factor=1.12 if i % 2 else 1.0))
-    drifts = estimator.learning_stats("gpt").drifts
-    assert {drift.uuid for drift in drifts} == set(UUIDS)
-    after = estimator.predict(Subject("gpt", "GPU-a", 0, "forward"), CLOCKS)
-    assert before is not None
-    assert after is not None
-    assert (after.time_high_s / after.time_s > before.time_high_s / before.time_s).all()
-    store = open_store(f"sqlite:///{tmp_path}/store.db")
-    learning = Learning(estimator, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks())
-    for _ in range(3):
-        learning.summaries(["gpt"])
-    noted = [event.text for event in store.events() if event.kind == "learn"]
-    store.close()
-    assert len(noted) == len(UUIDS)
-    assert all("the model no longer describes GPU-" in text for text in noted)
-    assert all("band widened, measuring again" in text for text in noted)

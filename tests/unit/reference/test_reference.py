@@ -249,8 +249,8 @@ def test_what_a_controller_before_measured_counts_with_its_doubt() -> None:
 
 
 def counted(*logs: float) -> list[float]:
-    usual = Usual()
-    return [one.log_s for log_s in logs for one in usual.take(Timed(log_s))]
+    usual: Usual[float] = Usual()
+    return [one for log_s in logs for one in usual.take(log_s, log_s).counted]
 
 
 def test_checkpoints_and_hiccups_are_left_out_and_a_new_pace_is_not() -> None:
@@ -259,3 +259,14 @@ def test_checkpoints_and_hiccups_are_left_out_and_a_new_pace_is_not() -> None:
     assert counted(*usual, 3.0, *usual) == usual[1:] + usual
     assert counted(*usual, 3.0, 3.0, *usual) == usual[1:] + usual
     assert counted(*usual, *[0.7] * 8) == usual[1:] + [0.7] * 8
+    assert counted(0.0, 3.0, *usual) == usual, "the first ones are judged together"
+
+
+def test_what_is_usual_is_known_across_changes_of_clocks() -> None:
+    usual: Usual[float] = Usual()
+    for log_s in (9.0, 0.0, 3.0, 0.0, 0.01):
+        usual.take(log_s, log_s)
+    usual.settle()
+    judged = [usual.take(log_s, log_s) for log_s in (9.0, 0.02, 3.0, 0.0)]
+    assert [one.counted for one in judged] == [(), (0.02,), (), (0.0,)], "after one that settles"
+    assert [one.odd for one in judged] == [(), (), (3.0,), ()]

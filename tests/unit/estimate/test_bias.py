@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.drift import LOG_MAX, SAMPLE_WEIGHT_MAX, Bias, Biases, GpuBias
+from joulecut_engine.estimate.bias import LOG_MAX, SAMPLE_WEIGHT_MAX, Bias, Biases, GpuBias
 
 LOGS = st.floats(-LOG_MAX, LOG_MAX)
 
