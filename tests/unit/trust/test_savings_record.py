@@ -2,41 +2,16 @@
 
 import csv
 import io
-import json
 import math
-from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from windows import windows
 
 from joulecut_cli.report.spreadsheet import report_csv
 from joulecut_cli.report.table import spread
 from joulecut_controller.policy.policy import Cost
-from joulecut_controller.savings.record import POINTS_MAX, job_json, report_json, thinned
+from joulecut_controller.savings.record import report_json
 from joulecut_controller.savings.report import Known, report
-
-
-def test_pictures_are_bounded_and_keep_every_hold_out_they_can() -> None:
-    made = windows(1, 20.0)
-    held = [window for window in made if window.arm == "default"]
-    shown = thinned(made, POINTS_MAX)
-    assert len(made) > POINTS_MAX == len(shown)
-    assert [window for window in shown if window.arm == "default"] == held
-    assert shown == sorted(shown, key=lambda window: window.begun_unix_s)
-    assert len(thinned(made, 40)) == 40
-    assert thinned(made[:10], 40) == made[:10]
-
-
-def test_many_jobs_share_the_points_of_a_page() -> None:
-    one = windows(1, 8.0)
-    made = [replace(window, job=f"j{number}") for number in range(60) for window in one]
-    assert len(one) > 500
-    found = report(made, since_unix_s=0.0, until_unix_s=1e12, prices=Cost(), known={})
-    shown = report_json(found, points=True)
-    assert sum(len(job["points"]) for job in shown["jobs"]) <= 30_000
-    json.dumps(shown, allow_nan=False)
-    assert "points" not in job_json(found.jobs[0])
 
 
 def test_no_name_is_a_formula() -> None:
