@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from sklearn.isotonic import IsotonicRegression
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "worlds"))
 from drawn import DrawnPlant, case
@@ -44,13 +49,13 @@ from joulecut_controller.policy.policy import ClockPolicy, PredictPolicy
 from joulecut_controller.store.database import open_store
 from joulecut_engine.estimate.other_jobs import (
     LOWEST_RATIO,
-    PREDICTORS,
     Counters,
     FirstSaving,
     KnownJob,
     OtherJobs,
     Prior,
     first_saving,
+    forest,
     measured_shares,
 )
 from joulecut_engine.graph.pipeline import KINDS, Profile
@@ -150,6 +155,22 @@ def _prior(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
     return OtherJobs((), prior=fit_prior(known)).possible(asked)
 
 
+def ridge(rows: Floats, targets: Floats) -> Any:
+    return make_pipeline(StandardScaler(), Ridge(3.0)).fit(rows, targets)
+
+
+def neighbours(rows: Floats, targets: Floats) -> Any:
+    nearest = KNeighborsRegressor(min(3, len(rows)), weights="distance")
+    return make_pipeline(StandardScaler(), nearest).fit(rows, targets)
+
+
+PREDICTORS: dict[str, Callable[[Floats, Floats], Any]] = {
+    "forest": forest,
+    "ridge": ridge,
+    "neighbours": neighbours,
+}
+
+
 def _one(name: str) -> Learner:
     """A predictor at full weight."""
 
@@ -157,13 +178,13 @@ def _one(name: str) -> Learner:
         prior = fit_prior(known)
         rows = np.array([one.counters.features() for one in known])
         off = _targets(known) - np.array([prior.shares(one.counters) for one in known])
-        moved = PREDICTORS[name](rows, off)(asked.features()[None])
+        moved = PREDICTORS[name](rows, off).predict(asked.features()[None])
         return np.clip(prior.shares(asked) + moved, 0.0, 1.0)
 
     return predict
 
 
-def _chosen(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
+def _weighted(known: tuple[KnownJob, ...], asked: Counters) -> Floats:
     return OtherJobs(known, prior=fit_prior(known)).possible(asked)
 
 
@@ -172,7 +193,7 @@ LEARNERS: dict[str, Learner] = {
     "physics alone": _physics,
     "prior (forest: off)": _prior,
     **{f"prior and {name}": _one(name) for name in PREDICTORS},
-    "chosen (forest: on)": _chosen,
+    "forest by its weight (forest: on)": _weighted,
 }
 
 
@@ -348,8 +369,8 @@ def drawn_table(jobs: int, first: int) -> Iterator[str]:
         "| in the band | slowdown, mean | points over, worst |"
     )
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
-    for forest in (True, False):
-        found = [recommended(seed, forest=forest) for seed in range(first, first + jobs)]
+    for used in (True, False):
+        found = [recommended(seed, forest=used) for seed in range(first, first + jobs)]
         rows = [one for one in found if one is not None]
         said = np.array([plan.forecast.saved_ratio for plan, _, _ in rows if plan.forecast])
         real = np.array([saved for _, saved, _ in rows])
@@ -361,7 +382,7 @@ def drawn_table(jobs: int, first: int) -> Iterator[str]:
         ]
         apart = 100.0 * np.abs(said - real)
         yield (
-            f"| {'on' if forest else 'off'} | {len(rows)} of {jobs} | {100 * said.mean():.1f} "
+            f"| {'on' if used else 'off'} | {len(rows)} of {jobs} | {100 * said.mean():.1f} "
             f"| {100 * real.mean():.1f} | {apart.mean():.1f} | {100 * (apart <= 2.0).mean():.0f} % "
             f"| {100 * np.mean(held):.0f} % | {100 * slow.mean():+.1f} % "
             f"| {100 * max(0.0, slow.max() - BUDGET):.1f} |"

@@ -2,17 +2,17 @@
 
 Two shares describe work: of its time, what follows the clock; of its power, what does not. A prior
 fitted to public sweeps gives both from counters at default clocks. Jobs of the same cluster that
-were measured at lower clocks correct it: by a random forest, by ridge regression or by their
-nearest neighbours, whichever was closest where a job is left out, and by the weight that it earns
-there (0 is allowed). The errors of the same jobs are the band. A prediction sets no clock.
+were measured at lower clocks correct it by a random forest, with the weight that it earns where a
+job is left out (0 is allowed). The errors of the same jobs are the band. A prediction sets no
+clock. Ridge regression and nearest neighbours did no better (benchmarks/forest.py).
 
     model = OtherJobs(known)  # some seconds for hundreds of jobs
     estimator = FromOtherJobs(works, {kind: model.shares(counters)}, clocks_mhz)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,9 @@ from joulecut_engine.estimate.fitting import (
 )
 from joulecut_engine.estimate.physics import Floats, switching
 from joulecut_engine.graph.pipeline import Kind
+
+if TYPE_CHECKING:
+    from sklearn.ensemble import RandomForestRegressor
 
 FALL_MIN = 0.05  # of the clock: less does not show what follows it
 LOWEST_RATIO = 0.6  # of default clocks: lower ones are for budgets above 10 %
@@ -45,8 +48,7 @@ FORM_HALF = 0.035
 MEMORY_POWER_SHARE = 0.1
 TREES = 40
 LEAF_MIN = 2  # jobs: fewer would be a table of them
-RIDGE = 3.0
-NEIGHBOURS = 3
+PRIOR, FOREST = "prior", "forest"  # predictors
 JUDGED_RATIO = 0.85  # of default clocks: errors are those of time and power at this clock
 
 
@@ -154,58 +156,13 @@ class KnownJob:
     shares: ClockShares
 
 
-@dataclass(frozen=True, slots=True)
-class Predictor:
-    """A fitted model of scikit-learn: rows of features, to what both shares are off the prior.
-    Features are scaled by their spread among the taught rows and clipped to their range: a feature
-    that is the same in all of them has no weight, and a linear model does not extrapolate.
-    """
-
-    model: Any
-    at: Floats
-    sd: Floats
-    low: Floats
-    high: Floats
-
-    def __call__(self, rows: Floats) -> Floats:
-        within = np.clip(rows, self.low, self.high)
-        return np.asarray(self.model.predict((within - self.at) / self.sd))
-
-
-def _fitted(model: Any, rows: Floats, targets: Floats) -> Predictor:
-    sd = rows.std(axis=0)
-    at, sd = rows.mean(axis=0), np.where(sd > 0.0, sd, np.inf)
-    made = model.fit((rows - at) / sd, targets)
-    return Predictor(made, at, sd, rows.min(axis=0), rows.max(axis=0))
-
-
-# Loading scikit-learn takes a second, and a controller that has seen no job needs none of it.
-def _forest(rows: Floats, targets: Floats) -> Predictor:
+def forest(rows: Floats, targets: Floats) -> "RandomForestRegressor":
+    """Taught by `rows` (n, features) and `targets` (n, 2)."""
+    # Loading scikit-learn takes a second, and a controller that has seen no job needs none of it.
     from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
     made = RandomForestRegressor(TREES, min_samples_leaf=LEAF_MIN, max_features=0.6, random_state=0)
-    return _fitted(made, rows, targets)
-
-
-def _ridge(rows: Floats, targets: Floats) -> Predictor:
-    from sklearn.linear_model import Ridge  # noqa: PLC0415
-
-    return _fitted(Ridge(RIDGE), rows, targets)
-
-
-def _neighbours(rows: Floats, targets: Floats) -> Predictor:
-    from sklearn.neighbors import KNeighborsRegressor  # noqa: PLC0415
-
-    made = KNeighborsRegressor(min(NEIGHBOURS, len(rows)), weights="distance")
-    return _fitted(made, rows, targets)
-
-
-PREDICTORS: Mapping[str, Callable[[Floats, Floats], Predictor]] = {
-    "forest": _forest,
-    "ridge": _ridge,
-    "neighbours": _neighbours,
-}
-PRIOR = "prior"
+    return made.fit(rows, targets)
 
 
 class OtherJobs:
@@ -220,7 +177,7 @@ class OtherJobs:
     ) -> None:
         """With `learns` False the prior alone predicts, and its errors are kept all the same."""
         self._prior, self.predicts, self._weight = prior, PRIOR, np.zeros(2)
-        self._predictor: Predictor | None = None
+        self._forest: RandomForestRegressor | None = None
         self.known = len({one.workload for one in known})
         self.erred: Mapping[str, Mapping[str, tuple[float, float]]] = {}
         half = np.array([TIME_HALF, POWER_HALF])
@@ -232,20 +189,14 @@ class OtherJobs:
         off = np.array([(one.shares.time, one.shares.power) for one in known]) - said
         names = sorted({one.workload for one in known})
         fold = np.array([names.index(one.workload) % FOLDS_MAX for one in known])
-        corrected = {name: _left_out(made, rows, off, fold) for name, made in PREDICTORS.items()}
-        weights = {
-            name: earned([Errors(off, found, np.ones(len(known)))])
-            for name, found in corrected.items()
-        }
-        left = {PRIOR: off} | {
-            name: off - weights[name] * found for name, found in corrected.items()
-        }
+        corrected = _left_out(rows, off, fold)
+        weight = earned([Errors(off, corrected, np.ones(len(known)))])
+        left = {PRIOR: off, FOREST: off - weight * corrected}
         workloads = [one.workload for one in known]
         self.erred = {name: _by_workload(workloads, each) for name, each in left.items()}
         if learns and len(names) > ROWS_MIN:
-            best = min(corrected, key=lambda name: float((left[name] ** 2).sum()))
-            self.predicts, self._weight = best, weights[best]
-            self._predictor = PREDICTORS[best](rows, off)
+            self.predicts, self._weight = FOREST, weight
+            self._forest = forest(rows, off)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
 
@@ -257,20 +208,18 @@ class OtherJobs:
     def possible(self, counters: Counters) -> Floats:
         """Shares (1 + errors, 2): predicted, and as far off as those of each known job were."""
         mean = self._prior.shares(counters)
-        if self._predictor is not None:
-            mean = mean + self._weight * self._predictor(counters.features()[None])[0]
+        if self._forest is not None:
+            mean = mean + self._weight * self._forest.predict(counters.features()[None])[0]
         return np.asarray(np.clip(np.vstack([mean, mean + self._errors]), 0.0, 1.0))
 
 
-def _left_out(
-    made: Callable[[Floats, Floats], Predictor], rows: Floats, off: Floats, fold: NDArray[np.int64]
-) -> Floats:
-    """What a predictor says of each row, taught by the rows of other folds; 0 by too few."""
+def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
+    """What a forest says of each row, taught by the rows of other folds; 0 by too few."""
     found = np.zeros_like(off)
     for out in sorted(set(fold.tolist())):
         others = fold != out
         if len(set(fold[others].tolist())) >= ROWS_MIN:
-            found[~others] = made(rows[others], off[others])(rows[~others])
+            found[~others] = forest(rows[others], off[others]).predict(rows[~others])
     return found
 
 

@@ -98,7 +98,7 @@ def _said(lessons: Sequence[KnownJob], kept: Sequence[KnownJob]) -> Iterator[str
     model = OtherJobs(kept)
     layers = len({one.workload for one in lessons})
     yield f"{layers} layers teach; the store knows {model.known} workloads"
-    yield f"of workloads left out, predicted by the others, {model.predicts} errs least:"
+    yield f"of workloads left out, predicted by the others ({model.predicts} predicts):"
     for name, each in model.erred.items():
         time, power = np.mean(list(each.values()), axis=0)
         yield f"  {name:<10} time {time:.1%}, power {power:.1%} at 85 % of default clocks"

@@ -205,7 +205,7 @@ def test_the_same_jobs_give_the_same_numbers_and_each_predictor_is_judged() -> N
     one, two = OtherJobs(known), OtherJobs(known)
     asked = job(0.4).counters
     assert (one.possible(asked) == two.possible(asked)).all()
-    assert set(one.erred) == {"prior", "forest", "ridge", "neighbours"}
+    assert set(one.erred) == {"prior", "forest"}
     assert all(
         set(each) == {known_job.workload for known_job in known} for each in one.erred.values()
     )
