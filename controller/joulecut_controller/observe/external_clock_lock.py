@@ -113,8 +113,9 @@ class ExternalClockLocks:
         known = self._gpus.get(uuid)
         if known is None:
             known = self._gpus[uuid] = _Gpu(max(gpu.description.clocks_mhz, default=0))
-        if ours_mhz or (shown.lease is not None and shown.lease.clock_max_mhz):
-            if known.taken_s > -math.inf:  # readings without a lease are outdated
+        leased = ours_mhz or (shown.lease is not None and shown.lease.clock_max_mhz)
+        if leased or (gpu.power_limited and gpu.limit_of_others_w is None):
+            if known.taken_s > -math.inf:  # readings before our clock or power limit are outdated
                 self._gpus[uuid] = _Gpu(known.highest_mhz, default_mhz=known.default_mhz)
         elif taken_s > known.taken_s:
             was_mhz = known.default_mhz

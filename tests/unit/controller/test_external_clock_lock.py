@@ -30,7 +30,10 @@ STAGES = (("a",), ("b",))
 
 
 def view(uuid: str, snapshot: GpuSnapshot) -> GpuView:
-    description = GpuDescription(uuid, UUIDS.index(uuid), "sim", (900, LOCKED_MHZ, FREE_MHZ))
+    clocks = (900, LOCKED_MHZ, FREE_MHZ)
+    description = GpuDescription(
+        uuid, UUIDS.index(uuid), "sim", clocks, power_limit_default_w=400.0
+    )
     return GpuView(description, "n:1", "n", snapshot, 0.0)
 
 
@@ -196,6 +199,23 @@ def test_our_own_lease_is_not_somebody_elses() -> None:
     measured = job.looks(20)
     assert measured.external_lock == ""
     assert measured.at_default
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_our_own_power_limit_is_no_lock_and_its_end_takes_no_baseline(*, first: bool) -> None:
+    """The draw is below the limit for moments, and the driver's reason flickers."""
+    job = Job()
+    if not first:
+        job.looks(20)
+    job.foreign_mhz = LOCKED_MHZ
+    job.words = {"power_limit_enforced_w": 300.0, "power_limit_kept_w": 300.0}
+    limited = job.looks(20)
+    assert limited.external_lock == ""
+    job.foreign_mhz, job.words = FREE_MHZ, {}
+    free = job.looks(20)
+    assert free.external_lock == ""
+    assert limited.baseline is not None
+    assert free.baseline is not None
 
 
 def test_one_odd_reading_starts_no_new_window() -> None:
