@@ -191,9 +191,9 @@ def test_the_leader_is_killed_while_it_enforces(pair: Pair, capsys: Any) -> None
     assert not pair.accepted("apply", first, killed_unix_s)
     refused_everywhere(pair.cluster, first)
 
-    # A new leader ends the leases of the term before, and plans with the stored measurements; a third
-    # controller is a standby.
-    # Events are listed once the first pass has ended, which is after that pass's commands.
+    # A new leader ends the leases of the term before, and plans with the stored measurements; a
+    # third controller is a standby. Events are listed once the first pass has ended, which is after
+    # that pass's commands.
     until(lambda: b.applied() > applied, f"no plan was applied after the takeover: {applied}")
     cleared, set_again = pair.accepted("clear", second), pair.accepted("apply", second)
     assert max(one["t"] for one in cleared) < min(one["t"] for one in set_again)
