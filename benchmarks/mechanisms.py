@@ -25,7 +25,7 @@ PLANNER: dict[str, tuple[Replaced, ...]] = {
     "traces": ((planner, "measured_graph", lambda *_: None),),
     # Time beside the pipeline follows no clock.
     "constant": ((planner, "constant_s", lambda *_: 0.0),),
-    # Better clocks wait until those held have shown what they cost, and keep the deadline surely.
+    # Better clocks wait until the held ones are measured, and keep the deadline with certainty.
     "early": ((planner, "_early", lambda *_: False),),
     "dares": ((planner, "_dares", lambda *_: False),),
     # Clocks that were late are not tried again for a while.

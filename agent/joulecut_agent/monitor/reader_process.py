@@ -56,7 +56,7 @@ class _ReaderLoop:
         except Exception:  # the agent then asks, and gets the error
             rows = None
         with contextlib.suppress(BlockingIOError):  # the socket is full: later pushes follow
-            # A tuple, while an answer is a list.
+            # A pushed reading is a tuple; the answer to a call is a list.
             self._line.send(wire.encode((time.monotonic(), rows)), socket.MSG_DONTWAIT)
 
     def _read(self) -> list[Any]:

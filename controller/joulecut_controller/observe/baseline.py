@@ -1,6 +1,6 @@
 """Baseline of one job: an iteration at default clocks, and whether it still holds.
 
-Default clocks are measured before a plan, in hold-out windows, and in short looks. The reference
+Default clocks are measured before a plan, in hold-out windows, and in short windows. The reference
 says what they would take now; the baseline has the spread, energy and work of a whole window of
 them, at the reference's level. It ends with a shift of the job's pace at unchanged clocks.
 """

@@ -78,8 +78,8 @@ class Address:
         return found | ({"parameters": parameters} if parameters else {})
 
     def route(self, handler: Handler, senders: Senders) -> Route:
-        """`request.state` has what was asked: parameters by name, or the body of a command and its
-        sender as he calls himself and as he is known.
+        """`request.state` gets the checked parameters by name (`asked`), or the checked body of a
+        command (`body`) and its sender (`by`): the stated name, and the one proven to the server.
         """
         path = PREFIX + self.path.replace("jobs/{name}", "jobs/{name:path}")
 

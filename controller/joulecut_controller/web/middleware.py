@@ -36,8 +36,8 @@ CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
 
 
 class Guard:
-    """Lets through who is known and asks for a loopback host, reading or where commands are posted;
-    adds security headers, and those of the web configuration.
+    """Admits requests with the right password and a loopback host that read, or that post to a path
+    of commands; adds security headers, and those of the web configuration.
 
     With TLS any host is served: a foreign name already fails at the certificate. `posted` says
     which paths take commands.

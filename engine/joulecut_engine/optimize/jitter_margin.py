@@ -43,8 +43,8 @@ ROUNDS = 48  # of exchange; later ones gain a hundredth of what the first did
 WINDS = 2  # starts with large changes: the second one gains half as much again at slowdown 0
 MEMORY = 0.75  # of the criticality seen in earlier rounds: plans differ little, draws are few
 TAKEN_STEPS = 6  # halvings of the number taken back: to a sixty-fourth of the decisions
-# Criticality of what was never critical: as if it had been once in three times the draws
-# (the "rule of three" bounds an event not seen in n trials by 3 / n; less is as likely).
+# An operation that no draw showed critical counts as critical once in three times the draws: the
+# "rule of three" bounds an event not seen in n trials by 3 / n, and less is as likely.
 UNSEEN = 1.0 / 3.0
 
 
@@ -303,7 +303,7 @@ class _Exchange:
             if found is None or found[0].energy_j >= plan.energy_j:
                 share, halvings = share / 2, halvings + 1
                 if halvings == HALVINGS or share * len(choice) < 0.5:
-                    # What is left is small, or the criticality seen so far is worn out.
+                    # Single moves no longer save: begin again with large ones, or end.
                     share, halvings, winds = SHARE_FIRST, 0, winds - 1
                     if not winds:
                         return plan

@@ -62,8 +62,8 @@ class Solver:
 
     A single answer is thorough (`solve`). Many are asked a point at a time and remembered (`at`,
     `points`): a plan found for a shorter deadline competes, so more time never gives a worse plan.
-    Nothing is computed before it is asked for. `limits` count with `changes` alone. One of the same
-    graph and options `beside` it shares what is known of them. Raises NoCommonClock, ValueError.
+    Nothing is computed before it is asked for. `limits` count with `changes` alone. `beside` is a
+    solver of the same graph and options, whose tables are used. Raises NoCommonClock, ValueError.
     """
 
     def __init__(

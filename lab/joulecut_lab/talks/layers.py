@@ -115,7 +115,7 @@ def post_dennard_power() -> Iterator[Exhibit]:
         "p = f (e_op + e_mem)",
         PREDICTED,
         "Rate times the energy of an operation (multiply, add and its share of an "
-        "instruction, at 7 nm) and of HBM at its full rate. What is left of the limit moves "
+        "instruction, at 7 nm) and of HBM at its full rate. The rest of the limit moves "
         "data through caches, registers and wires."
         + "".join(f"\nNot explained: {name} exceeds the limit." for name in unexplained),
         "Horowitz 2014; Jouppi et al. 2021; Dally 2024",
