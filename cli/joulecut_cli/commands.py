@@ -35,9 +35,7 @@ SERVICE = (
         "Cluster",
         {
             "status": Command("joulecut_cli.status:run", "fleet and jobs on one screen"),
-            "report": Command(
-                "joulecut_cli.report.command:run", "measured savings; receipts of jobs"
-            ),
+            "report": Command("joulecut_cli.report.command:run", "measured savings, by the store"),
             "policy": Command(
                 "joulecut_cli.policy:run", "check a policy file, or compare it; profiles", "check"
             ),

@@ -15,7 +15,6 @@ import ssl
 import time
 import urllib.parse
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ Json = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:9440"  # DESIGN: the controller's page, API and metrics
 TIMEOUT_S = 5.0  # a controller answers in milliseconds
 ANSWER_TIMES = 4.0  # timeouts that a whole answer may take: 10 MB over a slow link
-REPORT_TIMEOUT_S = 60.0  # a month of a hundred jobs takes seconds
 ORDER_TIMEOUT_S = 25.0  # the controller itself waits 20 s for its agents
 LOOPBACK = {"127.0.0.1", "::1", "localhost"}  # a leader on this machine may be there only
 BRIEF = "/api/v1/brief"
@@ -51,7 +49,6 @@ BOARD_KEYS = {
     "pass_number",
     "policy",
 }
-PERIOD_KEYS = {"since_unix_s", "until_unix_s"}  # of a report and of a receipt
 
 
 class Gone(Unavailable):
@@ -60,23 +57,6 @@ class Gone(Unavailable):
 
 class Standby(Unavailable):
     """It answers, but is not the leader or has completed no pass yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Period:
-    """What a report is asked for: how far back, by which intensity of the grid (None: that of the
-    policy).
-    """
-
-    since_s: float
-    co2_g_per_kwh: float | None = None
-
-    @property
-    def query(self) -> str:
-        words = {"since_s": f"{self.since_s:g}"}
-        if self.co2_g_per_kwh is not None:
-            words["co2"] = f"{self.co2_g_per_kwh:g}"
-        return urllib.parse.urlencode(words)
 
 
 class Controller:
@@ -98,18 +78,6 @@ class Controller:
         query = urllib.parse.urlencode({"job": job, "limit": limit})
         events: list[Json] = self._get(f"/api/v1/events?{query}").get("events", [])
         return events
-
-    def report(self, period: Period, job: str = "") -> Json:
-        """Measured savings of a period, of all jobs or one. Raises Unavailable."""
-        path = f"/api/v1/report?{period.query}&{urllib.parse.urlencode({'job': job})}"
-        answer = self._get(path, REPORT_TIMEOUT_S)
-        return self._of_this_version(answer, PERIOD_KEYS | {"jobs", "total"})
-
-    def receipt(self, period: Period, job: str) -> Json:
-        """One job's receipt. Raises BadInput for an unknown job, Unavailable."""
-        path = f"/api/v1/jobs/{quoted(job)}/receipt?{period.query}"
-        answer = self._parsed(self._asked(path, REPORT_TIMEOUT_S, bad=(404,)))
-        return self._of_this_version(answer, PERIOD_KEYS | {"report", "changes"})
 
     def brief(self) -> Json:
         """The board without its per-GPU lists; see docs/commands.md#the-http-api."""

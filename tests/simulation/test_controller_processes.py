@@ -21,14 +21,14 @@ def nothing_held_by_itself(cluster: Cluster, before: float = 0.0) -> float:
     return ended()["lease_expired"]
 
 
-def receipt(*source: str) -> dict[str, Any]:
-    done = commands.run("report", "--receipt", "demo", "--json", *source)
+def reported(*source: str) -> dict[str, Any]:
+    done = commands.run("report", "--job", "demo", "--json", *source)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_recommend_enforce_stop_kill_restart_and_what_the_receipt_says(cluster: Cluster) -> None:
+def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: Cluster) -> None:
     cluster.policy("recommend")
     first, url, epoch = cluster.controller()
     until(lambda: (job_of(url).get("decision") or {}).get("actions"), "no plan was recommended")
@@ -43,13 +43,14 @@ def test_recommend_enforce_stop_kill_restart_and_what_the_receipt_says(cluster: 
     text = get(f"{url}/metrics")
     assert f"joulecut_controller_epoch {float(epoch)}" in text
     assert "_created" not in text
-    live = receipt("--controller", url)
+    live = reported("--config", f"{cluster.folder}/controller.yaml")
     applied = [change for change in live["changes"] if change["kind"] == "apply"]
     assert applied
     assert "less energy" in applied[0]["reason"]
     assert sum(told["gpus"] for told in applied[0]["clocks"]) == 4
-    assert live["report"]["measured"]["saved_ratio"] is None
-    assert "holdout: 5%" in live["report"]["reason"]
+    [job] = live["jobs"]
+    assert job["measured"]["saved_ratio"] is None
+    assert "holdout: 5%" in job["reason"]
 
     first.child.send_signal(signal.SIGSTOP)  # its sockets stay open, and still the GPUs come back
     expired = nothing_held_by_itself(cluster)
@@ -59,9 +60,9 @@ def test_recommend_enforce_stop_kill_restart_and_what_the_receipt_says(cluster: 
     first.child.kill()
     first.child.wait(LIMIT_S)
     nothing_held_by_itself(cluster, expired)
-    left = receipt("--store", f"sqlite:///{cluster.folder}/controller.db")
+    left = reported("--store", f"sqlite:///{cluster.folder}/controller.db")
     assert left["changes"][: len(applied)] == live["changes"][: len(applied)]
-    assert left["report"] is None
+    assert left["jobs"] == []
 
     second, _, later = cluster.controller()
     assert later > epoch

@@ -6,7 +6,7 @@ import pytest
 from worlds import Controller, World, few_points
 
 from joulecut_controller.policy.policy import Cost, Policy, Series, Slo
-from joulecut_controller.savings.stored import read_receipt, read_report
+from joulecut_controller.savings.stored import read_report
 from joulecut_controller.store.database import DatabaseStore
 
 LEAST = Slo(max_slowdown=0.0, given_as="least_cost", least_cost=True)
@@ -106,7 +106,6 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert not controller.job.trips
     until_s = 1.8e9 + world.now_s
     made = {"since_unix_s": begun_s - 1.0, "until_unix_s": until_s, "prices": cost, "known": {}}
-    assert "0.001 to 0.3" in read_report(store, **made).prices.hour  # type: ignore[arg-type]
-    receipt = read_receipt(store, world.job, **made)  # type: ignore[arg-type]
-    assert receipt is not None
-    assert any("EUR a kWh" in change.text for change in receipt.changes)
+    told = read_report(store, job=world.job, **made)  # type: ignore[arg-type]
+    assert "0.001 to 0.3" in told.prices.hour
+    assert any("EUR a kWh" in change.text for change in told.changes)

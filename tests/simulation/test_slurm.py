@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import pytest
 from real_slurm import USERS, RealSlurm
 from running_agent import RunningAgent, eventually
 from running_cluster import Cluster, get
 
-from joulecut_cli.report.owners import by_owner
 from joulecut_wire.slurm import SlurmJob, of_labels
 
 ALICE, BOB = USERS
@@ -136,8 +136,9 @@ def test_a_policy_finds_jobs_by_every_word_of_their_record(
         eventually("all three", lambda: found() == wanted)
 
         def owners() -> dict[str, float]:
-            report = json.loads(get(f"{url}/api/v1/report"))
-            return {row["name"]: row["energy_j"] for row in by_owner(report, "user")["rows"]}
+            store = f"sqlite:///{cluster.folder}/controller.db"
+            told = commands.run("report", "--store", store, "--by", "user", "--json").stdout
+            return {row["name"]: row["energy_j"] for row in json.loads(told)["rows"]}
 
         eventually("energy of both users", lambda: {*owners()} == {ALICE, BOB})
         assert min(owners().values()) > 0.0

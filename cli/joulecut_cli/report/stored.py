@@ -1,53 +1,65 @@
-"""A report without a controller: from its store, with prices and tenants from a policy file."""
+"""What a report is read from: a controller's store, and the policy with its prices and tenants."""
 
 import time
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from joulecut_cli.controller_client import Json, Period
+from joulecut_cli.controller_client import Json
+from joulecut_controller import config
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.savings.record import receipt_json, report_json
-from joulecut_controller.savings.report import Known
-from joulecut_controller.savings.stored import read_receipt, read_report, tenant_of
-from joulecut_controller.savings.wall import prices
+from joulecut_controller.savings.record import REPORT
+from joulecut_controller.savings.stored import known_jobs, read_report
 from joulecut_controller.sources.policy_file import load
+from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
 from joulecut_controller.store.database import open_store
 from joulecut_controller.store.sqlite import PREFIX, file_of
 from joulecut_wire.errors import BadInput
 
 
-class FromStore:
-    """A store, with prices and tenants of a policy file where one is given."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`store` is a URL; the files that it needs beside are relative to `base`."""
 
-    def __init__(self, url: str, policy: Path | None) -> None:
-        """Raises BadInput for a malformed URL or policy."""
-        if url.startswith(PREFIX) and not file_of(url).is_file():
-            raise BadInput("--store", f"no file {file_of(url)}", "the store of a controller")
-        self._policy = load(policy) if policy is not None else Policy()
-        self._url = url
-        self.name = url.rpartition("@")[2] if "@" in url else url  # without a password
+    store: str
+    policy: Path | None = None
+    profiles: Path | None = None
+    base: Path = Path()
+    password_file: Path | None = None
 
-    def report(self, period: Period, job: str = "") -> Json:
-        """Raises BadInput, Unavailable."""
-        with closing(open_store(self._url)) as store:
-            made = read_report(store, job=job, **self._asked(period))
-        return report_json(made)
+    @property
+    def name(self) -> str:
+        """Without a password."""
+        return self.store.rpartition("@")[2] if "@" in self.store else self.store
 
-    def receipt(self, period: Period, job: str) -> Json:
-        """Raises BadInput, also for an unknown job, and Unavailable."""
-        with closing(open_store(self._url)) as store:
-            made = read_receipt(store, job, **self._asked(period))
-        if made is None:
-            raise BadInput("--receipt", f"no job {job!r}", f"a job in {self.name}")
-        return receipt_json(made)
 
-    def _asked(self, period: Period) -> dict[str, Any]:
-        """What a report and a receipt have in common."""
-        now_s, policy = time.time(), self._policy
-        return {
-            "since_unix_s": now_s - period.since_s,
-            "until_unix_s": now_s,
-            "prices": prices(policy.cost, period.co2_g_per_kwh),
-            "known": {job.name: Known(tenant_of(job), job.verify.holdout) for job in policy.jobs},
-        }
+def of_controller(path: Path) -> Place:
+    """Those of a controller's configuration. Raises BadInput."""
+    found = config.read(path)
+    places = found.policy, found.profiles, found.base, found.store_password_file
+    return Place(found.store, *places)
+
+
+def report_of(place: Place, since_s: float, co2_g_per_kwh: float | None, job: str) -> Json:
+    """Of all jobs, or of one. Raises BadInput, also for an unknown job, and Unavailable."""
+    if place.store.startswith(PREFIX) and not file_of(place.store).is_file():
+        raise BadInput("--store", f"no file {file_of(place.store)}", "the store of a controller")
+    now_s = time.time()
+    store = open_store(place.store, base=place.base, password_file=place.password_file)
+    with closing(store):
+        policy = Policy()
+        if place.policy is not None:
+            uploaded = UploadedProfiles(store)
+            policy = load(place.policy, profiles=place.profiles, uploaded=uploaded)
+        cost = policy.cost
+        made = read_report(
+            store,
+            since_unix_s=now_s - since_s,
+            until_unix_s=now_s,
+            prices=cost if co2_g_per_kwh is None else replace(cost, co2_g_per_kwh=co2_g_per_kwh),
+            known=known_jobs(policy.jobs),
+            job=job,
+        )
+    if job and not made.jobs and not made.changes:
+        raise BadInput("--job", f"no job {job!r}", f"a job in {place.name}")
+    return REPORT.json(made)

@@ -1,4 +1,4 @@
-"""Report and receipt as text. An unknown value is `unknown`, never 0, with its reason."""
+"""The report as text. An unknown value is `unknown`, never 0, with its reason."""
 
 import math
 import time
@@ -69,33 +69,21 @@ SWITCH = "`verify: {holdout: 5%}` in a job's policy switches hold-outs on"
 
 def report_text(report: Json, source: str) -> str:
     """The whole report for a terminal."""
-    lines = [_title("Savings", report, source)]
+    since, until = report["since_unix_s"], report["until_unix_s"]
+    span = f"{moment(since)} to {moment(until)} UTC ({length(until - since)})"
+    lines = [f"Savings, {span}, by {source}"]
     if not report["jobs"]:
-        return "\n".join([*lines, f"Nothing was measured in this period: {SWITCH}."])
-    lines += ["", *_ratios(report["jobs"])]
-    if not any(map(_measured, report["jobs"])):
-        return "\n".join(lines)
-    lines += ["", *_energies(report), *_tenants(report), ""]
-    return "\n".join([*lines, *notes(report)])
-
-
-def receipt_text(receipt: Json, source: str) -> str:
-    """One job's receipt for a terminal."""
-    lines = [_title(f"Receipt of {receipt['job']}", receipt, source)]
-    job = receipt["report"]
-    if job is None:
         lines.append(f"Nothing was measured in this period: {SWITCH}.")
-    elif _measured(job):
-        lines += _facts(job)
     else:
-        lines.append(sentence(job["reason"], [job["job"]]))
-    count = len(receipt["changes"])
-    lines += ["", f"Changes of its clocks: {count}" + ("" if count else " in this period")]
-    if receipt["changes_cut"]:
+        lines += ["", *_ratios(report["jobs"])]
+    if any(map(_measured, report["jobs"])):
+        lines += ["", *_energies(report), *_tenants(report), "", *notes(report)]
+    if report["changes"]:
+        lines += ["", f"Changes of its clocks: {len(report['changes'])}"]
+    if report["changes_cut"]:
         lines.append("  (older ones of this period were not read)")
-    return "\n".join(
-        [*lines, *(f"  {line}" for change in receipt["changes"] for line in _change(change))]
-    )
+    lines += [f"  {line}" for change in report["changes"] for line in _change(change)]
+    return "\n".join(lines)
 
 
 def notes(report: Json) -> Iterator[str]:
@@ -122,10 +110,10 @@ def notes(report: Json) -> Iterator[str]:
         f"At the wall: PUE {factors['pue']:g}, {factors['host_power_w']:g} W of host per GPU"
         + (f"; not given: {', '.join(missing)}." if missing else ".")
     )
-    if hour := factors.get("hour"):  # absent before 0.1.0
+    if hour := factors["hour"]:
         yield f"Prices: {hour}."
     yield (
-        f"Money: in {factors.get('currency') or 'the currency of cluster.cost'}. GPU time: what "
+        f"Money: in {factors['currency'] or 'the currency of cluster.cost'}. GPU time: what "
         "the same work took longer. Break-even: the slowdown at which that eats what is saved on "
         "energy."
     )
@@ -139,11 +127,6 @@ def clocks(change: Json) -> str:
         f"{one['gpus']} at " + ("default" if (mhz := one["clock_mhz"]) is None else f"{mhz} MHz")
         for one in change["clocks"]
     )
-
-
-def _title(what: str, shown: Json, source: str) -> str:
-    since, until = shown["since_unix_s"], shown["until_unix_s"]
-    return f"{what}, {moment(since)} to {moment(until)} UTC ({length(until - since)}), by {source}"
 
 
 def _ratios(jobs: Sequence[Json]) -> list[str]:
@@ -166,7 +149,7 @@ def _ratios(jobs: Sequence[Json]) -> list[str]:
     lines += [
         f"  {job['job']}: the interval is {wait}."
         for job in jobs
-        if (wait := point_wait(job["measured"].get("point_in_s")))
+        if (wait := point_wait(job["measured"]["point_in_s"]))
     ]
     lines += [
         f"  {job['job']}: {len(job['shapes'])} shapes, ratios are of the newest: {job['shape']}."
@@ -241,54 +224,6 @@ def _tenants(report: Json) -> list[str]:
         for one in (*report["tenants"], report["total"])
     ]
     return ["", *table(head, rows, frozenset(head[1:]))]
-
-
-def _facts(job: Json) -> Iterator[str]:
-    measured, predicted, spent = job["measured"], job["predicted"], job["spent_under_plans"]
-    saved, wall = job["saved"], job["wall"] or {}
-    saving, slowdown = measured["saved_ratio"], measured["slowdown_ratio"]
-    rows = (
-        ("Saved", f"{_kwh(saved['j'])} at the GPUs, {_kwh(saved['in_windows_j'])} in windows"),
-        ("", f"{_kwh(wall.get('saved_kwh'), 1.0)} at the wall, {_net(wall)}"),
-        ("Saving", _beside(share(saving), one_share(predicted["saved_ratio"]))),
-        (
-            "Slowdown",
-            _beside(
-                share(slowdown, signed=True), one_share(predicted["slowdown_ratio"], signed=True)
-            ),
-        ),
-        ("Break-even", one_share(job["break_even_slowdown_ratio"], signed=True) + " slowdown"),
-        ("Worth", (job.get("worth") or {"text": UNKNOWN})["text"]),
-        ("Measured", _counted(job["windows"], point_wait(measured.get("point_in_s")))),
-        ("Spent", f"{energy(spent['in_windows']['energy_j'])} kWh under plans in windows"),
-        ("", f"{energy(spent['between_windows']['energy_j'])} kWh between windows of one plan"),
-    )
-    for name, text in rows:
-        yield f"{name:<10} {text}"
-    if job["reason"]:
-        yield f"{'Unknown':<10} {sentence(job['reason'], [job['job']])}"
-
-
-def _counted(windows: Json, wait: str) -> str:
-    return (
-        f"{windows['compared_holdouts']} hold-outs: {windows['default']} windows at default "
-        f"clocks and {windows['plan']} under plans, over {windows['days']:.3g} days"
-        + (f"; interval {wait}" if wait else "")
-    )
-
-
-def _net(wall: Json) -> str:
-    if wall.get("net_money") is None:
-        return "worth unknown"
-    return f"worth {spread(wall['net_money'])} after {spread(wall['time_money'])} for GPU time"
-
-
-def _beside(measured: str, predicted: str) -> str:
-    return f"{measured} measured, {predicted} predicted"
-
-
-def _kwh(interval: Json | None, factor: float = 1.0 / JOULES_PER_KWH) -> str:
-    return UNKNOWN if interval is None else f"{spread(interval, factor)} kWh"
 
 
 def _change(change: Json) -> Iterator[str]:

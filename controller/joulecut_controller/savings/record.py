@@ -1,4 +1,4 @@
-"""Reports and receipts as plain values: one shape for the API and `--json`.
+"""Reports as plain values, for `--json`, and the week for the API.
 
 Units are in the keys; an interval is three numbers; an unknown value is null.
 """
@@ -8,7 +8,6 @@ from dataclasses import asdict
 
 from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Json, Key, listed, maybe
-from joulecut_controller.savings.receipt import Receipt
 from joulecut_controller.savings.report import JobReport, Report
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
@@ -122,34 +121,21 @@ _CHANGE = Answer(
         )
     ),
 )
-_JOBS = listed(Answer(job=a.TEXT, tenant=a.TEXT, **_SAVING.keys, **_JOB.keys))
+
+
+def job_json(job: JobReport) -> Json:
+    return {"job": job.job, "tenant": job.tenant, **_SAVING.json(job.saving), **_JOB.json(job)}
+
+
 REPORT = Answer(
     since_unix_s=a.NUMBER,
     until_unix_s=a.NUMBER,
     truncated=a.FLAG,
     factors=Key(a.OBJECT.schema, asdict, "prices"),
-    jobs=Key(_JOBS.schema).given,
+    jobs=listed(Key(a.OBJECT.schema, job_json)),
     tenants=listed(_SUM),
     total=_SUM.key,
     energy=maybe(Key(a.OBJECT.schema, _energy)),
-)
-RECEIPT = Answer(
-    job=a.TEXT,
-    since_unix_s=a.NUMBER,
-    until_unix_s=a.NUMBER,
-    report=Key({"anyOf": [_JOBS.schema["items"], {"type": "null"}]}).given,
     changes=listed(_CHANGE),
-    changes_cut=a.FLAG.at("cut"),
+    changes_cut=a.FLAG,
 )
-
-
-def report_json(report: Report) -> Json:
-    return REPORT.json(report, jobs=list(map(job_json, report.jobs)))
-
-
-def receipt_json(receipt: Receipt) -> Json:
-    return RECEIPT.json(receipt, report=receipt.report and job_json(receipt.report))
-
-
-def job_json(job: JobReport) -> Json:
-    return {"job": job.job, "tenant": job.tenant, **_SAVING.json(job.saving), **_JOB.json(job)}

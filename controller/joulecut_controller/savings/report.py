@@ -1,13 +1,13 @@
 """Savings of a period, by job and tenant: measured, with what is unknown.
 
-Made from records alone, so that a running controller and a command that reads the store of a
-stopped one give the same result.
+Made from records alone, whether their controller runs or not.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Cost
+from joulecut_controller.savings.changes import Change
 from joulecut_controller.savings.wall import Wall, at_the_wall
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
@@ -64,7 +64,9 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A period from `since` to `until`. `truncated` where more was kept than was read."""
+    """A period from `since` to `until`; where more was kept than was read, the windows are
+    `truncated` or the `changes_cut`.
+    """
 
     since_unix_s: float
     until_unix_s: float
@@ -73,6 +75,8 @@ class Report:
     tenants: tuple[Sum, ...]
     total: Sum
     truncated: bool = False
+    changes: tuple[Change, ...] = ()  # of one job's clocks
+    changes_cut: bool = False
     energy: Sheet | None = None  # of all GPUs by owner; None where none was booked
 
 
@@ -83,19 +87,20 @@ def report(
     until_unix_s: float,
     prices: Cost,
     known: Mapping[str, Known],
-    truncated: bool = False,
-    energy: Sheet | None = None,
+    job: str = "",
 ) -> Report:
     """Of the windows that ended in the period. `known` are the jobs of a policy: those without
-    a window are in the report too, with what would have to be done.
+    a window are in the report too, with what would have to be done. With `job` it is of that one.
     """
-    by_job: dict[str, list[MeasuredWindow]] = {job: [] for job in known}
+    by_job: dict[str, list[MeasuredWindow]] = {
+        name: [] for name in known if job in {"", name} and not name.endswith(":")
+    }
     for window in windows:
         if since_unix_s <= window.ended_unix_s <= until_unix_s:
             by_job.setdefault(window.job, []).append(window)
     jobs = tuple(
-        _job(job, of_job, known.get(job, Known()), prices, until_unix_s)
-        for job, of_job in sorted(by_job.items())
+        _job(name, of_job, _about(known, name), prices, until_unix_s)
+        for name, of_job in sorted(by_job.items())
     )
     names = sorted({one.tenant for one in jobs})
     return Report(
@@ -107,9 +112,11 @@ def report(
             _sum(name, [one for one in jobs if one.tenant == name], prices) for name in names
         ),
         total=_sum("all", jobs, prices),
-        truncated=truncated,
-        energy=energy,
     )
+
+
+def _about(known: Mapping[str, Known], name: str) -> Known:
+    return known.get(name) or known.get(name.partition(":")[0] + ":") or Known()
 
 
 def _job(

@@ -5,7 +5,7 @@ busy longer. So a saving is carried to the wall with the time it cost. PUE is th
 over its computers (ISO/IEC 30134-2), CO2 location-based scope 2 of the GHG Protocol.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.trust.interval import Interval
@@ -27,11 +27,6 @@ class Wall:
     time_money: Interval | None
     net_money: Interval | None
     co2_kg: Interval | None
-
-
-def prices(cost: Cost, co2_g_per_kwh: float | None) -> Cost:
-    """The factors of a policy, but for grams that are given beside it."""
-    return cost if co2_g_per_kwh is None else replace(cost, co2_g_per_kwh=co2_g_per_kwh)
 
 
 def at_the_wall(saved_j: Interval, longer_gpu_s: Interval, given: Cost) -> Wall:

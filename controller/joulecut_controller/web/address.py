@@ -194,8 +194,6 @@ def _reader(schema: Json) -> Callable[[str], Any]:
         return choice(*schema["enum"])
     if schema["type"] == "integer":
         return flags.whole(schema["minimum"], schema["maximum"])
-    if schema["type"] == "number":
-        return flags.number(schema["exclusiveMinimum"], schema["maximum"], above=True)
     return _text(schema.get("maxLength"))
 
 

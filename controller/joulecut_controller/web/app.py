@@ -33,7 +33,6 @@ from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import Guard
 from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
-from joulecut_controller.web.reports import Reports
 from joulecut_controller.web.responses import (
     ChunkedResponse,
     encode,
@@ -44,6 +43,7 @@ from joulecut_controller.web.responses import (
 )
 from joulecut_controller.web.senders import Roles, Senders
 from joulecut_controller.web.timeline import TIMELINE, timeline_json
+from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
@@ -60,9 +60,9 @@ class Parts(TypedDict, total=False):
     """What the application serves beside the board; without a part its routes are empty or absent.
 
     `metrics` yields the text of /metrics, as OpenMetrics where it is True. `web` asks for
-    passwords, `roles` says which of its users may command. `store` is the source of reports;
-    `channel` takes commands, `profiles` uploads. The charts show `history`, the page points to
-    `links`.
+    passwords, `roles` says which of its users may command. `store` has the week's
+    savings; `channel` takes commands, `profiles` uploads. The charts show `history`, the page
+    points to `links`.
     """
 
     metrics: Callable[[bool], bytes] | None
@@ -92,16 +92,14 @@ def build(publisher: Publisher, **parts: Unpack[Parts]) -> ASGIApp:
 
 def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
-    store, senders = parts.get("store"), Senders(parts.get("web"), parts.get("roles", Roles()))
+    senders = Senders(parts.get("web"), parts.get("roles", Roles()))
     channel, profiles = parts.get("channel"), parts.get("profiles")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
     pages = Pages(publisher, parts.get("metrics"))
-    reports = Reports(store, pages.now)
-    cluster = ClusterPages(pages.now, reports, history, links)
+    cluster = ClusterPages(pages.now, Week(parts.get("store")), history, links)
     stating = [
         pages,
         cluster,
-        reports,
         *([Commands(channel)] if channel else ()),
         *([Profiles(profiles, pages.now)] if profiles else ()),
     ]
@@ -225,7 +223,7 @@ class Pages:
         return board
 
 
-DOCUMENT = document((Pages, ClusterPages, Reports, Commands, Profiles))
+DOCUMENT = document((Pages, ClusterPages, Commands, Profiles))
 
 
 def _job_of(board: Board, name: str) -> JobBoard:

@@ -32,8 +32,8 @@ from joulecut_controller.web.cluster_json import (
 from joulecut_controller.web.gpu_json import GPU, gpu_json
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.paging import page_json, paged, question
-from joulecut_controller.web.reports import Reports
 from joulecut_controller.web.responses import encode, json_bytes, json_response
+from joulecut_controller.web.week import Week
 
 SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)
 SPAN_S_DEFAULT = 86_400
@@ -57,17 +57,17 @@ class ClusterPages:
     """Reads boards; `now` raises HTTPException before the first pass."""
 
     def __init__(
-        self, now: Callable[[], Board], reports: Reports, history: History, links: Links
+        self, now: Callable[[], Board], week: Week, history: History, links: Links
     ) -> None:
-        self._now, self._reports, self._history = now, reports, history
+        self._now, self._week, self._history = now, week, history
         self._cluster = Newest(
-            lambda board: encode(cluster_json(board, week=reports.week, links=links))
+            lambda board: encode(cluster_json(board, week=week.newest, links=links))
         )
         self._tables = Newest(_tables)
 
     async def encoded(self, board: Board) -> bytes:
         """The first screen of this board; of a large fleet maybe that of the previous one."""
-        self._reports.refresh_week(board)
+        self._week.refresh(board)
         return await self._cluster.of(board)
 
     @get("cluster", "the cluster in brief: the first screen", CLUSTER)

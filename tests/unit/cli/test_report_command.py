@@ -1,21 +1,19 @@
-"""`joulecut report` typed by a person: from a controller, from a store, and typed wrongly."""
+"""`joulecut report` typed by a person: from a configuration, from a store, and typed wrongly."""
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import boards
 import pytest
 import savings_store
-from serving import Serving
 from windows import measured
 
 from joulecut_cli.report import command
-from joulecut_controller.policy.policy import Cost, PodMatch, Policy
-from joulecut_controller.store.database import DatabaseStore, open_store
+from joulecut_controller.ports import Record
+from joulecut_controller.store.database import open_store
+from joulecut_controller.trust.window import TOPIC, to_json
 from joulecut_wire.command import BAD_INPUT, FAILED, FINE, guarded
 
 POLICY = """
@@ -39,13 +37,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
     savings_store.fill(store, time.time())
     store.close()
     return url
-
-
-@pytest.fixture
-def opened(url: str) -> Iterator[DatabaseStore]:
-    store = open_store(url)
-    yield store
-    store.close()
 
 
 def ask(*argv: str) -> int:
@@ -98,32 +89,41 @@ def test_energy_by_owner_adds_up_to_the_boards(
     assert ["alice", "5.000", "71.4%"] in [line.split() for line in printed.splitlines()]
 
 
-def test_store_and_controller_tell_the_same(
-    url: str, opened: DatabaseStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_configuration_names_store_and_policy(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "policy.yaml").write_text(POLICY)
-    told = asked_json(
-        capsys, "--store", url, "--policy", str(tmp_path / "policy.yaml"), "--co2", "380"
-    )
-    [first, *_] = boards.board().jobs
-    policy = replace(first.view.policy, name="gpt3-175b", pods=PodMatch("train"))
-    board = replace(
-        boards.board(),
-        jobs=(replace(first, view=replace(first.view, policy=policy)),),
-        policy=Policy(cost=Cost(gpu_hour=2.5, kwh=0.12, host_power_w=150.0, pue=1.2)),
-    )
-    with Serving(board, store=opened) as served:
-        live = asked_json(capsys, "--controller", served.url, "--co2", "380")
-    for one in (told, live):
-        one["jobs"] = [job for job in one["jobs"] if job["job"] != "never-measured"]
-        del one["since_unix_s"], one["until_unix_s"], one["total"], one["tenants"]
-    assert told == live
+    policy, config = tmp_path / "policy.yaml", tmp_path / "controller.yaml"
+    policy.write_text(POLICY)
+    config.write_text(f"agents: [localhost:1]\npolicy: policy.yaml\nstore: {url}\n")
+    told = asked_json(capsys, "--config", str(config), "--co2", "380")
+    other = asked_json(capsys, "--store", url, "--policy", str(policy), "--co2", "380")
+    assert told["jobs"][:2] == other["jobs"][:2]
+    assert told["jobs"][2]["job"] == "never-measured"
     [job, *_] = told["jobs"]
     assert job["tenant"] == "train"
     saved = job["measured"]["saved_ratio"]
     world, days = savings_store.JOBS["gpt3-175b"]
     _, truth = measured(savings_store.SEED, days, world, "gpt3-175b")
     assert saved["low"] <= truth.saved <= saved["high"]
+
+
+def test_a_job_of_a_class_has_the_tenant_of_its_entry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, name = f"sqlite:///{tmp_path}/controller.db", "small:train.gpt"
+    with closing(open_store(url)) as store:
+        for one in savings_store.week(time.time())[:20]:
+            made = replace(one, job=name)
+            store.keep_record(Record(made.ended_unix_s, TOPIC, name, to_json(made)))
+        store.keep_record(Record(time.time(), TOPIC, "damaged", '{"job": "damaged"}'))
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: joulecut/v1\nkind: Policy\njobs:\n  - {name: small, each: true, "
+        "tenant: physics, match: {kubernetes: {namespace: train}}, slo: {max_slowdown: 1%}}\n"
+    )
+    told = asked_json(capsys, "--store", url, "--policy", str(policy))
+    assert [(job["job"], job["tenant"]) for job in told["jobs"]] == [(name, "physics")]
+    assert told["changes"] == []
 
 
 def test_co2_is_the_policy_s_unless_a_flag_says_otherwise(
@@ -145,17 +145,23 @@ def test_co2_is_the_policy_s_unless_a_flag_says_otherwise(
     assert first["wall"]["co2_kg"]["mid"] == pytest.approx(4 * second["wall"]["co2_kg"]["mid"])
 
 
-def test_tables_and_receipts_are_printed(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_and_the_changes_of_a_job_are_printed(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ask("--store", url) == FINE
     table = capsys.readouterr().out
     for word in ("gpt3-175b", "llama-70b", "unknown", "TENANT", "cluster.cost.kwh"):
         assert word in table
+    assert ask("--store", url, "--job", "gpt3-175b") == FINE
+    one = capsys.readouterr().out
+    assert "4 at 1200 MHz" in one
+    assert "because: saves 15.5 %" in one
+    assert "hold-out window" in one
+    assert "saves 6 %" not in one  # another job's
     assert ask("--store", url, "--receipt", "gpt3-175b") == FINE
-    receipt = capsys.readouterr().out
-    assert "4 at 1200 MHz" in receipt
-    assert "because: saves 15.5 %" in receipt
-    assert "hold-out window" in receipt
-    assert "saves 6 %" not in receipt  # another job's
+    told = capsys.readouterr()
+    assert "--receipt JOB is --job JOB; it goes with 0.3" in told.err
+    assert told.out.count("because: saves 15.5 %") == 1
 
 
 def test_a_spreadsheet_has_every_job(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +197,10 @@ def test_an_empty_store_says_what_to_switch_on(
     [
         (["--since", "99999d"], "3660d"),
         (["--csv", "--json"], "not allowed with"),
-        (["--receipt", "a", "--csv"], "--csv of a receipt"),
         (["--policy", "p.yaml"], "--policy without --store"),
-        (["--store", "sqlite:///a", "--controller", "http://h"], "exclude each other"),
+        (["--store", "sqlite:///a", "--controller", "http://h"], "a controller makes no reports"),
+        (["--store", "sqlite:///a", "--config", "c.yaml"], "not allowed with"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--job", ""], "empty name"),
         (["--store", "sqlite:////nowhere/c.db"], "no file"),
     ],
@@ -208,16 +215,11 @@ def test_bad_input_is_one_line(
     assert not told.out
 
 
-def test_jobs_that_nobody_knows_are_bad_input(
-    url: str, opened: DatabaseStore, capsys: pytest.CaptureFixture[str]
+def test_a_job_without_windows_changes_and_entry_is_bad_input(
+    url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for word in ("--job", "--receipt"):
-        assert ask("--store", url, word, "nobody") == BAD_INPUT
-        assert "no job 'nobody'" in capsys.readouterr().err
-    with Serving(boards.board(), store=opened) as served:
-        assert ask("--controller", served.url, "--job", "nobody") == BAD_INPUT
-        assert ask("--controller", served.url, "--receipt", "a/b c%") == BAD_INPUT
-        assert "no job 'a/b c%'" in capsys.readouterr().err
+    assert ask("--store", url, "--job", "unknown") == BAD_INPUT
+    assert "no job 'unknown'" in capsys.readouterr().err
 
 
 def test_a_file_that_is_no_store_is_left_alone(
@@ -228,8 +230,3 @@ def test_a_file_that_is_no_store_is_left_alone(
     assert ask("--store", f"sqlite:///{file}") == FAILED
     assert capsys.readouterr().err.count("\n") == 1
     assert file.read_text().startswith("not a database")
-
-
-def test_nothing_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ask("--controller", "http://127.0.0.1:1") == FAILED
-    assert "no controller answers" in capsys.readouterr().err

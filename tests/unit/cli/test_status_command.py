@@ -130,7 +130,7 @@ def test_something_else_on_the_port_is_named(status: int, body: bytes, said: str
     assert said in one_line(done)
 
 
-@pytest.mark.parametrize("words", [("report",), ("report", "--receipt", "a"), ("doctor", "a")])
+@pytest.mark.parametrize("words", [("explain", "a"), ("doctor", "a")])
 def test_another_json_service_on_the_port_is_named(words: tuple[str, ...]) -> None:
     done = _asked_of(200, b'{"jobs": 5}', *words)
     assert done.returncode == 1

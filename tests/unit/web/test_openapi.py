@@ -112,8 +112,8 @@ def _validator(path: str, method: str, status: str) -> Any:
 
 def test_answers_keep_to_their_schemas(served: Serving) -> None:
     for path, ways in DOCUMENT["paths"].items():
-        if "get" not in ways or path.endswith(("report", "receipt")):
-            continue  # reports are made from a store, which this server has not
+        if "get" not in ways:
+            continue
         answer = served.get(path.replace("{name}", "gpt3-175b"))
         assert answer.status == 200, path
         _validator(path, "get", "200").validate(answer.json)

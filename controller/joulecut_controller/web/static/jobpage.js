@@ -79,7 +79,6 @@ function linksOf(links, job) {
   if (links.grafana) found.push(["Grafana", links.grafana.replaceAll("{job}", name)]);
   if (links.runbook) found.push(["runbook", runbookOf(links.runbook, RUNBOOKS[job.state] ?? "Job")]);
   found.push(["audit log", links.audit_log ? links.audit_log.replaceAll("{job}", name) : `/api/v1/events?job=${name}`]);
-  found.push(["receipt", `/api/v1/jobs/${name}/receipt`]);
   return found;
 }
 

@@ -1,9 +1,9 @@
-"""A receipt has every change of a job's clocks, each with its reason, and no other job's."""
+"""A report of one job has every change of its clocks, each with its reason, and no other job's."""
 
 import json
 
 from joulecut_controller.ports import Event
-from joulecut_controller.savings.receipt import changes
+from joulecut_controller.savings.changes import changes
 
 
 def event(at: float, kind: str, text: str, *, generation: int = 3, job: str = "j") -> Event:

@@ -1,7 +1,5 @@
-"""A job's receipt: energy saved, time lost, and every change of its clocks.
-
-The changes come from the audit log, which is written before each command is sent, so it is
-complete.
+"""Every change of a job's clocks, from the audit log: it is written before each command is sent, so
+it is complete.
 """
 
 import json
@@ -10,7 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from joulecut_controller.ports import Event
-from joulecut_controller.savings.report import JobReport
 
 # Kinds of audit log events that change clocks, or say why they will be changed.
 KINDS = frozenset({"apply", "clear", "verify", "drift", "hold", "policy"})
@@ -30,20 +27,6 @@ class Change:
     text: str
     reason: str = ""
     clocks: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """`report` is None where nothing was measured in the period. `cut` says that the log
-    was longer than what was read: changes older than the first one here are missing.
-    """
-
-    job: str
-    since_unix_s: float
-    until_unix_s: float
-    report: JobReport | None
-    changes: tuple[Change, ...]
-    cut: bool = False
 
 
 def changes(events: Iterable[Event], job: str, since_unix_s: float) -> tuple[Change, ...]:
