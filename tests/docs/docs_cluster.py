@@ -87,8 +87,10 @@ class DocsCluster:
         of_agent = re.match(r"joulecut (clear|release)\b|joulecut resume \S+:\d", text)
         if of_agent and "--agent" not in text:
             return text
+        if text.startswith("joulecut report") and not re.search(r"--(store|config)\b", text):
+            return f"{text.partition(' #')[0]} --config controller.yaml"
         asks = re.match(
-            r"joulecut (status|explain|doctor|recommend|pause|resume|restore|report|policy diff)",
+            r"joulecut (status|explain|doctor|recommend|pause|resume|restore|policy diff)",
             text,
         )
         if asks and not re.search(r"--(controller|store|agents?|config)\b", text):
