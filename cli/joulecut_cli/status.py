@@ -214,12 +214,13 @@ def _cluster(cluster: Json, budget: Json | None) -> Iterator[str]:
     change = percent(power["now_w"] / without_w - 1.0, signed=True) if without_w else "-"
     basis = "partly predicted" if power["without_is_predicted"] else "estimate"
     now, without = watts(power["now_w"]), watts(without_w)
-    measured, predicted = watt_hours(savings["measured_j"]), watt_hours(savings["predicted_j"])
+    known = savings["measured_j"] is not None
+    measured = f"{watt_hours(savings['measured_j'])} measured" if known else "not measured yet"
     budget_w = budget["budget_w"] if budget else None
     words = [
         f"{now} now, {without} without Joulecut ({basis}): {change}",
         f"plans would save {watts(power['available_w'])}" if power["available_w"] else "",
-        f"saved {measured} measured, {predicted} predicted",
+        f"saved: {measured}, {watt_hours(savings['predicted_j'])} predicted",
         f"power budget {watts(budget_w)}" if budget_w else "no power budget",
         f"{gpus['controlled']} of {gpus['all']} GPUs controlled",
         f"needs a person: {counts['fault'] + counts['decision'] or 'nothing'}",

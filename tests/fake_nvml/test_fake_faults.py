@@ -1,7 +1,6 @@
 """What breaks on a node, and how the fake shows it to clients that are already running."""
 
 import json
-import signal
 import subprocess
 import sys
 import time
@@ -95,52 +94,6 @@ def wait(what: str, condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_hung_call_returns_when_the_fault_is_cleared(pair: FakeNvml, open_client: Open) -> None:
-    hung, other = open_client(pair), open_client(pair)
-    pair.hang("nvmlDeviceGetPowerUsage", gpu=0)
-    hung.tell("n.nvmlDeviceGetPowerUsage(h[0])")
-    wait("it hangs", lambda: pair.hits("nvmlDeviceGetPowerUsage") == 1)
-    assert other.ask("n.nvmlDeviceGetPowerUsage(h[0])") == 50_000  # one call was meant
-    assert other.ask("n.nvmlDeviceGetPowerUsage(h[1])") == 50_000
-    pair.clear_errors()
-    assert hung.answer() == 50_000
-
-
-def test_a_hung_client_can_be_killed_and_leaves_no_trace(pair: FakeNvml, open_client: Open) -> None:
-    for ending in (signal.SIGTERM, signal.SIGKILL):
-        hung = open_client(pair)
-        pair.hang("*", count=1)
-        hung.tell("n.nvmlDeviceGetCount()")
-        wait("it hangs", lambda: pair.hits("*") == 1)
-        assert pair.clients() == (hung.process.pid,)
-        hung.process.send_signal(ending)
-        assert hung.process.wait(PATIENCE_S) == -ending
-        assert pair.clients() == ()
-        pair.clear_errors()
-
-
-def test_a_lost_gpu_comes_back_reset_and_has_to_be_looked_up(
-    pair: FakeNvml, open_client: Open
-) -> None:
-    client = open_client(pair)
-    pair.set_load(0, 1.0)
-    client.ask("n.nvmlDeviceSetGpuLockedClocks(h[0], 210, 900)")
-    pair.advance(100)
-    energy = "n.nvmlDeviceGetTotalEnergyConsumption(h[0])"
-    assert client.ask(energy) > 10_000_000
-    pair.lose(0)
-    lost = "[code(n.nvmlDeviceGetPowerUsage, g) for g in h]"
-    again = "code(n.nvmlDeviceGetHandleByIndex, 0)"
-    assert client.ask(lost) == [LOST, 0]
-    assert client.ask(again) == LOST
-    pair.return_gpu(0)
-    assert pair.locks()[0] is None
-    assert client.ask(lost) == [LOST, 0]
-    assert client.ask(again) == 0
-    assert client.ask(lost) == [0, 0]
-    assert client.ask(energy) < 10_000_000
-
-
 def test_a_reload_voids_sessions_and_handles(pair: FakeNvml, open_client: Open) -> None:
     client = open_client(pair)
     read = "[code(n.nvmlDeviceGetPowerUsage, h[0]), code(n.nvmlDeviceGetCount)]"
@@ -153,27 +106,6 @@ def test_a_reload_voids_sessions_and_handles(pair: FakeNvml, open_client: Open) 
     assert client.ask("[code(n.nvmlShutdown), code(n.nvmlShutdown), code(n.nvmlInit)]") == [0] * 3
     assert client.ask(read) == [INVALID, 0]
     assert client.ask("code(n.nvmlDeviceGetPowerUsage, n.nvmlDeviceGetHandleByIndex(0))") == 0
-
-
-def test_after_an_upgrade_only_a_new_process_gets_in(pair: FakeNvml, open_client: Open) -> None:
-    client = open_client(pair)
-    pair.reload_driver(upgraded=True)
-    assert client.ask("[code(n.nvmlDeviceGetCount), code(n.nvmlShutdown)]") == [MISMATCH, 0]
-    assert client.ask("code(n.nvmlInit)") == MISMATCH
-    assert pair.ask("answer = n.nvmlSystemGetDriverVersion()") == "581.0.0-fake"
-
-
-def test_who_has_the_driver_open_is_known(pair: FakeNvml, open_client: Open) -> None:
-    assert pair.clients() == ()
-    first, second = open_client(pair), open_client(pair)
-    assert pair.clients() == tuple(sorted((first.process.pid, second.process.pid)))
-    first.ask("n.nvmlInit()")
-    first.ask("n.nvmlShutdown()")
-    assert first.process.pid in pair.clients()  # it had opened it twice
-    first.ask("n.nvmlShutdown()")
-    assert pair.clients() == (second.process.pid,)
-    second.process.kill()
-    wait("it is gone", lambda: pair.clients() == ())
 
 
 def test_settings_go_with_the_last_client_where_nothing_keeps_them(
@@ -259,71 +191,3 @@ def test_every_call_is_on_record(pair: FakeNvml, open_client: Open) -> None:
     client.ask("[n.nvmlDeviceGetCount() for _ in range(3000)][0]")
     assert len(pair.calls()) == 1024
     assert pair.calls_total() == before + 3002
-
-
-def test_whoever_is_killed_leaves_a_whole_state(pair: FakeNvml) -> None:
-    """Clients that write and read without end are killed at random moments: nobody is blocked,
-    energy stays what the load made it, and no client is left over.
-    """
-    pair.set_load(0, 1.0)
-    script = """
-import pynvml as n
-n.nvmlInit()
-h = n.nvmlDeviceGetHandleByIndex(0)
-print("ready", flush=True)
-while True:
-    n.nvmlDeviceGetPowerUsage(h)
-    n.nvmlDeviceSetPersistenceMode(h, 1)
-"""
-    before_s = time.monotonic()
-    (first_j, _), began_s = pair.energies_j(), time.monotonic()
-    for number in range(12):
-        victim = subprocess.Popen(
-            [sys.executable, "-c", script], env=pair.environment(), stdout=subprocess.PIPE
-        )
-        with victim:
-            assert victim.stdout is not None
-            victim.stdout.readline()
-            time.sleep(0.001 * (number % 5))  # somewhere inside
-            victim.kill()
-    assert pair.clients() == ()
-    ended_s = time.monotonic()
-    (last_j, _), after_s = pair.energies_j(), time.monotonic()
-    busy_w = pair.ask("answer = n.nvmlDeviceGetPowerUsage(n.nvmlDeviceGetHandleByIndex(0))") / 1000
-    low_s, high_s = ended_s - began_s, after_s - before_s + 1e-3
-    assert busy_w * low_s * 0.999 - 1 <= last_j - first_j <= busy_w * high_s * 1.001
-    pair.forget_writes()
-    assert pair.writes() == ()
-
-
-def test_a_late_write_is_carried_out_after_its_caller_has_died(
-    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
-) -> None:
-    client = open_client(fake_nvml)
-    lock = "nvmlDeviceSetGpuLockedClocks"
-    rule = fake_nvml.set_error(lock, 0, gpu=0, late_s=60.0, delay_s=-1, count=1)
-    client.tell("code(n.nvmlDeviceSetGpuLockedClocks, h[0], 210, 1005)")
-    wait("the call", lambda: fake_nvml.hits(lock) == 1)
-    client.process.kill()
-    client.process.wait(PATIENCE_S)
-    fake_nvml.withdraw(rule)
-    assert fake_nvml.locks()[0] is None
-    fake_nvml.advance(61.0)
-    assert fake_nvml.locks()[0] == (210, 1005)
-    asked, done = fake_nvml.writes()
-    assert (asked.done, done.done) == (False, True)
-    assert asked.pid == done.pid == client.process.pid
-    assert "python" in asked.command
-
-
-def test_a_reset_that_lies_answers_success_and_does_nothing(
-    fake_nvml: FakeNvml, open_client: Callable[[FakeNvml], Client]
-) -> None:
-    client = open_client(fake_nvml)
-    fake_nvml.set_error("nvmlDeviceResetGpuLockedClocks", 0, lies=True, count=1)
-    fake_nvml.foreign_lock(0, 210, 1005)
-    assert client.ask("code(n.nvmlDeviceResetGpuLockedClocks, h[0])") == 0
-    assert fake_nvml.locks()[0] == (210, 1005)
-    assert client.ask("code(n.nvmlDeviceResetGpuLockedClocks, h[0])") == 0
-    assert fake_nvml.locks()[0] is None
-    assert [write.done for write in fake_nvml.writes()] == [True, False, True]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import commands
+import pytest
 from running_cluster import LIMIT_S, Cluster, get, job_of, until
 
 from joulecut_controller.main import main
@@ -73,6 +74,7 @@ def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: C
     assert "Traceback" not in second.log.read_text()
 
 
+@pytest.mark.long
 def test_two_controllers_that_watch_are_named_to_both_operators(cluster: Cluster) -> None:
     cluster.policy("recommend")
     process, url, _ = cluster.controller()

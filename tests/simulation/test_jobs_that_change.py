@@ -2,7 +2,6 @@
 
 import pytest
 from changing import Change, ChangingWorld, longest_above
-from life import LifeWorld, Phase, Surroundings, saved_of, windows_over
 from worlds import Controller
 
 from joulecut_controller.policy.policy import Slo
@@ -35,9 +34,7 @@ def test_a_job_that_creeps_is_not_lowered_again_and_again(store: DatabaseStore) 
     assert longest_above(slow, BUDGET + 0.01) <= 2, slow
 
 
-@pytest.mark.parametrize(
-    ("ratio", "detailed"), [(0.8, False), (0.95, False), (1.2, False), (0.95, True)]
-)
+@pytest.mark.parametrize(("ratio", "detailed"), [(0.8, False), (1.2, False), (0.95, True)])
 def test_the_saving_of_a_job_that_changes_at_once_is_soon_back(
     store: DatabaseStore, ratio: float, *, detailed: bool
 ) -> None:
@@ -71,26 +68,3 @@ def test_a_job_that_changed_is_saved_for_after_a_restart_too(store: DatabaseStor
     second = Controller(world, store, controller.source.policy)
     second.run(AFTER_S)
     assert world.saved() >= 0.8 * before, second.job.sentence
-
-
-@pytest.mark.long
-@pytest.mark.smoke
-def test_clocks_chosen_in_the_heat_are_raised_as_it_passes(store: DatabaseStore) -> None:
-    """A hot day and its end: default clocks fall by 5 % and come back, which no iteration under a
-    lock shows.
-    """
-    around = Surroundings(hot_pace=0.05, hot_power=0.08, hot_clock=0.05)
-    world = LifeWorld((Phase("train"),), around, stages=4, microbatches=8, seed=11)
-    Controller(world, store, world.asked()).run(3600)
-    _, row = windows_over(world.lived, BUDGET)
-    assert row <= 3  # 25 where default clocks that come back were taken for the job's own pace
-    assert saved_of(world.lived) > 0.08
-
-
-def test_a_stall_that_ends_is_not_taken_for_the_effect_of_clocks(store: DatabaseStore) -> None:
-    life = (Phase("train", lasts_s=300.0), Phase("stalled", lasts_s=180.0, wait_s=0.12))
-    world = LifeWorld(life, stages=4, microbatches=8, seed=2)
-    Controller(world, store, world.asked()).run(1800)
-    _, row = windows_over(world.lived, BUDGET)
-    assert row <= 2
-    assert saved_of(world.lived) > 0.08

@@ -49,6 +49,7 @@ def test_evaluations_save_beside_training_and_end_with_the_plan_of_training(
     assert max(one.trips for one in shown) == 0
 
 
+@pytest.mark.long
 def test_a_shape_that_returns_goes_on_with_what_was_learnt_of_it_across_restarts(
     tmp_path: Path,
 ) -> None:

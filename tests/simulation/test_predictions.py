@@ -171,6 +171,7 @@ def test_what_another_process_stores_while_the_controller_runs_stays(store: Data
     assert len(known) > 1
 
 
+@pytest.mark.long
 def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> None:
     """Of the time a half follows the clock; the prior says seven tenths for want of counters."""
     for number in range(JUDGES_MIN):

@@ -42,8 +42,11 @@ def of_controller(path: Path) -> Place:
 
 def report_of(place: Place, since_s: float, co2_g_per_kwh: float | None, job: str) -> Json:
     """Of all jobs, or of one. Raises BadInput, also for an unknown job, and Unavailable."""
-    if place.store.startswith(PREFIX) and not file_of(place.store).is_file():
-        raise BadInput("--store", f"no file {file_of(place.store)}", "the store of a controller")
+    if place.store.startswith(PREFIX):
+        file = file_of(place.store)
+        if not file.is_file() or not file.stat().st_size:  # opening it would make it a store
+            found = f"{file} is empty" if file.is_file() else f"no file {file}"
+            raise BadInput("--store", found, "the store of a controller")
     now_s = time.time()
     store = open_store(place.store, base=place.base, password_file=place.password_file)
     with closing(store):

@@ -230,3 +230,7 @@ def test_a_file_that_is_no_store_is_left_alone(
     assert ask("--store", f"sqlite:///{file}") == FAILED
     assert capsys.readouterr().err.count("\n") == 1
     assert file.read_text().startswith("not a database")
+    file.write_text("")
+    assert ask("--store", f"sqlite:///{file}") == BAD_INPUT
+    assert "notes.txt is empty" in capsys.readouterr().err
+    assert not file.stat().st_size
