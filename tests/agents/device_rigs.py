@@ -68,8 +68,7 @@ class Client:
     def snapshot(self, gpu: int) -> dict[str, Any]:
         reading = self.ask("reader", "read")[gpu]
         assert reading["error"] is None
-        snapshot: dict[str, Any] = reading["snapshot"]
-        return snapshot
+        return reading["snapshot"]
 
     def clock_mhz(self, gpu: int) -> int:
         return int(self.snapshot(gpu)["clock_sm_mhz"])
@@ -81,7 +80,6 @@ class Client:
 
     def close(self) -> None:
         if self._process.poll() is None:
-            assert self._process.stdin is not None
             self._process.stdin.close()
             assert self._process.wait(PATIENCE_S) == 0
         self._close_pipes()

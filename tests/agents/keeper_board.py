@@ -100,7 +100,7 @@ class Board:
 
 def open_keeper(folder: Path, board: Board, **settings: Any) -> Keeper:
     bounds = settings.pop("bounds", FREE)
-    keeper = Keeper(Settings(str(folder), bounds, **settings), board)  # type: ignore[arg-type]
+    keeper = Keeper(Settings(str(folder), bounds, **settings), board)
     question = Status(tuple(UUIDS))
     keeper.handle(0, question)
     return keeper

@@ -25,8 +25,7 @@ class OrderedReader:
         self._do(DRIVER, self._orders().get("open", ""))
 
     def _orders(self) -> dict[str, Any]:
-        orders: dict[str, Any] = json.loads(self._path.read_text())
-        return orders
+        return json.loads(self._path.read_text())
 
     def _do(self, index: int, what: str) -> None:
         if what == "hang":

@@ -133,7 +133,6 @@ class RunningAgent:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
         self.process = self._spawn("run")
-        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("joulecut-agent ready "), (line, self.log)
         self.ready = dict(part.split("=", 1) for part in line.split()[2:])

@@ -392,7 +392,6 @@ def straggling() -> Board:
     """A sibling pipeline is slow; the plan waits for it, and one agent is lost meanwhile."""
     whole = board("enforce")
     [shown] = whole.jobs
-    assert shown.view.measured.current is not None
     peer_s = shown.view.measured.current.time_mean_s * 1.12
     slow = replace(
         shown,

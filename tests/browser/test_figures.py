@@ -119,7 +119,7 @@ def _item(item: object) -> str:
     name = getattr(item, "label", "") or getattr(item, "name", "")
     kind = type(item).__name__.lower()
     match item:
-        case Line(points=many) | Spans(spans=many):  # type: ignore[misc]
+        case Line(points=many) | Spans(spans=many):
             return f"{kind} {name}: {len(many)} points"
         case Bars(values=values):
             return f"{kind} {name}: {', '.join(f'{value:.2g}' for value in values)}"

@@ -248,8 +248,7 @@ def test_the_history_is_as_long_as_its_button_says(
                 SHOTS.mkdir(exist_ok=True)
                 page.screenshot(path=SHOTS / f"history-{minutes}-{width}.png", full_page=True)
                 plotted = page.locator(".chart .u-over").first.bounding_box()
-                assert plotted is not None
-                scale = len(columns) / canvas.bounding_box()["width"]  # type: ignore[index]
+                scale = len(columns) / canvas.bounding_box()["width"]
                 expected = share - (len(gap_s) / 3600 if minutes == 60 else 0.0)
                 assert sum(columns) / (plotted["width"] * scale) == pytest.approx(
                     expected, abs=0.08
@@ -265,7 +264,6 @@ def test_on_a_phone_each_row_of_a_table_is_a_card(browser: Browser, served: Serv
         row.wait_for()
         for cell in row.locator("td:visible").all():
             box = cell.bounding_box()
-            assert box is not None
             assert box["x"] >= 0
             assert box["x"] + box["width"] <= 390
         shown = plain(page, ".paged tbody tr td.number:visible")

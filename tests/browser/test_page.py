@@ -149,8 +149,6 @@ def test_no_plan_lies_below_the_lines_drawn(browser: Browser) -> None:
     """Bound and frontier go through the plan's own time, wherever the frontier's points are."""
     whole = boards.board()
     job = whole.jobs[0]
-    assert job.decision is not None
-    assert job.decision.forecast is not None
     plan_s = job.decision.forecast.iteration_time_s
     far = tuple(one for one in job.frontier if abs(one.iteration_time_s / plan_s - 1.0) > 0.03)
     assert job.frontier[0].iteration_time_s < plan_s

@@ -47,7 +47,7 @@ def _stream() -> io.TextIOWrapper:
 
 def _written(stream: io.TextIOWrapper) -> str:
     stream.flush()
-    return stream.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return stream.buffer.getvalue().decode()
 
 
 def printed(*argv: str | Path) -> str:

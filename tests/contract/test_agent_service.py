@@ -128,7 +128,6 @@ def test_watch_shows_gpus_leases_and_reports(node: RunningAgent, generation: int
     call = node.stub.Watch(pb.WatchRequest(interval_s=0.1), timeout=PATIENCE_S)
     first = eventually("both GPUs", lambda: _whole(codec.decode_tick(next(call))))
     lease = first.gpus[1].lease
-    assert lease is not None
     assert (lease.job, lease.generation, lease.clock_max_mhz) == ("demo", generation, 1005)
     assert 0 < lease.expires_in_s <= 30.0
     assert first.gpus[0].lease is None
@@ -203,7 +202,6 @@ def test_watchers_that_froze_lose_their_places(node: RunningAgent) -> None:
     argv = [sys.executable, "-c", FREEZE, node.address]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as frozen:
         try:
-            assert frozen.stdout is not None
             assert frozen.stdout.readline() == "watching\n"
             frozen.send_signal(signal.SIGSTOP)
 
@@ -271,7 +269,6 @@ def test_a_power_limit_is_set_shown_and_restored(node: RunningAgent, generation:
     assert node.gpus.card(0).power_limit_mw == 300_000
     assert node.locked() == {}, "clocks of 0 are left alone"
     lease = eventually("both GPUs", lambda: _whole(node.watch())).gpus[0].lease
-    assert lease is not None
     assert (lease.clock_max_mhz, lease.power_limit_w) == (0, 300.0)
     series = f'joulecut_gpu_power_limit_watts{{kind="requested",uuid="{about.uuid}"}} 300.0'
     eventually("the series", lambda: series in node.metrics())

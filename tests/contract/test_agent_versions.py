@@ -77,7 +77,6 @@ def node() -> Iterator[RunningAgent]:
 
 
 def _call(node: RunningAgent, version: dict[str, Any], name: str, request: Any) -> Any:
-    assert node.channel is not None
     method = node.channel.unary_unary(
         SERVICE + name,
         request_serializer=lambda message: message.SerializeToString(),

@@ -123,7 +123,6 @@ def test_an_interrupt_ends_it_early_with_what_was_seen(node: RunningAgent) -> No
         while not re.search(rb"\b[3-9] of 86400\b", shown):  # the silent one is waited for first
             shown += terminal.read(4096)
         process.send_signal(signal.SIGINT)
-        assert process.stdout is not None
         out = process.stdout.read()
         assert process.wait(timeout=PATIENCE_S) == 0, shown
     assert "demo" in out

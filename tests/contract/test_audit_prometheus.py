@@ -81,8 +81,7 @@ class Cluster:
     def audit(self, *more: str) -> dict[str, Any]:
         done = self.run("--json", *more)
         assert done.returncode == 0, done.stderr
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
+        return json.loads(done.stdout)
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
         return run("--prometheus", self.url, "--for", "24h", "--until", self.until, *more)

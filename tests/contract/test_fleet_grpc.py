@@ -261,8 +261,6 @@ def test_an_agent_is_described_and_watched() -> None:
         assert seen.connected
         assert (seen.node, seen.epoch_seen, seen.ttl_max_s, seen.error) == ("n1", 3, 60.0, "")
         shown = gpu(fleet)
-        assert shown is not None
-        assert shown.snapshot is not None
         assert shown.snapshot.lease is not None
         assert 0.25 <= shown.age_s < LIMIT_S
         await until(lambda: any(r.report.uuid == "G0" for r in fleet.take_reports()))
@@ -299,7 +297,7 @@ def test_a_busy_event_loop_is_no_silence_of_an_agent() -> None:
         for _ in range(3):
             time.sleep(4 * SILENCE_S)
             seen = servant.ticks
-            await until(lambda seen=seen: servant.ticks > seen + 2)  # type: ignore[misc]
+            await until(lambda seen=seen: servant.ticks > seen + 2)
         assert servant.watchers == 1
 
     with_fleet(body)
@@ -312,7 +310,6 @@ def test_ages_grow_while_an_agent_is_silent_and_the_stream_is_taken_up_again() -
         await until(lambda: node(fleet).error == "the stream is silent")
         assert not node(fleet).connected
         shown = gpu(fleet)
-        assert shown is not None
         assert shown.age_s > 0.25
         servant.hang = ""
         await until(connected(fleet))
@@ -505,8 +502,6 @@ def test_an_agent_says_nothing_about_a_gpu_of_another() -> None:
         state = fleet.observe(time.monotonic())
         assert {gpu.uuid: gpu.address for gpu in state.gpus} == {"G0": first, "G1": second}
         shown = next(gpu for gpu in state.gpus if gpu.uuid == "G0").snapshot
-        assert shown is not None
-        assert shown.lease is not None
         assert shown.lease.generation == owner.generation
         nodes = {node.address: node for node in state.nodes}
         assert "GPU G0 of agent" in nodes[second].conflict

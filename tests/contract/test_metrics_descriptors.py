@@ -34,7 +34,6 @@ def test_without_a_descriptor_it_does_not_spin() -> None:
         [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdin is not None
-        assert server.stdout is not None
         port = int(server.stdout.readline())
         print(file=server.stdin, flush=True)
         assert server.stdout.readline() == "full\n"

@@ -46,7 +46,6 @@ def agent() -> Iterator[dict[str, str]]:
     with subprocess.Popen(
         [AGENT, "run", "--config", str(config)], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith("joulecut-agent ready "), line
         try:

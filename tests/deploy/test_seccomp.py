@@ -25,8 +25,7 @@ LEFT_OUT = {
 
 
 def profile(process: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((PROFILES / f"{process}.json").read_text())
-    return found
+    return json.loads((PROFILES / f"{process}.json").read_text())
 
 
 def launched(process: str, argv: list[str]) -> list[str]:

@@ -574,8 +574,7 @@ def _now_ns(state: layout.State) -> int:
 def _gpu(state: layout.State, index: int) -> layout.Gpu:
     if not 0 <= index < state.gpu_count:
         raise ValueError(f"GPU {index}: this node has {state.gpu_count}")
-    found: layout.Gpu = state.gpus[index]
-    return found
+    return state.gpus[index]
 
 
 def _clock(gpu: layout.Gpu, mhz: int) -> int:

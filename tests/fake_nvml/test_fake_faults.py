@@ -39,14 +39,12 @@ class Client:
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
     def tell(self, expression: str) -> None:
         print(expression, file=self.process.stdin, flush=True)
 
     def answer(self) -> Any:
-        assert self.process.stdout is not None
         return json.loads(self.process.stdout.readline())
 
     def ask(self, expression: str) -> Any:

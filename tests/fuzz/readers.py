@@ -31,12 +31,12 @@ class _Given:
         self._body = body
 
     def ask(self, *_: Any, **__: Any) -> Answer:
-        return Answer(200, "OK", None, self._body)  # type: ignore[arg-type]
+        return Answer(200, "OK", None, self._body)
 
 
 def _prometheus(raw: bytes, ask: Callable[[Prometheus], object]) -> None:
     client = Prometheus("http://127.0.0.1:9", Access())
-    client._server = _Given(raw)  # type: ignore[assignment]
+    client._server = _Given(raw)
     ask(client)
 
 

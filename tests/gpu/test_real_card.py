@@ -75,7 +75,6 @@ def test_the_energy_counter_rises_by_about_the_power_drawn(reader: NvmlReader) -
     powers_w: list[list[float]] = [[] for _ in started]
     while time.monotonic() < began_s + 3.0:
         for seen_w, reading in zip(powers_w, reader.read(), strict=True):
-            assert reading.snapshot is not None
             seen_w.append(reading.snapshot.power_instant_w or reading.snapshot.power_average_w or 0)
         time.sleep(0.1)
     elapsed_s = time.monotonic() - began_s

@@ -41,8 +41,7 @@ page = pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 
 
 def _page(path: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(path.read_text())
-    return loaded
+    return json.loads(path.read_text())
 
 
 def _panels(path: Path) -> list[dict[str, Any]]:

@@ -88,7 +88,6 @@ def _says(client: subprocess.Popen[str]) -> str:
 
 
 def _go_on(client: subprocess.Popen[str]) -> str:
-    assert client.stdin is not None
     client.stdin.write("\n")
     client.stdin.flush()
     return _says(client)

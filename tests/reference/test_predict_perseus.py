@@ -71,7 +71,6 @@ def test_five_clocks_tell_the_others(gpu: str, tmp_path: Path) -> None:
         held_out = _sweep(tuple(o for o in options if o.clock_mhz not in probes))
         clocks = tuple(int(c) for c in held_out.clocks_mhz)
         predicted = estimator.predict(Subject("gpt3", "GPU-a", stage, kind), clocks)
-        assert predicted is not None
         time.append(predicted.time_s / held_out.time_s - 1.0)
         power.append(predicted.power_w / held_out.power_w - 1.0)
         inside.append(
@@ -97,7 +96,6 @@ def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str, tmp_path: Pa
         clocks = tuple(o.clock_mhz for o in options)
         subject = Subject("gpt3", "GPU-a", stage, kind)
         predicted = estimator.predict(subject, clocks)
-        assert predicted is not None
         errors.append(predicted.time_s / sweep.time_s - 1.0)
         middle = len(options) // 2
         lucky = list(options)
@@ -107,8 +105,6 @@ def test_a_measured_sweep_is_followed_and_its_luck_is_not(gpu: str, tmp_path: Pa
         bent = other.predict(subject, (o.clock_mhz,))
         alone = OnlineEstimator({"gpt3": Profile({(stage, kind): options})})
         straight = alone.predict(subject, (o.clock_mhz,))
-        assert bent is not None
-        assert straight is not None
         kept.append(float(np.log(bent.time_s[0] / straight.time_s[0]) / np.log(0.95)))
         if stage == 1:  # stages 0 to 6 carry the same rows
             break

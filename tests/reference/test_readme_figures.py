@@ -27,7 +27,7 @@ def test_what_readme_says_is_saved_without_slowdown(
 ) -> None:
     asked = pipelines.profiled(profile, 96)
     fastest = baseline(asked)
-    plan = solve(asked, Goal(fastest.iteration_time_s), granularity)  # type: ignore[arg-type]
+    plan = solve(asked, Goal(fastest.iteration_time_s), granularity)
     saved = 100.0 * (1.0 - plan.energy_j / fastest.energy_j)
     assert shown in README
     figure = float(shown.strip("*| ").split(" %")[0])

@@ -257,8 +257,7 @@ def test_who_looks_for_sick_gpus_finds_the_intent_and_latency_is_learnt_from_ord
         assert accepted(node.apply({0: 1005}))
 
         def told() -> dict[str, dict[str, object]]:
-            found: dict[str, dict[str, object]] = json.loads(path.read_text())["gpus"]
-            return found
+            return json.loads(path.read_text())["gpus"]
 
         eventually("the file", lambda: path.exists() and told())
         one = told()[uuid]
@@ -305,5 +304,4 @@ def test_a_power_profile_is_reported_and_not_fought() -> None:
         eventually("fifteen pictures more", lambda: node.watch().sequence > sequence + 15)
         assert not node.gpu().drift
         lease = node.gpu().lease
-        assert lease is not None
         assert lease.clock_max_mhz == clock_mhz

@@ -56,7 +56,6 @@ def shows(node: RunningAgent, driver: FakeNvml, *indices: int) -> Callable[[], b
 
 
 def alive(node: RunningAgent) -> bool:
-    assert node.process is not None
     return node.process.poll() is None
 
 
@@ -105,7 +104,6 @@ def unready(node: RunningAgent) -> str:
 def test_the_drivers_own_lock_takes_every_number_and_not_the_agent(
     node: RunningAgent, driver: FakeNvml
 ) -> None:
-    assert node.process is not None
     pid = node.process.pid
     driver.hang("*", count=-1)
     eventually("nothing is shown", shows(node, driver))
@@ -303,8 +301,7 @@ class TestJobEnergy:
 
     def _kept(self, node: RunningAgent) -> dict[str, float]:
         raw = (node.state_dir / "energy.json").read_bytes().partition(b" ")[2]
-        measured_j: dict[str, float] = json.loads(raw)[2]["measured_j"]
-        return measured_j
+        return json.loads(raw)[2]["measured_j"]
 
     def _jobs(self, node: RunningAgent) -> dict[str, float]:
         return series(node, self.JOB, "workload")

@@ -117,7 +117,6 @@ def test_where_no_keeper_can_be_started_the_agent_goes_on_and_tries_again(
     live: RunningAgent,
 ) -> None:
     assert accepted(live.apply(LOWER))
-    assert live.process is not None
     pid = live.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))  # no descriptor is left
@@ -136,7 +135,6 @@ def test_without_a_descriptor_the_agent_waits_for_a_keeper_of_its_own(node: Runn
     node.config["keeper"] = "state/keeper.sock"
     keeper = node.start_keeper()
     node.start()
-    assert node.process is not None
     pid = node.process.pid
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))

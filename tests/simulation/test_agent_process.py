@@ -137,7 +137,6 @@ def _job(node: RunningAgent, *uuids: str) -> "subprocess.Popen[str]":
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert job.stdout is not None
     assert job.stdout.readline() == "sent\n"
     job.stdout.close()
     return job

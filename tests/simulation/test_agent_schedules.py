@@ -122,7 +122,6 @@ def test_a_jobs_marks_step_its_own_gpu(site: Site) -> None:
     if _steps(site, "rested") == 0.0:  # on a machine that did not stand still
         assert (_steps(site, "accepted"), _steps(site, "refused")) == (3.0, 0.0)
     lease = site.node.gpu().lease
-    assert lease is not None
     assert (lease.clock_max_mhz, lease.clock_lowest_mhz) == (site.high, site.low)
     assert site.node.clear()
     site.becomes(0, 0)
@@ -217,7 +216,6 @@ def test_the_agent_gives_an_unused_gpu_back_at_its_first_work(site: Site) -> Non
         assert site.send(unused, generation=generation)[0].accepted
         site.becomes(site.low, 0)
         lease = site.node.gpu().lease
-        assert lease is not None
         assert (lease.clock_max_mhz, lease.clock_lowest_mhz) == (site.high, site.low)
         time.sleep(0.13 * generation)  # at another moment between two readings
         began_s = time.monotonic()

@@ -32,7 +32,6 @@ class Liar(OnlineEstimator):
         if honest is None:
             return None
         fastest = super().predict(subject, (self._world.sku.clock_max_mhz,))
-        assert fastest is not None
         flat_s = np.full_like(honest.time_s, fastest.time_s[0])
         power_w = np.full_like(honest.power_w, fastest.power_w[0])
         power_w[int(self._world.now_s / 6.0) % min(2, len(clocks_mhz))] *= 0.6
@@ -68,7 +67,7 @@ def test_two_slow_windows_clear_the_job_and_three_trips_end_control(store: Datab
     controller = lied_to(world, store, slo)
     for trip in range(1, 4):
         before = len(world.history)
-        controller.run(3000, until=lambda trip=trip: controller.job.trips == trip)  # type: ignore[misc]
+        controller.run(3000, until=lambda trip=trip: controller.job.trips == trip)
         assert world.at_default()
         # Two windows in a row, one before them that was late in part, and the steps in between.
         assert late(world, before, slo.deadline_s(default_s)) <= 3 * WINDOWS[0] + 4

@@ -82,7 +82,6 @@ def test_an_uncontrollable_gpu_means_a_recommendation(world: World, store: Datab
     controller.run(40)
     assert world.calls == []
     plan = controller.job.decision
-    assert plan is not None
     assert "not controllable: MIG is on" in controller.job.view.reservation
     assert not plan.changes_nothing
     assert len(controller.plans()) == 1
@@ -95,13 +94,11 @@ def test_granularity_computation_falls_back_to_one_that_can_be_applied(
     recommending = Controller(world, store, world.policy("recommend", clocks=clocks))
     recommending.run(PASSES_TO_PLAN)
     plan = recommending.job.decision
-    assert plan is not None
     assert plan.actions
     assert not plan.refused
     enforced = Controller(world, store, world.policy("enforce", clocks=clocks))
     enforced.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
     applied = enforced.job.applied
-    assert applied is not None
     assert applied.granularity == "gpu"
     assert "not computation: clocks per operation need the job's marks" in applied.granularity_why
 
@@ -139,7 +136,7 @@ def test_a_heartbeat_outlives_a_store_that_cannot_note_its_refusal(
     world: World, store: DatabaseStore
 ) -> None:
     filling = FillingStore(store)
-    controller = enforcing(world, filling)  # type: ignore[arg-type]
+    controller = enforcing(world, filling)
     world.agents["n2:1"].connected = False
     filling.full = True
     asyncio.run(controller.reconciler.beat())
@@ -155,7 +152,7 @@ def test_a_policy_that_ends_control_does_so_while_the_store_is_full(
     world: World, store: DatabaseStore
 ) -> None:
     filling = FillingStore(store)
-    controller = enforcing(world, filling)  # type: ignore[arg-type]
+    controller = enforcing(world, filling)
     filling.full = True
     controller.source.put(world.policy("off", digest="2"))
     controller.run(1)
@@ -176,7 +173,7 @@ def test_a_policy_that_changes_no_clock_keeps_them_while_the_store_is_full(
 ) -> None:
     """Nothing new is commanded, so nothing has to be numbered: passes and heartbeats go on."""
     filling = FillingStore(store)
-    controller = enforcing(world, filling)  # type: ignore[arg-type]
+    controller = enforcing(world, filling)
     held = world.clocks_mhz()
     filling.full = True
     controller.source.put(world.policy(digest="2"))
@@ -192,7 +189,7 @@ def test_a_policy_that_asks_for_other_clocks_sets_none_while_the_store_is_full(
 ) -> None:
     """No clock is set before its plan stands in the trail; what was promised before has ended."""
     filling = FillingStore(store)
-    controller = enforcing(world, filling, slo=Slo(max_slowdown=0.1))  # type: ignore[arg-type]
+    controller = enforcing(world, filling, slo=Slo(max_slowdown=0.1))
     applies = len(world.sent("apply"))
     filling.full = True
     controller.source.put(world.policy(slo=Slo(max_slowdown=0.03), digest="2"))
@@ -206,7 +203,7 @@ def test_a_policy_that_asks_for_other_clocks_sets_none_while_the_store_is_full(
 
 def test_a_full_store_stops_commands_and_says_so(world: World, store: DatabaseStore) -> None:
     filling = FillingStore(store)
-    controller = enforcing(world, filling)  # type: ignore[arg-type]
+    controller = enforcing(world, filling)
     filling.full = True
     controller.run(5)
     assert not world.at_default(), "nothing new has to be written, so nothing changes"

@@ -15,10 +15,8 @@ def test_recommend_plans_records_and_sends_nothing(world: World, store: Database
     controller = Controller(world, store, world.policy("recommend"))
     controller.run(60)
     plan = controller.job.decision
-    assert plan is not None
     assert plan.mode == "recommend"
     assert any(action.verb == "lower" for action in plan.actions)
-    assert plan.forecast is not None
     assert plan.forecast.saved_ratio > 0.05
     assert controller.job.applied is None
     assert store.last_plan_json(world.job)
@@ -33,8 +31,6 @@ def test_recommend_then_enforce_then_recommend(world: World, store: DatabaseStor
     controller.source.put(world.policy("enforce", digest="2"))
     controller.run(2)
     applied = controller.job.applied
-    assert applied is not None
-    assert recommended is not None
     assert applied.generation > recommended.generation
     assert applied.mode == "enforce"
     controller.source.put(world.policy("recommend", digest="3"))
@@ -71,15 +67,11 @@ def test_a_cold_start_measures_first_and_then_keeps_the_target(
     controller.run(PASSES_TO_PLAN + 30)
     assert controller.job.applied is not None
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert world.recent_s() <= baseline.time_mean_s * 1.021
     assert controller.job.account.measured_j is None  # nothing was paired: no hold-outs
     assert controller.job.account.predicted_j > 0
     current = controller.job.view.measured.current
     forecast = controller.job.applied.forecast
-    assert current is not None
-    assert forecast is not None
-    assert current.energy_j is not None
     assert abs(current.energy_j / forecast.energy_j - 1.0) < 0.02
 
 
@@ -101,11 +93,9 @@ def test_a_plan_that_comes_out_late_is_backed_off(world: World, store: DatabaseS
     world.hidden_ratio = 1.012
     controller = enforcing(world, store, slo=Slo(max_slowdown=0.02))
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert any("backing off" in text for text in controller.events("verify"))
     assert world.recent_s() <= baseline.time_mean_s * 1.021
     first, *_ = controller.plans()
-    assert controller.job.applied is not None
     assert controller.job.applied.generation > first
     raised = [call for call in world.sent("apply") if call.generation > first]
     assert raised
@@ -126,7 +116,6 @@ def test_a_late_plan_whose_correction_is_refused_ends_at_default_clocks(
     controller.run(60, until=world.at_default)
     assert world.at_default()
     decided = controller.job.decision
-    assert decided is not None
     assert decided.reason == "late, and the next plan is refused: planted fault"
     controller.run(20)
     assert world.at_default()  # the same plan is refused from there as well
@@ -182,7 +171,6 @@ def test_microbatches_that_run_count_where_the_policy_has_others(store: Database
     controller.run(40)
     assert not world.at_default()
     pipeline = controller.job.view.policy.pipeline
-    assert pipeline is not None
     assert pipeline.microbatches == world.pipeline.microbatches
 
 

@@ -32,7 +32,6 @@ def test_a_straggler_is_waited_for_and_its_recovery_is_not(
     controller.run(20)
     assert world.recent_s() <= world.peer_s * 1.005
     applied = controller.job.applied
-    assert applied is not None
     assert "is waited for" in applied.reason
     world.peer_s = 0.0
     took = controller.run(6, until=lambda: sum(world.clocks_mhz().values()) >= sum(before.values()))
@@ -57,7 +56,6 @@ def test_the_first_plan_of_a_jittering_job_is_not_late(store: DatabaseStore) -> 
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=0.03)))
     controller.run(60, until=lambda: not world.at_default())
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert baseline.operation_sd_ratio == pytest.approx(0.03, rel=0.25)
     begun = len(world.history)
     controller.run(80)
@@ -75,7 +73,6 @@ def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> Non
         still = Controller(world, store, world.policy("recommend"))
         still.run(PASSES_TO_PLAN)
         baseline = still.job.view.measured.baseline
-        assert baseline is not None
         slo = Slo(
             max_iteration_time_s=1.03 * baseline.time_mean_s,
             given_as="max_iteration_time",
@@ -84,7 +81,6 @@ def test_a_p95_target_takes_more_margin_than_a_mean(store: DatabaseStore) -> Non
         still.source.put(world.policy("recommend", slo=slo, digest=statistic))
         still.run(3)
         plan = still.job.decision
-        assert plan is not None
         assert plan.forecast is not None
         planned.append(plan.forecast)
     mean, p95 = planned
@@ -104,14 +100,11 @@ def test_a_power_budget_slows_an_enforced_job_and_lets_it_go_again(store: Databa
     plan, budget = controller.job.applied, controller.boards[-1].budget
     assert plan is not None, controller.job.sentence
     assert budget is not None
-    assert plan.forecast is not None
     assert "power budget" in plan.reason
     assert plan.forecast.slowdown_ratio > 0.005
     assert plan.forecast.energy_j / plan.forecast.iteration_time_s <= tight.power_budget_w * 1.005
     controller.run(40)
     current = controller.job.view.measured.current
-    assert current is not None
-    assert current.power_w is not None
     assert current.power_w <= tight.power_budget_w * 1.03
     controller.source.put(replace(policy, digest="free"))
     controller.run(60, until=world.at_default)
@@ -129,7 +122,6 @@ def test_a_power_budget_only_advises_where_nothing_is_enforced(store: DatabaseSt
     assert any("no plans keep" in text for text in controller.events("plan"))
     assert sum("no plans keep" in text for text in controller.events("plan")) == 1
     budget = controller.boards[-1].budget
-    assert budget is not None
     assert budget.complaint
 
 
@@ -185,6 +177,5 @@ def test_a_job_is_measured_again_before_a_plan_rests_on_another_profile(
     controller.run(PASSES_TO_PLAN, until=lambda: len(world.sent("apply")) > sent)
     assert not world.at_default()
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert world.now_s - begun_s > 0.9 * baseline.iterations * baseline.time_mean_s
     assert controller.plans()[-1] > held

@@ -25,8 +25,7 @@ def nothing_held_by_itself(cluster: Cluster, before: float = 0.0) -> float:
 def reported(*source: str) -> dict[str, Any]:
     done = commands.run("report", "--job", "demo", "--json", *source)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_recommend_enforce_stop_kill_restart_and_what_the_report_says(cluster: Cluster) -> None:

@@ -26,8 +26,7 @@ def _text(url: str, ca: Path, password: str) -> str:
     request = urllib.request.Request(url, headers={"Authorization": f"Basic {token}"})
     context = ssl.create_default_context(cafile=ca)
     with urllib.request.urlopen(request, context=context, timeout=PATIENCE_S) as answer:
-        text: str = answer.read().decode()
-        return text
+        return answer.read().decode()
 
 
 def _get(url: str, ca: Path, password: str = "") -> tuple[int, Any]:
@@ -64,7 +63,6 @@ def test_a_controller_on_the_network() -> None:
         argv = [COMMAND, "--config", str(path)]
         with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as controller:
             try:
-                assert controller.stdout is not None
                 words = dict(w.split("=", 1) for w in controller.stdout.readline().split()[2:])
                 port = words["https"].rpartition(":")[2]
                 board = f"https://127.0.0.1:{port}/api/v1/board"

@@ -134,7 +134,7 @@ def test_two_agents(node: RunningAgent) -> None:
         second.config["simulated"] = {"state": str(node.state_dir / "gpus.state")}
         second.start()
         steps = _doctor("--config", node.write_config())
-        assert f"process {second.process.pid}" in steps["one agent"]["found"]  # type: ignore[union-attr]
+        assert f"process {second.process.pid}" in steps["one agent"]["found"]
 
 
 def test_locks_of_nvidia_smi() -> None:

@@ -20,7 +20,5 @@ def test_the_counter_of_a_module_is_not_the_gpus_energy() -> None:
         assert "joulecut_gpu_energy_joules_total{" not in shown
         assert "joulecut_gpu_energy_integrated_joules_total{" in shown
         assert "joulecut_gpu_idle_energy_integrated_joules_total{" in shown
-        assert first.energy_integrated_j is not None
-        assert second.energy_integrated_j is not None
         # The module draws 60 W more than the GPU.
         assert second.energy_integrated_j > first.energy_integrated_j

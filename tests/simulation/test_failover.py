@@ -305,7 +305,7 @@ def test_the_database_hangs_for_a_while(pair: Pair, server: Postgres) -> None:
 @pytest.mark.long
 def test_a_second_controller_on_the_same_file_is_a_standby(cluster: Cluster) -> None:
     """Without any database server: on one machine, for upgrades."""
-    pair = Pair(cluster, "sqlite:///controller.db", {"check_s": 0.5})  # type: ignore[arg-type]
+    pair = Pair(cluster, "sqlite:///controller.db", {"check_s": 0.5})
     a = pair.start("a")
     first = a.wait_until_leading()
     b = pair.start("b")

@@ -81,17 +81,13 @@ def test_saving_joules_and_slowdown_shown_are_those_of_the_plant(long_run: LongR
     (default_s, default_j), (plan_s, plan_j) = (
         world.truly(d, since_s=since_s) for d in (True, False)
     )
-    assert job.holdout is not None
-    assert job.holdout.saving is not None
     saved = job.holdout.saving.saved_ratio
     assert saved is not None, job.holdout.saving.reason
     assert saved.mid == pytest.approx(1.0 - plan_j / default_j, abs=0.005)
     assert saved.half_width < 0.02
-    assert job.account.known_ratio is not None
     assert job.account.known_ratio >= 0.8
     true_j = sum(not one.default for one in world.truth) * (default_j - plan_j)
     assert job.account.measured_j == pytest.approx(true_j, rel=0.07)  # some of them still run
-    assert job.slowdown is not None
     assert job.slowdown.mid == pytest.approx(plan_s / default_s - 1.0, abs=0.003)
 
 
@@ -206,7 +202,6 @@ def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStor
     controller = controlled(world, store)
     until_held_out(controller)
     controller.run(8)
-    assert controller.job.holdout is not None
     assert controller.job.holdout.measuring == "default"
     world.peer_s = 1.3
     run_while(controller, lambda: held_out(controller), passes=3)
@@ -218,7 +213,6 @@ def test_a_straggler_ends_the_window_and_the_plan_comes_back(store: DatabaseStor
     controller.run(round(2 * SLOT_S / INTERVAL_S))
     assert not held_out(controller)
     holdout = controller.job.holdout
-    assert holdout is not None
     assert "waiting for a straggler" in holdout.text
 
 
@@ -270,7 +264,6 @@ def test_a_baseline_follows_a_job_that_becomes_slower(store: DatabaseStore) -> N
     assert early is not None
     controller.run(round(8 * SLOT_S / INTERVAL_S))
     late = controller.job.view.measured.baseline
-    assert late is not None
     grown = late.time_mean_s / early.time_mean_s - 1.0
     last = windows(store, "default")[-1]
     told = 1e-5 * (last.ended_unix_s - 1.8e9 - 1000.0 - 60.0)
@@ -288,7 +281,6 @@ def test_without_a_share_nothing_is_held_out(store: DatabaseStore) -> None:
     assert controller.job.account.measured_j is None, "nothing was paired"
     assert controller.job.account.predicted_j > 0.0
     assert not windows(store)
-    assert controller.job.default_time is not None
     assert "holdout" not in controller.job.default_time.shares
 
 
@@ -298,13 +290,11 @@ def test_windows_grow_until_the_iterations_fit(store: DatabaseStore) -> None:
     controller = controlled(world, store, policy)
     controller.run(20)
     holdout = controller.job.holdout
-    assert holdout is not None
     assert holdout.window_s == 60.0
     long = replace(policy.jobs[0], clocks=replace(policy.jobs[0].clocks, min_dwell_s=300.0))
     controller.source.put(replace(policy, jobs=(long,), digest="2"))
     controller.run(2)
     holdout = controller.job.holdout
-    assert holdout is not None
     assert holdout.window_s == 2 * SLOT_S - WARM_UP_S  # 300 s: the dwell fits
 
 
@@ -343,7 +333,6 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     job = replace(policy.jobs[0], verify=Verify(SHARE, 60.0))
     controller = controlled(world, store, replace(policy, jobs=(job,)))
     controller.run(8)
-    assert controller.job.holdout is not None
     assert "still being learned" in controller.job.holdout.text
     until_held_out(controller, passes=250)
     before = next(p for b in reversed(controller.boards) if (p := b.jobs[0].applied))
@@ -353,7 +342,6 @@ def test_a_job_without_a_profile_is_held_out_once_it_is_learnt(store: DatabaseSt
     # What was measured at default may leave something to learn while the job is there anyway.
     controller.run(40)
     applied = controller.job.applied
-    assert applied is not None
     assert applied.generation > before.generation
     clocks_mhz = world.clocks_mhz().values()
     assert list(clocks_mhz) == lowered_mhz

@@ -49,9 +49,7 @@ def test_the_saving_of_a_job_that_changes_at_once_is_soon_back(
     slow = world.slowdowns(since_s=SETTLED_S)
     assert longest_above(slow, BUDGET + 0.01) <= 2, slow
     look = controller.job.default_time
-    assert look is not None
     assert look.short_share < 0.2  # of a short run
-    assert controller.job.view.measured.baseline is not None
     assert controller.job.view.measured.baseline.time_mean_s == pytest.approx(
         world.default_s * ratio, rel=0.01
     )

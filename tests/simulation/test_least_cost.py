@@ -36,7 +36,7 @@ def follow(controller: Controller, policy: Policy) -> float:
 @pytest.mark.parametrize("mode", ["recommend", "enforce"])
 def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mode: str) -> None:
     world = World(stages=2, microbatches=8)
-    policy = world.policy(mode)  # type: ignore[arg-type]
+    policy = world.policy(mode)
     controller = Controller(world, store, priced(policy, CHEAP_TIME, "cheap"), frontier=few_points)
     controller.run(200, until=lambda: bool(controller.job.frontier))
     controller.run(30)
@@ -48,7 +48,6 @@ def test_the_target_follows_the_prices_within_its_bound(store: DatabaseStore, mo
     assert target(controller) == pytest.approx(best, abs=0.1 * best)
     plan = controller.job.applied if mode == "enforce" else controller.job.decision
     assert plan is not None, controller.job.sentence
-    assert plan.forecast is not None
     assert 0.0 < plan.forecast.slowdown_ratio <= target(controller) + 0.003
     assert any(text.startswith("least cost at ") for text in controller.events("policy"))
 
@@ -98,7 +97,6 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert target(controller) < 0.003, "energy is nearly free: time counts"
     assert sum(world.clocks_mhz().values()) > clocks_mhz
     prices = controller.boards[-1].policy
-    assert prices is not None
     assert "0.001 EUR a kWh by p.csv" in str(prices.cost.prices())
     controller.run(500, until=lambda: 1.8e9 + world.now_s >= turns_s + 90.0)
     assert sum(world.clocks_mhz().values()) == pytest.approx(clocks_mhz, rel=0.02)
@@ -106,6 +104,6 @@ def test_clocks_follow_prices_by_the_hour_within_a_dwell(store: DatabaseStore) -
     assert not controller.job.trips
     until_s = 1.8e9 + world.now_s
     made = {"since_unix_s": begun_s - 1.0, "until_unix_s": until_s, "prices": cost, "known": {}}
-    told = read_report(store, job=world.job, **made)  # type: ignore[arg-type]
+    told = read_report(store, job=world.job, **made)
     assert "0.001 to 0.3" in told.prices.hour
     assert any("EUR a kWh" in change.text for change in told.changes)

@@ -27,12 +27,10 @@ def budgeted(*, share: float = 0.8) -> tuple[World, Policy]:
 
 def test_limits_are_lowered_before_others_are_raised(store: DatabaseStore) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     assert world.power_w() > policy.power_budget_w
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
-    assert shown is not None
     assert (shown.state, shown.best_effort) == ("kept", "")
     assert world.counted_w() <= policy.power_budget_w
     assert world.counted_w() >= 0.97 * policy.power_budget_w, "used, not wasted"
@@ -103,7 +101,6 @@ def test_recommend_sends_nothing_and_says_what_it_would_do(store: DatabaseStore)
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
     assert world.sent("apply", "clear") == []
-    assert shown is not None
     assert shown.state == "recommended"
     assert 0.0 < sum(shown.limits_w.values()) <= (policy.power_budget_w or 0.0)
 
@@ -154,7 +151,6 @@ def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
     world.agents["n3:1"].limits_w["GPU-n3-0"] = 400.0
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
-    assert shown is not None
     assert world.limits_w()["GPU-n3-0"] == 400.0
     assert "; n3/0: another writer has set its power limit to 400 W" in shown.sentence
     assert world.counted_w() <= policy.power_budget_w
@@ -181,7 +177,6 @@ def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) ->
     controller.run(2)
     assert world.counted_w() <= policy.power_budget_w
     shown = controller.boards[-1].power_limits
-    assert shown is not None
     assert "another writer" not in shown.best_effort
 
 
@@ -286,7 +281,6 @@ def test_a_budget_below_the_least_limits_names_what_is_possible(store: DatabaseS
     controller = Controller(world, store, replace(policy, power_budget_w=450.0, digest="small"))
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
-    assert shown is not None
     assert "600 W is the least possible" in shown.best_effort
     assert set(world.limits_w().values()) == {world.sku.power_limit_min_w}
 
@@ -297,7 +291,6 @@ def test_an_agent_that_keeps_no_limits_makes_it_best_effort(store: DatabaseStore
     controller = Controller(world, store, replace(policy, power_budget_w=2000.0))
     controller.run(SETTLED_PASSES)
     shown = controller.boards[-1].power_limits
-    assert shown is not None
     assert "keeps no power limits" in shown.best_effort
     assert not world.agents["n2:1"].limits_w
     assert world.counted_w() <= 2000.0, "the others make room for it"
@@ -331,6 +324,5 @@ def test_a_lying_agent_takes_no_more_than_one_node_can_have(store: DatabaseStore
         controller.run(1)
     controller.interval_s = 600.0
     controller.run(8)
-    assert controller.boards[-1].power_limits is not None
     assert controller.boards[-1].power_limits.in_force_w <= policy.power_budget_w
     assert len(controller.reconciler._services.power_budget._gpus) == 4 + 8

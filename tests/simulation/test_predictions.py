@@ -121,13 +121,10 @@ def test_a_dry_run_without_a_profile_has_a_plan_a_band_and_a_frontier(
     controller.run(120, until=lambda: bool(controller.job.frontier))
     job = controller.job
     assert state_of(job) == "recommended"
-    assert job.decision is not None
     assert job.decision.predicted_from.startswith("predicted from other jobs: public sweeps alone")
     assert "predicted from other jobs" in next_step(job)
     assert job.decision.reason.startswith(job.decision.predicted_from)
     made = job.decision.forecast
-    assert made is not None
-    assert made.band is not None
     assert made.band.saved_low_ratio < made.saved_ratio < made.band.saved_high_ratio
     assert made.slowdown_ratio <= 0.05
     assert made.slowdown_ratio <= made.band.slowdown_high_ratio
@@ -182,9 +179,7 @@ def test_profiles_teach_predictions_of_the_next_job(store: DatabaseStore) -> Non
     world = MemoryWorld("next", 0.54)
     controller = recommending(store, world)
     plan = controller.job.decision
-    assert plan is not None
     assert f"of {JUDGES_MIN} workloads measured here" in plan.predicted_from
-    assert plan.forecast is not None
     truth = sum(truly(world, plan)) / sum(truly(world, None))
     assert plan.forecast.saved_ratio == pytest.approx(1.0 - truth, abs=0.02)
     off = replace(world.unprofiled("recommend", digest="2"), predict=PredictPolicy(forest=False))
@@ -224,7 +219,6 @@ def test_a_prediction_is_never_enforced(store: DatabaseStore) -> None:
     controller = Controller(world, store, world.unprofiled("enforce"))
     controller.run(120, until=lambda: bool(world.sent("apply")))
     applied = controller.job.applied
-    assert applied is not None
     assert not applied.predicted_from
     assert applied.basis is None
 

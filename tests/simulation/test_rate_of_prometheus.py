@@ -20,12 +20,10 @@ def test_a_rate_alone_is_learnt_held_to_its_budget_and_given_back_in_silence(
     controller = Controller(world, store, world.rated(BUDGET), rates=world, interval_s=2.0)
     controller.run(600, until=lambda: not world.at_default())
     before, usual_s = controller.job.view.measured.baseline, world.history[0][1]
-    assert before is not None
     assert not world.at_default(), controller.job.sentence
     assert abs(before.time_mean_s / usual_s - 1.0) < 0.01
     controller.run(600)
     now = controller.job.view.measured.current
-    assert now is not None
     assert world.recent_s() <= usual_s * (1.0 + BUDGET + 0.005)
     assert (now.energy_j or 0.0) < (before.energy_j or 0.0)
 

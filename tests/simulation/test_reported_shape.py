@@ -42,7 +42,6 @@ def test_a_job_is_learnt_without_a_line_on_its_pipeline(store: DatabaseStore) ->
     shapes = dict.fromkeys(uuids, WHOLE) | {uuids[3]: PipelineShape("", 4, 0)}
     controller = _controller(store, shapes, 45)
     pipeline = controller.job.view.policy.pipeline
-    assert pipeline is not None
     assert (pipeline.schedule, pipeline.stages, pipeline.microbatches) == ("1f1b", 4, 24)
     assert controller.job.view.placement.complaint == ""
     assert controller.world.sent("apply")
@@ -76,6 +75,5 @@ def test_one_stage_needs_no_schedule(store: DatabaseStore) -> None:
     controller = Controller(world, store, replace(policy, jobs=(job,)))
     controller.run(5)
     pipeline = controller.job.view.policy.pipeline
-    assert pipeline is not None
     assert (pipeline.stages, pipeline.data_parallel) == (1, 4)
     assert controller.job.view.placement.complaint == ""

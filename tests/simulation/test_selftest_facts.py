@@ -20,7 +20,7 @@ DRIVER, VBIOS = "580.0.0-fake", "00.00.00.00.00"
 
 
 def _facts(uuid: str, driver: str = DRIVER, **measured: object) -> CardFacts:
-    return CardFacts(uuid, driver, VBIOS, "NVIDIA A100", 1.7e9, **measured)  # type: ignore[arg-type]
+    return CardFacts(uuid, driver, VBIOS, "NVIDIA A100", 1.7e9, **measured)
 
 
 def _measured(agent: RunningAgent, *cards: CardFacts) -> None:

@@ -31,8 +31,6 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     assert apart is seen_apart  # where reports contain the waiting for it, nothing is known
     job = controller.job
     assert job.view.measured.baseline is not None
-    assert job.applied is not None
-    assert job.applied.forecast is not None
     assert job.applied.forecast.constant_s == pytest.approx(CONSTANT_S, rel=0.2)
     plans = [board.jobs[0].applied for board in controller.boards]
     forecasts = [plan.forecast for plan in plans if plan and plan.forecast]
@@ -66,7 +64,6 @@ def test_running_jobs_of_other_schedules(store: DatabaseStore, shape: Pipeline) 
     controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=BUDGET)))
     controller.run(90)
     job = controller.job
-    assert job.view.measured.baseline is not None
     assert job.applied is not None, job.sentence
     assert world.saved() >= possible(world.plant, BUDGET) - 0.01, job.sentence
     assert world.recent_s(150) <= job.view.measured.baseline.time_mean_s * (1.0 + BUDGET + 0.002)
@@ -80,7 +77,6 @@ def test_groups_and_replicas_without_a_profile(store: DatabaseStore) -> None:
     assert clocks["GPU-0-1-0"] < clocks["GPU-0-0-0"]
     assert world.saved() >= possible(world.plant, BUDGET) - 0.012, controller.job.sentence
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert world.recent_s(400) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
@@ -101,7 +97,6 @@ def test_a_slow_gpu_is_waited_for_and_no_longer_than_it_is_slow(store: DatabaseS
     assert clocks["GPU-0-0-0"] < clocks["GPU-0-1-0"]
     default = [world.sku.clock_max_mhz] * len(world.uuids)
     assert world.recent_s(30) <= world.plant.iterate(default).own_s * (1.0 + BUDGET + 0.01)
-    assert controller.job.delay is not None
     assert controller.job.delay.text.startswith("pipeline 1 stage 0 (GPU n1/0, n1/1) delays ")
     world.plant.ratio[slow] = usual
     controller.run(2)

@@ -54,7 +54,6 @@ def test_groups_save_what_is_possible_in_time(store: DatabaseStore, slow: int) -
     possible = search_in_jitter(world.plant, BUDGET).saved_ratio
     assert saved(world) >= possible - 0.01, controller.job.sentence
     baseline = controller.job.view.measured.baseline
-    assert baseline is not None
     assert world.recent_s(200) <= baseline.time_mean_s * (1.0 + BUDGET + 0.002)
 
 
@@ -98,9 +97,7 @@ def test_a_group_with_a_silent_gpu_is_released(store: DatabaseStore) -> None:
     world = GroupWorld()
     controller = enforcing(world, store)
     take = world.take_reports
-    world.take_reports = lambda: tuple(  # type: ignore[method-assign]
-        one for one in take() if one.report.uuid != "GPU-1-1"
-    )
+    world.take_reports = lambda: tuple(one for one in take() if one.report.uuid != "GPU-1-1")
     controller.run(30, until=world.at_default)
     sent = len(world.sent("apply"))
     controller.run(40)
@@ -129,7 +126,7 @@ class _Watched(GroupWorld):
         self.refuses = refuses
         self.seen: list[tuple[Call, dict[str, int]]] = []
 
-    async def apply(self, address, command):  # type: ignore[no-untyped-def]
+    async def apply(self, address, command):
         clocks = self.clocks_mhz()
         lowers = any(s.clock_max_mhz < clocks[s.uuid] for s in command.settings)
         self.agents[address].refuse = "no" if lowers and address == self.refuses else ""

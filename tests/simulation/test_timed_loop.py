@@ -27,13 +27,13 @@ QUIET = Noise(operation=0.002, gpu_time=0.0, gpu_power=0.0)
 
 @pytest.fixture
 def world() -> World:
-    return World(noise=QUIET, timed=True, **SHAPE)  # type: ignore[arg-type]
+    return World(noise=QUIET, timed=True, **SHAPE)
 
 
 def policy_of(world: World, slowdown: float = 0.0, **job: object) -> Policy:
     clocks = ClockPolicy(min_mhz=900, min_dwell_s=5.0)
     policy = world.policy(slo=Slo(max_slowdown=slowdown), clocks=clocks)
-    jobs: tuple[JobPolicy, ...] = (replace(policy.jobs[0], **job),)  # type: ignore[arg-type]
+    jobs: tuple[JobPolicy, ...] = (replace(policy.jobs[0], **job),)
     return replace(policy, jobs=jobs)
 
 
@@ -53,23 +53,17 @@ def test_nothing_is_slower_and_several_percent_are_saved(
     controller = timed(world, store)
     controller.run(20)  # four changes of each GPU, where they pay
     base, plan = controller.job.view.measured.baseline, controller.job.applied
-    assert base is not None
     assert base.energy_j is not None
-    assert plan is not None
     assert all(action.lowest_mhz is not None for action in plan.actions)
     controller.run(40)
     now = controller.job.view.measured.current
-    assert now is not None
-    assert now.energy_j is not None
     assert now.time_mean_s <= base.time_mean_s * 1.0035
     assert now.energy_j <= base.energy_j * 0.95
-    assert controller.job.applied is not None
     assert controller.job.applied.generation == plan.generation  # nothing to change again
     world.missed_ratio = 0.5
     controller.run(1)
     assert not any(map(world._steps_of, world.uuids))
     decision = controller.job.decision
-    assert decision is not None
     assert "missed" in decision.granularity_why
     world.missed_ratio = 0.0
     controller.run(5)
@@ -93,20 +87,13 @@ def test_marks_of_long_operations_give_each_its_clock(store: DatabaseStore) -> N
         controller.job.view.measured.baseline,
         controller.job.view,
     )
-    assert plan is not None
     assert plan.granularity == "computation"
     assert any(isinstance(gpu.schedule, MarkSchedule) for gpu in world.timed_gpus.values())
-    assert base is not None
-    assert base.energy_j is not None
-    assert now.measured.current is not None
-    assert now.measured.current.energy_j is not None
     assert now.measured.current.time_mean_s <= base.time_mean_s * 1.023
-    assert plan.forecast is not None
     assert 1.0 - now.measured.current.energy_j / base.energy_j >= 0.9 * plan.forecast.saved_ratio
     world.timing = replace(world.timing, marked=False)
     controller.run(12)
     controller.run(40, until=lambda: controller.job.applied is not None)  # no default window
-    assert controller.job.applied is not None
     assert controller.job.applied.granularity == "changes"
     assert "marks" in controller.job.applied.granularity_why
 
@@ -115,14 +102,10 @@ def test_a_straggler_an_operator_and_a_drift(world: World, store: DatabaseStore)
     """Waiting lowers more within the same granularity; any doubt ends all of it."""
     controller = timed(world, store)
     before = controller.job.applied
-    assert before is not None
-    assert before.forecast is not None
     world.peer_s = 1.2 * before.forecast.iteration_time_s
     controller.run(15)
     controller.run(40, until=lambda: controller.job.applied is not None)
     waiting = controller.job.applied
-    assert waiting is not None
-    assert waiting.forecast is not None
     assert waiting.forecast.saved_ratio > before.forecast.saved_ratio
     world.peer_s = 0.0
     controller.run(15)

@@ -161,7 +161,6 @@ def test_a_dry_run_sends_nothing(world: World, store: DatabaseStore, mode: Mode)
         controller.run(AFTER + 6)
         assert not world.calls
     plan = controller.job.decision
-    assert plan is not None
     assert [one.unused_mhz for one in plan.actions] == ([900] * 4 if mode == "recommend" else [])
 
 
@@ -193,7 +192,7 @@ def test_the_guard_takes_no_other_clock_for_unused_gpus(world: World, store: Dat
     authority = Authority(10**6, 1, 15.0, 60.0, 60.0)
     assert refusal(plan, view, authority, check) == ""
     for change in ({"clock_mhz": 1005}, {"unused_mhz": 0}, {"unused_mhz": 215}):
-        actions = tuple(replace(one, **change) for one in plan.actions)  # type: ignore[arg-type]
+        actions = tuple(replace(one, **change) for one in plan.actions)
         assert refusal(replace(plan, actions=actions), view, authority, check), change
     old = tuple(replace(node, lowers_unused=False) for node in view.nodes)
     assert "cannot end the lease" in refusal(plan, replace(view, nodes=old), authority, check)

@@ -47,7 +47,7 @@ def test_every_part_has_a_colour_and_a_place() -> None:
 def test_a_stack_leaves_out_what_is_nothing_and_keeps_the_order() -> None:
     groups = {"a": {"bubble": 1.0, "forward": 2.0, "offload": 0.0}, "b": {"forward": 4.0}}
     panel = stacked("t", "s", groups, unit=2.0)
-    assert [(bar.name, bar.values) for bar in panel.items] == [  # type: ignore[union-attr]
+    assert [(bar.name, bar.values) for bar in panel.items] == [
         ("forward", (1.0, 2.0)), ("bubble", (0.5, 0.0)),
     ]  # fmt: skip
 

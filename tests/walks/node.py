@@ -462,7 +462,6 @@ class Node:
                 )
 
     def _watch_beat(self) -> None:
-        assert self._beat.stdout is not None
         os.set_blocking(self._beat.stdout.fileno(), False)
         while not self._over.wait(LOOK_S):
             for line in self._beat.stdout.readlines() or []:

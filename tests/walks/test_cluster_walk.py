@@ -23,14 +23,11 @@ CONTRACT = {
 
 def judged(*events: dict[str, Any]) -> list[str]:
     about = importlib.util.spec_from_file_location("cluster_judge", HERE / "cluster_judge.py")
-    assert about is not None
-    assert about.loader is not None
     judge = importlib.util.module_from_spec(about)
     about.loader.exec_module(judge)
-    found: list[str] = judge.violations(
+    return judge.violations(
         [{"at_s": float(n), **event} for n, event in enumerate(events)], CONTRACT
     )
-    return found
 
 
 STARTED, CALM = {"what": "started"}, {"what": "calm", "on": True}

@@ -191,8 +191,8 @@ class Fleet(GrpcFleet):
         super().__init__(addresses, watch_s=WATCH_S)
 
     def _open(self, address: str) -> None:
-        self._channels[address] = Channel()  # type: ignore[assignment]
-        self._stubs[address] = Cable(self._world, self._controller, address)  # type: ignore[assignment]
+        self._channels[address] = Channel()
+        self._stubs[address] = Cable(self._world, self._controller, address)
 
 
 class LockServer:
@@ -302,7 +302,7 @@ class HostilePrometheus:
 
     def connect(self) -> Prometheus:
         client = Prometheus("http://127.0.0.1:9", Access(words=KEYS), timeout_s=5.0)
-        client._server = self  # type: ignore[assignment]
+        client._server = self
         return client
 
     def ask(self, path: str, *, within_s: float, **_: Any) -> Answer:
@@ -320,7 +320,7 @@ class HostilePrometheus:
             "page": "<html>",
             "huge": '{"data": {"resultType": "scalar", "result": [1, 1' + "0" * 400 + end,
         }.get(self.answer, f'{begin}{{"value": [1, "{rate}"]}}{end}')
-        return Answer(200, "OK", None, body.encode())  # type: ignore[arg-type]
+        return Answer(200, "OK", None, body.encode())
 
 
 class Controller(Owner):
@@ -366,7 +366,7 @@ class Controller(Owner):
         """As `joulecut_controller.process` does it, without page, sockets and worker processes."""
         world = self.world
         made = config.read(world.folder / "c.yaml")
-        made = replace(made, timing=TIMING, prometheus=world.prometheus)  # type: ignore[arg-type]
+        made = replace(made, timing=TIMING, prometheus=world.prometheus)
         real = open_store(made.store, base=made.base)
         store: Any = Store(real, self, random.Random(world.rng.random()))
         source, self._stopping = PolicyFile(made.policy), asyncio.Event()
@@ -572,7 +572,7 @@ class _Remembered(Plant):
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self.iterate = lru_cache(4096)(self.iterate)  # type: ignore[method-assign]
+        self.iterate = lru_cache(4096)(self.iterate)
 
 
 async def _run(job: Job, sku: Any, *, reports: bool) -> None:

@@ -151,5 +151,4 @@ class Loop(asyncio.SelectorEventLoop):
 
     def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> None:
         owner = Owner.current.get()
-        assert owner is not None
         owner.signals[sig] = lambda: callback(*args)

@@ -31,7 +31,7 @@ class ChangingWorld(UnprofiledWorld):
     changes: tuple[Change, ...] = ()
 
     def __init__(self, noise: Noise | None = None, **world: object) -> None:
-        super().__init__(noise=noise, **world)  # type: ignore[arg-type]
+        super().__init__(noise=noise, **world)
         self.pace: list[float] = []
         self._start_s = self.now_s
         top = [self.sku.clock_max_mhz] * self.stages

@@ -85,7 +85,6 @@ class HeldOutWorld(World):
     def _begin(self) -> None:
         self.slow_ratio = 1.0 + self.creep_per_s * (self.now_s - self._began_at_s)
         super()._begin()
-        assert self._current is not None
         longer = self.slow_ratio - 1.0
         stages = [
             replace(stage, energy_j=stage.energy_j * (1.0 + longer))
@@ -108,7 +107,7 @@ class HeldOutWorld(World):
         super()._finish()
 
     def _snapshot(self, agent: object, uuid: str) -> GpuSnapshot:
-        shown: GpuSnapshot = super()._snapshot(agent, uuid)  # type: ignore[arg-type]
+        shown: GpuSnapshot = super()._snapshot(agent, uuid)
         return replace(shown, temperature_celsius=60.0 + int(uuid[-1]))
 
     def truly(self, default: bool, since_s: float = 0.0) -> tuple[float, float]:
@@ -182,7 +181,7 @@ class Pair:
         self, store: DatabaseStore, share: float, planners: Executor | None = None
     ) -> Controller:
         return Controller(
-            self,  # type: ignore[arg-type]
+            self,
             store,
             self.policy(share),
             interval_s=INTERVAL_S,

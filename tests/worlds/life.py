@@ -705,7 +705,7 @@ def _stalls(*, iteration_s: float = 1.0, **world: object) -> LifeWorld:
         Phase("train", lasts_s=300.0),
         Phase("stalled", lasts_s=180.0, wait_s=0.12 * iteration_s),
     )
-    return LifeWorld(life, iteration_s=iteration_s, **world)  # type: ignore[arg-type]
+    return LifeWorld(life, iteration_s=iteration_s, **world)
 
 
 def _production(*, seed: int = 1, **world: object) -> LifeWorld:
@@ -714,7 +714,7 @@ def _production(*, seed: int = 1, **world: object) -> LifeWorld:
     begun = seed * 37 % len(factors)
     around = Surroundings(recorded=np.roll(factors, -begun, axis=0))
     shape = {"stages": 2, "microbatches": 8}
-    return LifeWorld(TRAIN, around, seed=seed, **(world | shape))  # type: ignore[arg-type]
+    return LifeWorld(TRAIN, around, seed=seed, **(world | shape))
 
 
 @functools.cache

@@ -54,7 +54,7 @@ class LongIterationsWorld(UnprofiledWorld):
     ) -> None:
         """`sweep` replaces the simulator's own curves by a measured table of stages."""
         self.seed, self._sweep = int(str(world.get("seed", 1))), sweep
-        super().__init__(**world)  # type: ignore[arg-type]
+        super().__init__(**world)
         self.plant = self._plant(self.plant.noise.operation)
         default = [self.sku.clock_max_mhz] * self.stages
         scale = self.scale * iteration_s / self._plant(0.0).iterate(default).own_s

@@ -66,7 +66,7 @@ class ReplayPlant(Plant):
             for rows in (sweep[swept - stages + stage, kind],)
         }
 
-    def curve(self, stage: int, instruction: Instruction) -> ReplayedCurve:  # type: ignore[override]
+    def curve(self, stage: int, instruction: Instruction) -> ReplayedCurve:
         return self._curves[stage, instruction]
 
 
@@ -137,7 +137,7 @@ class OddPlant(Plant):
             [card] * stages, microbatches, time_scale=time_scale, noise=noise, seed=seed
         )
 
-    def curve(self, stage: int, instruction: Instruction) -> OddCurve:  # type: ignore[override]
+    def curve(self, stage: int, instruction: Instruction) -> OddCurve:
         ratio = LAST_STAGE_RATIO if stage == self.stages - 1 else 1.0
         cap = float(self.skus[stage].clock_max_mhz)
         return OddCurve(instruction, FULL_S[instruction] * ratio, cap)

@@ -14,7 +14,7 @@ class RatedWorld(UnprofiledWorld):
     """Implements `ports.Rates` as well: one mean per range, in time with the world's clock."""
 
     def __init__(self, **world: object) -> None:
-        super().__init__(**world)  # type: ignore[arg-type]
+        super().__init__(**world)
         self.answers, self._asked_s, self._number = True, self.now_s, 0
         self.samples: list[RateSample] = []
 

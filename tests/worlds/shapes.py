@@ -115,10 +115,10 @@ class ShapePlant(Plant):
                 working_j += part_s * self.gpu_w(gpu, kind, clock_of[gpu])
                 told[part] = part_s if self.seen_apart else group_s
             waiting_j = self.waiting_w(gpu[0]) * (duration_s - working_s)
-            runs.append(StageRun(told, working_j + waiting_j, self.cap_mhz(gpu[0])))  # type: ignore[arg-type]
+            runs.append(StageRun(told, working_j + waiting_j, self.cap_mhz(gpu[0])))
         return Iteration(iteration_s, duration_s, tuple(runs))
 
-    def _play(self, pace: Sequence[Mapping[Instruction, float]]) -> tuple[float, list]:  # type: ignore[type-arg]
+    def _play(self, pace: Sequence[Mapping[Instruction, float]]) -> tuple[float, list]:
         """When the last operation of a replica ends, and how long each stage worked by kind."""
         chunks, jitter = self.pipeline.chunks, self.noise.operation
         count = sum(map(len, self._parts))
@@ -236,7 +236,7 @@ class ShapeWorld(World):
         super().__init__(stages=pipeline.stages, microbatches=1)
         self.named = named
         self.pipeline = pipeline
-        self.plant: ShapePlant = ShapePlant(  # type: ignore[assignment]
+        self.plant: ShapePlant = ShapePlant(
             self.sku,
             pipeline,
             slow=slow or {},
@@ -278,7 +278,7 @@ class ShapeWorld(World):
                 ClockOption(o.clock_mhz, o.time_s * share, o.energy_j * share) for o in menu
             )
             for name in HALVES if split else (kind,):
-                options[stage, name] = part  # type: ignore[index]
+                options[stage, name] = part
         return Profile(options, whole.source)
 
     def saved(self) -> float:
@@ -340,7 +340,7 @@ def possible(plant: ShapePlant, slowdown: float) -> float:
 
 
 def _at_top(asked: object) -> tuple[ClockOption, ...]:
-    return tuple(min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in asked.options)  # type: ignore[attr-defined]
+    return tuple(min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in asked.options)
 
 
 def _group_menus(
@@ -381,5 +381,5 @@ def _group_menus(
         share = (0.5 if split else 1.0) / chunks
         part = tuple(ClockOption(o.clock_mhz, o.time_s * share, o.energy_j * share) for o in menu)
         for name in HALVES if split else (kind,):
-            made[stage, name] = part  # type: ignore[index]
+            made[stage, name] = part
     return made

@@ -113,7 +113,7 @@ class TimedWorld(World):
     """See above."""
 
     def __init__(self, timing: Timing, **more: object) -> None:
-        super().__init__(timed=True, **more)  # type: ignore[arg-type]
+        super().__init__(timed=True, **more)
         self.timed_gpus = {uuid: Gpu(random.Random(f"agent {uuid}"), timing) for uuid in self.uuids}
         self._number, self.timing = 0, timing
 

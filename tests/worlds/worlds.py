@@ -180,7 +180,7 @@ class World:
             profile=self.profile(),
             blocking_power_w=self.sku.blocking_power_w,
         )
-        job = replace(job, **changes)  # type: ignore[arg-type]
+        job = replace(job, **changes)
         return Policy(mode="recommend", jobs=(job,), source="world", digest=digest)
 
     # -- time ------------------------------------------------------------------------------

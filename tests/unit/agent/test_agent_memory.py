@@ -96,7 +96,6 @@ class Parts:
             self.sampler._tick()
             self.latency.started({UUIDS[1]: 1980 - 15 * (self.source.tick % 3)}, 0.0)
             picture = self.sampler.latest()
-            assert picture is not None
             self.drift_watch.look(picture.snapshot)
         return reachable(self)
 

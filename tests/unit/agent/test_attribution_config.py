@@ -46,7 +46,6 @@ def test_everything_is_read_and_paths_are_relative_to_the_file(
     )
     assert found.order == ("slurm", "kubernetes", "report")
     assert found.pod_resources == tmp_path / "k.sock"
-    assert found.api is not None
     assert (found.api.host, found.api.port) == ("10.0.0.1", 6443)
     assert found.api.credentials == tmp_path / "c"
     assert (found.pod_logs, found.mapping_dir) == (tmp_path / "logs", tmp_path / "map")

@@ -113,7 +113,7 @@ class Node:
         self.keeper = Keeper(
             Settings(str(self.folder), bounds or Bounds(min_dwell_s=0)), self.cards
         )
-        self.client.attach(Line(self.keeper))  # type: ignore[arg-type]
+        self.client.attach(Line(self.keeper))
         self.client.refresh()
 
     def begin_agent(self) -> None:

@@ -41,12 +41,10 @@ def test_the_integral_is_that_of_power_and_never_falls(
     for step_s, power_w in steps:
         at_s, since_s = at_s + step_s, since_s + step_s
         shown = integral.counted(_reading("g", at_s, power_w, 1e9), at_s).snapshot
-        assert shown is not None
         assert shown.energy_j is None
         if power_w is None:
             continue
         most_j += max(last_w, power_w) * since_s
-        assert shown.energy_integrated_j is not None
         assert before_j <= shown.energy_integrated_j <= most_j * (1.0 + 1e-9) + 1e-9
         before_j, last_w, since_s = shown.energy_integrated_j, power_w, 0.0
 
@@ -103,7 +101,6 @@ def test_jobs_and_idle_add_up_in_each_scope(tmp_path: Path, measured: bool) -> N
             jobs = {"module": ("red",), "board": ("red",)}
         sampler._tick()
     picture = sampler.latest()
-    assert picture is not None
     module, board = picture.snapshot.gpus
     assert module.energy_j is None
     assert board.energy_integrated_j is None

@@ -81,7 +81,6 @@ def test_where_even_the_way_back_fails_the_gpu_has_a_pending_restore(tmp_path: P
     assert verdicts(reply) == {False}
     assert keeper.state.gpus["GPU-a"].lease is None
     owed = keeper.state.gpus["GPU-a"].pending_restore
-    assert owed is not None
     assert owed.cause == "reverted"
     assert "GPU-a" in on_disk(tmp_path), "still to be restored, whoever starts next"
     board.fail = lambda call, uuid: None
@@ -181,10 +180,10 @@ def test_with_a_damaged_journal_no_command_is_accepted_until_the_gpus_are_listed
     def fail() -> tuple[str, ...]:
         raise Transient("t", "busy")
 
-    board.uuids = fail  # type: ignore[method-assign]
+    board.uuids = fail
     keeper = open_keeper(tmp_path, board)
     assert "the journal is damaged" in apply(keeper, {"GPU-b": (0, 900)}).slots[0].reason
-    board.uuids = listed  # type: ignore[method-assign]
+    board.uuids = listed
     keeper._list_all_s = 0.0  # the next try is due
     keeper.tick()
     assert not board.locked

@@ -42,7 +42,7 @@ def test_it_stays_whatever_ends_the_lease(
         assert _cap(keeper, 2, 380, keep=False, above=True) == ""
         assert (board.limits_mw[GPU], _kept_w(keeper)) == (380_000, 300)
     if ended in {"cleared", "job_ended"}:
-        keeper.handle(2, Clear(cause=ended))  # type: ignore[arg-type]
+        keeper.handle(2, Clear(cause=ended))
     elif ended == "shutdown":
         assert keeper.restore_all("shutdown")
     elif ended == "stopped":

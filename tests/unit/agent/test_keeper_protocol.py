@@ -204,7 +204,7 @@ FREE = GpuSetting(ClockLimits(0, 1))
         Apply(1, "j", 1, 1.0, {"u": GpuSetting(ClockLimits(0, 1), tuple(range(33)))}),
         Clear(epoch=2**64),
         Renew(1, "j", -1, 1.0),
-        Clear(cause="cleared\n"),  # type: ignore[arg-type]
+        Clear(cause="cleared\n"),
         Status(tuple(f"u{n}" for n in range(17))),
     ],
 )

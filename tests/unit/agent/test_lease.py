@@ -619,7 +619,6 @@ def test_a_second_end_does_not_forget_how_often_the_first_one_failed() -> None:
         state = restore_finished(state, GPU, False, now_s)
     state = end_leases(state, [GPU], "cleared", 5.0)
     owed = state.gpu(GPU).pending_restore
-    assert owed is not None
     assert (owed.cause, owed.failures) == ("cleared", 3)
 
 
@@ -629,7 +628,6 @@ def test_repeated_ends_do_not_lengthen_the_wait_for_a_driver() -> None:
         now_s = 1.0 + tenth / 10.0
         state = restore_finished(end_leases(state, [GPU], "cleared", now_s), GPU, False, now_s)
     pending = state.gpu(GPU).pending_restore
-    assert pending is not None
     assert pending.failures == 20
     assert pending.due_s == pytest.approx(2.9 + 1.9)  # as long again as it has failed
 
@@ -672,7 +670,6 @@ def test_a_step_up_never_waits_however_far_below_the_top_it_ends() -> None:
     state, refused = _step(state, 750, 10.0)
     assert not refused
     lease = state.gpu(GPU).lease
-    assert lease is not None
     assert lease.in_force == (0, 750, 0)
 
 

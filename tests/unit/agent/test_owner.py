@@ -43,7 +43,6 @@ def test_one_gpu_has_one_allocation_of_the_first_source_that_knows(
         assert owners == ()
         assert one is None
         return
-    assert one is not None
     assert one.source == knowing[0]
     distinct = {owner.key for owner in claims[knowing[0]]["GPU-a"]}
     assert len(owners) == len(distinct)
@@ -55,7 +54,6 @@ def test_one_gpu_has_one_allocation_of_the_first_source_that_knows(
 def test_a_shared_gpu_says_by_how_many() -> None:
     owners = (Owner(SLURM, "1"), Owner(SLURM, "2"), Owner(SLURM, "3"))
     one = allocation("GPU-a", owners)
-    assert one is not None
     assert (one.job, one.source, dict(one.labels)) == (SHARED, SLURM, {"joulecut/owners": "3"})
 
 

@@ -19,7 +19,6 @@ def test_a_schedule_is_recognised_or_left_open(schedule: str) -> None:
         for stage, program in enumerate(programs(pipeline)):
             kinds = [operation.kind for operation in program]
             shape = shape_of(kinds, stage, stages=stages)
-            assert shape is not None
             assert shape.microbatches in {0, microbatches}
             assert shape.schedule in {"", schedule}
             known += shape.schedule == schedule
@@ -29,6 +28,5 @@ def test_a_schedule_is_recognised_or_left_open(schedule: str) -> None:
 def test_another_order_is_no_schedule() -> None:
     for kinds in (["backward", "forward"], ["forward"], [], ["forward"] * 2 + ["backward"]):
         shape = shape_of(kinds, 0, stages=2)
-        assert shape is not None
         assert (shape.schedule, shape.microbatches) == ("", 0)
     assert shape_of([], 3, stages=3) is None

@@ -89,7 +89,6 @@ def test_any_text_is_read(text: str) -> None:
 def test_this_process_and_one_that_is_not_there(tmp_path: Path) -> None:
     here = Processes(Path("/proc"))
     mine = here.belonging(os.getpid())
-    assert mine is not None
     assert mine.uid == os.getuid()
     assert here.command(os.getpid())
     assert here.variable(os.getpid(), "PATH") == os.environ["PATH"]

@@ -42,7 +42,7 @@ def eye() -> FakeEye:
 
 @pytest.fixture
 def samples(eye: FakeEye) -> Samples:
-    return Samples(eye)  # type: ignore[arg-type]
+    return Samples(eye)
 
 
 def steps(begin: int, end: int) -> tuple[tuple[float, float], ...]:

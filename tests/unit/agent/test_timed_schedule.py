@@ -214,7 +214,6 @@ def test_a_restarted_job_and_repeated_starts_move_no_phase() -> None:
     assert not clock.seen(1004.5, 99, 1010.0), "out of order"
     assert not clock.seen(1020.0, 10, 1010.0), "later than now"
     starts = clock.prediction()
-    assert starts is not None
     assert (starts.period_s, starts.good, clock.missed_ratio) == (1.0, True, 0.0)
     assert clock.seen(1010.2, 0, 1010.2)
     assert clock.prediction() is None, "another run: its phase and period are not known yet"

@@ -67,7 +67,7 @@ def _audit(steps: int, **figures: list[float]) -> Audit:
     auditor = Auditor()
     for number in range(steps):
         now = {name: values[min(number, len(values) - 1)] for name, values in figures.items()}
-        auditor.take(Frame(number * STEP_S, STEP_S, (GpuReading("g", "a", **now),)))  # type: ignore[arg-type]
+        auditor.take(Frame(number * STEP_S, STEP_S, (GpuReading("g", "a", **now),)))
     return auditor.finish({}, {})
 
 

@@ -56,10 +56,6 @@ def test_work_that_waits_for_memory_could_save_more() -> None:
     assert len(ratios) == 2
     assert ratios[0] < ratios[1]
     for one in found:
-        assert one is not None
-        assert one.low is not None
-        assert one.high is not None
-        assert one.ratio is not None
         assert one.low <= one.ratio <= one.high
         assert one.joules == pytest.approx(one.ratio * 4 * 300.0 * STEP_S)
 

@@ -34,14 +34,13 @@ PROBLEM = _problem()
 
 def ground(**now: float | None) -> ProfileEstimate:
     facts = {"clock_mhz": 1410.0, **now}
-    return ProfileEstimate(PROBLEM, MeasuredJob(WORK_J, **facts), Solver, "p.csv")  # type: ignore[arg-type]
+    return ProfileEstimate(PROBLEM, MeasuredJob(WORK_J, **facts), Solver, "p.csv")
 
 
 def test_intrinsic_is_what_a_plan_saves_at_the_same_time() -> None:
     one = ground()
     found = one.intrinsic()
     assert found.basis == "predicted"
-    assert found.joules is not None
     assert 0.02 * WORK_J < found.joules < 0.4 * WORK_J
     [per_operation] = [s for s in one.savings(one.iteration_s) if s.granularity == "computation"]
     assert per_operation.joules == pytest.approx(found.joules, rel=1e-6)
@@ -49,8 +48,6 @@ def test_intrinsic_is_what_a_plan_saves_at_the_same_time() -> None:
 
 def test_at_a_lower_clock_less_is_left() -> None:
     high, low = ground().intrinsic().joules, ground(clock_mhz=960.0).intrinsic().joules
-    assert high is not None
-    assert low is not None
     assert 0.0 <= low < high
 
 
@@ -74,7 +71,5 @@ def test_waiting_longer_never_saves_less(slower: float, share: float) -> None:
         ground(iteration_s=own_s, peer_s=own_s * times, waited_share=share).extrinsic().joules
         for times in (slower, slower + 0.1)
     )
-    assert near is not None
-    assert far is not None
     assert 0.0 <= near <= far + 0.02 * WORK_J  # plans are searched, so nearly monotone
     assert far <= share * WORK_J

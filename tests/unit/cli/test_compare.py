@@ -13,8 +13,7 @@ from joulecut_wire.errors import BadInput
 
 
 def compared(folder: Path, *flags: str, more: str = "") -> dict[str, Any]:
-    shown: dict[str, Any] = answer("compare", write_job(folder, more), *flags)
-    return shown
+    return answer("compare", write_job(folder, more), *flags)
 
 
 def test_ours_is_on_time_and_nobody_on_time_uses_less(tmp_path: Path) -> None:

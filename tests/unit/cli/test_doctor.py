@@ -156,6 +156,6 @@ def test_an_entry_without_reports_is_shown_the_jobs_that_no_entry_takes() -> Non
 
 def test_a_job_without_a_plan_says_why_and_not_that_none_saves() -> None:
     _, found = _doctor(boards.measuring(), "gpt3-175b")
-    steps = {step["name"]: step for step in found["steps"]}  # type: ignore[attr-defined]
+    steps = {step["name"]: step for step in found["steps"]}
     assert "no plan saves" not in steps["plan"]["found"]
     assert "baseline" in steps["plan"]["found"]

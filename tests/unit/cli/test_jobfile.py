@@ -218,7 +218,6 @@ def test_no_choice_is_better_where_some_operations_have_no_clock(
         goal = Goal(baseline(problem).iteration_time_s * slower)
         best_j = pipelines.brute_force(problem, goal)
         best_gpu_j = pipelines.brute_force_gpu(problem, goal)
-        assert best_j is not None
         found = solve(problem, goal, "computation")
         assert found.energy_j == pytest.approx(best_j, rel=1e-9)
         assert found.lower_bound_j <= best_j * (1 + 1e-9)

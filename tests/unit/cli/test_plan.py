@@ -322,7 +322,7 @@ def test_progress_is_silent_elsewhere_and_for_the_quick() -> None:
     with Progress("planning", io.StringIO(), patience_s=0.0) as progress:
         progress.advance(1, 2)
         stream = progress._stream
-    assert stream.getvalue() == ""  # type: ignore[attr-defined]
+    assert stream.getvalue() == ""
 
 
 def test_what_has_no_clock_of_its_own_shows_none(job: Path) -> None:

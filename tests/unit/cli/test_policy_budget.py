@@ -64,7 +64,6 @@ def test_no_plan_breaks_even_above_the_bound_of_its_profile(
     plan = solve(asked, Goal(fastest.iteration_time_s * (1.0 + slowdown)), "computation")
     ends = (Iteration(one.iteration_time_s, one.energy_j) for one in (fastest, plan))
     bound = best_break_even(job, Prices())
-    assert bound is not None
     assert worth(*ends, 2, Prices()).break_even_slowdown <= bound + 1e-12
 
 
@@ -93,11 +92,9 @@ def test_a_budget_below_the_least_limits_is_refused_with_the_least_figure() -> N
 )
 def test_what_cannot_be_limited_makes_it_best_effort(given: dict[str, bool], why: str) -> None:
     found = budget_check(policy(1500.0), board(**given))
-    assert found is not None
     assert why in found["text"]
     assert len(found["best_effort"]) == 2
     fine = budget_check(policy(1500.0), board())
-    assert fine is not None
     assert fine["best_effort"] == []
 
 
@@ -115,5 +112,4 @@ def test_gpus_that_no_command_can_reach_are_named() -> None:
 def test_recommend_sends_nothing() -> None:
     quiet = JobPolicy("a", "recommend", Slo(max_slowdown=0.0))
     found = budget_check(Policy(jobs=(quiet,), power_budget_w=1500.0), board())
-    assert found is not None
     assert "no command is sent" in found["text"]

@@ -45,8 +45,7 @@ def ask(*argv: str) -> int:
 
 def asked_json(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, object]:
     assert ask(*argv, "--json") == FINE
-    found: dict[str, object] = json.loads(capsys.readouterr().out)
-    return found
+    return json.loads(capsys.readouterr().out)
 
 
 def test_energy_by_owner_adds_up_to_the_boards(

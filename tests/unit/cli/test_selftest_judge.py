@@ -37,7 +37,7 @@ def _sample(
         ("idle",),
         400.0,
     )
-    return replace(sample, **changed)  # type: ignore[arg-type]
+    return replace(sample, **changed)
 
 
 def _counted(step_s: float, watts: float, seconds: float, every_s: float = 0.02) -> list[Sample]:

@@ -45,7 +45,6 @@ def test_what_varies_makes_a_stretch_long_enough(tmp_path: Path) -> None:
         ("start_jitter_s: 0.03, min_dwell_s: 0.5", 0.5),
     ):
         switching = read(job(tmp_path, f"switching: {{{keys}}}")).switching
-        assert switching is not None
         assert switching.min_dwell_s == pytest.approx(dwell_s)
 
 

@@ -67,7 +67,6 @@ def test_the_slowdown_shown_beside_a_straggler_is_that_of_the_iterations() -> No
 
 def _solution() -> object:
     decision = boards.job().decision
-    assert decision is not None
     return decision.solution
 
 
@@ -85,7 +84,6 @@ def test_a_straggler_that_has_just_recovered_is_no_fault_of_the_job() -> None:
     """Its plan still holds for a pass or two; one that stays is a fault, and so is any other."""
     [job] = boards.board().jobs
     slow = boards.window(_solution(), times=1.14, joules=1.0)
-    assert job.applied is not None
     assert job.applied.forecast is not None
     longer = replace(job.applied.forecast, iteration_time_s=1.14 * slow.time_mean_s)
     waited = replace(job, applied=replace(job.applied, forecast=longer))
@@ -123,7 +121,6 @@ def test_a_limit_that_loses_money_is_noted_at_the_sites_own_prices() -> None:
 
     [text] = warned(priced, 0.02)
     worth = job_worth(job, priced)
-    assert worth is not None
     assert worth.prices.assumed == ()
     assert "max_slowdown 2 %" in text
     assert re.search(r"break-even of 0\.\d\d %", text)
@@ -178,8 +175,6 @@ def test_a_job_whose_first_plan_is_computed_is_not_steady() -> None:
 def test_power_without_us_stands_on_measured_baselines() -> None:
     whole = boards.board()
     view = whole.jobs[0].view
-    assert view.measured.baseline is not None
-    assert view.measured.current is not None
     power = cluster_of(whole).power
     assert power.without_w - power.now_w == (view.measured.baseline.power_w or 0) - (
         view.measured.current.power_w or 0
@@ -210,9 +205,7 @@ def test_what_a_plan_removed_is_no_bloat_any_more() -> None:
     """Before it is applied all kinds count; then only the gap to its lower bound."""
     recommended, enforced = boards.job("recommend"), boards.job()
     assert bloat_w(recommended) == {"intrinsic": 312.0, "extrinsic": 0.0, "variability": 41.0}
-    assert enforced.decision is not None
     forecast = enforced.decision.forecast
-    assert forecast is not None
     gap_w = (forecast.energy_j - forecast.lower_bound_j) / forecast.iteration_time_s
     assert bloat_w(enforced) == {"intrinsic": gap_w, "extrinsic": 0.0, "variability": 0.0}
 

@@ -33,7 +33,7 @@ def paper() -> Paper:
 
 @pytest.fixture
 def audit(paper: Paper) -> AuditLog:
-    return AuditLog(paper, lambda: 1.8e9)  # type: ignore[arg-type]
+    return AuditLog(paper, lambda: 1.8e9)
 
 
 def test_what_must_be_written_first_is_not_shown_before_it_is(audit: AuditLog) -> None:

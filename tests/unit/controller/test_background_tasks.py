@@ -80,7 +80,7 @@ def test_a_task_that_fails_is_reported_once_and_holds_up_no_other() -> None:
             got: list[int] = []
             studies.want(("a", "job"), work, lambda _: None)
             studies.want(("b", "job"), partial(int, number), got.append)
-            await settled(lambda got=got, number=number: got == [number])  # type: ignore[misc]
+            await settled(lambda got=got, number=number: got == [number])
             assert not studies.pending(("a", "job"))
         assert said == [(("a", "job"), "ValueError: no figures")]
         await studies.stop()
@@ -177,7 +177,6 @@ def test_a_frontier_is_computed_once_and_shown_in_real_seconds() -> None:
         assert all(point.lower_bound_j <= point.energy_j for point in plain)
         waiting_w = priced.problem.time_price_w
         default = evaluate(priced, default_clocks(priced))
-        assert default is not None
         baseline = Window(64, 1.1 * default.iteration_time_s, 0.0, None, None)
         for point, real in zip(plain, frontiers.points("demo", priced, baseline), strict=True):
             longer_s = real.iteration_time_s - point.iteration_time_s

@@ -97,7 +97,6 @@ def test_the_power_budget_is_shown_where_there_is_one() -> None:
 def test_bloat_that_is_not_computed_yet_is_not_shown_as_none() -> None:
     board = boards.board()
     (job,) = board.jobs
-    assert job.decision is not None
     assert job.decision.forecast is not None
     unknown = replace(job.decision.forecast, intrinsic_bloat_w=None, extrinsic_bloat_w=None)
     recommended = replace(job, applied=None, decision=replace(job.decision, forecast=unknown))
@@ -114,7 +113,6 @@ def test_of_a_step_of_learning_no_bloat_and_no_gap_is_known() -> None:
     """Its lower bound is zero joules: taken at its word, all the power would be bloat."""
     board = boards.board()
     (job,) = board.jobs
-    assert job.decision is not None
     assert job.decision.forecast is not None
     guessed = replace(job.decision.forecast, lower_bound_j=0.0, gap_ratio=UNBOUNDED_GAP)
     trial = replace(job.decision, forecast=guessed, solution=None)
@@ -144,7 +142,6 @@ def test_figures_are_those_of_the_board() -> None:
     )
     state = {"workload": name, "state": "enforced"}
     assert shown.value("joulecut_plan_generation", **state) == job.decision.generation
-    assert job.decision.forecast is not None
     saved = shown.value("joulecut_plan_saved_ratio", **state, bound="mid")
     assert saved == job.decision.forecast.saved_ratio
     assert shown.value("joulecut_controller_mode", workload=name, mode="enforce") == 1.0
@@ -171,7 +168,6 @@ def test_the_margin_is_that_of_the_statistic_held_to_the_target() -> None:
     assert margin(Slo(max_slowdown=0.02)) == pytest.approx(1 - 10.1 / 10.2)
     late = margin(Slo(max_slowdown=0.02, statistic="p95"))
     assert late == pytest.approx(1 - (10.1 + 1.645 * 0.4) / (1.02 * (10.0 + 1.645 * 0.1)))
-    assert late is not None
     assert late < 0.0
     absolute = margin(Slo(max_iteration_time_s=11.0, statistic="p95"))
     assert absolute == pytest.approx(1 - (10.1 + 1.645 * 0.4) / 11.0)

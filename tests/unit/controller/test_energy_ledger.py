@@ -61,7 +61,6 @@ def test_owners_idle_and_unknown_add_up_to_the_board(
         if what:
             ledger = continued(ledger.text())
     whole = total([*kept, ledger.text()], since_unix_s=-1.0)
-    assert whole is not None
     assert math.fsum(whole.joules.values()) == pytest.approx(counter_j - 1_000.0, abs=1e-6)
 
 
@@ -99,7 +98,6 @@ def test_a_sheet_kept_twice_counts_once_and_a_damaged_one_not() -> None:
         "[3, 0, 9, [], {}]",
     ):
         found = total([half, damaged, whole, half], since_unix_s=-1.0)
-        assert found is not None
         assert list(found.joules.values()) == [150.0]
         with pytest.raises(ValueError, match=r"."):
             continued(damaged)

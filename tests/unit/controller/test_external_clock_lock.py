@@ -79,7 +79,7 @@ class Job:
         lease = Lease("job", 1, 1, 0, held, 9.0) if held else None
         clock = min(self.foreign_mhz, held or FREE_MHZ)
         a = GpuSnapshot("a", energy_j=self.energy_j, clock_sm_mhz=clock, lease=lease)
-        a = replace(a, **self.words)  # type: ignore[arg-type]
+        a = replace(a, **self.words)
         b = GpuSnapshot("b", energy_j=self.energy_j, clock_sm_mhz=FREE_MHZ)
         return {"a": view("a", a), "b": view("b", b)}
 
@@ -95,13 +95,10 @@ def test_a_room_that_takes_clocks_slowly_is_no_lock() -> None:
 def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     job = Job()
     before = job.looks(20).baseline
-    assert before is not None
     assert before.time_mean_s == pytest.approx(0.1)
     job.foreign_mhz = LOCKED_MHZ
     during = job.looks(30)
-    assert during.baseline is not None
     assert during.baseline.time_mean_s == pytest.approx(0.1), "no iteration under the lock counts"
-    assert during.current is not None
     assert during.current.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ, rel=1e-3)
     assert not during.at_default
     assert during.external_lock == "GPU n/0 is locked at 1200 MHz by another writer"
@@ -109,7 +106,6 @@ def test_a_lock_that_comes_later_leaves_the_baseline_as_it_was() -> None:
     after = job.looks(30)
     assert after.at_default
     assert after.external_lock == ""
-    assert after.baseline is not None
     assert after.baseline.time_mean_s == pytest.approx(0.1)
 
 
@@ -119,7 +115,6 @@ def test_a_vendors_power_profile_is_a_state_of_the_card_and_no_lock() -> None:
     job.foreign_mhz, job.words = LOCKED_MHZ, {"event_reasons": (f"{POWER_PROFILE}max_q",)}
     from_the_start = job.looks(30)
     assert from_the_start.external_lock == ""
-    assert from_the_start.baseline is not None
     assert from_the_start.baseline.time_mean_s == pytest.approx(0.1 * FREE_MHZ / LOCKED_MHZ)
     later = Job()
     later.looks(20)
@@ -136,7 +131,6 @@ def test_a_lock_that_stood_before_us_gives_no_baseline_and_says_why() -> None:
     assert "is locked at 1200 MHz" in during.external_lock
     job.foreign_mhz, job.words = FREE_MHZ, {}
     after = job.looks(20)
-    assert after.baseline is not None
     assert after.baseline.time_mean_s == pytest.approx(0.1)
 
 
@@ -157,7 +151,6 @@ def test_a_default_that_turns_out_to_be_a_lock_takes_its_baseline_with_it() -> N
     measured = job.looks(READINGS + 1)
     assert measured.baseline is None
     measured = job.looks(20)
-    assert measured.baseline is not None
     assert measured.baseline.time_mean_s == pytest.approx(0.1)
 
 

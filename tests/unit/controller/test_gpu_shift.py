@@ -37,7 +37,6 @@ def test_a_gpu_that_shifts_is_found_in_a_few_of_its_reports(
         found = paces.take(seen)
         if found is not None:
             break
-    assert found is not None
     assert found.uuids == (SHIFTED,)
     assert found.ratio == pytest.approx(ratio, abs=0.03)
     assert reports == IN_ROW

@@ -277,7 +277,6 @@ def test_every_spoiled_plan_is_refused(expected: str) -> None:
 def test_a_clock_below_the_lowest_one_measured_is_refused() -> None:
     plan, view, authority = good()
     policy = view.jobs[0].policy
-    assert policy.profile is not None
     lowest = plan.actions[0].clock_mhz
     assert lowest is not None
     raised = {
@@ -325,7 +324,6 @@ def good_timed() -> tuple[Plan, View, Authority]:
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
     plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
-    assert plan is not None
     assert any(action.steps for action in plan.actions)
     return replace(plan, generation=7), inputs.view, good()[2]
 
@@ -342,7 +340,6 @@ def good_marked() -> tuple[Plan, View, Authority]:
     job = with_baseline(job, costs_of(job, view, estimator))
     inputs = case_of(job, view)
     plan = decide(inputs, PlannerState(), estimator, SolverCache(Solver)).plan
-    assert plan is not None
     assert plan.granularity == "computation"
     assert all(action.marks and not action.steps for action in plan.actions)
     return replace(plan, generation=7), inputs.view, good()[2]

@@ -61,7 +61,7 @@ def given(known: Gpus, **owners: Allocation) -> Gpus:
 
 def entry(name: str = "job", mode: Mode = "enforce", **how: object) -> JobPolicy:
     job = JobPolicy(name, mode, Slo(max_slowdown=0.0), pipeline=Pipeline("1f1b", 2, 4))
-    return replace(job, **how)  # type: ignore[arg-type]
+    return replace(job, **how)
 
 
 def policy(*jobs: JobPolicy) -> Policy:

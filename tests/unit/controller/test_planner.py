@@ -39,7 +39,7 @@ def inputs(
     view = view_of(WORLD, WORLD.now_s)
     asked = seen(WORLD, slowdown, peer_iteration_time_s=peer_s)
     asked = with_baseline(asked, costs_of(asked, view, ESTIMATOR), model_ratio)
-    return case_of(replace(asked, **job), view)  # type: ignore[arg-type]
+    return case_of(replace(asked, **job), view)
 
 
 def fastest_s(costs: Costs) -> float:
@@ -52,7 +52,6 @@ def planned(asked: PlanningInput, state: PlannerState | None = None) -> Decision
 
 def draft(decision: Decision) -> tuple[Plan, Solution, Forecast]:
     plan = decision.plan
-    assert plan is not None
     assert plan.solution is not None
     assert plan.forecast is not None
     return plan, plan.solution, plan.forecast
@@ -63,7 +62,6 @@ def test_the_deadline_is_kept_by_the_jobs_own_seconds() -> None:
     asked = inputs(slowdown=0.03, model_ratio=1.02)
     decision = planned(asked)
     plan, solution, made = draft(decision)
-    assert asked.job.measured.baseline is not None
     deadline_s = asked.job.measured.baseline.time_mean_s * 1.03
     assert plan.deadline_s == pytest.approx(deadline_s)
     assert made.iteration_time_s <= deadline_s * (1 + 1e-9)
@@ -86,7 +84,6 @@ def applied(
     """The case and the state in which a plan's clocks run, measured to slow the job by so much."""
     asked, state = inputs(slowdown=budget), decision.state
     baseline = asked.job.measured.baseline
-    assert baseline is not None
     setting = ((("GPU-0", 1000),), ())
     known = Answer(
         default=Figure(math.log(baseline.time_mean_s), 0.0),
@@ -106,8 +103,6 @@ def test_clocks_that_came_out_late_are_raised_and_not_tried_again_soon() -> None
     asked, state = applied(first, Figure(0.06, 0.001))
     late = planned(asked, state)
     assert late.late
-    assert late.plan is not None
-    assert late.plan.forecast is not None
     assert late.plan.forecast.slowdown_ratio <= 0.05
     assert state.setting is None
     assert late.state.late.setting is not None
@@ -116,16 +111,11 @@ def test_clocks_that_came_out_late_are_raised_and_not_tried_again_soon() -> None
     released = replace(late.state, clocks=None, changed_s=-math.inf)
     again = planned(replace(asked, running=dict.fromkeys(asked.running, 0)), released)
     assert not again.late
-    assert again.plan is not None
-    assert again.plan.solution is not None
-    assert late.plan.solution is not None
     assert again.plan.solution.iteration_time_s <= late.plan.solution.iteration_time_s * (1 + 1e-9)
     much_later = replace(asked.view, now_s=late.state.late.until_s + 1.0)
     forgotten = planned(
         replace(asked, running=dict.fromkeys(asked.running, 0), view=much_later), released
     )
-    assert forgotten.plan is not None
-    assert forgotten.plan.solution is not None
     assert forgotten.plan.solution.iteration_time_s > again.plan.solution.iteration_time_s
 
 
@@ -142,14 +132,9 @@ def test_measured_clocks_that_leave_room_are_lowered_by_what_slowdowns_come_to(
 ) -> None:
     """A curve flatter than the profile's is not believed beyond the clocks that showed it."""
     first = planned(inputs(slowdown=0.02))
-    assert first.plan is not None
-    assert first.plan.forecast is not None
     modelled = first.plan.forecast.modelled
-    assert modelled is not None
     asked, state = applied(first, Figure(scale * modelled, 0.0), budget=0.08, scale=scale)
     wider = planned(asked, state)
-    assert wider.plan is not None
-    assert wider.plan.forecast is not None
     assert wider.plan.forecast.slowdown_ratio <= 0.08
     allowed = modelled + (math.log(1.08) - scale * modelled) / max(scale, 1.0)
     assert wider.plan.forecast.modelled == pytest.approx(allowed, abs=0.01)
@@ -164,7 +149,6 @@ def test_measured_clocks_that_leave_room_are_lowered_by_what_slowdowns_come_to(
 def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     """T = max(T', min(D, T_E)): waiting is free, anything beyond the own deadline is not."""
     asked = inputs(slowdown=slowdown)
-    assert asked.job.measured.baseline is not None
     base_s = asked.job.measured.baseline.time_mean_s
     peer_s = base_s * peer_ratio
     decision = planned(inputs(slowdown=slowdown, peer_s=peer_s))
@@ -181,7 +165,6 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
     plan, solution, _ = draft(decision)
     taken_s = solution.iteration_time_s
     assert taken_s <= limit_s * (1 + 1e-8)
-    assert plan.basis is not None
     assert plan.basis.goal is not None
     if plan.basis.goal.waits:
         assert plan.deadline_s == pytest.approx(peer_s)
@@ -193,7 +176,6 @@ def test_straggler_rule(slowdown: float, peer_ratio: float) -> None:
 def test_waiting_saves_at_least_as_much() -> None:
     _, _, alone = draft(planned(inputs(slowdown=0.02)))
     asked = inputs(slowdown=0.02)
-    assert asked.job.measured.baseline is not None
     peer_s = asked.job.measured.baseline.time_mean_s * 1.2
     _, _, waiting = draft(planned(inputs(slowdown=0.02, peer_s=peer_s)))
     assert waiting.saved_ratio > alone.saved_ratio
@@ -249,7 +231,6 @@ def test_a_question_is_asked_once_whatever_the_mode() -> None:
     for pass_number in range(6):
         looked = replace(inputs(), mode="recommend" if pass_number < 3 else "enforce")
         baseline = looked.job.measured.baseline
-        assert baseline is not None
         moved = replace(baseline, time_mean_s=baseline.time_mean_s * (1.0 + 1e-6 * pass_number))
         looked = replace(looked, job=changed(looked.job, baseline=moved))
         state = decide(looked, state, ESTIMATOR, solver).state
@@ -316,7 +297,6 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
     healthy = estimator.predict(Subject(WORLD.job, WORLD.uuids[0], 0, "forward"), (clock,))
     slow = estimator.predict(subject, (clock,))
     assert healthy is not None
-    assert slow is not None
     option = costs.table[0, "forward"][clock]
     assert option.time_s == pytest.approx(float(slow.time_s[0]))
     energies = [float(p.time_s[0] * p.power_w[0]) for p in (healthy, slow)]

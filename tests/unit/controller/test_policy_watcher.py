@@ -41,7 +41,7 @@ def source() -> HeldSource:
 
 @pytest.fixture
 def audit(trail: Trail) -> AuditLog:
-    return AuditLog(trail, lambda: 1.8e9)  # type: ignore[arg-type]
+    return AuditLog(trail, lambda: 1.8e9)
 
 
 @pytest.fixture

@@ -101,7 +101,6 @@ def test_old_and_future_reports_of_one_gpu_change_no_window() -> None:
         assert not before.refused
         after = life(stats, range(30, 45), dict(strays))
         for window in (after.baseline, after.current):
-            assert window is not None
             assert abs(window.time_mean_s / TAKES_S - 1.0) < 1e-9
         assert dict(after.refused)[reason] > 0
 

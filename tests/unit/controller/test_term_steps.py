@@ -87,7 +87,7 @@ def test_agents_of_another_controller_are_named_and_cost_a_dry_run_nothing(
         def observe(self, *_: object) -> FleetState:
             return _state((9, 7, 5, 2))
 
-    fleet = FencedFleet(Inner(), lambda: True, 8, earlier=5, enforces=lambda: enforces)  # type: ignore[arg-type]
+    fleet = FencedFleet(Inner(), lambda: True, 8, earlier=5, enforces=lambda: enforces)
     nodes = fleet.observe(0.0).nodes
     assert [node.other_term for node in nodes] == [9, 7, 0, 0]
     assert [bool(node.quarantine) for node in nodes] == [enforces, False, False, False]

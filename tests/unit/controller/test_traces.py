@@ -45,8 +45,7 @@ def lengths(iterations: int, spread: float) -> Floats:
     drawn = np.random.default_rng(3).lognormal(
         0.0, spread, (iterations, WORLD.pipeline.microbatches)
     )
-    made: Floats = usual * (drawn / drawn.mean())[:, microbatch]
-    return made
+    return usual * (drawn / drawn.mean())[:, microbatch]
 
 
 def traces(seconds: Floats, graph: Graph = GRAPH) -> tuple[PipelineTrace, ...]:
@@ -85,8 +84,6 @@ def test_uneven_iterations_are_explained_by_their_own_operations() -> None:
     assert np.mean([trace.measured_s for trace in kept]) > 1.1 * means_s
     made = decision(kept)
     assert made.topic == "plan"
-    assert made.plan is not None
-    assert made.plan.forecast is not None
     assert made.plan.forecast.saved_ratio > 0.01
 
 
@@ -99,7 +96,6 @@ def test_a_plan_of_uneven_work_keeps_its_budget_on_iterations_to_come() -> None:
     slower = []
     for operation, clock_mhz, usual in clocks:
         option = COSTS.option(operation, clock_mhz)
-        assert option is not None
         slower.append(option.time_s / usual.time_s)
     later = seconds[200:]
     ratio = (
@@ -138,7 +134,6 @@ def test_a_slow_gpu_is_named_with_its_place_and_a_throttled_one_with_its_reason(
     )
     job = seen(WORLD, 0.02, newest=newest)
     found = delay_of(job, GRAPH, VIEW.gpus, None)
-    assert found is not None
     place = VIEW.gpus[WORLD.uuids[1]].place
     assert found.text.startswith(f"pipeline 2 stage 1 (GPU {place}) delays iterations by ")
     assert found.text.endswith("its operations take 1.50 x those of its peers")
@@ -147,16 +142,13 @@ def test_a_slow_gpu_is_named_with_its_place_and_a_throttled_one_with_its_reason(
     assert shown.snapshot is not None
     throttled = replace(shown, snapshot=replace(shown.snapshot, slow_reason="thermal"))
     found = delay_of(job, GRAPH, {WORLD.uuids[1]: throttled}, None)
-    assert found is not None
     assert (found.cause, found.text.split(": ", 1)[1]) == ("throttle", "throttled: thermal")
     even = traces(seconds[:1].repeat(4, axis=0))
     waited = tuple(replace(one, iteration=10, uuids=uuids[r]) for r, one in enumerate(even))
     slowed = changed(job, newest=waited, newest_at_default=newest)  # the others, by a plan
     named = delay_of(slowed, GRAPH, VIEW.gpus, None)
-    assert named is not None
     assert named.part.is_gpu
     uneven = delay_of(changed(job, newest=newest[:2]), GRAPH, VIEW.gpus, None)
-    assert uneven is not None
     assert uneven.part.name == "stage 2"  # the model's own split: no pipeline is slow
 
 

@@ -36,7 +36,6 @@ def _learnt(seed: int, spread: float, longer: float) -> tuple[float, float]:
 
     def predicted_s(stage: int, kind: Kind, clock_mhz: int) -> float:
         found = estimator.predict(Subject(policy.name, uuids[stage], stage, kind), (clock_mhz,))
-        assert found is not None
         return float(found.time_s[0])
 
     def swept_s(stage: int, kind: Kind, clock_mhz: int) -> float:

@@ -31,7 +31,6 @@ def reported(
 @pytest.mark.parametrize("gpu", [0.0, 0.005, 0.02])
 def test_variance_per_operation_and_per_gpu_are_separated(operation: float, gpu: float) -> None:
     found = ratios([reported(operation, gpu, 400)])
-    assert found is not None
     assert found[0] == pytest.approx(operation, rel=0.1, abs=1e-6)
     assert found[1] == pytest.approx(gpu, rel=0.1, abs=4e-4)
 
@@ -45,7 +44,6 @@ def test_a_few_iterations_tell_nothing() -> None:
 def test_a_short_baseline_of_many_gpus_is_enough() -> None:
     """A baseline that is steady has eight iterations. Jitter that is not known makes plans late."""
     found = ratios([reported(0.01, 0.0, 8, seed=gpu) for gpu in range(8)])
-    assert found is not None
     assert found[0] == pytest.approx(0.01, rel=0.4)
 
 

@@ -80,7 +80,6 @@ def test_workers_end_with_their_controller(tmp_path: Path) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as one:
-        assert one.stdout is not None
         worker = int(one.stdout.readline())
         one.kill()
     until_s = time.monotonic() + LIMIT_S

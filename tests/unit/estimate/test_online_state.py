@@ -73,7 +73,6 @@ def fit(estimator: OnlineEstimator) -> None:
 
 def off(estimator: Estimator, job: Job, clock_mhz: int, uuid: str = "GPU-a") -> float:
     predicted = estimator.predict(Subject("gpt", uuid, 0, "forward"), (clock_mhz,))
-    assert predicted is not None
     return float(predicted.time_s[0]) / truth_s("forward", clock_mhz, job.curve_of) - 1.0
 
 
@@ -87,7 +86,6 @@ def test_running_work_corrects_a_profile_that_is_wrong_at_low_clocks() -> None:
         fit(estimator)
     assert abs(off(estimator, job, 930)) < 0.012
     error = estimator.learning_stats("gpt").error
-    assert error is not None
     assert error < 0.012
 
 

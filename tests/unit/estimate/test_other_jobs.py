@@ -71,7 +71,6 @@ def test_shares_are_those_of_the_curve(time: float, power: float, ratios: list[f
     found = measured_shares(
         at, truth.time_s(clocks), truth.power_w(clocks), CARD, default_mhz=TOP_MHZ, top_mhz=TOP_MHZ
     )
-    assert found is not None
     assert found.time == pytest.approx(time, abs=1e-9)
     assert found.power == pytest.approx(power, abs=1e-9)
 
@@ -123,7 +122,6 @@ def test_the_band_narrows_as_jobs_are_probed() -> None:
 
     def width(known: list[KnownJob]) -> float:
         found = first_saving(OtherJobs(known).possible(asked), CARD, TOP_MHZ, CLOCKS, 0.05)
-        assert found is not None
         return found.saved.high - found.saved.low
 
     assert width(fleet(40)) < 0.6 * width([])
@@ -182,7 +180,6 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
     clocks = made.known_clocks_mhz(asked)
     assert min(clocks) >= LOWEST_RATIO * default
     curve = made.predict(asked, clocks)
-    assert curve is not None
     above = np.array(clocks) >= default
     assert curve.time_s[above] == pytest.approx(0.02)
     assert curve.power_w[above] == pytest.approx(300.0)
@@ -195,7 +192,6 @@ def test_predicted_work_has_the_shares_it_was_made_of_and_is_flat_above_its_defa
         default_mhz=default,
         top_mhz=TOP_MHZ,
     )
-    assert found is not None
     assert (found.time, found.power) == pytest.approx((time, power), abs=1e-9)
     assert made.predict(Subject("job", "GPU-0", 1, "forward"), clocks) is None
 

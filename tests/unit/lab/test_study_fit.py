@@ -60,7 +60,6 @@ def test_the_random_split_is_as_good_as_reported_and_the_honest_ones_are_harder(
     for name in ("held-out clocks", "two probes", "held-out shapes"):
         assert ours[name].scores["time"].mape < 0.5 * plain[name].scores["time"].mape
     chosen = ours["held-out clocks"].choices
-    assert chosen is not None
     assert chosen.regret < 0.01
     assert chosen.overshoot < 0.002
 
@@ -113,7 +112,6 @@ def test_an_unknown_card_is_not_guessed(a30: list[Row]) -> None:
     assert np.isnan(power_w).all()
     assert layers.parts(strange) is None
     shares = layers.parts(a30)
-    assert shares is not None
     assert np.allclose(shares.sum(axis=1), 1.0)
     assert (shares >= 0.0).all()
 
@@ -184,12 +182,10 @@ def test_a_good_choice_costs_nothing_and_a_bad_one_what_it_costs() -> None:
     time_s = np.array([row.time_s for row in rows])
     power_w = np.array([row.power_w for row in rows])
     right = choices(rows, time_s, power_w)
-    assert right is not None
     assert right.regret == 0.0
     assert right.overshoot < 1e-12  # the budget itself is no round number
     # Believed as fast at the lowest clock as at the highest: it breaks every budget.
     wrong = choices(rows, np.full_like(time_s, time_s.min()), power_w)
-    assert wrong is not None
     assert wrong.overshoot == pytest.approx(time_s.max() / time_s.min() - 1.0 - 0.17 / 3.0)
     assert choices(rows[:1], time_s[:1], power_w[:1]) is None
 

@@ -103,7 +103,7 @@ def test_longer_sequences_lower_the_best_clock() -> None:
         best = []
         for sequence in (128, 1024):
             plant = LayerPlant(card, shape(model, sequence, A30_BATCH), "fp16", "training")
-            best.append(min(card.sku.clocks_mhz, key=lambda c, p=plant: p.at(c).energy_j))  # type: ignore[misc]
+            best.append(min(card.sku.clocks_mhz, key=lambda c, p=plant: p.at(c).energy_j))
         assert best[1] <= best[0]
         falls += best[1] < best[0]
     assert falls >= 3
@@ -158,8 +158,8 @@ def test_narrow_types_are_faster_and_cheaper() -> None:
     points = {d: LayerPlant(card, layer, d, "training").at(1200) for d in card.dtypes}
     order = ("fp32", "tf32", "fp16", "fp8")
     for wide, narrow in itertools.pairwise(order):
-        assert points[narrow].time_s < points[wide].time_s  # type: ignore[index]
-        assert points[narrow].energy_j < points[wide].energy_j  # type: ignore[index]
+        assert points[narrow].time_s < points[wide].time_s
+        assert points[narrow].energy_j < points[wide].energy_j
 
 
 def test_hot_silicon_leaks_more() -> None:

@@ -12,7 +12,6 @@ SIZES = st.integers(1, 65536)
 
 def ceiling(model: str = "A100-SXM") -> Ceiling:
     card = find_card(model)
-    assert card is not None
     return Ceiling(card.half_tflops * TERA, card.memory_gb_s * GIGA, card.processors)
 
 

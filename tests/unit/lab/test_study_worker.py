@@ -176,7 +176,7 @@ def test_torch_runs_the_layer() -> None:
     for dtype in ("fp32", "bf16", "fp8"):
         for which in ("forward", "training"):
             layer = Shape("small", 64, 4, 256, 32, 2)
-            assert bench.prepare(Cell(layer, dtype, which)) == ""  # type: ignore[arg-type]
+            assert bench.prepare(Cell(layer, dtype, which)) == ""
             assert bench.work(0.2).passes > 0
     found = measure(bench, Rule(steps=5, windows=1, windows_max=1))
     assert found.power_w == pytest.approx(50.0, rel=0.3)

@@ -25,7 +25,7 @@ def measured(system: object, runs: list[Run], noise: float = 0.0) -> list[Measur
     luck = np.random.default_rng(1)
     rows = []
     for run in runs:
-        found = formula.estimate(MODEL, system, run)  # type: ignore[arg-type]
+        found = formula.estimate(MODEL, system, run)
         factor = float(np.exp(noise * luck.standard_normal()))
         rows.append(
             Measurement(MODEL, run, found.iteration_time_s * factor, found.energy_j * factor)
@@ -85,9 +85,8 @@ def test_components_of_power_are_found_within_their_errors(noise: float) -> None
     """Clocks tell arithmetic from the rest, recomputation and tensor groups memory from waiting."""
     made = {"idle_w": 80.0, "compute_pj_per_flop": 1.1, "hbm_pj_per_bit": 9.0}
     runs = [replace(run, clock_mhz=f) for run in RUNS for f in (900.0, 1100.0, 1250.0, 1410.0)]
-    rows = measured(replace(KNOWN, **made), runs, noise)  # type: ignore[arg-type]
+    rows = measured(replace(KNOWN, **made), runs, noise)
     found = calibrate(rows, replace(KNOWN, idle_w=0.0))
-    assert found.energy_error is not None
     assert found.energy_error < 0.01
     for name, value in made.items():
         assert abs(np.log(found.fitted[name] / value)) < 3.0 * found.doubt[name] < 0.6

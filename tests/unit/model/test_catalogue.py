@@ -21,7 +21,7 @@ ACTIVE = {"mixtral-8x7b": 12.9, "deepseek-v3": 37.5, "qwen3-235b-a22b": 22.2}
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.node)
 def test_every_number_has_a_source(entry: object) -> None:
-    system = entry.system  # type: ignore[attr-defined]
+    system = entry.system
     told = sources_of(system.name)
     for field in fields(System):
         given = field.default is MISSING or getattr(system, field.name) != field.default

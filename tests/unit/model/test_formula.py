@@ -236,7 +236,7 @@ def test_a_higher_clock_is_never_slower(
     """Also under a power limit, which leaves one clock whatever was asked for above it."""
     system = replace(SYSTEMS[name], power_cap_w=limit * SYSTEMS[name].power_cap_w)
     run = Run(
-        tensor * pipeline * data, tensor, pipeline, data, schedule=schedule,  # type: ignore[arg-type]
+        tensor * pipeline * data, tensor, pipeline, data, schedule=schedule,
         global_batch=16 * data, flash_attention=True, overlap_gradients=overlap,
     )  # fmt: skip
     assume(misfit(run, model) is None)

@@ -33,7 +33,7 @@ def run_of(schedule: str, stages: int = 8, microbatches: int = 24) -> Run:
         8 * stages,
         8,
         stages,
-        schedule=schedule,  # type: ignore[arg-type]
+        schedule=schedule,
         chunks=CHUNKS.get(schedule, 1),
         global_batch=microbatches,
         flash_attention=True,
@@ -90,7 +90,7 @@ def test_transfers_and_uneven_halves_give_the_published_idle_share(
     model = Architecture(
         62, 6144, 48, 48, 4 * 6144, 50304, positions=1024, tied=True, bias=True, norm_bias=True
     )
-    run = Run(32, 1, 32, schedule=schedule, global_batch=96, sequence=1024, dtype="fp16")  # type: ignore[arg-type]
+    run = Run(32, 1, 32, schedule=schedule, global_batch=96, sequence=1024, dtype="fp16")
     system = SYSTEMS["a100-sxm-80gb"]
     for found in (formula.estimate(model, system, run), simulate(model, system, run)[0]):
         parts = found.breakdown_s
@@ -112,7 +112,7 @@ def test_slow_links_change_the_ranking_of_schedules() -> None:
     plain, deep = run_of("gpipe", microbatches=8), run_of("interleaved-1f1b", microbatches=8)
 
     def faster(system: object) -> bool:
-        times = [simulate(ALIKE, system, run)[0].iteration_time_s for run in (plain, deep)]  # type: ignore[arg-type]
+        times = [simulate(ALIKE, system, run)[0].iteration_time_s for run in (plain, deep)]
         return times[1] < times[0]
 
     assert faster(FREE)

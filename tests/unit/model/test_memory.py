@@ -33,7 +33,7 @@ def test_bytes_of_a_layer_are_the_published_ones(
     tensor: int, recompute: str, split: bool, expected: float
 ) -> None:
     """Korthikanti et al., table 2."""
-    run = Run(8, tensor, recompute=recompute, sequence_parallel=split, dropout=True)  # type: ignore[arg-type]
+    run = Run(8, tensor, recompute=recompute, sequence_parallel=split, dropout=True)
     told = layer_bytes(GPT, Runs.of([run]), np.array([S]), False)[0][0]
     assert told == pytest.approx(S * H * expected, rel=1e-9)
 

@@ -53,7 +53,7 @@ def test_a_sweep_finds_what_one_by_one_finds() -> None:
 
 
 def test_parts_together_are_the_whole(monkeypatch: object) -> None:
-    monkeypatch.setattr(sweep, "ROWS_MAX", 40)  # type: ignore[attr-defined]
+    monkeypatch.setattr(sweep, "ROWS_MAX", 40)
     parts = list(SPACE.parts())
     assert len(parts) > 4
     assert sum(part.size for part in parts) == SPACE.size

@@ -86,7 +86,6 @@ def test_a_gpu_that_is_counted_and_does_not_open_is_said(
     sampler._tick()
     sampler._tick()
     picture = sampler.known()
-    assert picture is not None
     assert ([gpu.uuid for gpu in picture.snapshot.gpus], picture.complete) == (others, False)
     assert sampler.unread == (1,)
     assert capfd.readouterr().err.count("GPU 1 is counted and cannot be opened") == 1

@@ -86,7 +86,7 @@ FAULTS: dict[str, tuple[Callable[[Solution], Solution], str]] = {
         "lower bound",
     ),
     "a granularity it cannot judge": (
-        lambda p: replace(p, granularity="kernel"),  # type: ignore[arg-type]
+        lambda p: replace(p, granularity="kernel"),
         "unknown granularity kernel",
     ),
 }

@@ -88,7 +88,6 @@ def test_a_delay_is_what_the_peers_time_would_save(graph: Graph) -> None:
     seconds = np.ones((PIPELINES, len(graph.operations)))
     seconds[1, columns(graph, stage=0)] = 1.5
     found = slow_part(graph, seconds, iteration_times(graph, seconds))
-    assert found is not None
     before_s, usual_s = iteration_times(graph, seconds).max(), iteration_times(graph, seconds[:1])
     assert found.delay_ratio == pytest.approx(1.0 - float(usual_s[0]) / before_s)
     assert found.delay_ratio > DELAY_RATIO_MIN

@@ -27,7 +27,7 @@ BEGUN_S = datetime(2026, 11, 29, 13, tzinfo=UTC).timestamp()
 
 def priced(points: object) -> Policy:
     cost = Cost(gpu_hour=2.0, kwh=0.08, kwh_series=Series(csv="p.csv"))
-    return Policy(cost=cost, hourly={"p.csv": points})  # type: ignore[dict-item]
+    return Policy(cost=cost, hourly={"p.csv": points})
 
 
 def test_a_value_holds_until_the_next_and_for_an_hour_at_most() -> None:

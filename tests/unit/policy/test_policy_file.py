@@ -40,7 +40,6 @@ def _settle(file: Path) -> None:
 
 def test_profiles_are_found_beside_the_policy(file: Path, tmp_path: Path) -> None:
     profile = load(file).jobs[0].profile
-    assert profile is not None
     assert profile.source == str(tmp_path / "sub/p.csv")
 
 
@@ -205,7 +204,6 @@ def modelled(file: Path) -> Path:
 
 def test_a_run_file_stands_in_for_a_profile(modelled: Path) -> None:
     job = load(modelled).jobs[0]
-    assert job.profile is not None
     assert job.profile.stages == 4
     assert job.profile.source.startswith("predicted: ")
     assert 55.0 < job.blocking_power_w < 200.0  # of an A100 that waits

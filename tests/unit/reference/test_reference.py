@@ -126,7 +126,7 @@ def test_default_clocks_that_heat_lowers_are_no_change_of_lowered_ones() -> None
     job = predicted(Job().run(40, DEFAULT))
     for step in range(1, 7):
         job.run(288, LOWERED)
-        job.run(12, DEFAULT, lambda _, step=step: 0.004 * step)  # type: ignore[misc]
+        job.run(12, DEFAULT, lambda _, step=step: 0.004 * step)
     job.run(1, LOWERED)
     assert job.answer.slowdown.mean == pytest.approx(0.04 - 0.024, abs=0.007)
     assert job.answer.level_sd < 0.005, "how fast it moves is known"

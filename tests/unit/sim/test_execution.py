@@ -19,8 +19,8 @@ def finished(plant: Plant, clock: object, steps_s: float, peer_s: float = 0.0) -
     run, at_s = Execution(plant, peer_s), 0.0
     while not math.isfinite(run.duration_s):
         at_s += steps_s
-        run.advance(at_s, clock)  # type: ignore[arg-type]
-    run.advance(math.inf, clock)  # type: ignore[arg-type]
+        run.advance(at_s, clock)
+    run.advance(math.inf, clock)
     return run
 
 

@@ -65,7 +65,6 @@ def policy(tmp_path: Path, store: DatabaseStore) -> PolicyFile:
 
 def forward_s(policy: PolicyFile) -> float:
     loaded = policy.load().jobs[0].profile
-    assert loaded is not None
     return loaded.options[0, "forward"][0].time_s
 
 

@@ -34,7 +34,7 @@ def test_what_nothing_speaks_against_is_advisable() -> None:
     ],
 )
 def test_each_thing_alone_speaks_against_it(change: dict[str, object], missing: str) -> None:
-    found = verdict(replace(GOOD, **change))  # type: ignore[arg-type]
+    found = verdict(replace(GOOD, **change))
     assert not found.yes
     assert found.missing == missing
 

@@ -39,7 +39,6 @@ def test_the_time_constant_of_a_change_is_found(
     heat_sink_s: float, change_celsius: float, seed: int
 ) -> None:
     found_s = time_constant_s(trace(heat_sink_s, change_celsius, seed))
-    assert found_s is not None
     assert found_s == pytest.approx(heat_sink_s, rel=0.35)
 
 

@@ -90,8 +90,8 @@ class Bench:
     def begin_anew(self) -> None:
         """Another controller on the same store."""
         store: object = self.memory
-        audit = AuditLog(store, lambda: self.unix_s)  # type: ignore[arg-type]
-        self.windows = DefaultWindows(StoredBook(store, audit), lag_s=0.4)  # type: ignore[arg-type]
+        audit = AuditLog(store, lambda: self.unix_s)
+        self.windows = DefaultWindows(StoredBook(store, audit), lag_s=0.4)
         verify = self.verify or Verify(self.share, SLOT_S - WARM_UP_S)
         policy = WORLD.policy(verify=verify).jobs[0]
         self._policy = replace(policy, name=self.job)
@@ -235,13 +235,10 @@ def test_the_board_says_when_a_first_interval_is_there() -> None:
     bench = Bench()
     bench.run(4 * SLOT_S)
     shown = bench.shown()
-    assert shown is not None
     assert "a first interval within about 1 h" in shown.text  # three cycles of ten minutes
     bench.run(60 * SLOT_S)
     bench.run(SLOT_S, until=lambda: not bench.held)
     shown = bench.shown()
-    assert shown is not None
-    assert shown.saving is not None
     assert shown.saving.saved_ratio is not None
     assert shown.saving.point_in_s is not None
     assert "interval" not in shown.text
@@ -251,9 +248,7 @@ def test_a_warm_up_that_the_site_knows_makes_a_first_interval_come_in_minutes() 
     bench = Bench(verify=Verify(0.33, 45.0, warm_up_s=15.0), heat_sink_s=80.0)
     bench.run(1500.0)
     shown = bench.shown()
-    assert shown is not None
     assert shown.window_s == 45.0  # whatever temperatures say
-    assert shown.saving is not None
     assert shown.saving.holdouts >= 3
     assert shown.saving.saved_ratio is not None
     usual = Bench()
@@ -312,10 +307,10 @@ def test_one_that_could_not_begin_is_made_up_for_in_its_cycle() -> None:
 def test_a_wall_clock_that_is_set_neither_stretches_nor_breaks_a_hold_out() -> None:
     for jump_s in (-7200.0, 7200.0):
         bench = Bench()
-        bench.run(40 * SLOT_S, until=lambda bench=bench: bench.held)  # type: ignore[misc]
+        bench.run(40 * SLOT_S, until=lambda bench=bench: bench.held)
         bench.run(20.0)
         bench.ahead_s += jump_s
-        bench.run(2 * SLOT_S, until=lambda bench=bench: not bench.held)  # type: ignore[misc]
+        bench.run(2 * SLOT_S, until=lambda bench=bench: not bench.held)
         begun_s, ended_s = bench.turns[0]
         assert abs(ended_s - begun_s - SLOT_S) <= PASS_S
         bench.run(20 * SLOT_S)
@@ -340,7 +335,6 @@ def test_measured_and_promised_joules_are_of_the_same_time_and_waiting_is_in_nei
     bench.run(10.0)
     before = bench.windows.account(bench.job)
     assert before.measured_j is not None
-    assert before.promised_j is not None
     assert before.promised_j <= before.predicted_j
     bench.straggling = True
     bench.run(60.0)  # the window that was open ends, and is kept

@@ -57,8 +57,6 @@ def day(
 
 
 def known(found: Saving | None) -> Saving:
-    assert found is not None
-    assert found.saved_ratio is not None
     assert found.slowdown_ratio is not None
     assert not found.reason
     assert found.saved_ratio.low <= found.saved_ratio.mid <= found.saved_ratio.high < 1.0
@@ -72,7 +70,6 @@ def covered(world: World, days: float, runs: int, seed: int) -> tuple[float, flo
     for run in range(runs):
         made_windows, truth = measured(seed + run, days, world)
         found = known(saving(made_windows))
-        assert found.saved_ratio is not None
         assert found.slowdown_ratio is not None
         energy += found.saved_ratio.low <= truth.saved <= found.saved_ratio.high
         time += found.slowdown_ratio.low <= truth.slowdown <= found.slowdown_ratio.high
@@ -130,18 +127,15 @@ def test_a_heat_sink_leaves_no_bias() -> None:
     quiet = replace(FOUR["heat sink"], noise=1e-4, slow_noise=0.0, steps_per_day=0.0)
     made_windows, truth = measured(6, 7.0, quiet)
     saved = known(saving(made_windows)).saved_ratio
-    assert saved is not None
     assert saved.mid == pytest.approx(truth.saved, abs=2e-4)
 
 
 def test_the_time_to_an_interval_of_a_point_is_kept() -> None:
     """What is foretold after a day is what another so many hours then give."""
     first = known(saving(windows(8, 1.0, FOUR["scatter"])))
-    assert first.point_in_s is not None
     assert first.point_in_s > 3600.0
     days = 1.0 + first.point_in_s / 86_400.0
     then = known(saving(windows(8, days, FOUR["scatter"])))
-    assert then.saved_ratio is not None
     assert 0.003 < then.saved_ratio.half_width < 0.0065
     week = known(saving(windows(8, 7.0, World())))
     assert week.point_in_s == 0.0
@@ -158,9 +152,7 @@ def test_a_hold_out_beside_a_step_of_the_work_is_not_compared() -> None:
     ]
     found = known(saving(stepped))
     assert found.holdouts == 11
-    assert found.saved_ratio is not None
     assert found.saved_ratio.mid == pytest.approx(0.2, abs=1e-9)
-    assert found.slowdown_ratio is not None
     assert found.slowdown_ratio.mid == pytest.approx(0.0, abs=1e-9)
 
 
@@ -177,7 +169,6 @@ def test_the_saving_is_that_of_the_period_and_not_of_its_hold_outs() -> None:
         for one in day(holdouts=20, saved=0.3)
     ]
     found = known(saving([*light, *heavy]))
-    assert found.saved_ratio is not None
     # Forty hours each; an iteration saves 100 J of 1,000, then 900 J of 3,000.
     assert found.saved_ratio.mid == pytest.approx(1000.0 / 4000.0, abs=0.01)
 
@@ -194,7 +185,6 @@ def test_cooler_gpus_are_part_of_what_was_saved() -> None:
     made_windows, truth = measured(5, 3.0, world)
     assert truth.saved - world.saved > 0.01
     found = known(saving(made_windows))
-    assert found.saved_ratio is not None
     assert found.saved_ratio.mid == pytest.approx(truth.saved, abs=5e-4)
     assert found.cooler_celsius == pytest.approx(10.0, abs=0.5)
 
@@ -206,10 +196,8 @@ def test_a_steady_drift_cancels_exactly(drift: float, saved: float, scale: float
         for one in day(drift_per_hour=drift, saved=saved)
     ]
     found = known(saving(given_windows))
-    assert found.saved_ratio is not None
     assert found.saved_ratio.mid == pytest.approx(saved, abs=1e-9)
     assert 0.0 < found.saved_ratio.half_width < 3e-4  # as fine as a counter's steps, no finer
-    assert found.default_energy_j is not None
     assert found.plan_energy_j == pytest.approx(found.default_energy_j * (1.0 - saved))
 
 
@@ -220,7 +208,6 @@ def test_order_and_repetition_change_nothing(order: object, twice: list[int]) ->
     mixed = [*given_windows, *(given_windows[number] for number in twice)]
     order.shuffle(mixed)
     found = saving(mixed)
-    assert found is not None
     assert replace(found, unusable=0) == saving(given_windows)
     assert found.unusable == len(twice)
 
@@ -234,8 +221,6 @@ def test_one_arm_alone_says_which_is_missing() -> None:
     plan = [one for one in day() if one.arm == "plan"]
     default = [one for one in day() if one.arm == "default"]
     only_plan, only_default = saving(plan), saving(default)
-    assert only_plan is not None
-    assert only_default is not None
     assert only_plan.saved_ratio is only_default.saved_ratio is None
     assert "no hold-out" in only_plan.reason
     assert "under a plan" in only_default.reason
@@ -246,7 +231,6 @@ def test_one_arm_alone_says_which_is_missing() -> None:
 @pytest.mark.parametrize("holdouts", [1, 2])
 def test_too_few_hold_outs_are_counted_and_not_estimated(holdouts: int) -> None:
     found = saving(day(holdouts=holdouts))
-    assert found is not None
     assert found.saved_ratio is None
     assert found.reason.startswith(f"{holdouts} hold-outs")
 
@@ -255,8 +239,6 @@ def test_a_hold_out_without_a_plan_on_both_sides_is_not_compared() -> None:
     """What ran before a job was warm, or after its plan was gone, is another time."""
     lonely = [made("default", -600.0 + 10.0 * number, 500.0) for number in range(20)]
     alone, together = saving(day()), saving([*lonely, *day()])
-    assert alone is not None
-    assert together is not None
     assert together.saved_ratio == alone.saved_ratio
     assert together.holdouts == alone.holdouts == 12
     assert together.windows_default == 12 + 20
@@ -268,7 +250,6 @@ def test_scatter_beyond_measure_is_no_measurement() -> None:
         for number, one in enumerate(day(holdouts=4))
     ]
     found = saving(wild)
-    assert found is not None
     assert found.saved_ratio is None
     assert "differ too much" in found.reason
 
@@ -323,8 +304,6 @@ def test_a_clock_that_was_set_moves_the_result_little(step_s: float) -> None:
         for one in given_windows[half:]
     ]
     straight, moved = known(saving(given_windows)), known(saving(stepped))
-    assert straight.saved_ratio is not None
-    assert moved.saved_ratio is not None
     assert abs(moved.saved_ratio.mid - straight.saved_ratio.mid) < straight.saved_ratio.half_width
     assert moved.saved_ratio.low <= truth.saved <= moved.saved_ratio.high
 
@@ -338,8 +317,6 @@ def test_two_shapes_are_never_compared() -> None:
     of_a = first if first.shape == "a" else second
     assert of_a.saved_ratio == known(saving(day())).saved_ratio
     both = {one.shape: known(one).saved_ratio for one in by_shape([*day(), *other])}
-    assert both["a"] is not None
-    assert both["b"] is not None
     assert both["a"].mid == pytest.approx(0.2)
     assert both["b"].mid == pytest.approx(0.1)
 

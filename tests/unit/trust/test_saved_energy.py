@@ -51,14 +51,12 @@ def saved(*windows: TimedWindow, controlled_s: float = 0.0) -> tuple[float, floa
 def test_joules_are_those_of_the_work_between_two_default_windows() -> None:
     day = [window(0.0, "default"), *(window(s, energy_j=850.0) for s in (300.0, 600.0, 900.0))]
     found = saved(*day, window(1200.0, "default"), controlled_s=1000.0)
-    assert found is not None
     assert found[0] == pytest.approx(3 * 300 * 150.0, rel=1e-3)
     assert found[2] == pytest.approx(0.9)
 
 
 def test_a_plan_that_costs_energy_lowers_the_sum() -> None:
     found = saved(window(0.0, "default"), window(300.0, energy_j=1100.0))
-    assert found is not None
     assert found[0] == pytest.approx(-300 * 100.0, rel=1e-3)
 
 
@@ -71,7 +69,6 @@ def test_what_is_not_paired_is_unknown_and_not_zero() -> None:
 
 def test_a_default_window_to_come_pairs_what_ran_before_it() -> None:
     found = saved(window(300.0, energy_j=900.0), window(600.0, "default"))
-    assert found is not None
     assert found[0] == pytest.approx(300 * 100.0, rel=1e-3)
 
 
@@ -100,7 +97,6 @@ def test_neither_drift_nor_work_that_varies_moves_the_sum(
         if not default:
             truth_j += 300 * work * level_j(at_s) * (1.0 - ratio)
     found = saved(*windows)
-    assert found is not None
     assert found[0] == pytest.approx(truth_j, rel=0.05, abs=0.002 * 60 * 300 * 12 * 50.0)
 
 
@@ -135,7 +131,6 @@ def test_promises_of_the_measured_windows_are_told_beside_them() -> None:
     plan = PlanInForce(1, energy_j=880.0, default_energy_j=1000.0)
     paired, alone = window(300.0, energy_j=900.0), window(900.0, energy_j=900.0, phase="b")
     made = saved(window(0.0, "default"), *(replace(one, plan=plan) for one in (paired, alone)))
-    assert made is not None
     assert made[0] == pytest.approx(300 * 100.0, rel=1e-3)
     assert made[1] == pytest.approx(300 * 120.0)
 
@@ -146,7 +141,6 @@ def test_windows_are_bounded_and_their_joules_stay() -> None:
         made.see(window(1000.0 * number, "default", phase=f"{number}"))
         made.see(window(1000.0 * number + 300.0, energy_j=900.0, phase=f"{number}"))
     found = made.measured()
-    assert found is not None
     assert found[0] == pytest.approx(1000 * each, rel=1e-3)
     assert len(made._plans) + len(made._defaults) < 700
 

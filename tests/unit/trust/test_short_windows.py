@@ -80,7 +80,7 @@ class Job:
             at_default=self.held,
             settled=True,
         )
-        opened = bool(windows.step(replace(seen, **changed)))  # type: ignore[arg-type]
+        opened = bool(windows.step(replace(seen, **changed)))
         if opened != self.held:
             if self.held:
                 self.measured_s = now_s
@@ -190,4 +190,4 @@ def test_a_window_that_lasts_takes_no_turn_from_others() -> None:
     "changed", [{"enforced": False}, {"straggling": True}, {"steered": True}, {"lowered": False}]
 )
 def test_there_is_no_short_window_where_it_would_show_nothing(changed: dict[str, object]) -> None:
-    assert not any(looked(0.95, 60, **changed))  # type: ignore[arg-type]
+    assert not any(looked(0.95, 60, **changed))

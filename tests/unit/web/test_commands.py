@@ -85,7 +85,7 @@ def test_every_command_reaches_the_loop_whole(served: Serving, clerk: Clerk) -> 
 def test_refusals_are_one_sentence(
     served: Serving, clerk: Clerk, refused: str, status: int
 ) -> None:
-    clerk.answer = Done("not so", refused)  # type: ignore[arg-type]
+    clerk.answer = Done("not so", refused)
     answer = served.post(PATHS[0])
     assert (answer.status, answer.json) == (status, {"error": "not so"})
 

@@ -36,7 +36,7 @@ REFUSED = ("", "unknown", "conflict", "standby", "failed")
 async def whim(order: Order) -> Done:
     """An answer of every kind, by the order's words."""
     refused = REFUSED[len(order.reason + order.node) % len(REFUSED)]
-    return Done("as you say", refused, unanswered=("n1: no",) * (len(order.by) % 2))  # type: ignore[arg-type]
+    return Done("as you say", refused, unanswered=("n1: no",) * (len(order.by) % 2))
 
 
 @pytest.fixture(scope="module")

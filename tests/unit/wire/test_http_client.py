@@ -88,7 +88,7 @@ def test_a_complete_answer_comes_back_whole_whatever_its_status() -> None:
 
 def test_json_that_python_cannot_read_is_a_value_error() -> None:
     for body in (b"[" * 100_000, b"{", b"9" * 5000, b"\xff"):
-        found = Answer(200, "OK", None, body)  # type: ignore[arg-type]
+        found = Answer(200, "OK", None, body)
         with pytest.raises(ValueError):  # noqa: PT011 -- the text is Python's
             found.json()
 
