@@ -64,7 +64,7 @@ class Fresh:
     loads: tuple[StageLoad, ...] = ()
     loaded: int = 0
     ended: tuple[EndedIteration, ...] = ()  # usual ones, and those that settle or stand out
-    reported: tuple[Iteration, ...] = ()  # whatever clocks they ran under
+    reported: tuple[EndedIteration, ...] = ()  # whatever clocks they ran under
     gpu_shift: GpuShift | None = None
 
 
@@ -156,6 +156,14 @@ class _Track:
         """The clocks in force, with their schedule."""
         locks = tuple(sorted((uuid, mhz) for uuid, mhz in self.locks.items() if mhz))
         return (locks, self.schedule) if locks or self.schedule else DEFAULT
+
+    def ended(self, one: Iteration) -> EndedIteration:
+        """An iteration as it guards promises: as reported, with nothing inferred."""
+        phase, span_s = (one.phase or self.phase).key, one.arrived_s - one.began_s
+        peer_s = max(one.peers_s.values(), default=None)
+        return EndedIteration(
+            one.number, one.arrived_s, one.duration_s, span_s, peer_s, (self.shape, phase)
+        )
 
 
 class IterationStats:
@@ -263,11 +271,8 @@ class IterationStats:
             durations_s=tuple(one.duration_s for one in fresh),
             loads=track.window.loads_of(unloaded),
             loaded=len(unloaded),
-            ended=tuple(
-                EndedIteration(one.number, one.arrived_s, one.duration_s, one.span_s)
-                for one in confirmed
-            ),
-            reported=tuple(track.reported),
+            ended=tuple(track.ended(one) for one in confirmed),
+            reported=tuple(track.ended(one) for one in track.reported),
             gpu_shift=shifted,
         )
         measured = Measured(

@@ -19,7 +19,7 @@ from joulecut_controller.orders import ALL, Hold, HoldKind
 from joulecut_controller.plan.veto import Veto
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.trust.breaker import Breaker, Finding, IterationTime, limit_of
+from joulecut_controller.trust.breaker import Breaker, Finding, limit_of
 
 TOPIC = "hold"
 RECORDS_READ_MAX = 100_000  # this topic has few: one a change, one an hour while held
@@ -213,25 +213,18 @@ class Breakers:
         """
         job, measured = observation.job.policy.name, observation.job.measured
         watched = self._watched.setdefault(job, _Watched())
-        breaker, shape, now = watched.breaker, observation.shape, measured.phase
+        breaker = watched.breaker
         watched.controlled_since_s = min(watched.controlled_since_s, now_s) if held else math.inf
         default = measured.at_default and not held
         watched.default_since_s = min(watched.default_since_s, now_s) if default else math.inf
         since_s = watched.controlled_since_s if held else watched.default_since_s
-        ended = tuple(
-            IterationTime(
-                one.duration_s,
-                max(one.peers_s.values(), default=None),
-                (shape, (one.phase or now).key),
-            )
-            for one in observation.fresh.reported
-            if one.arrived_s - self._lag_s - max(one.durations_s.values()) >= since_s
-        )
+        reported = observation.fresh.reported
+        ended = tuple(one for one in reported if one.began_s - self._lag_s >= since_s)
         if default:
             breaker.see_default(ended)
         for phase, alike in groupby(ended, key=lambda one: one.phase):
             # What an earlier controller measured counts until this one has seen default clocks.
-            known = measured.baseline if phase == (shape, now.key) else None
+            known = measured.baseline if phase[1] == measured.phase.key else None
             reference = breaker.reference(phase) or known
             if reference is None:
                 continue

@@ -41,31 +41,18 @@ def job_seen(
     suspected: str,
 ) -> JobSeen:
     """`applied` is the plan whose clocks are held; `learning` says why there is none yet."""
-    measured = observation.job.measured
-    baseline, current = inputs.job.measured.baseline, inputs.job.measured.current
-    unpowered = baseline is not None and baseline.power_w is None
+    measured = inputs.job.measured
     return JobSeen(
-        job=inputs.job.policy.name,
+        job=inputs.job,
+        shape=observation.shape,
         now_s=inputs.view.now_s,
         unix_s=unix_s,
-        verify=inputs.job.policy.verify,
-        shape=observation.shape,
-        phase=measured.phase.key,
         gpus=inputs.view.gpus,
-        locks=measured.locks,
         ended=observation.fresh.ended,
-        since_s=measured.since_s,
-        iterations=measured.current_iterations,
-        iteration_s=baseline.time_mean_s if baseline else None,
-        powered=unpowered or (current is not None and current.power_w is not None),
-        drift=measured.drift,
         dwell_s=dwell_s(inputs),
         plan=_in_force(applied) if applied else None,
         lowered=any(inputs.running.values()),
         as_asked=inputs.measured_applied,
-        at_default=measured.at_default,
-        settled=measured.settled,
-        straggling=measured.straggling,
         enforced=inputs.mode == "enforce" and not inputs.vetoes,
         hindrance=_hindrance(inputs, measured, learning),
         steered=bool(measured.external_lock) or inputs.allotted_s is not None,

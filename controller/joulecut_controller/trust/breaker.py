@@ -1,7 +1,7 @@
 """The breaker: trips where a job under our clocks is slower than its policy allows.
 
-It knows no estimator, solver or plan: it compares reported iterations under our clocks, per counted
-work, with what it saw itself of the same phase at default clocks, and with the policy. Two windows
+It knows no estimator, solver or plan: it compares reported iterations under our clocks with what it
+saw itself of the same phase at default clocks, and with the policy. Two windows
 in a row significantly above the limit trip it. After the first one it asks for a short default
 window: where the job has become slower itself, the window above does not count. Iterations at
 default clocks after a trip show whether the clocks were the cause. Windows continue across changes
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.policy.policy import JobPolicy
+from joulecut_controller.trust.measurement import EndedIteration, Phase
 from joulecut_controller.view import Window
 
 # Iterations of a window. The short one sees a job that is badly late within half a minute of
@@ -47,18 +48,6 @@ DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0
 PHASES_KEPT = 16
 
 Finding = Literal["", "trip", "ours", "not-ours"]
-Phase = tuple[str, str]  # shape and phase
-
-
-@dataclass(frozen=True, slots=True)
-class IterationTime:
-    """One iteration, as reported, per counted work: its duration, and that of the sibling it waited
-    for.
-    """
-
-    duration_s: float
-    peer_s: float | None = None
-    phase: Phase = ("", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +181,7 @@ class Breaker:
         return self._references[phase].window if phase in self._references else None
 
     def controlled(
-        self, iterations: Iterable[IterationTime], limit: Limit, *, peers_ours: bool
+        self, iterations: Iterable[EndedIteration], limit: Limit, *, peers_ours: bool
     ) -> Finding:
         """Iterations under our clocks: `trip` once two windows were too slow.
 
@@ -245,7 +234,7 @@ class Breaker:
             if lane.slow_ratio * lane.slow_limit_s <= limit.limit_s * (1.0 + self.tolerance_ratio):
                 lane.slow = 0
 
-    def see_default(self, iterations: Iterable[IterationTime]) -> None:
+    def see_default(self, iterations: Iterable[EndedIteration]) -> None:
         """Iterations at default clocks, as the reference of their phases."""
         times_s: dict[Phase, list[float]] = {}
         for one in iterations:
@@ -258,7 +247,7 @@ class Breaker:
             if len(self._references) > PHASES_KEPT:
                 self._references.popitem(last=False)
 
-    def at_default(self, iterations: Iterable[IterationTime], limit: Limit) -> Finding:
+    def at_default(self, iterations: Iterable[EndedIteration], limit: Limit) -> Finding:
         """Iterations at default clocks: after a trip they show whether our clocks caused it. They
         did not where the job has become slower itself, and was within its limit against that.
         """

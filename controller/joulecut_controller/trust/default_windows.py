@@ -253,20 +253,23 @@ class DefaultWindows:
     # -- turns -----------------------------------------------------------------------------
 
     def _job(self, seen: JobSeen) -> _Job:
-        if seen.job not in self._jobs:
-            windows = MeasuredWindows(self._book, seen.job, lag_s=self._lag_s)
-            self._jobs[seen.job] = _Job(windows, SavedEnergy(), seen.now_s, seen.now_s)
-        return self._jobs[seen.job]
+        if seen.name not in self._jobs:
+            windows = MeasuredWindows(self._book, seen.name, lag_s=self._lag_s)
+            self._jobs[seen.name] = _Job(windows, SavedEnergy(), seen.now_s, seen.now_s)
+        return self._jobs[seen.name]
 
     def _charge(self, job: _Job, seen: JobSeen) -> None:
         """Time passed: on the account of the running window, and as credit for short ones."""
         passed_s, job.seen_s = seen.now_s - job.seen_s, seen.now_s
-        job.measured_s = seen.drift.measured_s
-        job.enforced, job.gpus = seen.enforced and seen.iteration_s is not None, len(seen.locks)
+        job.measured_s = seen.measured.drift.measured_s
+        job.enforced, job.gpus = (
+            seen.enforced and seen.iteration_s is not None,
+            len(seen.measured.locks),
+        )
         if seen.lowered:
             job.lowered_s = seen.now_s
             # Waiting for a straggler has no default window beside it, and counts nowhere.
-            job.saved.controlled_s += 0.0 if seen.straggling else passed_s
+            job.saved.controlled_s += 0.0 if seen.measured.straggling else passed_s
         if not job.enforced or seen.iteration_s is None:
             return
         most_s = SHORT_SAVED * self._expected_s(seen)
@@ -289,7 +292,7 @@ class DefaultWindows:
         early = ""
         if running.shape != seen.shape:
             early = REASONS["shape"]
-        elif running.phase != seen.phase:
+        elif running.phase != seen.measured.phase.key:
             early = REASONS["phase"]
         elif running.asker != "holdout":
             early = "" if job.enforced else "the job is not enforced now"
@@ -300,8 +303,8 @@ class DefaultWindows:
         if running.asker == "holdout":
             over = seen.now_s >= running.ends_s
         else:
-            settled = seen.at_default and seen.settled
-            over = settled and seen.iterations >= ITERATIONS and seen.powered
+            settled = seen.measured.at_default and seen.measured.settled
+            over = settled and seen.measured.current_iterations >= ITERATIONS and seen.powered
         if early or over:
             job.running = None
         return early
@@ -314,7 +317,7 @@ class DefaultWindows:
             said = f"ended: {job.windows.said}"
         else:
             said = f"ended: nothing is counted: {job.windows.dropped or REASONS['short']}"
-        self._book.note(seen.job, f"hold-out window {said}", ended.generation)
+        self._book.note(seen.name, f"hold-out window {said}", ended.generation)
 
     def _arrange(self, job: _Job, seen: JobSeen) -> None:
         """The schedule for this policy and iteration time; changed as seldom as possible."""
@@ -329,7 +332,7 @@ class DefaultWindows:
             return
         if not same or job.schedule is None or wanted_s != job.schedule.slot_s:
             job.verify = verify
-            job.schedule = SwitchbackSchedule(seen.job, verify.holdout, wanted_s)
+            job.schedule = SwitchbackSchedule(seen.name, verify.holdout, wanted_s)
             job.scheduled_s, job.done = seen.now_s, None
             job.held = -NEIGHBOURS - 1
 
@@ -356,12 +359,19 @@ class DefaultWindows:
             "hold-out window: default clocks until "
             f"{clock_text(until_unix_s)}, to measure the saving"
         )
-        if not self._book.note(seen.job, f"{sentence}; it begins", generation):
+        if not self._book.note(seen.name, f"{sentence}; it begins", generation):
             return "the store did not take the record of it"
         ends_s = seen.now_s + until_unix_s - unix_s
         late_s = seen.now_s + LATE_RATIO * schedule.slot_s
         job.running = DefaultWindow(
-            "holdout", sentence, seen.shape, seen.phase, ends_s, late_s, generation, slot
+            "holdout",
+            sentence,
+            seen.shape,
+            seen.measured.phase.key,
+            ends_s,
+            late_s,
+            generation,
+            slot,
         )
         job.done = schedule.cycle(slot)
         job.held, job.windows.said, job.windows.dropped = slot, "", ""
@@ -372,10 +382,10 @@ class DefaultWindows:
         show something: where a straggler, a power budget or another writer's lock changes the
         iteration time, default clocks tell nothing.
         """
-        if not job.enforced or not seen.lowered or seen.straggling or seen.steered:
+        if not job.enforced or not seen.lowered or seen.measured.straggling or seen.steered:
             return
         expected_s = self._expected_s(seen)
-        shift = seen.drift.gpu_shift
+        shift = seen.measured.drift.gpu_shift
         # Our clocks slow the others, or the job, by more than was planned.
         slows = shift is not None and shift.ratio < 1.0
         ahead_s = OVERDRAWN * expected_s if slows else 0.0
@@ -390,12 +400,12 @@ class DefaultWindows:
             seen.plan.generation if seen.plan else 0,
         )
         job.running = DefaultWindow(
-            asker, sentence, seen.shape, seen.phase, math.inf, late_s, generation
+            asker, sentence, seen.shape, seen.measured.phase.key, math.inf, late_s, generation
         )
 
     def _asks(self, job: _Job, seen: JobSeen) -> tuple[Asker | None, str]:
         """Who asks for a short window, the strongest reason first."""
-        shifted = _shifted(seen.drift, seen.gpus)
+        shifted = _shifted(seen.measured.drift, seen.gpus)
         if shifted:
             return "shift", shifted
         if seen.suspected:
@@ -432,20 +442,25 @@ class DefaultWindows:
 
     def _mark(self, job: _Job, seen: JobSeen, hindrance: str) -> Mark | None:
         """What this step's window belongs to; None where clocks are changing or not known."""
-        held_s = seen.now_s - seen.since_s
+        held_s = seen.now_s - seen.measured.since_s
         arm: Arm
-        if seen.plan is not None and seen.lowered and seen.as_asked and not seen.at_default:
+        if (
+            seen.plan is not None
+            and seen.lowered
+            and seen.as_asked
+            and not seen.measured.at_default
+        ):
             arm, generation = "plan", seen.plan.generation
-        elif seen.at_default and not seen.lowered:
+        elif seen.measured.at_default and not seen.lowered:
             arm, generation = "default", 0
         else:
             return None
-        if seen.straggling:
+        if seen.measured.straggling:
             return None
         schedule, running, warm_up_s = job.schedule, job.running, job.warm_up_s(job.verify)
-        rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.since_s)
+        rested_s = seen.now_s - (job.lowered_s if arm == "default" else seen.measured.since_s)
         settled, ends_s, complete = (
-            seen.settled and held_s >= min(SETTLING_S, warm_up_s),
+            seen.measured.settled and held_s >= min(SETTLING_S, warm_up_s),
             0.0,
             False,
         )
@@ -463,13 +478,22 @@ class DefaultWindows:
             ends_s = seen.now_s + schedule.slot_s - into_s
         else:
             part = (math.floor(held_s / CHUNK_S), rested_s >= warm_up_s)
-        return Mark(arm, seen.shape, seen.phase, seen.since_s, generation, part, complete, ends_s)
+        return Mark(
+            arm,
+            seen.shape,
+            seen.measured.phase.key,
+            seen.measured.since_s,
+            generation,
+            part,
+            complete,
+            ends_s,
+        )
 
 
 def _unsettled(seen: JobSeen) -> str:
-    if not (seen.settled and seen.as_asked):
+    if not (seen.measured.settled and seen.as_asked):
         return "the plan's clocks have not settled yet"
-    young = seen.now_s - seen.since_s < seen.dwell_s
+    young = seen.now_s - seen.measured.since_s < seen.dwell_s
     return "the plan is younger than its dwell" if young else ""
 
 

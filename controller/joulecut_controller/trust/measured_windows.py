@@ -7,7 +7,7 @@ store as well, and the saving of a week is computed from there.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -74,11 +74,10 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class TimedWindow:
-    """A window of the last hours. Times are monotonic; `clocks` the locks by GPU."""
+    """A window of the last hours; times are monotonic."""
 
     mark: Mark
     means: WindowMeans
-    clocks: Mapping[str, int]
     plan: PlanInForce | None = None  # of the newest plan
 
     @property
@@ -98,7 +97,6 @@ class MeasuredWindows:
         self._book, self._job, self._lag_s = book, job, lag_s
         self._mark: Mark | None = None
         self._open: WindowMeasurement | None = None
-        self._clocks: Mapping[str, int] = {}
         self._plan: PlanInForce | None = None
         self._peeked: tuple[float, TimedWindow | None] = (0.0, None)
         self._trace: list[tuple[float, float]] = []  # since the clocks changed: seconds, degrees
@@ -139,8 +137,8 @@ class MeasuredWindows:
                 opened_s = mark.since_s
             else:
                 opened_s = seen.now_s
-            self._mark, self._clocks, self._plan = mark, dict(seen.locks), seen.plan or self._plan
-            self._open = WindowMeasurement(opened_s, seen.locks, lag_s=self._lag_s)
+            self._mark, self._plan = mark, seen.plan or self._plan
+            self._open = WindowMeasurement(opened_s, seen.measured.locks, lag_s=self._lag_s)
             if why:
                 self._take(seen)
             else:
@@ -175,7 +173,7 @@ class MeasuredWindows:
         assert self._open is not None
         self._open.take(seen.ended)
         celsius = self._open.see(seen.gpus, seen.now_s)
-        held_s = seen.now_s - seen.since_s
+        held_s = seen.now_s - seen.measured.since_s
         if celsius is not None and held_s >= SETTLING_S and len(self._trace) < TRACE_KEPT:
             self._trace.append((held_s, celsius))
 
@@ -186,7 +184,7 @@ class MeasuredWindows:
         means = self._open.figures()
         if isinstance(means, str):
             return means
-        return TimedWindow(self._mark, means, self._clocks, self._plan)
+        return TimedWindow(self._mark, means, self._plan)
 
     def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> TimedWindow | None:
         mark, made = self._mark, self._timed()
@@ -222,7 +220,7 @@ class MeasuredWindows:
             generation=mark.generation,
             begun_unix_s=means.begun_s + later_s,
             ended_unix_s=means.ended_s + later_s,
-            gpus=len(made.clocks),
+            gpus=measurement.gpus,
             iterations=means.iterations,
             time_mean_s=means.time_mean_s,
             time_sd_s=means.time_sd_s,
@@ -231,7 +229,6 @@ class MeasuredWindows:
             temperature_celsius=means.temperature_celsius,
             heat_sink_s=time_constant_s(self._trace) if default else None,
             phase=mark.phase,
-            work=means.work,
             predicted_time_s=plan.default_time_s if default else plan.time_s,
             predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
         )

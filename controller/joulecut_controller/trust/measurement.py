@@ -1,4 +1,4 @@
-"""Measurement of one window: iteration times, counted work, and the energy of training steps alone.
+"""Measurement of one window: iteration times, and the energy of training steps alone.
 
 A checkpoint or an evaluation falls into a window by chance, so it is left out with its energy:
 mean power is taken over the time between counter samples in which only training ran. Lost reports
@@ -32,39 +32,34 @@ COVERED_RATIO_MIN = 0.5  # of the time must be known from the energy counters
 
 Unmeasured = Literal["short", "irregular", "pace", "counter"]
 Span = tuple[float, float]
+Phase = tuple[str, str]  # shape and phase
 
 
 @dataclass(frozen=True, slots=True)
 class EndedIteration:
-    """An iteration that ran wholly under the clocks in force; times on our monotonic clock.
-
-    `work` is its counted work: tokens, samples, microbatches or operations, which no clock changes.
+    """An iteration as the job reported it; times on our monotonic clock. `peer_s` is that of the
+    sibling pipeline it waited for, `phase` its shape and phase.
     """
 
     number: int
     arrived_s: float
     duration_s: float
     span_s: float = 0.0  # of a mean over many iterations
-    work: float = 1.0
-    phase: str = ""
+    peer_s: float | None = None
+    phase: Phase = ("", "")
 
     @property
     def began_s(self) -> float:
         return self.arrived_s - max(self.duration_s, self.span_s)
-
-    @property
-    def pace_s(self) -> float:
-        """Seconds per counted work."""
-        return self.duration_s / self.work
 
 
 @dataclass(frozen=True, slots=True)
 class WindowMeans:
     """Means of a window per iteration, as in `trust.window`; `begun_s` and `ended_s` are monotonic.
 
-    `energy_j` is None where the counters cover too little. `work` is the counted work of an
-    iteration, `work_done` that of all that ran, whole or not within the window. `fault` says why
-    the window is no measurement of one steady job; its sums are right all the same.
+    `energy_j` is None where the counters cover too little. `ran` counts all iterations, whole or
+    not within the window. `fault` says why the window is no measurement of one steady job; its sums
+    are right all the same.
     """
 
     begun_s: float
@@ -73,8 +68,7 @@ class WindowMeans:
     left_out: int
     time_mean_s: float
     time_sd_s: float
-    work: float
-    work_done: float
+    ran: float
     energy_j: float | None
     temperature_celsius: float | None
     fault: Unmeasured | Literal[""] = ""
@@ -136,12 +130,12 @@ class WindowMeasurement:
         self.opened_s = opened_s
         self._lag_s = lag_s
         self._ended: list[EndedIteration] = []
-        self._cut_work = 0.0  # of iterations that began before it
+        self._cut = 0  # iterations that began before it
         self._counters = {uuid: _Counter() for uuid in uuids}
 
     @property
-    def iterations(self) -> int:
-        return len(self._ended)
+    def gpus(self) -> int:
+        return len(self._counters)
 
     @property
     def full(self) -> bool:
@@ -149,10 +143,10 @@ class WindowMeasurement:
         return len(self._ended) >= ITERATIONS_MAX
 
     def take(self, ended: Iterable[EndedIteration]) -> None:
-        """Adds iterations; those that began before the window count for their work alone."""
+        """Adds iterations; those that began before the window only count as run."""
         for one in ended:
             if one.began_s - self._lag_s < self.opened_s:
-                self._cut_work += one.work
+                self._cut += 1
             elif not self.full:
                 self._ended.append(one)
 
@@ -180,38 +174,36 @@ class WindowMeasurement:
         if len(self._ended) < ITERATIONS_MIN:
             return "short"
         ended = sorted(self._ended, key=lambda one: one.arrived_s)
-        usual_s = statistics.median(one.pace_s for one in ended)
-        off_s = statistics.median(abs(one.pace_s - usual_s) for one in ended)
+        usual_s = statistics.median(one.duration_s for one in ended)
+        off_s = statistics.median(abs(one.duration_s - usual_s) for one in ended)
         far_s = max(FAR_DEVIATIONS * DEVIATION_OF_MEDIAN * off_s, FAR_RATIO_MIN * usual_s)
-        kept = [one for one in ended if abs(one.pace_s - usual_s) <= far_s]
+        kept = [one for one in ended if abs(one.duration_s - usual_s) <= far_s]
         if len(kept) < ITERATIONS_MIN:
             return "irregular"
-        odd = [one for one in ended if abs(one.pace_s - usual_s) > far_s]
-        mean_s = statistics.fmean(one.duration_s for one in kept)
-        work = statistics.fmean(one.work for one in kept)
-        pauses = self._pauses(ended, mean_s, far_s * work)
+        odd = [one for one in ended if abs(one.duration_s - usual_s) > far_s]
+        times_s = [one.duration_s for one in kept]
+        mean_s = statistics.fmean(times_s)
+        pauses = self._pauses(ended, mean_s, far_s)
         left_out = len(odd) + len(pauses)
         holes = [(one.began_s - self._lag_s, one.arrived_s + self._lag_s) for one in odd] + pauses
         power_w = self._power_w(ended[0].began_s, ended, sorted(holes))
-        paces = [one.pace_s for one in kept]
         fault: Unmeasured | Literal[""] = ""
         if left_out > LEFT_OUT_RATIO_MAX * len(ended):
             fault = "irregular"
-        elif _changes_pace(paces):
+        elif _changes_pace(times_s):
             fault = "pace"
         elif power_w is None:
             fault = "counter"
         # An iteration with a checkpoint in it did its work; one cut short did a part of it.
-        odd_work = sum(one.work * min(1.0, one.pace_s / usual_s) for one in odd)
+        odd_ran = sum(min(1.0, one.duration_s / usual_s) for one in odd)
         return WindowMeans(
             begun_s=ended[0].began_s,
             ended_s=ended[-1].arrived_s,
             iterations=len(kept),
             left_out=left_out,
             time_mean_s=mean_s,
-            time_sd_s=work * statistics.stdev(paces),
-            work=work,
-            work_done=sum(one.work for one in kept) + odd_work + self._cut_work,
+            time_sd_s=statistics.stdev(times_s),
+            ran=len(kept) + odd_ran + self._cut,
             energy_j=None if power_w is None else power_w * mean_s,
             temperature_celsius=self._celsius(),
             fault=fault,

@@ -1,6 +1,6 @@
 """Paired difference of one hold-out and the plan's windows around it, so that slow drift cancels.
 
-A job's energy per counted work drifts (rooms warm up, sequences grow, other jobs load the
+A job's energy per iteration drifts (rooms warm up, sequences grow, other jobs load the
 switch), so the mean of all windows at default clocks says little about the mean of all under
 a plan. The difference is the logarithm of a ratio, with the plan's level interpolated linearly
 between its windows before and after: a linear drift cancels exactly. A hold-out with a step of the
@@ -61,7 +61,6 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
         for window in windows
         if 0.0 < window.energy_j < NUMBER_MAX
         and 0.0 < window.time_mean_s < NUMBER_MAX
-        and 0.0 < window.work < NUMBER_MAX
         and window.iterations > 0
         and 0.0 < window.ended_unix_s - window.begun_unix_s <= WINDOW_S_MAX
     }
@@ -138,7 +137,7 @@ def _difference(
 
     energies, times = (
         [[math.log(getattr(one, name)) for one in side] for side in (before, after, held)]
-        for name in ("energy_per_work_j", "time_per_work_s")
+        for name in ("energy_j", "time_mean_s")
     )
     level_energy, level_time = statistics.fmean(energies[2]), statistics.fmean(times[2])
     warmth = [

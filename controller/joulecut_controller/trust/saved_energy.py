@@ -1,17 +1,18 @@
 """Joules saved since this controller began.
 
-A window under a plan is credited with the difference between what its counted work takes at default
-clocks and what it took, both from the energy counters; what it takes at default clocks is the level
-of the default windows around it, of the same shape and phase. Nothing is credited without such a
-window. A plan that costs energy lowers the sum. Neither predictor nor inferred work has a part in
-it. Pure.
+A window under a plan is credited with the difference between what its iterations take at default
+clocks and what they took, both from the energy counters. What they take at default clocks lies on
+straight lines between the default windows of the same shape and phase: the noise of one window
+averages out over all. Nothing is credited without such a window. A plan that costs energy lowers
+the sum. Neither predictor nor inferred work has a part in it. Pure.
 """
 
 import math
 from collections import deque
 from collections.abc import Sequence
 
-from joulecut_controller.trust.level import Level, Point
+import numpy as np
+
 from joulecut_controller.trust.measured_windows import TimedWindow
 from joulecut_controller.trust.seen import PlanInForce
 from joulecut_wire.assumed import COUNTER_STEP_S
@@ -21,9 +22,10 @@ from joulecut_wire.assumed import COUNTER_STEP_S
 COLD_SD = 0.004
 PLANS_KEPT = 128  # half a day; after that a default window to come changes nothing any more
 DEFAULTS_KEPT = 512
-# Standard deviation of the newest level, a ratio, beyond which joules are not called measured: at
-# a saving of a tenth they would be off by a tenth. Jobs whose work varies take some windows for it.
-LEVEL_SD_MAX = 0.01
+# Standard error of a phase's default windows together, a ratio, beyond which joules are not called
+# measured: at a saving of a tenth they would be off by a tenth. Jobs whose work varies take some
+# windows for it.
+DOUBT_MAX = 0.01
 
 
 class SavedEnergy:
@@ -66,33 +68,30 @@ class SavedEnergy:
         """Of what is settled, and of the windows whose phase has default windows that are precise
         enough.
         """
-        points: dict[tuple[str, str], list[Point]] = {}
+        by_phase: dict[tuple[str, str], list[TimedWindow]] = {}
         for held in self._defaults:
             if held.means.energy_j:
-                points.setdefault(held.key, []).append(energy_point(held))
-        levels = {key: Level(of_phase) for key, of_phase in points.items()}
+                by_phase.setdefault(held.key, []).append(held)
+        known = {
+            key: ([one.middle_s for one in held], [one.means.energy_j or 0.0 for one in held])
+            for key, held in by_phase.items()
+            if math.hypot(*map(_doubt, held)) <= DOUBT_MAX * len(held)
+        }
         saved_j, predicted_j, known_s = self._settled
         for one in given:
-            means, level = one.means, levels.get(one.key)
-            if level is None or level.newest.variance > LEVEL_SD_MAX**2 or means.energy_j is None:
+            means = one.means
+            if one.key not in known or means.energy_j is None:
                 continue
-            default_j = math.exp(level.at(one.middle_s).value)
-            saved_j += means.work_done * (default_j - means.energy_j / means.work)
+            default_j = float(np.interp(one.middle_s, *known[one.key]))
+            saved_j += means.ran * (default_j - means.energy_j)
             predicted_j += means.iterations * (one.plan.saved_j if one.plan else 0.0)
             known_s += means.ended_s - means.begun_s
         return saved_j, predicted_j, known_s
 
 
-def energy_point(window: TimedWindow) -> Point:
-    """Energy per counted work, with its doubt."""
+def _doubt(window: TimedWindow) -> float:
+    """Standard error of a default window's energy per iteration, as a ratio."""
     means = window.means
-    assert means.energy_j is not None
     step = COUNTER_STEP_S / (means.ended_s - means.begun_s)
     cold = 0.0 if window.mark.warm else COLD_SD
-    value = math.log(means.energy_j / means.work)
-    return Point(window.middle_s, value, _time_variance(window) + step**2 + cold**2)
-
-
-def _time_variance(window: TimedWindow) -> float:
-    means = window.means
-    return (means.time_sd_s / means.time_mean_s) ** 2 / means.iterations
+    return math.hypot(means.time_sd_s / means.time_mean_s / math.sqrt(means.iterations), step, cold)

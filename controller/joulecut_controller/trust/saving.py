@@ -1,6 +1,6 @@
 """The measured saving: hold-out windows compared with the plan's windows around them.
 
-A job's energy per counted work drifts, so each hold-out gives one paired difference with the plan's
+A job's energy per iteration drifts, so each hold-out gives one paired difference with the plan's
 windows around it; their mean is the effect: a switchback experiment
 with randomised order (Bojinov, Simchi-Levi, Zhao, "Design and Analysis of Switchback
 Experiments", Management Science 69, 2023). Carry-over is removed by the windows themselves:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Verify
 from joulecut_controller.trust.measurement import EndedIteration
-from joulecut_controller.view import BaselineDrift, GpuView
+from joulecut_controller.view import GpuView, JobState, Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,35 +31,47 @@ class PlanInForce:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """`plan` is the one whose clocks are held under leases; `lowered` says whether any clock is.
-    `as_asked`: all GPUs show exactly those clocks. `since_s` is when clocks or counters changed
-    last, `iterations` how many ran since then, `powered` whether their energy is known where it can
-    be. `iteration_s` is the baseline's, None before it is measured.
+    """`ended` are the iterations that ran wholly under the clocks in force. `plan` is the one whose
+    clocks are held under leases; `lowered` says whether any clock is. `as_asked`: all GPUs show
+    exactly those clocks.
     """
 
-    job: str
+    job: JobState
+    shape: str
     now_s: float
     unix_s: float
-    verify: Verify
-    shape: str
-    phase: str
     gpus: Mapping[str, GpuView]
-    locks: Mapping[str, int]
     ended: tuple[EndedIteration, ...]
-    since_s: float
-    iterations: int
-    iteration_s: float | None
-    powered: bool
-    drift: BaselineDrift
     dwell_s: float
     plan: PlanInForce | None
     lowered: bool
     as_asked: bool
-    at_default: bool
-    settled: bool
-    straggling: bool = False
     enforced: bool = True  # and no operator's pause or breaker's hold
     hindrance: str = ""  # why no hold-out can run now
     steered: bool = False  # a power budget or another writer's lock sets the iteration time
     doubt: str = ""  # why default clocks should be measured
     suspected: str = ""  # the breaker's evidence after a first window that was too slow
+
+    @property
+    def name(self) -> str:
+        return self.job.policy.name
+
+    @property
+    def verify(self) -> Verify:
+        return self.job.policy.verify
+
+    @property
+    def measured(self) -> Measured:
+        return self.job.measured
+
+    @property
+    def iteration_s(self) -> float | None:
+        """The baseline's, None before it is measured."""
+        return self.measured.baseline.time_mean_s if self.measured.baseline else None
+
+    @property
+    def powered(self) -> bool:
+        """Whether the energy of the iterations is known where it can be."""
+        baseline, current = self.measured.baseline, self.measured.current
+        without = baseline is not None and baseline.power_w is None
+        return without or (current is not None and current.power_w is not None)

@@ -23,13 +23,11 @@ class MeasuredWindow:
     iteration, from their energy counters.
 
     `shape` names pipeline, GPUs and profile; windows of two shapes, or of two phases of a job, are
-    never compared. `work` is the counted work of an iteration (tokens, samples, microbatches or
-    operations): what is compared is time and energy per work.
-    `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the mean over the
-    job's GPUs. `left_out` counts iterations inside the window that belong to no step of
-    training (checkpoint, evaluation). The predicted figures are those of the plan in force for
-    this arm, None where there was none. `heat_sink_s` is the time constant of the temperature
-    after the change to default clocks, None where it did not show.
+    never compared. `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the
+    mean over the job's GPUs. `left_out` counts iterations inside the window that belong to no step
+    of training (checkpoint, evaluation). The predicted figures are those of the plan in force for
+    this arm, None where there was none. `heat_sink_s` is the time constant of the temperature after
+    the change to default clocks, None where it did not show.
     """
 
     job: str
@@ -49,15 +47,6 @@ class MeasuredWindow:
     predicted_energy_j: float | None = None
     heat_sink_s: float | None = None
     phase: str = ""
-    work: float = 1.0
-
-    @property
-    def energy_per_work_j(self) -> float:
-        return self.energy_j / self.work
-
-    @property
-    def time_per_work_s(self) -> float:
-        return self.time_mean_s / self.work
 
 
 def to_json(window: MeasuredWindow) -> str:

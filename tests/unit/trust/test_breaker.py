@@ -12,14 +12,19 @@ from joulecut_controller.trust.breaker import (
     REFERENCE_MIN,
     WINDOWS,
     Breaker,
-    IterationTime,
     Limit,
     limit_of,
 )
+from joulecut_controller.trust.measurement import EndedIteration, Phase
 from joulecut_controller.view import Window
 
 BASE_S = 2.0
 P = ("shape", "")
+
+
+def took(duration_s: float, peer_s: float | None = None, phase: Phase = ("", "")) -> EndedIteration:
+    """An iteration of so long."""
+    return EndedIteration(0, 0.0, duration_s, peer_s=peer_s, phase=phase)
 
 
 def policy(slo: Slo) -> JobPolicy:
@@ -37,7 +42,7 @@ def limit(noise: float = 0.01, budget: float = 0.02) -> Limit:
 def run(breaker: Breaker, times_s: list[float], within: Limit) -> int:
     """How many iterations it took to trip; 0 where it did not."""
     for count, time_s in enumerate(times_s, 1):
-        if breaker.controlled([IterationTime(time_s)], within, peers_ours=False) == "trip":
+        if breaker.controlled([took(time_s)], within, peers_ours=False) == "trip":
             return count
     return 0
 
@@ -113,9 +118,9 @@ def test_honest_noisy_jobs_do_not_trip(jobs: int) -> None:
             if chance.random() < 0.02:
                 time_s *= 3.0
             if number < 8 * WINDOWS[0]:
-                breaker.at_default([IterationTime(time_s)], within)
+                breaker.at_default([took(time_s)], within)
                 continue
-            ended = [IterationTime(time_s * 1.02)]
+            ended = [took(time_s * 1.02)]
             tripped += breaker.controlled(ended, within, peers_ours=False) == "trip"
     assert tripped <= jobs // 40, f"{tripped} false trips in {jobs} jobs of 25,000 iterations"
 
@@ -125,8 +130,8 @@ def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
     within, steady, wandering = limit(0.001, 0.0), Breaker(), Breaker()
     for window in range(8):
         drift = 1.006 if window % 2 else 0.994
-        assert not wandering.at_default([IterationTime(BASE_S * drift)] * WINDOWS[0], within)
-        assert not steady.at_default([IterationTime(BASE_S)] * WINDOWS[0], within)
+        assert not wandering.at_default([took(BASE_S * drift)] * WINDOWS[0], within)
+        assert not steady.at_default([took(BASE_S)] * WINDOWS[0], within)
     late = [BASE_S * 1.011] * WINDOWS[0] * 6
     assert run(steady, late, within) > 0
     assert run(wandering, late, within) == 0
@@ -135,20 +140,20 @@ def test_a_job_that_wanders_by_itself_is_allowed_to() -> None:
 
 def test_waiting_for_a_straggler_is_not_an_own_slowdown() -> None:
     breaker = Breaker()
-    waits = [IterationTime(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    waits = [took(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert breaker.controlled(waits, limit(), peers_ours=False) == ""
-    slower = [IterationTime(BASE_S * 1.8, BASE_S * 1.5)] * WINDOWS[0] * 8
+    slower = [took(BASE_S * 1.8, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert breaker.controlled(slower, limit(), peers_ours=False) == "trip"
 
 
 def test_a_sibling_under_our_own_clocks_excuses_only_what_it_took_without_them() -> None:
     """Else a plan that slows one pipeline would be excused for slowing the other."""
-    within, waits = limit(), [IterationTime(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
+    within, waits = limit(), [took(BASE_S * 1.5, BASE_S * 1.5)] * WINDOWS[0] * 8
     assert Breaker().controlled(waits, within, peers_ours=True) == "trip"
     known = Breaker()
     known.at_default(waits, within)
     assert known.controlled(waits, within, peers_ours=True) == ""
-    known.controlled([IterationTime(BASE_S)], within, peers_ours=True)  # the straggler recovered
+    known.controlled([took(BASE_S)], within, peers_ours=True)  # the straggler recovered
     assert known.controlled(waits, within, peers_ours=True) == "trip"
 
 
@@ -156,7 +161,7 @@ def test_a_sibling_under_our_own_clocks_excuses_only_what_it_took_without_them()
 def test_default_clocks_tell_whose_fault_a_trip_was(after: float, finding: str) -> None:
     breaker = Breaker()
     assert run(breaker, [BASE_S * 1.1] * WINDOWS[0] * 2, limit()) > 0
-    some = [IterationTime(BASE_S * after)] * (WINDOWS[0] - 1)
+    some = [took(BASE_S * after)] * (WINDOWS[0] - 1)
     assert breaker.at_default(some, limit()) == ""
     assert breaker.at_default(some, limit()) == finding
     assert breaker.at_default(some * 4, limit()) == "", "a trip is judged once"
@@ -167,14 +172,14 @@ def test_a_job_that_became_slower_itself_is_not_held(after: float, finding: str)
     """Within 5 % of what default clocks give by now, but not of what they gave before."""
     breaker, within = Breaker(), limit(budget=0.05)
     assert run(breaker, [BASE_S * 1.08] * WINDOWS[0] * 2, within) > 0
-    assert breaker.at_default([IterationTime(BASE_S * after)] * WINDOWS[0], within) == finding
+    assert breaker.at_default([took(BASE_S * after)] * WINDOWS[0], within) == finding
 
 
 def test_an_absolute_limit_holds_whatever_default_clocks_give() -> None:
     breaker = Breaker()
     within = limit_of(policy(Slo(max_iteration_time_s=BASE_S * 1.05)), baseline())
     assert run(breaker, [BASE_S * 1.08] * WINDOWS[0] * 2, within) > 0
-    after = [IterationTime(BASE_S * 1.04)] * WINDOWS[0]
+    after = [took(BASE_S * 1.04)] * WINDOWS[0]
     assert breaker.at_default(after, within) == "ours"
 
 
@@ -204,7 +209,7 @@ def test_a_power_budget_may_ask_for_more_time() -> None:
 
 
 def at_default(breaker: Breaker, time_s: float, count: int, phase: tuple[str, str] = P) -> None:
-    breaker.see_default([IterationTime(time_s, phase=phase)] * count)
+    breaker.see_default([took(time_s, phase=phase)] * count)
 
 
 def test_its_reference_is_what_it_saw_itself_at_default_clocks_of_that_phase() -> None:
@@ -214,7 +219,7 @@ def test_its_reference_is_what_it_saw_itself_at_default_clocks_of_that_phase() -
     assert breaker.reference(P) is None
     at_default(breaker, BASE_S, 1)
     at_default(breaker, BASE_S / 4.0, REFERENCE_MIN, other)
-    breaker.see_default([IterationTime(BASE_S * 2.0, BASE_S * 2.0, P)] * 50)  # it waits
+    breaker.see_default([took(BASE_S * 2.0, BASE_S * 2.0, P)] * 50)  # it waits
     first, second = breaker.reference(P), breaker.reference(other)
     assert (first.time_mean_s, second.time_mean_s) == (BASE_S, BASE_S / 4.0)
 
@@ -278,7 +283,7 @@ def test_a_job_that_flaps_between_phases_fills_its_windows_all_the_same(
         seen[name] = limit_of(policy(Slo(max_slowdown=0.02)), known)
     for turn in range(600):
         name = names[turn // stay % phases]
-        one = IterationTime(late * seen[name].baseline_s, phase=name)
+        one = took(late * seen[name].baseline_s, phase=name)
         if breaker.controlled([one], seen[name], peers_ours=False) == "trip":
             return
         assert turn < 4 * WINDOWS[0] + stay * phases, "it never trips"
@@ -290,5 +295,5 @@ def test_phases_within_their_budgets_never_trip_together(stay: int, phases: int)
     for turn in range(600):
         number = turn // stay % phases
         within = limit_of(policy(Slo(max_slowdown=0.02)), baseline(mean_s=BASE_S * (number + 1)))
-        one = IterationTime(1.015 * within.baseline_s, phase=names[number])
+        one = took(1.015 * within.baseline_s, phase=names[number])
         assert not breaker.controlled([one], within, peers_ours=False)

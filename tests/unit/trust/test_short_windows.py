@@ -1,13 +1,12 @@
 """Short default windows: the share of time that they take, and who has a turn."""
 
-import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.policy.policy import JobPolicy, Slo, Verify
+from joulecut_controller.policy.policy import JobPolicy, Slo
 from joulecut_controller.trust.default_windows import (
     CROWD_RATIO,
     FIRST_S,
@@ -17,7 +16,7 @@ from joulecut_controller.trust.default_windows import (
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.short_window import SHARE_MAX, length_s
 from joulecut_controller.trust.window import MeasuredWindow
-from joulecut_controller.view import BaselineDrift, GpuShift
+from joulecut_controller.view import BaselineDrift, GpuShift, JobState, Measured, Placement, Window
 
 ITERATION_S = 1.0
 PASS_S = 20.0
@@ -48,6 +47,7 @@ class Job:
         self.name, self.iteration_s = name, iteration_s
         self.uuids = [f"GPU-{i}" for i in range(gpus)]
         self.held, self.since_s, self.measured_s = False, 0.0, 0.0
+        self.silent = False
 
     def step(
         self,
@@ -57,28 +57,35 @@ class Job:
         shift_ratio: float = 1.0,
         **changed: object,
     ) -> bool:
-        """Whether a default window runs after this step."""
+        """Whether a default window runs after this step. `changed` are fields of what was seen or
+        measured.
+        """
+        baseline = Window(64, self.iteration_s, 0.01, None, None)
+        lasts_s = 0.0 if self.silent else now_s - self.since_s
+        measured = Measured(
+            baseline=baseline,
+            current=baseline,
+            current_iterations=int(lasts_s / self.iteration_s),
+            locks=dict.fromkeys(self.uuids, 0 if self.held else 1200),
+            at_default=self.held,
+            settled=True,
+            since_s=self.since_s,
+            drift=BaselineDrift(measured_s=self.measured_s, shift_ratio=shift_ratio),
+        )
+        own = {name: changed.pop(name) for name in list(changed) if hasattr(measured, name)}
+        measured = replace(measured, **own)  # type: ignore[arg-type]
+        policy = JobPolicy(self.name, "enforce", Slo(max_slowdown=0.05))
         seen = JobSeen(
-            job=self.name,
+            job=JobState(policy, Placement((), 0.0, 5.0), measured),
+            shape="shape",
             now_s=now_s,
             unix_s=now_s,
-            verify=Verify(),
-            shape="shape",
-            phase="",
             gpus={},
-            locks=dict.fromkeys(self.uuids, 0 if self.held else 1200),
             ended=(),
-            since_s=self.since_s,
-            iterations=int((now_s - self.since_s) / self.iteration_s),
-            iteration_s=min(self.iteration_s, 1e6),
-            powered=True,
-            drift=BaselineDrift(measured_s=self.measured_s, shift_ratio=shift_ratio),
             dwell_s=0.0,
             plan=None if self.held else PlanInForce(1),
             lowered=not self.held,
             as_asked=True,
-            at_default=self.held,
-            settled=True,
         )
         opened = bool(windows.step(replace(seen, **changed)))
         if opened != self.held:
@@ -173,12 +180,12 @@ def test_jobs_take_turns_and_none_waits_long(
 def test_a_window_that_lasts_takes_no_turn_from_others() -> None:
     stuck, other = Job("stuck"), Job("other")
     windows = windows_of(stuck, other)
-    stuck.iteration_s = math.inf  # it is silent, say
+    stuck.silent = True
     begun_s = [
         float(now_s)
         for now_s in range(int(EVERY_S) + 200)
         if (
-            stuck.step(windows, now_s, iteration_s=ITERATION_S, doubt=DOUBT),
+            stuck.step(windows, now_s, doubt=DOUBT),
             other.step(windows, now_s, doubt=DOUBT),
         )[1]
     ]
@@ -187,7 +194,8 @@ def test_a_window_that_lasts_takes_no_turn_from_others() -> None:
 
 
 @pytest.mark.parametrize(
-    "changed", [{"enforced": False}, {"straggling": True}, {"steered": True}, {"lowered": False}]
+    "changed",
+    [{"enforced": False}, {"peer_iteration_time_s": 1.0}, {"steered": True}, {"lowered": False}],
 )
 def test_there_is_no_short_window_where_it_would_show_nothing(changed: dict[str, object]) -> None:
     assert not any(looked(0.95, 60, **changed))
