@@ -81,8 +81,7 @@ class Controller:
 
     def brief(self) -> Json:
         """The board without its per-GPU lists; see docs/commands.md#the-http-api."""
-        keys = BOARD_KEYS | {"brief", "gpu_counts", "node_counts", "node_names"}
-        return self._of_this_version(self._get(BRIEF), keys)
+        return self._of_this_version(self._get(BRIEF), BOARD_KEYS | {"brief"})
 
     def job(self, name: str) -> Json:
         """One job of the board. Raises BadInput where the policy has no such job."""
@@ -257,6 +256,11 @@ def where_to_ask(board: Json, url: str) -> str:
     if host == socket.gethostname() and asked.hostname in LOOPBACK:
         host = f"[{asked.hostname}]" if ":" in asked.hostname else asked.hostname
     return f"use the leader: --controller {asked.scheme}://{host}:{port}"
+
+
+def has_node(board: Json, name: str) -> bool:
+    """Whether a node has this name, or an agent that has told none this address."""
+    return any((node["node"] or node["address"]) == name for node in board["nodes"])
 
 
 def quoted(name: str) -> str:

@@ -9,7 +9,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, quoted, understood
+from joulecut_cli.controller_client import (
+    DEFAULT_URL,
+    Controller,
+    Json,
+    has_node,
+    quoted,
+    understood,
+)
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire import duration
 from joulecut_wire.command import FAILED, FINE, Parser
@@ -191,7 +198,7 @@ def print_result(done: Json, given: argparse.Namespace) -> int:
 def _raise_if_node(controller: Controller, name: str) -> None:
     """Raises BadInput for the name of a node: `restore` takes one, `resume` takes jobs."""
     board = controller.brief()
-    if name in board["node_names"]:
+    if has_node(board, name):
         jobs = ", ".join(sorted({hold["job"] for hold in board["holds"]} - {""})[:10])
         held = f"the jobs that are held: {jobs}" if jobs else "no job is held"
         allowed = f"JOB or --all ({held}); or HOST:PORT for a release window"

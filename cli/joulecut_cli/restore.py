@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from joulecut_cli.controller_client import Controller, Gone, Json, Standby, understood
+from joulecut_cli.controller_client import Controller, Gone, Json, Standby, has_node, understood
 from joulecut_cli.orders import add_certificate_flags, add_order_flags, agent_of, print_result
 from joulecut_wire.command import FAILED, FINE, Parser
 from joulecut_wire.errors import BadInput, JoulecutError
@@ -95,7 +95,7 @@ def _what(controller: Controller, given: argparse.Namespace) -> dict[str, str | 
         return {"node": given.only_node}
     known = controller.brief()
     is_job = any(job["name"] == given.job for job in known["jobs"])
-    is_node = given.job in (known["node_names"])
+    is_node = has_node(known, given.job)
     if is_job and is_node:
         allowed = f"--job {given.job} or --node {given.job}"
         raise BadInput("joulecut restore", f"{given.job} is a job and a node", allowed)

@@ -326,9 +326,14 @@ def _job_row(job: Json) -> tuple[str, ...]:
 
 
 def _gpus(board: Json) -> list[str]:
-    counts = board.get("gpu_counts")
-    if board.get("brief") and counts:
-        return _gpus_in_brief(board, counts)
+    if board.get("brief"):
+        gpus, nodes = board["cluster"]["gpu_counts"], board["cluster"]["node_counts"]
+        counted = (
+            f"{gpus['all']} GPUs on {nodes['all']} nodes: {gpus['controlled']} under leases, "
+            f"{gpus['default']} at default clocks, {gpus['silent']} silent, "
+            f"{gpus['not_controllable']} not controllable; {nodes['lost']} nodes lost."
+        )
+        return [counted, "`joulecut status --gpus` lists every GPU."]
     if not board["gpus"]:
         return ["No GPU has been reported yet."]
     wanted = {row["uuid"]: row for job in board["jobs"] for row in job["gpus"]}
@@ -347,26 +352,6 @@ def _gpus(board: Json) -> list[str]:
     rows = [_gpu_row(gpu, wanted.get(gpu["uuid"])) for gpu in board["gpus"]]
     lines = table(head, rows, frozenset(head[2:9]))
     lines.append("  Clocks in MHz; default: no lock. PLAN: recommended clock, ASKED: leased clock.")
-    return lines
-
-
-def _gpus_in_brief(board: Json, counts: Json) -> list[str]:
-    """A large fleet: counts, and the GPUs with a fault."""
-    nodes = board["node_counts"]
-    summary = (
-        f"{counts['all']} GPUs on {nodes['all']} nodes: {counts['leased']} under leases, "
-        f"{counts['default']} at default clocks, {counts['silent']} silent, "
-        f"{counts['not_controllable']} not controllable; {nodes['lost']} nodes lost."
-    )
-    lines = [summary]
-    shown = board["gpus"]
-    if shown:
-        more = counts["odd"] - len(shown)
-        lines.append(f"With a fault{f' (and {more} more)' if more > 0 else ''}:")
-        head = ("GPU", "JOB", "ASKED", "SEEN", "POWER", "AGE", "EVENT REASONS")
-        rows = [(row[0], row[1], *row[4:7], *row[8:]) for row in (_gpu_row(g, None) for g in shown)]
-        lines += table(head, rows, frozenset(head[2:6]))
-    lines.append("`joulecut status --gpus` lists every GPU.")
     return lines
 
 

@@ -2,26 +2,22 @@
 
 Keys carry their unit. Unknown values are null, never zero and never NaN. Ages and remaining lease
 times are as of `at_unix_s`, the start of the pass. The brief form has the same shape for a fleet of
-any size: of many GPUs it lists those that need attention and counts the rest.
+any size: many GPUs are counted alone.
 """
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Json, Key, component, listed, maybe, one_of
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.needs import Severity
-from joulecut_controller.cluster.summary import Cluster, cluster_of, gpu_counts
-from joulecut_controller.cluster.worth import job_worth, worth_json
-from joulecut_controller.plan.plan import Plan
+from joulecut_controller.cluster.summary import Cluster, cluster_of
 from joulecut_controller.plan.record import MODE
-from joulecut_controller.view import BUDGET_JOB, GpuView
+from joulecut_controller.view import GpuView
 from joulecut_controller.web.gpu_json import GPU, SIMULATED, gpu_json
-from joulecut_controller.web.job_json import HOLD, JOB, STATE, job_json, strongest_mode
-from joulecut_wire.messages import POWER_PROFILE
+from joulecut_controller.web.job_json import HOLD, JOB, job_json, strongest_mode
 
 NEEDS_LISTED_MAX = 20  # more are counted
 EVENTS_ON_BOARD = 50  # /api/v1/events has the rest
@@ -146,21 +142,7 @@ BOARD = Answer(
 )
 
 
-_GPU_COUNTS = Answer(
-    all=a.COUNT,
-    leased=a.COUNT.at("controlled"),
-    default=a.COUNT,
-    silent=a.COUNT,
-    not_controllable=a.COUNT,
-    odd=a.COUNT.given,
-)
-_BRIEF = Answer(
-    brief=a.FLAG,
-    gpu_counts=_GPU_COUNTS.key,
-    node_counts=Answer(all=a.COUNT, lost=a.COUNT).key,
-    node_names=listed(a.TEXT),
-)
-BRIEF = component("Brief", {"allOf": [BOARD.schema, _BRIEF.schema]})
+BRIEF = component("Brief", {"allOf": [BOARD.schema, Answer(brief=a.FLAG).schema]})
 
 
 def shell_json(board: Board) -> Json:
@@ -183,59 +165,20 @@ def in_order(gpus: Mapping[str, GpuView]) -> list[GpuView]:
 
 
 GPUS_LISTED_MAX = 64  # more are counted
-ODD_LISTED_MAX = 24
-# Event reasons of an idle GPU or a planned clock; all others need attention.
-QUIET_REASONS = frozenset(("applications_clocks_setting", "gpu_idle", "none"))
 
 
 def brief_json(board: Board) -> Json:
-    """As `board_json`, with `brief`, `gpu_counts`, `node_counts` and `node_names` besides.
-
-    In a large fleet `gpus` holds only GPUs that need attention, `nodes` the lost ones, and jobs are
-    without GPUs, frontier and the actions of plans.
+    """As `board_json`, with `brief`: whether GPUs are counted alone, as in a large fleet. Its jobs
+    are without GPUs, frontier and the actions of plans.
     """
-    nodes, odd = board.view.nodes, list[GpuView]()
-    lost = [node for node in nodes if not node.connected]
     large = len(board.view.gpus) > GPUS_LISTED_MAX
-    if large:
-        work = work_by_gpu(board)
-        odd = [one for one in in_order(board.view.gpus) if _is_odd(one, work.get(one.uuid))]
-        shown = shell_json(board) | {
-            "nodes": [NODE.json(node) for node in lost],
-            "gpus": [gpu_json(one, work.get(one.uuid)) for one in odd[:ODD_LISTED_MAX]],
-            "jobs": [_job(job, board) for job in board.jobs],
-        }
-    else:
-        shown = board_json(board)
-    return shown | {
-        "brief": large,
-        "gpu_counts": _GPU_COUNTS.json(gpu_counts(board), odd=len(odd)),
-        "node_counts": {"all": len(nodes), "lost": len(lost)},
-        "node_names": [node.node or node.address for node in nodes],
-    }
-
-
-def _is_odd(gpu: GpuView, work: tuple[str, int] | None) -> bool:
-    """Silent, drifting, slow for another reason than its plan, or held by another job."""
-    seen = gpu.snapshot
-    if seen is None or seen.drift or seen.backoff_s > 0.0:
-        return True
-    lease = seen.lease
-    if lease and lease.job != BUDGET_JOB and (work is None or lease.job != work[0]):
-        return True
-    loud = (one for one in seen.event_reasons if not one.startswith(POWER_PROFILE))
-    return not QUIET_REASONS.issuperset(loud)
+    if not large:
+        return board_json(board) | {"brief": large}
+    return shell_json(board) | {"jobs": [_job(job, board) for job in board.jobs], "brief": large}
 
 
 def _job(job: JobBoard, board: Board) -> Json:
-    slim = replace(job, decision=_bare(job.decision), applied=_bare(job.applied), frontier=())
-    state = STATE.json(job) | {"money": worth_json(job_worth(job, board.policy))}
-    gpus = {"gpu_count": sum(map(len, job.view.placement.stages))}
-    return job_json(slim, board.view, gpus=False) | state | gpus
-
-
-def _bare(plan: Plan | None) -> Plan | None:
-    return plan and replace(plan, actions=(), solution=None)
-
-
-assert ODD_LISTED_MAX <= GPUS_LISTED_MAX
+    made = job_json(job, board.view, gpus=False, policy=board.policy) | {"frontier": []}
+    for plan in filter(None, (made["decision"], made["applied"])):
+        plan |= {"actions": [], "solution": None}
+    return made

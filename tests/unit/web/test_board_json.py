@@ -163,5 +163,5 @@ def test_a_frontier_of_odd_numbers_can_be_shown() -> None:
 def test_the_brief_form_says_the_same_of_each_job() -> None:
     for board in (boards.board(), boards.board("recommend"), boards.straggling(), large.board(40)):
         for brief, whole in zip(brief_json(board)["jobs"], board_json(board)["jobs"], strict=True):
-            keys = ("name", "state", "next_step", "rate_source", "predicted_saved_ratio")
-            assert [brief[key] for key in keys] == [whole[key] for key in keys]
+            shorter = {"frontier", "gpus", "decision", "applied"}
+            assert {key for key in whole if brief[key] != whole[key]} <= shorter
