@@ -96,8 +96,8 @@ ROWS = (
     Row("throttling", "operations", 0.80),
     Row("production", "operations", 0.50, shown=False),  # rows of 7 in one seed of 16
     Row("production", "profile", 0.50),
-    Row("steady", "profile", 0.0, budget=0.0),
-    Row("random-waves", "profile", 0.0, budget=0.0),
+    Row("steady", "profile", 0.70, budget=0.0),
+    Row("random-waves", "profile", 0.60, budget=0.0),
     Row("steady", "rate", COMMON),
     Row("random-waves", "rate", COMMON, shown=False),  # nothing in one seed of three
     Row("stalls", "rate", COMMON),

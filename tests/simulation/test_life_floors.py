@@ -63,3 +63,14 @@ def test_room_is_kept_for_a_day_that_cools() -> None:
     for seed in (62, 79):
         world = LIVES["hot-day"](knows="operations", budget=0.05, iteration_s=1.0, seed=seed)
         assert live(world, 60.0).over_row == 0
+
+
+@pytest.mark.long
+@pytest.mark.smoke
+@pytest.mark.parametrize("seed", [61, 62])
+def test_drifting_work_refuses_no_plan_at_no_slowdown(seed: int) -> None:
+    """Work falls by five percent after the baseline, and by more in a window at default clocks:
+    four hundred plans were refused by a baseline of more work, or by a bound of another deadline.
+    """
+    world = LIVES["random-waves"](knows="profile", budget=0.0, iteration_s=1.0, seed=seed)
+    assert live(world, 12.0).generations <= 20

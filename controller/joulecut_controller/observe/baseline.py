@@ -136,14 +136,23 @@ def progress(iterations: int, current: Window | None) -> str:
 
 
 def _scaled(window: Window, ratio: float) -> Window:
-    """The window where iterations take `ratio` times as long, at the same power."""
+    """The window where iterations and their operations take `ratio` times as long, at the same
+    power.
+    """
     work, energy_j = window.work, window.energy_j
+    if work is not None:
+        operations_s = {
+            uuid: {kind: ratio * busy_s for kind, busy_s in busy.items()}
+            for uuid, busy in work.operations_s.items()
+        }
+        mean_s, sd_s = ratio * work.mean_s, ratio * work.sd_s
+        work = replace(work, mean_s=mean_s, sd_s=sd_s, operations_s=operations_s)
     return replace(
         window,
         time_mean_s=ratio * window.time_mean_s,
         time_sd_s=ratio * window.time_sd_s,
         energy_j=None if energy_j is None else ratio * energy_j,
-        work=work and replace(work, mean_s=ratio * work.mean_s, sd_s=ratio * work.sd_s),
+        work=work,
     )
 
 

@@ -22,6 +22,7 @@ GOAL_SLACK_RATIO_PEER = 0.01  # a straggler's time is measured from a few iterat
 # A straggler's time is a mean: aiming at it exactly would be late every second time.
 PEER_MARGIN_RATIO = 0.005
 PEER_LATE_RATIO = 0.01  # the larger of two noisy times exceeds either mean by about this
+FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 ROUNDING = 1e-9  # deadlines are held to this, relative
 # Clocks that came out late are not tried again for this many dwell times: a job must not swing
 # between two plans of which one is late. Each plan that is late again doubles it.
@@ -95,9 +96,8 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
     """The model seconds that the own deadline leaves. A plan that is not late is not asked to be
     faster. What a power budget asks for is a plan of the frontier, whatever its time turns out.
     """
-    baseline = inputs.job.measured.baseline
-    if inputs.allotted_s is not None and baseline is not None:
-        return pace.modelled_s * inputs.allotted_s / baseline.time_mean_s
+    if inputs.allotted_s is not None:
+        return pace.modelled_s * inputs.allotted_s / pace.default_s
     deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
     wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
     held, runs = state.goal, inputs.mode == "enforce" and state.runs
@@ -107,7 +107,9 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
         if runs and not pace.holds:  # nothing is measured of them yet
             same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
         else:
-            same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= wanted + ROUNDING)
+            # Clocks that come back from a window at default ones ask the same question again.
+            most = wanted + (FIT_RATIO if state.suspended else ROUNDING)
+            same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= most)
         wanted_s = held_s if same else wanted_s
     ceiling = state.late
     if known is None or inputs.view.now_s >= ceiling.until_s:

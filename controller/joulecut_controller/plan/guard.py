@@ -338,7 +338,9 @@ def _solved(plan: Plan, forecast: Forecast, job: JobState, check: Check, *, limi
     if not WORK_MIN <= forecast.work <= 1.0 / WORK_MIN:
         return f"work of {forecast.work:.3g} times what was predicted is absurd"
     assert job.measured.baseline is not None  # `_evidence`
-    default_s = job.measured.baseline.adjusted_mean_s
+    default_s, current = job.measured.baseline.adjusted_mean_s, job.measured.current
+    if current is not None:  # default clocks are no slower than those that run; work may be less
+        default_s = min(default_s, current.time_mean_s)
     if not limited and forecast.iteration_time_s < default_s * (1.0 - EXPLAINED_RATIO):
         return (
             f"predicted {forecast.iteration_time_s:.6g} s an iteration, but default clocks took "

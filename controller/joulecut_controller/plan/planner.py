@@ -25,6 +25,7 @@ from joulecut_controller.plan.evaluation import (
 )
 from joulecut_controller.plan.goal import (
     ALLOWED_STEP,
+    FIT_RATIO,
     ROUNDING,
     dwell_s,
     goal_of,
@@ -68,7 +69,6 @@ from joulecut_engine.optimize.problem import Infeasible, Solution
 # A new plan must promise this much more of the baseline's energy than the running one: a third of
 # what a prediction of power is off by, so that plans are not swapped for noise.
 IMPROVEMENT_RATIO_MIN = 0.003
-FIT_RATIO = 0.001  # a running plan so little over its goal is left to measurement to judge
 
 # Of the iteration time that a power budget asks for: clocks faster by more draw too much.
 ALLOTTED_ROOM = 0.005
@@ -289,21 +289,21 @@ def _as_before(
 ) -> tuple[Comparison, Solution, str]:
     """The suspended clocks, unless the solver's answer is clearly better; with words of them.
 
-    Like a running plan they may exceed the goal by FIT_RATIO, since what is measured again is
-    never the same to the last digit; the goal is then relaxed to theirs.
+    Like a running plan they may be later than promised by FIT_RATIO, since what is measured again
+    is never the same to the last digit; the promise is then theirs.
     """
     kept = comparison.appraised(state.clocks or (), solver)
     asked = comparison.appraised(tuple(option.clock_mhz for option in answer.clocks), solver)
     if kept is None or asked is None:
         return comparison, answer, ""
-    over = kept.held_s / comparison.goal.deadline_s
     gain = (comparison.cost_j(kept) - comparison.cost_j(asked)) / comparison.baseline_j
-    if over > 1.0 + FIT_RATIO or gain >= IMPROVEMENT_RATIO_MIN:
+    late = kept.held_s > comparison.goal.deadline_s * (1.0 + ROUNDING)
+    again = not late and gain < IMPROVEMENT_RATIO_MIN
+    over = comparison.real_s(kept if again else asked) / comparison.promised_s
+    if 1.0 < over <= 1.0 + FIT_RATIO:
+        comparison = replace(comparison, promised_s=comparison.promised_s * over)
+    if not again:
         return comparison, answer, ""
-    if over > 1.0:
-        over *= 1.0 + ROUNDING
-        goal = replace(comparison.goal, deadline_s=comparison.goal.deadline_s * over)
-        comparison = replace(comparison, goal=goal, promised_s=comparison.promised_s * over)
     words = f"{state.suspended} is over, the same clocks again; "
     return comparison, comparison.as_solution(answer, kept), words
 

@@ -61,7 +61,7 @@ class PlanningInput:
         known, baseline = self.job.measured.reference, self.job.measured.baseline
         if baseline is None:
             return math.inf
-        if known is None:
+        if known is None or self.allotted_s is not None:  # power limits slow what it follows
             return baseline.adjusted_mean_s
         scatter = baseline.adjusted_sd_s / baseline.adjusted_mean_s
         return math.exp(known.default.mean + scatter**2 / 2.0)  # of a log-normal distribution
