@@ -363,6 +363,12 @@ class JobState:
     reservation: str = ""  # why a job in mode enforce is only recommended for now
     hindrance: str = ""  # why no command could be sent for the job now, whatever its mode
 
+    @property
+    def deadline_s(self) -> float | None:
+        """What the mean iteration must not exceed by the policy; None before a baseline."""
+        baseline, slo = self.measured.baseline, self.policy.slo
+        return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s) if baseline else None
+
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -21,8 +21,7 @@ def budget_ratio(job: JobBoard) -> float | None:
     baseline = job.view.measured.baseline
     if baseline is None or baseline.time_mean_s <= 0.0:
         return None
-    slo = job.view.policy.slo
-    deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
+    deadline_s = job.view.deadline_s or math.inf
     return max(0.0, deadline_s / baseline.time_mean_s - 1.0) if math.isfinite(deadline_s) else None
 
 

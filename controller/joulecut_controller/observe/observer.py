@@ -18,7 +18,6 @@ from joulecut_controller.observe.reported_shape import missing, pipeline_of
 from joulecut_controller.observe.reserve import reservation_of, unanimous
 from joulecut_controller.policy.policy import JobPolicy, Policy
 from joulecut_controller.ports import RETIRED_SOURCE, ArrivedReport, FleetState, RateSample
-from joulecut_controller.reference.reference import Figure
 from joulecut_controller.view import GpuView, JobState, Placement, View
 from joulecut_engine.graph.pipeline import KINDS, Pipeline, Profile
 from joulecut_engine.graph.shape import kinds_of
@@ -52,11 +51,11 @@ class Routed:
 
 
 class Observer:
-    """Keeps placements and iteration statistics from look to look."""
+    """Keeps placements and iteration statistics (`stats`) from look to look."""
 
     def __init__(self, *, lag_s: float, stale_s: float) -> None:
         self._placements = Placements()
-        self._stats = IterationStats(lag_s=lag_s)
+        self.stats = IterationStats(lag_s=lag_s)
         self._shapes: dict[str, _Shape] = {}
         self._policies: dict[str, JobPolicy] = {}
         self._matches = Matches()
@@ -65,19 +64,6 @@ class Observer:
         self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
 
-    def changed(
-        self,
-        job: str,
-        locks: Mapping[str, int],
-        now_s: float,
-        *,
-        schedule: tuple[object, ...] = (),
-        slowdown: Figure | None = None,
-    ) -> None:
-        """Our own command changed a job's clocks. `schedule` is
-        what changes within an iteration, `slowdown` what is predicted of the clocks."""
-        self._stats.changed(job, locks, now_s, schedule=schedule, slowdown=slowdown)
-
     def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
         """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries
         whose GPUs are others than before.
@@ -85,7 +71,7 @@ class Observer:
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs]
         self._placements.keep_only(names)
-        self._stats.keep_only(names)
+        self.stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}
         self._policies = {job.name: job for job in policy.jobs}
         before, self._matches = self._matches.entries, match_jobs(policy, gpus)
@@ -167,7 +153,7 @@ class Observer:
             shapes = self._placements.shapes(policy.name)
             policy, unknown = replace(policy, pipeline=pipeline_of(shapes)), missing(shapes)
         if policy.pipeline is not None:
-            phase = self._stats.phase(policy.name)
+            phase = self.stats.phase(policy.name)
             policy = replace(policy, pipeline=as_run(policy.pipeline, phase))
             if phase.kind == "evaluate":  # a profile and a prediction are of training
                 policy = replace(policy, profile=None, predicted=None)
@@ -175,7 +161,7 @@ class Observer:
         if unknown and not placement.complaint:
             placement = replace(placement, complaint=unknown)
         shape = self._shape(policy, placement)
-        measured, fresh = self._stats.fold(
+        measured, fresh = self.stats.fold(
             policy.name,
             placement.stages,
             reports,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from joulecut_controller.plan.plan import FrontierPoint
+from joulecut_controller.policy.policy import Mode
 from joulecut_controller.view import JobState
 from joulecut_engine.optimize.budget import Bidder, Offer, Unaffordable, allocate
 
@@ -40,14 +41,56 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A job that can be slowed. `frontier` ascends in time and is not empty; `own_s` is the
-    deadline of its own target, in real seconds."""
+class Party:
+    """One job of the policy in one pass. `own_s` is the deadline of its own target for the mean
+    iteration, in real seconds; 0 before a baseline. `frontier` ascends in time; without one the job
+    cannot be slowed yet, and takes what its power limits leave it with its hosts (`limits_w`).
+    `power_ratio` is the mean power of its newest plan, as measured, over that of the frontier.
+    """
 
     name: str
-    weight: float
-    own_s: float
-    frontier: tuple[Point, ...]
+    weight: float = 1.0
+    own_s: float = 0.0
+    frontier: tuple[Point, ...] = ()
+    mode: Mode = "enforce"
+    limits_w: float = 0.0
+    power_ratio: float = 1.0
+    digest: str = ""  # of the costs that the frontier is of
+
+    def claims(self, *, advised: bool) -> bool:
+        """Whether it can be slowed; with those in mode recommend where `advised`."""
+        slowable = self.own_s > 0.0 and bool(self.frontier) and self.mode != "off"
+        return slowable and (advised or self.mode == "enforce")
+
+
+def party_of(
+    job: JobState,
+    limits_w: float,
+    hosts_w: float,
+    *,
+    frontier: Sequence[FrontierPoint] = (),
+    power_ratio: float = 1.0,
+    digest: str = "",
+) -> Party:
+    """A job with its hosts, which are in the frontier's energies already: planning charges them."""
+    policy, own_s = job.policy, job.deadline_s or 0.0
+    points = (
+        Point(
+            p.iteration_time_s,
+            hosts_w + power_ratio * (p.energy_j / p.iteration_time_s - hosts_w),
+        )
+        for p in frontier
+    )
+    return Party(
+        policy.name,
+        policy.weight,
+        own_s,
+        tuple(points),
+        policy.mode,
+        limits_w + hosts_w,
+        power_ratio,
+        digest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +110,7 @@ class Shares:
 
 
 def shares(
-    limit_w: float, claims: Sequence[Claim], fixed_w: float, margin_w: float = 0.0
+    limit_w: float, claims: Sequence[Party], fixed_w: float, margin_w: float = 0.0
 ) -> Shares:
     """The deadlines that keep all jobs within the limit at the least cost of throughput.
 
@@ -98,7 +141,7 @@ def shares(
     return Shares(limit_w, total_w, _slower(claims, chosen), power_of, found.price_per_w)
 
 
-def held(before: Shares, now: Shares, claims: Sequence[Claim], fixed_w: float) -> Shares | None:
+def held(before: Shares, now: Shares, claims: Sequence[Party], fixed_w: float) -> Shares | None:
     """The allocation of before, with powers as they are known now; None where it no longer keeps
     the limit, or `now` gives more by more than noise.
     """
@@ -120,7 +163,7 @@ def held(before: Shares, now: Shares, claims: Sequence[Claim], fixed_w: float) -
     return replace(before, power_w=total_w, power_of=power_of)
 
 
-def _slower(claims: Sequence[Claim], times_s: Sequence[float]) -> dict[str, float]:
+def _slower(claims: Sequence[Party], times_s: Sequence[float]) -> dict[str, float]:
     return {
         claim.name: time_s
         for claim, time_s in zip(claims, times_s, strict=True)
@@ -128,7 +171,7 @@ def _slower(claims: Sequence[Claim], times_s: Sequence[float]) -> dict[str, floa
     }
 
 
-def _offered(claim: Claim) -> tuple[Point, ...]:
+def _offered(claim: Party) -> tuple[Point, ...]:
     """The plan of the own target, and slower ones; the first one where none is so fast."""
     fine = [
         _between(before, after, step / STEPS)
@@ -148,53 +191,6 @@ def _between(before: Point, after: Point, share: float) -> Point:
     first_j = before.power_w * before.iteration_time_s
     last_j = after.power_w * after.iteration_time_s
     return Point(time_s, (first_j + share * (last_j - first_j)) / time_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """One job of the policy in one pass. Without a frontier it cannot be slowed yet. `limits_w` is
-    what its power limits leave it, `power_ratio` the mean power of its newest plan, as measured,
-    over that of the frontier.
-    """
-
-    view: JobState
-    limits_w: float = 0.0
-    power_ratio: float = 1.0
-    frontier: tuple[FrontierPoint, ...] = ()
-    digest: str = ""  # of the costs that the frontier is of
-
-    @property
-    def name(self) -> str:
-        return self.view.policy.name
-
-    @property
-    def enforced(self) -> bool:
-        return self.view.policy.mode == "enforce"
-
-    def own_s(self) -> float | None:
-        """The job's own deadline for the mean iteration; None before a baseline."""
-        baseline, slo = self.view.measured.baseline, self.view.policy.slo
-        if baseline is None:
-            return None
-        return slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
-
-    def hosts_w(self, host_power_w: float) -> float:
-        return host_power_w * sum(map(len, self.view.placement.stages))
-
-    def claim(self, host_power_w: float) -> Claim | None:
-        own_s = self.own_s()
-        if own_s is None or not self.frontier or self.view.policy.mode == "off":
-            return None
-        # Hosts are in the frontier's energies already: planning charges them.
-        hosts_w = self.hosts_w(host_power_w)
-        points = (
-            Point(
-                p.iteration_time_s,
-                hosts_w + self.power_ratio * (p.energy_j / p.iteration_time_s - hosts_w),
-            )
-            for p in self.frontier
-        )
-        return Claim(self.name, self.view.policy.weight, own_s, tuple(points))
 
 
 class Budgets:
@@ -229,7 +225,6 @@ class Budgets:
         self,
         limit_w: float | None,
         parties: Sequence[Party],
-        host_power_w: float,
         beside_w: float = 0.0,
     ) -> str:
         """Allocates the limit, of which `beside_w` is for GPUs without a job. Returns a sentence
@@ -240,15 +235,13 @@ class Budgets:
             self._key, self._deadline_s, self._power_of, self.shares = (), {}, {}, None
             self._advice = None
             return change
-        rests_on = (_rests_on(party, limit_w, host_power_w) for party in parties)
-        key = (limit_w, host_power_w, beside_w, *rests_on)
+        key = (limit_w, beside_w, *(_rests_on(party, limit_w) for party in parties))
         if key == self._key:
             return ""
         self._key, before = key, self.shares
-        binding = _shared(limit_w, parties, host_power_w, beside_w, self.shares, advised=False)
-        advice = _shared(limit_w, parties, host_power_w, beside_w, self._advice, advised=True)
-        self._advice = advice
-        enforced = {party.name for party in parties if party.enforced}
+        binding = _shared(limit_w, parties, beside_w, self.shares, advised=False)
+        self._advice = advice = _shared(limit_w, parties, beside_w, self._advice, advised=True)
+        enforced = {party.name for party in parties if party.mode == "enforce"}
         self._deadline_s = {
             name: time_s
             for found, of_these in ((binding, True), (advice, False))
@@ -261,33 +254,27 @@ class Budgets:
         return _change(before, self.shares)
 
 
-def _rests_on(party: Party, limit_w: float, host_power_w: float) -> tuple[object, ...]:
+def _rests_on(party: Party, limit_w: float) -> tuple[object, ...]:
     """The inputs of the allocation, in steps below which a difference is noise."""
-    policy, own_s = party.view.policy, party.own_s()
-    claims = party.claim(host_power_w) is not None
-    fixed_w = 0.0 if claims and party.enforced else party.limits_w
+    claims = party.claims(advised=True)
+    fixed_w = 0.0 if party.claims(advised=False) else party.limits_w
     fixed = round(fixed_w / (FIXED_STEP_RATIO * limit_w))
-    own = None if own_s is None else round(math.log(own_s) / OWN_STEP_RATIO)
+    own = round(math.log(party.own_s) / OWN_STEP_RATIO) if party.own_s else None
     ratio = round(party.power_ratio / POWER_STEP_RATIO)
-    return party.name, policy.mode, policy.weight, party.digest, claims, fixed, own, ratio
+    return party.name, party.mode, party.weight, party.digest, claims, fixed, own, ratio
 
 
 def _shared(
     limit_w: float,
     parties: Sequence[Party],
-    host_power_w: float,
     beside_w: float,
     before: Shares | None,
     *,
     advised: bool,
 ) -> Shares:
-    claims, fixed_w = [], beside_w
-    for party in parties:
-        claim = party.claim(host_power_w)
-        if claim is not None and (party.enforced or advised):
-            claims.append(claim)
-        else:
-            fixed_w += party.limits_w + party.hosts_w(host_power_w)
+    claims = [party for party in parties if party.claims(advised=advised)]
+    others = (party for party in parties if not party.claims(advised=advised))
+    fixed_w = beside_w + sum(party.limits_w for party in others)
     now = shares(limit_w, claims, fixed_w, MARGIN_RATIO * limit_w)
     if before is None or before.limit_w != limit_w:
         return now

@@ -144,7 +144,7 @@ class AppliedPlan:
         changes = ((one.uuid, one.steps or one.marks or one.power_limit_w) for one in steps)
         schedule = tuple((uuid, each) for uuid, each in changes if each)
         predicted = _predicted(holding.plan) if holding else None
-        self._context.observer.changed(
+        self._context.observer.stats.changed(
             self._job, locks, now_s, schedule=schedule, slowdown=predicted
         )
 

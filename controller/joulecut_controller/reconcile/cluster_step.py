@@ -199,14 +199,14 @@ class Cluster:
         counted_w, host_power_w = services.power_budget.counted_w, policy.cost.host_power_w
         at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         parties = [
-            self.jobs[name].party(observation.job, gpus, counted_w)
+            self.jobs[name].party(observation.job, gpus, counted_w, host_power_w)
             for name, observation in (observations.items() if budgeted else ())
         ]
         beside = [uuid for uuid in gpus if uuid not in at_work]
         beside_w = sum(counted_w.get(uuid, 0.0) + host_power_w for uuid in beside)
         deadline_s = services.budgets.deadline_s
         before = {name: deadline_s(name) for name in self.seen.policies}
-        change = services.budgets.settle(policy.power_budget_w, parties, host_power_w, beside_w)
+        change = services.budgets.settle(policy.power_budget_w, parties, beside_w)
         if change:
             self.context.audit.post("plan", "", change)
         return {name for name, time_s in before.items() if deadline_s(name) != time_s}

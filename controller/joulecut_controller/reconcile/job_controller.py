@@ -22,7 +22,7 @@ from joulecut_controller.plan.traces import Delay, delay_of
 from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
-from joulecut_controller.power.budget import Party
+from joulecut_controller.power.budget import Party, party_of
 from joulecut_controller.power.limits import Draw, needed_w, without_limits
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
@@ -385,17 +385,23 @@ class JobController:
         return least_cost(each, gpus, prices).time_s / each[0].time_s - 1.0
 
     def party(
-        self, job: JobState, gpus: Mapping[str, GpuView], counted_w: Mapping[str, float]
+        self,
+        job: JobState,
+        gpus: Mapping[str, GpuView],
+        counted_w: Mapping[str, float],
+        host_power_w: float,
     ) -> Party:
         """The job as a party to the power budget; `counted_w` are the limits of GPUs."""
         costs = self.state.costs if job.policy.profile is not None else None
-        limits_w = sum(counted_w.get(uuid, 0.0) for uuid in job.placement.uuids)
-        unused = self._services.power_budget.unused
-        if costs is None or unused.issuperset(job.placement.uuids):
-            return Party(job, limits_w)
-        job, frontiers = without_limits(job, gpus, costs), self._services.frontiers
-        points = frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
-        return Party(job, limits_w, self._power_ratio, points, costs.digest)
+        uuids, services = job.placement.uuids, self._services
+        hosts_w, limits_w = host_power_w * len(uuids), sum(counted_w.get(u, 0.0) for u in uuids)
+        if costs is None or services.power_budget.unused.issuperset(uuids):
+            return party_of(job, limits_w, hosts_w)
+        job, ratio = without_limits(job, gpus, costs), self._power_ratio
+        frontier = services.frontiers.points(self.name, costs, job.measured.baseline, beyond=True)
+        return party_of(
+            job, limits_w, hosts_w, frontier=frontier, power_ratio=ratio, digest=costs.digest
+        )
 
     def draw(self, uuids: frozenset[str], host_power_w: float) -> Draw:
         """What its GPUs take of the power budget."""

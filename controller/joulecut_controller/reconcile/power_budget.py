@@ -68,7 +68,7 @@ class _Limit:
     bound_w: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Seen:
     """One GPU of this process; times are monotonic.
 
@@ -297,29 +297,27 @@ class PowerBudget:
         """
         at_default = self._all_at_default(view)
         for uuid, gpu in view.gpus.items():
-            seen, shown = self._gpus.get(uuid), gpu.snapshot
-            if seen is None:
-                default_w = gpu.description.power_limit_default_w
-                seen = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
-            if shown is not None:
-                read = view.now_s - gpu.age_s > seen.shown_s
-                if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
-                    seen = replace(
-                        seen, external_until_s=-math.inf, reloaded_s=view.now_s, forgotten=True
-                    )
-                if read:
-                    seen = _read_back(seen, gpu, shown, view.now_s, adopts=adopts)
-                if shown.energy_j is not None:
-                    seen = replace(seen, energy_j=shown.energy_j)
-            if shown is not None and (shown.utilization_gpu_ratio or 0.0) > UNUSED_BUSY_RATIO:
-                seen = replace(seen, busy_s=view.now_s)
-            self._gpus[uuid] = replace(seen, address=gpu.address)
+            default_w, shown = gpu.description.power_limit_default_w, gpu.snapshot
+            new = _Seen(_Limit(default_w, 0.0, default_w), gpu.address)
+            seen = self._gpus.setdefault(uuid, new)
+            seen.address = gpu.address
+            if shown is None:
+                continue
+            read = view.now_s - gpu.age_s > seen.shown_s
+            if _reloaded(seen, shown, view.now_s, at_once=read and gpu.address in at_default):
+                seen.external_until_s, seen.reloaded_s, seen.forgotten = -math.inf, view.now_s, True
+            if read:
+                _read_back(seen, gpu, shown, view.now_s, adopts=adopts)
+            if shown.energy_j is not None:
+                seen.energy_j = shown.energy_j
+            if (shown.utilization_gpu_ratio or 0.0) > UNUSED_BUSY_RATIO:
+                seen.busy_s = view.now_s
         connected = {node.address: node.connected for node in view.nodes}
         known = set(connected).union(*(node.claimed for node in view.nodes))  # claimed: moved
         for uuid, seen in list(self._gpus.items()):
             left = known.isdisjoint((seen.address, uuid))
             if uuid in view.gpus or not connected.get(seen.address, True):
-                self._gpus[uuid] = replace(seen, there_s=view.now_s)
+                seen.there_s = view.now_s
             elif view.now_s - seen.there_s > (LEFT_S if left else GONE_S):
                 del self._gpus[uuid]
 
@@ -387,11 +385,10 @@ class PowerBudget:
         for uuid, limit_w in limits_w.items():
             seen = self._gpus[uuid]
             bound_w = max(seen.limit.bound_w, limit_w)
-            limit = replace(seen.limit, set_w=limit_w, bound_w=bound_w)
-            self._gpus[uuid] = replace(seen, limit=limit, shown_s=math.inf, awaited=False)
-        before = {uuid: self._gpus[uuid] for uuid in limits_w}
+            seen.limit = replace(seen.limit, set_w=limit_w, bound_w=bound_w)
+            seen.shown_s, seen.awaited = math.inf, False
         self._keep(view)
-        places = {Place(before[u].address, u): limit_w for u, limit_w in limits_w.items()}
+        places = {Place(self._gpus[u].address, u): limit_w for u, limit_w in limits_w.items()}
         outcome = await self._leases.limit_power(
             places, generation=generation, ttl_s=ttl_s, keep=keep, reason=reason
         )
@@ -413,11 +410,11 @@ class PowerBudget:
         for uuid in limits_w:
             seen = self._gpus[uuid]
             if uuid in outcome.taken:
-                self._gpus[uuid] = replace(seen, shown_s=shown_s, awaited=True, refused="")
+                seen.shown_s, seen.awaited, seen.refused = shown_s, True, ""
             elif uuid in outcome.refused:
-                self._gpus[uuid] = replace(seen, shown_s=shown_s, refused=outcome.refused[uuid])
+                seen.shown_s, seen.refused = shown_s, outcome.refused[uuid]
             else:
-                self._gpus[uuid] = replace(seen, refused=outcome.unanswered.get(uuid, ""))
+                seen.refused = outcome.unanswered.get(uuid, "")
 
     async def _give_back(self, policy: Policy, view: View, why: str, ttl_s: float) -> None:
         """The limits that were set go back to those found before, on a ramp."""
@@ -448,7 +445,7 @@ class PowerBudget:
             for uuid in steps:
                 seen = self._gpus[uuid]
                 if not seen.refused:
-                    self._gpus[uuid] = replace(seen, limit=replace(seen.limit, set_w=0.0))
+                    seen.limit = replace(seen.limit, set_w=0.0)
             self._keep(view)
         self.shown = self._giving_back(
             policy.power_budget_w,
@@ -560,31 +557,28 @@ def _above_w(shown: GpuSnapshot | None) -> float:
 
 def _read_back(
     seen: _Seen, gpu: GpuView, shown: GpuSnapshot, now_s: float, *, adopts: bool
-) -> _Seen:
-    """With a reading that is newer than the last command."""
-    limit, now_w = seen.limit, shown.power_limit_enforced_w
+) -> None:
+    """A reading that is newer than the last command."""
+    limit, now_w, kept_w = seen.limit, shown.power_limit_enforced_w, shown.power_limit_kept_w
     if now_w is None:
-        return seen
+        return
     if (above_w := _above_w(shown)) and abs(now_w - above_w) <= POWER_SLACK_W:
-        now_w = shown.power_limit_kept_w
-    seen = replace(seen, awaited=False)
+        now_w = kept_w
+    seen.awaited = False
     if _held_by_job(gpu, seen):  # the limit that its lease replaced is not shown
-        return replace(seen, limit=replace(limit, bound_w=now_w))
-    if not limit.set_w and not (adopts and shown.power_limit_kept_w):
-        return replace(seen, limit=_Limit(now_w, 0.0, now_w))
-    kept_w = shown.power_limit_kept_w
-    if not limit.set_w:  # of a controller with another store
-        default_w = gpu.description.power_limit_default_w
-        return replace(seen, limit=_Limit(default_w, kept_w, now_w))
-    if abs(kept_w - now_w) <= POWER_SLACK_W:  # a refused command changed nothing
-        forgotten = seen.forgotten and now_s - seen.reloaded_s <= SHOWN_S
-        limit = _Limit(limit.found_w, now_w, now_w)
-        return replace(seen, limit=limit, forgotten=forgotten)
-    until_s = seen.external_until_s
-    raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and kept_w
-    if raised and not seen.forgotten and until_s <= now_s:
-        until_s = now_s + EXTERNAL_S
-    return replace(seen, limit=replace(limit, bound_w=now_w), external_until_s=until_s)
+        seen.limit = replace(limit, bound_w=now_w)
+    elif not limit.set_w and adopts and kept_w:  # of a controller with another store
+        seen.limit = _Limit(gpu.description.power_limit_default_w, kept_w, now_w)
+    elif not limit.set_w:
+        seen.limit = _Limit(now_w, 0.0, now_w)
+    elif abs(kept_w - now_w) <= POWER_SLACK_W:  # a refused command changed nothing
+        seen.forgotten = seen.forgotten and now_s - seen.reloaded_s <= SHOWN_S
+        seen.limit = _Limit(limit.found_w, now_w, now_w)
+    else:
+        raised = max(limit.set_w, limit.bound_w) < now_w - POWER_SLACK_W and kept_w
+        if raised and not seen.forgotten and seen.external_until_s <= now_s:
+            seen.external_until_s = now_s + EXTERNAL_S
+        seen.limit = replace(limit, bound_w=now_w)
 
 
 def _reloaded(seen: _Seen, shown: GpuSnapshot, now_s: float, *, at_once: bool) -> bool:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.changes import Change
+from joulecut_controller.savings.spent import PlanTime, longer_s, plan_times, saved_j, total
 from joulecut_controller.savings.wall import Wall, at_the_wall
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
 from joulecut_controller.trust.saving import Saving, by_shape
-from joulecut_controller.trust.spent import PlanTime, longer_s, plan_times, saved_j, total
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_engine.money import Iteration, Worth, worth
 

@@ -22,8 +22,8 @@ from joulecut_controller.cluster.state import (
 from joulecut_controller.cluster.worth import job_worth, worth_json
 from joulecut_controller.orders import HoldKind
 from joulecut_controller.plan.record import MODE, PLAN
-from joulecut_controller.policy.policy import JobPolicy, Mode, Policy
-from joulecut_controller.view import JobState, View, Window
+from joulecut_controller.policy.policy import Mode, Policy
+from joulecut_controller.view import JobState, View
 from joulecut_controller.web.gpu_json import OF_JOB
 
 _BY_STRENGTH: tuple[Mode, ...] = ("off", "recommend", "enforce")
@@ -283,7 +283,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True, policy: Policy | N
     assert faults is not None
     return JOB.json(
         job,
-        slo=_slo_json(job.view.policy, job.view.measured.baseline),
+        slo=_slo_json(job.view),
         evidence=evidence(job.view),
         report_faults=faults(job_faults(job.view, view)),
         gpus=_clocks_json(job, view) if gpus else [],
@@ -300,16 +300,14 @@ def evidence(shown: JobState) -> Json:
     return {"level": "L0", "text": "no reports, so no clock is changed"}
 
 
-def _slo_json(policy: JobPolicy, baseline: Window | None) -> Json:
+def _slo_json(job: JobState) -> Json:
     """`deadline_s` bounds the mean iteration time, also for a target on P95: the values shown
     beside it are means.
     """
-    slo, deadline_s = policy.slo, policy.slo.max_iteration_time_s
-    if policy.is_order:
-        slo = replace(slo, given_as="none", max_slowdown=None)
-    elif baseline is not None:
-        deadline_s = slo.mean_deadline_s(baseline.time_mean_s, baseline.time_sd_s)
-    return SLO.json(slo, deadline_s=number(deadline_s))
+    slo, deadline_s = job.policy.slo, job.deadline_s
+    if job.policy.is_order:
+        slo, deadline_s = replace(slo, given_as="none", max_slowdown=None), None
+    return SLO.json(slo, deadline_s=number(deadline_s or slo.max_iteration_time_s))
 
 
 def _clocks_json(job: JobBoard, view: View) -> list[Json]:

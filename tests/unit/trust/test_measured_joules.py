@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from joulecut_controller.policy.policy import Cost
 from joulecut_controller.savings.report import Known, report
+from joulecut_controller.savings.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
 from joulecut_controller.savings.wall import at_the_wall
 from joulecut_controller.trust.interval import Interval
 from joulecut_controller.trust.paired_difference import usable_windows
-from joulecut_controller.trust.spent import PlanTime, Spent, longer_s, plan_times, saved_j, total
 from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_engine.money import Iteration, worth
 
