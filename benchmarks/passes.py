@@ -28,6 +28,7 @@ sys.path += [str(ROOT / "tests" / "worlds")]
 from at_once import AtOnce, studied  # noqa: E402
 from worlds import HeldSource  # noqa: E402
 
+from joulecut_controller.election.claims import Claims  # noqa: E402
 from joulecut_controller.policy.policy import ClockPolicy, GpuRef, JobPolicy, Policy, Slo  # noqa: E402
 from joulecut_controller.ports import ArrivedReport, FleetState  # noqa: E402
 from joulecut_controller.reconcile.pacing import Pacing  # noqa: E402
@@ -293,7 +294,7 @@ async def measured(args: argparse.Namespace, jobs: int, folder: Path) -> list[fl
         solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
         planners=AtOnce(),
         background=AtOnce(),
-        epoch=store.next_epoch(0),
+        claims=Claims(store.next_epoch(0)),
         pacing=Pacing(INTERVAL_S, watch_s=1.0),
         now_s=lambda: cluster.now_s,
         unix_s=lambda: 1.8e9 + cluster.now_s,

@@ -37,6 +37,7 @@ import large  # noqa: E402
 from prometheus_client import CollectorRegistry, generate_latest  # noqa: E402
 
 from joulecut_controller.board import Board  # noqa: E402
+from joulecut_controller.election.claims import Claims  # noqa: E402
 from joulecut_controller.garbage import Sweeper  # noqa: E402
 from joulecut_controller.metrics.collector import BoardCollector  # noqa: E402
 from joulecut_controller.policy.policy import GpuRef, JobPolicy, Policy  # noqa: E402
@@ -166,7 +167,7 @@ class Serving:
             solver=SolverFunctions(prepare=Solver, check=check, frontier=lambda *_: ()),
             planners=ThreadPoolExecutor(1),
             background=ThreadPoolExecutor(1),
-            epoch=8,
+            claims=Claims(8),
             pacing=Pacing(INTERVAL_S, 1.0),
             now_s=time.monotonic,
             unix_s=time.time,

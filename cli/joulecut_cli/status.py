@@ -181,7 +181,15 @@ def page(board: Json, url: str, now_unix_s: float, *, every_job: bool = False) -
     """The whole screen as text. Of many jobs the worst, unless `every_job` is asked for."""
     many = len(board["jobs"]) > JOBS_SHOWN_MAX and not every_job and not stands_by(board)
     jobs = _worst_jobs(board) if many else _jobs(board)
-    return "\n".join([*_head(board, url, now_unix_s), "", *jobs, "", *_gpus(board)])
+    others = _elsewhere(board)
+    return "\n".join([*_head(board, url, now_unix_s), "", *jobs, *others, "", *_gpus(board)])
+
+
+def _elsewhere(board: Json) -> Iterator[str]:
+    """Jobs of other controllers of the same store; absent before 0.2."""
+    for one in board.get("elsewhere", ()):
+        names, at = ", ".join(one["jobs"]) or "no jobs", one["controller"]
+        yield f"  at {at} ({ago(one['age_s'])} ago): {names}"
 
 
 def _head(board: Json, url: str, now_unix_s: float) -> Iterator[str]:
@@ -255,6 +263,8 @@ def _jobs(board: Json) -> list[str]:
     if stands_by(board):
         return ["Jobs and plans are shown by the leader; below are the GPUs seen by this standby."]
     if not board["jobs"]:
+        if board.get("elsewhere"):
+            return []
         return ["No jobs in the policy: GPUs are measured and stay at default clocks."]
     lines = _job_table(board["jobs"])
     for job in board["jobs"]:

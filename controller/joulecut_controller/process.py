@@ -15,6 +15,7 @@ from collections.abc import Callable
 from joulecut_controller import workers
 from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
+from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.file_lock import FileLock
 from joulecut_controller.election.leader_lock import LeaderLock
 from joulecut_controller.election.leadership import Leadership
@@ -164,6 +165,7 @@ async def _serve(
         warming=warming,
         sweeper=sweeper,
         stopping=stopping,
+        claims=ClaimTable(store),
     )
     try:
         while (ready := await wait_for_leadership(context)) is not None:

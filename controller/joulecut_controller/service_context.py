@@ -13,6 +13,7 @@ from typing import Any
 
 from joulecut_controller.cluster.history import History
 from joulecut_controller.config import Config
+from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.epoch import Comeback
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import GrpcFleet
@@ -47,7 +48,9 @@ class ServiceContext:
     warming: SolverWarmup
     sweeper: Sweeper
     stopping: asyncio.Event
+    claims: ClaimTable
     comeback: Comeback = field(default_factory=Comeback)
+    sharing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while the claims are read
 
     async def until_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Waits for the work, or for the order to stop. Raises what the work raises."""

@@ -7,18 +7,22 @@ standby and sends no commands.
 import asyncio
 import copy
 import signal
+import socket
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from joulecut_controller.board import standby_board
+from joulecut_controller.board import Board, Elsewhere, standby_board
 from joulecut_controller.cluster.history import History
+from joulecut_controller.cluster.summary import part_text
+from joulecut_controller.election.claims import Claims, Wish
 from joulecut_controller.election.epoch import confirmed_epoch
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.fleet.gpu_owners import EQUAL_S
 from joulecut_controller.log import NAME, EventLog, log
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.ports import ArrivedReport, Store
+from joulecut_controller.reconcile.audit_log import SHOWN
 from joulecut_controller.reconcile.cluster_step import profiles_of
 from joulecut_controller.reconcile.learning import NAME as PREDICTORS
 from joulecut_controller.reconcile.learning import unpacked
@@ -28,6 +32,7 @@ from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.service_context import ServiceContext, announce
 from joulecut_controller.sources.prometheus_prices import PrometheusPrices
 from joulecut_controller.sources.prometheus_rates import PrometheusRates
+from joulecut_controller.web.cluster_json import STANDING
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.optimize.check import check
 from joulecut_engine.optimize.solver import Solver, frontier
@@ -40,6 +45,9 @@ OUTDATED_LOOK_S = 5.0
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
+SHOW_S = 5.0  # 40 kB for a hundred jobs
+SHARE_CHECKS = 2.0  # of the lock, between two readings of the claims: a few milliseconds each
+SHARE_S_MIN = 0.1  # between readings that news ask for
 PREPARE_S = 30.0  # of a standby; the leader of a large cluster keeps what it learns every 120 s
 # Agents that do not answer by then are looked for on; only their epochs are not known yet, and one
 # that shows a larger one later gets no commands.
@@ -111,7 +119,7 @@ async def _wait(context: ServiceContext, ready: Readiness) -> bool:
     """Whether this controller leads now; False where it is stopped before that."""
     said, tries = "", 0
     while not context.stopping.is_set():
-        if await context.leadership.try_once():
+        if await context.leadership.try_once() or await _joins(context):
             return True
         tries += 1
         ready.newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
@@ -134,6 +142,18 @@ async def _wait(context: ServiceContext, ready: Readiness) -> bool:
             log(said)
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
     return False
+
+
+async def _joins(context: ServiceContext) -> bool:
+    """Whether this controller is to have jobs of those that share the store."""
+    if not context.leadership.number:
+        return False
+    try:
+        context.store.fence(0, context.leadership.number)
+        group = await asyncio.to_thread(context.claims.share, context.leadership.number)
+    except Unavailable:
+        return False
+    return bool(group.among(group.wanted)) and await context.leadership.join()
 
 
 async def lead_term(context: ServiceContext, ready: Readiness) -> None:
@@ -174,12 +194,22 @@ async def _begin(
     except BadInput:
         broken = True
     context.store.fence(0)
-    earlier = context.store.epoch()
+    earlier, number, group = context.store.epoch(), context.leadership.number, None
     # One that enforces nothing sends nothing, and leaves agents to the controller that does.
     least = confirmed_epoch(nodes, earlier) if context.policy.enforces else 0
-    epoch = context.store.next_epoch(least)
-    context.store.fence(epoch)
+    if number:
+        group = await asyncio.to_thread(context.claims.share, number, Wish(above=least))
+    epoch = group.epoch if group else context.store.next_epoch(least)
+    context.store.fence(epoch, number)
+    claims = Claims(epoch, group)
     context.fleet.owners.restore(context.store.learnt(OWNERS), time.monotonic())
+
+    async def epoch_above(known: int) -> bool:
+        """Whether the database shows a newer epoch."""
+        with suppress(Unavailable):
+            await _share(context, reconciler, known)
+        return claims.epoch > known
+
     reconciler = Reconciler(
         fleet=FencedFleet(
             context.fleet,
@@ -187,6 +217,8 @@ async def _begin(
             epoch,
             earlier=earlier,
             enforces=lambda: reconciler.policy.enforces,
+            claims=claims,
+            epoch_above=epoch_above if group else None,
         ),
         store=context.store,
         source=context.source,
@@ -196,7 +228,7 @@ async def _begin(
         solver=SolverFunctions(prepare=Solver, check=check, frontier=frontier),
         planners=context.planners,
         background=context.background,
-        epoch=epoch,
+        claims=claims,
         pacing=Pacing(context.config.interval_s, context.watch_s, context.config.ttl_s),
         now_s=time.monotonic,
         unix_s=time.time,
@@ -228,8 +260,12 @@ async def _lead(
         asyncio.create_task(_time_event_loop(reconciler), name="loop lag"),
         asyncio.create_task(rates.run(lambda: reconciler.policy.jobs), name="rates"),
         asyncio.create_task(prices.run(lambda: reconciler.policy), name="prices"),
-        asyncio.create_task(_keep_owners(context), name="owners"),
+        asyncio.create_task(_keep_owners(context, reconciler.claims), name="owners"),
     ]
+    if reconciler.claims.group:
+        tasks.append(asyncio.create_task(_follow(context.history), name="history"))
+        tasks.append(asyncio.create_task(_keep_sharing(context, reconciler), name="claims"))
+        tasks.append(asyncio.create_task(_show(context, reconciler), name="parts"))
     held = asyncio.create_task(context.leadership.hold(), name="leadership")
     outdated = asyncio.create_task(_outdated(context, reconciler), name="newer terms")
     stop = asyncio.create_task(context.stopping.wait())
@@ -257,11 +293,50 @@ async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
     """Why this term ends, as soon as agents have to be told a newer one."""
     while True:
         await asyncio.sleep(OUTDATED_LOOK_S)
-        if reconciler.policy.enforces and reconciler.leads:
+        if reconciler.policy.enforces and reconciler.leads and reconciler.claims.leads:
             now_s = time.monotonic()
             why = context.comeback.due(context.fleet.observe(now_s), reconciler.epoch, now_s)
             if why:
                 return why
+
+
+async def _share(context: ServiceContext, reconciler: Reconciler, known: int = 0) -> None:
+    """Divides the jobs with the other controllers of the store; of callers that wait for an epoch
+    above `known`, the first asks. Raises Unavailable.
+    """
+    async with context.sharing:
+        if not known or reconciler.epoch <= known:
+            number, wish = context.leadership.number, reconciler.wish()
+            reconciler.follow(await asyncio.to_thread(context.claims.share, number, wish))
+
+
+async def _keep_sharing(context: ServiceContext, reconciler: Reconciler) -> None:
+    while True:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SHARE_CHECKS * context.config.timing.check_s):
+                await reconciler.to_share.wait()
+        reconciler.to_share.clear()
+        with suppress(Unavailable):  # the lock's own check ends the term
+            await _share(context, reconciler)
+        await asyncio.sleep(SHARE_S_MIN)
+
+
+def _part(board: Board, address: str) -> str:
+    return part_text(board, address, [STANDING.json(job) for job in board.jobs])
+
+
+async def _show(context: ServiceContext, reconciler: Reconciler) -> None:
+    """Shows this controller's jobs to the others of its store, and theirs here."""
+    number, port = context.leadership.number, context.address.rpartition(":")[2]
+    address = f"{socket.gethostname()}:{port}"
+    while True:
+        await asyncio.sleep(SHOW_S)
+        if reconciler.board is not None:
+            with suppress(Unavailable):  # tried again
+                content = await asyncio.to_thread(_part, reconciler.board, address)
+                shown = await asyncio.to_thread(context.claims.show, number, content)
+                events = await asyncio.to_thread(context.store.events, limit=SHOWN)
+                reconciler.show_elsewhere((Elsewhere(*one) for one in shown), events)
 
 
 async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
@@ -270,7 +345,7 @@ async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
     while True:
         board = await reconciler.next_board()
         context.publisher.publish(board)
-        await asyncio.to_thread(context.history.add, board)
+        await asyncio.to_thread(context.history.add, board, reconciler.claims.leads)
         events.write(board.lines)
         if board.pass_number == BEGUN_BOARDS:
             context.sweeper.freeze()
@@ -278,7 +353,7 @@ async def _publish(context: ServiceContext, reconciler: Reconciler) -> None:
             context.sweeper.tend()
 
 
-async def _keep_owners(context: ServiceContext) -> None:
+async def _keep_owners(context: ServiceContext, claims: Claims) -> None:
     """Which GPU is whose outlives this controller: a lie after a restart comes second as well.
 
     While this controller cannot know who was first it reads again what an earlier one left, and
@@ -290,7 +365,7 @@ async def _keep_owners(context: ServiceContext) -> None:
         await asyncio.sleep(OWNERS_EVERY_S)
         now_s = time.monotonic()
         with suppress(Unavailable, ValueError):  # tried again
-            if now_s - begun_s <= EQUAL_S:
+            if now_s - begun_s <= EQUAL_S or not claims.leads:
                 text = await asyncio.to_thread(store.learnt, OWNERS)
                 if text != kept:
                     owners.restore(text, now_s)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from databases import Database
 from postgres_server import Postgres
 
 from joulecut_controller.election.file_lock import FileLock
@@ -40,7 +41,15 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     if request.param == "file":
         return [str(tmp_path / "store.db")]
     server: Postgres = request.getfixturevalue("server")
-    return [server.make(f"lock {next(NUMBERS)}"), str(server.secret)]
+    return [_store(server), str(server.secret)]
+
+
+def _store(server: Postgres) -> str:
+    """A database with the tables of a store, as every controller opens it before its lock."""
+    database = Database(server.make(f"lock {next(NUMBERS)}"), server.secret)
+    database.open()
+    database.close()
+    return database.url
 
 
 def _lock(where: list[str], name: str, hold_s: float = 600.0) -> LeaderLock:
@@ -125,7 +134,7 @@ def test_a_killed_process_frees_it(make: Make, where: list[str]) -> None:
 
 @pytest.fixture
 def url(server: Postgres) -> str:
-    return server.make(f"lock {next(NUMBERS)}")
+    return _store(server)
 
 
 def test_who_is_not_heard_for_long_loses_it(server: Postgres, url: str) -> None:

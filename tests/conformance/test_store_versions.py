@@ -48,6 +48,8 @@ ADDED = {
     4: "drop table record",
     5: "drop table profile",
     6: "alter table baseline drop column measured_unix_s",
+    7: "drop table claim",
+    8: "drop table part",
 }
 
 

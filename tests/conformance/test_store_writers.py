@@ -66,6 +66,8 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
     database.open()
     database.close()
     database.run(
+        "drop table part",
+        "drop table claim",
         "alter table baseline drop column measured_unix_s",
         "drop table profile",
         "drop table record",

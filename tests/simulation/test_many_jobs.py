@@ -14,6 +14,7 @@ from passes import Cluster
 from worlds import HeldSource, as_made
 
 from joulecut_controller.board import Board
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import JOBS_AT_ONCE, SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
@@ -72,7 +73,7 @@ class Many:
             solver=SolverFunctions(Solver, check, lambda *_: (), as_made),
             planners=self.workers,
             background=AtOnce(),
-            epoch=store.next_epoch(0),
+            claims=Claims(store.next_epoch(0)),
             pacing=Pacing(5.0, watch_s=1.0),
             now_s=lambda: self.cluster.now_s,
             unix_s=lambda: 1.8e9 + self.cluster.now_s,

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from at_once import AtOnce, studied
 
 from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.election.fenced_fleet import FencedFleet
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Prepare
 from joulecut_controller.policy.policy import ClockPolicy, JobPolicy, Mode, Policy, Slo
-from joulecut_controller.ports import ArrivedReport, FleetState, Rates, Store
+from joulecut_controller.ports import ArrivedReport, Fleet, FleetState, Rates, Store
 from joulecut_controller.reconcile.frontiers import Frontier
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.reconcile.planning_step import Complete, SolverFunctions
@@ -583,12 +584,17 @@ class Controller:
         planners: Executor | None = None,
         rates: Rates | None = None,
         reports: Sequence[ArrivedReport] = (),
+        claims: Claims | None = None,
+        fleet: Fleet | None = None,
     ) -> None:
+        """`claims` and `fleet` are those of one of several controllers."""
         self.world, self.store, self.interval_s = world, store, interval_s
         self.source = HeldSource(policy)
-        epoch = store.next_epoch(max(agent.epoch_seen for agent in world.agents.values()))
+        if claims is None:
+            seen = max(agent.epoch_seen for agent in world.agents.values())
+            claims = Claims(store.next_epoch(seen))
         self.reconciler = Reconciler(
-            fleet=FencedFleet(world, lambda: True, epoch),
+            fleet=fleet or FencedFleet(world, lambda: True, claims.first),
             store=store,
             source=self.source,
             policy=policy,
@@ -597,7 +603,7 @@ class Controller:
             solver=SolverFunctions(prepare, judge, frontier, complete),
             planners=planners or AtOnce(),
             background=AtOnce(),
-            epoch=epoch,
+            claims=claims,
             pacing=Pacing(interval_s=interval_s, watch_s=0.1),
             now_s=lambda: world.now_s,
             unix_s=lambda: 1.8e9 + world.now_s,

@@ -26,6 +26,7 @@ COARSE_POINTS = 2_016
 FINE_S = 15.0  # three passes of the default interval
 FINE_POINTS = 240
 POINTS_MAX = 504  # of one answer: 20 minutes a point over seven days
+WRITERS_MAX = 16  # controllers that share the jobs: a record of each
 JOBS_MAX = 512  # with a history; 24 kB each
 RECORD_CHARACTERS_MAX = 60_000  # the store refuses records beyond 65,536
 DIGITS = 5  # significant, of a mean
@@ -154,7 +155,9 @@ class History:
             newest = ring.newest if ring else -1
         since_unix_s = max(now_unix_s - COARSE_S * COARSE_POINTS, newest * COARSE_S)
         try:
-            kept = self._store.records(TOPIC, since_unix_s=since_unix_s, limit=COARSE_POINTS)
+            kept = self._store.records(
+                TOPIC, since_unix_s=since_unix_s, limit=COARSE_POINTS * WRITERS_MAX
+            )
         except Unavailable:
             return
         for record in reversed(kept):
@@ -162,12 +165,16 @@ class History:
             with self._lock:
                 self._coarse.put(int(record.at_unix_s // COARSE_S), values)
 
-    def add(self, board: Board) -> None:
-        """One pass. A record that cannot be written stays in memory alone."""
+    def add(self, board: Board, leads: bool = True) -> None:
+        """One pass. A record that cannot be written stays in memory alone; one that does not lead
+        writes its jobs without the cluster.
+        """
         values = dict(_values(board))
         with self._lock:
             self._fine.add(board.at_unix_s, values)
             number, ended = self._coarse.add(board.at_unix_s, values)
+        if not leads:
+            ended.pop("", None)
         if ended and self._store is not None:
             try:
                 made = Record(number * COARSE_S, TOPIC, "", _to_json(ended))

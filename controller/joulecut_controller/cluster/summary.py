@@ -1,11 +1,16 @@
 """The cluster in a few numbers and one headline, computed from the state of a board."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from joulecut_controller.board import Board
-from joulecut_controller.cluster.needs import Need, needs
+import msgspec
+
+from joulecut_controller.board import Board, Elsewhere, JobBoard
+from joulecut_controller.cluster.needs import SEVERITIES, Need, needs
 from joulecut_controller.cluster.state import State, predicted_saved_ratio, state_of
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.trust.default_windows import Account
@@ -66,20 +71,80 @@ class Cluster:
         return sum(need.severity == severity for need in self.needs)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The jobs of one controller in brief. `waits` wait for a straggler, `saved` are predicted of
+    plans that are only recommended, `less_w` and `available_w` as in `Power`. `rows` are those of
+    its table of jobs, for the pages of others.
+    """
+
+    states: Mapping[State, int]
+    needs: tuple[Need, ...]
+    account: Account
+    waits: int
+    saved: tuple[float, ...]
+    less_w: float
+    available_w: float
+    predicted: bool
+    controller: str = ""  # host and port
+    rows: tuple[dict[str, Any], ...] = ()
+
+
+def part_of(board: Board) -> Part:
+    """Of the jobs of this board's controller."""
+    states = Counter(map(state_of, board.jobs))
+    saved = [predicted_saved_ratio(job) for job in board.jobs if state_of(job) == "recommended"]
+    less_w, available_w, predicted = _watts(board.jobs)
+    return Part(
+        states={state: states[state] for state in STATES if states[state]},
+        needs=tuple(need for need in needs(board) if need.job),
+        account=_together([job.account for job in board.jobs]),
+        waits=sum(job.view.measured.straggling for job in board.jobs),
+        saved=tuple(one for one in saved if one is not None),
+        less_w=less_w,
+        available_w=available_w,
+        predicted=predicted,
+    )
+
+
+def part_text(board: Board, controller: str, rows: Sequence[dict[str, Any]]) -> str:
+    """Its part as text for other controllers."""
+    return json.dumps(asdict(replace(part_of(board), controller=controller, rows=tuple(rows))))
+
+
+def parts_of(board: Board) -> list[tuple[Elsewhere, Part]]:
+    """The parts of other controllers that can be read; one of another version may not be."""
+    found = []
+    for one in board.elsewhere:
+        with suppress(msgspec.MsgspecError):
+            found.append((one, msgspec.json.decode(one.content, type=Part)))
+    return found
+
+
 def cluster_of(board: Board) -> Cluster:
-    """The whole cluster of one board."""
-    found = needs(board)
-    counted = Counter(map(state_of, board.jobs))
-    lost = sum(not node.connected for node in board.view.nodes)
+    """The whole cluster: what this controller shows, with the parts of others."""
+    parts = [part_of(board), *(part for _, part in parts_of(board))]
+    found = [*needs(board), *(need for part in parts[1:] for need in part.needs)]
+    found.sort(key=lambda need: SEVERITIES.index(need.severity))
+    counted: Counter[State] = Counter()
+    for part in parts:
+        counted.update(part.states)
+    shown = [gpu.snapshot for gpu in board.view.gpus.values() if gpu.snapshot is not None]
+    now_w = sum(one.power_average_w or 0.0 for one in shown)
     return Cluster(
-        headline=headline(board, found),
-        needs=found,
-        power=_power(board),
+        headline=headline(board, found, parts),
+        needs=tuple(found),
+        power=Power(
+            now_w=now_w,
+            without_w=now_w + sum(part.less_w for part in parts),
+            predicted=any(part.predicted for part in parts),
+            available_w=sum(part.available_w for part in parts),
+        ),
         gpus=gpu_counts(board),
         nodes=len(board.view.nodes),
-        nodes_lost=lost,
+        nodes_lost=sum(not node.connected for node in board.view.nodes),
         states={state: counted[state] for state in STATES if counted[state]},
-        account=_together([job.account for job in board.jobs]),
+        account=_together([part.account for part in parts]),
     )
 
 
@@ -92,7 +157,7 @@ def _together(accounts: Sequence[Account]) -> Account:
     return Account(predicted_j, sum(measured_j), sum(promised_j))
 
 
-def headline(board: Board, found: Sequence[Need]) -> str:
+def headline(board: Board, found: Sequence[Need], of: Sequence[Part]) -> str:
     """One line: faults first, then plans that wait for a decision; steady only where both are
     absent and every job has what it needs.
     """
@@ -105,20 +170,21 @@ def headline(board: Board, found: Sequence[Need]) -> str:
         parts.append(f"1 fault needs a person: {about and f'{about}: '}{faults[0].text}.")
     elif faults:
         parts.append(f"{len(faults)} faults need a person.")
-    if not board.jobs:
+    states: Counter[State] = Counter()
+    for part in of:
+        states.update(part.states)
+    if not states:
         return " ".join([*parts, "No jobs in the policy."])
-    states = Counter(map(state_of, board.jobs))
-    waits = sum(job.view.measured.straggling for job in board.jobs)
+    waits = sum(part.waits for part in of)
     if not faults and not waits and QUIET.issuperset(states):
         parts.append("All jobs steady.")
     else:
         said = {"default": "at default clocks"}
         listed = ", ".join(f"{states[one]} {said.get(one, one)}" for one in STATES if states[one])
-        parts.append(f"{_jobs(len(board.jobs))}: {listed}.")
+        parts.append(f"{_jobs(states.total())}: {listed}.")
     if waits:
         parts.append(f"{_jobs(waits)} {'waits' if waits == 1 else 'wait'} for a straggler.")
-    saved = [predicted_saved_ratio(job) for job in board.jobs if state_of(job) == "recommended"]
-    parts.append(available([one for one in saved if one is not None]))
+    parts.append(available([one for part in of for one in part.saved]))
     return " ".join(filter(None, parts))
 
 
@@ -136,15 +202,13 @@ def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
 
 
-def _power(board: Board) -> Power:
-    now_w = sum(
-        gpu.snapshot.power_average_w or 0.0
-        for gpu in board.view.gpus.values()
-        if gpu.snapshot is not None
-    )
+def _watts(jobs: Sequence[JobBoard]) -> tuple[float, float, bool]:
+    """Watts that plans in force save, those that plans only recommend would, and whether some of
+    the first are predicted.
+    """
     less_w = available_w = 0.0
     predicted = False
-    for job in board.jobs:
+    for job in jobs:
         baseline, current = job.view.measured.baseline, job.view.measured.current
         if job.applied is not None and not job.applied.changes_nothing:
             measured_w = current.power_w if current else None
@@ -155,7 +219,7 @@ def _power(board: Board) -> Power:
                 less_w += baseline.power_w - measured_w
         elif job.decision is not None and not job.decision.changes_nothing:
             available_w += _forecast_w(job.decision)
-    return Power(now_w, now_w + less_w, predicted, available_w)
+    return less_w, available_w, predicted
 
 
 def _forecast_w(plan: Plan) -> float:

@@ -26,6 +26,11 @@ class FileLock:
         self._file: int | None = None
         self._holder = ""
 
+    number = 0
+
+    def join(self) -> bool:
+        return False
+
     @property
     def holder(self) -> str:
         return self._holder

@@ -30,8 +30,19 @@ class LeaderLock(Protocol):
         """Tries once; True if this controller holds the lock now."""
         ...
 
+    @property
+    def number(self) -> int:
+        """Of this controller among those that share the jobs; 0 where one process has all."""
+        ...
+
+    def join(self) -> bool:
+        """Without leading, from now on `check` says whether this controller still has its number.
+        Returns that.
+        """
+        ...
+
     def check(self) -> bool:
-        """Whether the lock is still held, without a break since `acquire`."""
+        """Whether the lock is still held, without a break since `acquire` or `join`."""
         ...
 
     def release(self) -> None:

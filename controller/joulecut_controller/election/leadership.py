@@ -55,6 +55,22 @@ class Leadership:
         self._until_s = asked_s + self._timing.lead_s
         return True
 
+    @property
+    def number(self) -> int:
+        """Of this controller among those that share the jobs; 0 where one process has all."""
+        return self._lock.number
+
+    async def join(self) -> bool:
+        """Begins to hold without the leader lock, as one of those that share the jobs."""
+        asked_s = self._now_s()
+        try:
+            joined = await self._ask(self._lock.join)
+        except Unavailable as error:
+            self.waiting = f"standby: {error}"
+            return False
+        self._until_s = asked_s + self._timing.lead_s if joined else -math.inf
+        return joined
+
     async def hold(self) -> str:
         """Checks until the lock is lost; returns why. `proven` is False then."""
         why = ""

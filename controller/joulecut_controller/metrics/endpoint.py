@@ -32,7 +32,7 @@ class MetricsEndpoint:
                 lambda: reconciler.board,
                 reconciler.metrics,
                 epoch=reconciler.epoch,
-                leads=lambda: reconciler.leads and leadership.proven,
+                leads=lambda: reconciler.leads and reconciler.claims.leads and leadership.proven,
             )
         )
 

@@ -6,7 +6,7 @@ policy is decided for all entries together; reports go to entries, and a job is 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from joulecut_controller.observe.baseline import Recalled
@@ -64,12 +64,15 @@ class Observer:
         self._listed: dict[str, set[str]] = {}  # agents of entries with a list
         self._stale_s = stale_s
 
-    def arrange(self, policy: Policy, state: FleetState, now_s: float) -> tuple[View, set[str]]:
+    def arrange(
+        self, policy: Policy, state: FleetState, now_s: float, own: Container[str] | None = None
+    ) -> tuple[View, set[str]]:
         """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries
-        whose GPUs are others than before.
+        whose GPUs are others than before. What was observed of entries that are not `own` (None:
+        all are) is forgotten.
         """
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
-        names = [job.name for job in policy.jobs]
+        names = [job.name for job in policy.jobs if own is None or job.name in own]
         self._placements.keep_only(names)
         self.stats.keep_only(names)
         self._shapes = {name: self._shapes[name] for name in names if name in self._shapes}

@@ -119,7 +119,7 @@ class AppliedPlan:
                 continue
             if gpu.behind:
                 continue
-            ours = lease.epoch == context.epoch
+            ours = lease.epoch >= context.claims.first
             if not (ours and context.leases.owns(lease.job, lease.generation)):
                 orphaned.setdefault(lease.job, []).append(Place(gpu.address, uuid))
         return orphaned

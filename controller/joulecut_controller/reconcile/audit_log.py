@@ -7,7 +7,7 @@ ahead; their lines are written later.
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from joulecut_controller.plan.plan import Plan
@@ -29,6 +29,10 @@ class AuditLog:
         self._newest: deque[Event] = deque(store.events(limit=SHOWN), maxlen=SHOWN)
         self._waiting: deque[Event] = deque(maxlen=WAITING_MAX)
         self.trouble = ""
+
+    def follow(self, stored: Iterable[Event]) -> None:
+        """Shows the store's newest events, with those of other controllers."""
+        self._newest = deque((*reversed(self._waiting), *stored), maxlen=SHOWN)
 
     @property
     def newest(self) -> tuple[Event, ...]:

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from joulecut_controller.board import Board, JobBoard, LogLine
+from joulecut_controller.board import Board, Elsewhere, JobBoard, LogLine
 from joulecut_controller.cluster.summary import available
 from joulecut_controller.reconcile.cluster_step import TROUBLE, Cluster
 from joulecut_controller.reconcile.context import JobServices, ReconcileContext
@@ -13,14 +13,15 @@ from joulecut_controller.view import NodeView
 from joulecut_wire.errors import described
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BoardMaker:
-    """Makes the boards of one leadership term."""
+    """Makes the boards of one leadership term. `elsewhere` are jobs of other controllers."""
 
     context: ReconcileContext
     services: JobServices
     cluster: Cluster
     jobs: Mapping[str, JobController]
+    elsewhere: tuple[Elsewhere, ...] = ()
 
     async def make(
         self, number: int, done: tuple[LogLine, ...], troubles: Mapping[str, str]
@@ -55,6 +56,7 @@ class BoardMaker:
             holds=services.holds.all,
             policy=policy,
             unused_s=services.energy.unused_s(context.unix_s()),
+            elsewhere=self.elsewhere,
         )
 
     async def _jobs(self, said: dict[str, str]) -> tuple[JobBoard, ...]:

@@ -35,11 +35,12 @@ from joulecut_wire.errors import Unavailable
 COST_STEP, COST_STEP_RATIO = 0.0005, 0.1
 LEAST_COST = "least_cost"  # records: the slowdown of least cost of a job, where it moved
 # Keys of the loop beside the jobs, whose names have no slash, and what is said where they fail.
-CLUSTER, POWER, MEMORY = "/cluster", "/power", "/memory"
+CLUSTER, POWER, MEMORY, HOLDS = "/cluster", "/power", "/memory", "/holds"
 TROUBLE = {
     CLUSTER: "the cluster cannot be reconciled",
     POWER: "the power budget cannot be kept",
     MEMORY: "what was learnt cannot be kept",
+    HOLDS: "the holds of other controllers cannot be read",
 }
 
 
@@ -60,6 +61,7 @@ class Cluster:
     prices: Mapping[str, Points]
     changed: Callable[[str], None]
     watcher: PolicyWatcher = field(init=False)
+    steps: int = 0
     _booked_s: float = -math.inf
     _unkept: list[Record] = field(default_factory=list)  # until the store has them
     _found: FoundJobs = field(default_factory=FoundJobs)
@@ -83,6 +85,7 @@ class Cluster:
             changed |= self._share_power_budget(observations)
         for name in changed:
             self.changed(name)
+        self.steps += 1
 
     def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
         """Reports that belong to no entry of the policy."""
@@ -105,18 +108,23 @@ class Cluster:
             seen.policy = wanted
             self.services.learner.set_profiles(profiles_of(wanted))
         before, seen.policies = seen.policies, {policy.name: policy for policy in wanted.jobs}
-        for name, policy in seen.policies.items():
-            if name not in self.jobs:
-                self.jobs[name] = JobController(self.context, self.services, seen, policy)
-        self.services.keep_only({n: job.policy for n, job in self.jobs.items()} | seen.policies)
-        return {name for name in self.jobs if seen.policies.get(name) != before.get(name)}
+        claimed = [n for n in self.context.claims.of_mine(seen.policies) if n not in self.jobs]
+        if self.steps:  # the first step reads all that is known
+            await self.services.learning.claim(claimed)
+        for name in claimed:
+            self.jobs[name] = JobController(self.context, self.services, seen, seen.policies[name])
+        seen.count = len(self.jobs)
+        self.services.keep_only({name: job.policy for name, job in self.jobs.items()})
+        changed = {name for name in self.jobs if seen.policies.get(name) != before.get(name)}
+        return changed.union(claimed)
 
     def _book_prices(self, cost: Cost) -> None:
         """Prices by the hour, as they come into force, for the log and for reports."""
         now_s, before = self.context.unix_s(), self.seen.policy.cost
         if before.hour != cost.hour:
             self.context.audit.post("policy", "", f"prices: {cost.hour}")
-        if before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S:
+        due = before.hour != cost.hour or now_s - self._booked_s >= HOLDS_S
+        if due and self.context.claims.leads:
             self._booked_s = now_s
             content = json.dumps([cost.kwh, cost.co2_g_per_kwh, cost.stale])
             self._unkept.append(Record(now_s, PRICES, "", content))
@@ -164,10 +172,11 @@ class Cluster:
         now_s = context.now_s()
         state = self.services.fleet.observe(now_s)
         await asyncio.sleep(0)  # streams and heartbeats come in between
-        view, moved = context.observer.arrange(self.seen.policy, state, now_s)
+        view, moved = context.observer.arrange(self.seen.policy, state, now_s, self.jobs)
         faults = self.rates.faults(now_s) if self.rates else ()
         self.seen.view = replace(view, rate_faults=faults)
-        self.services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
+        if context.claims.leads:
+            self.services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
         lost = await self._overtaken(state.nodes)
         if lost and not context.leases.lost:
             context.leases.end(lost)
@@ -182,7 +191,7 @@ class Cluster:
         epoch, store = self.context.epoch, self.context.store
         newer = next((node for node in nodes if node.epoch_seen > epoch), None)
         given = 0
-        if newer is not None:
+        if newer is not None and self.context.claims.group is None:
             with suppress(Unavailable):  # the leader lock, which is in the store, ends the term
                 given = await asyncio.to_thread(store.epoch)
         if newer is None or given <= epoch:
@@ -195,7 +204,7 @@ class Cluster:
     def _share_power_budget(self, observations: Mapping[str, JobObservation]) -> set[str]:
         """The deadline that the power budget sets for each job. Returns those whose changed."""
         policy, services, gpus = self.seen.policy, self.services, self.seen.view.gpus
-        budgeted = policy.power_budget_w is not None
+        budgeted = policy.power_budget_w is not None and self.context.claims.whole
         counted_w, host_power_w = services.power_budget.counted_w, policy.cost.host_power_w
         at_work = {uuid for one in observations.values() for uuid in one.job.placement.uuids}
         parties = [
@@ -223,7 +232,7 @@ class Cluster:
         """The next step towards the power limits that keep the budget."""
         services = self.services
         view = self.view(observation.job for observation in observations.values())
-        if not services.power_budget.needed(self.seen.policy):
+        if not self.context.claims.whole or not services.power_budget.needed(self.seen.policy):
             return
         host_power_w = self.seen.policy.cost.host_power_w
         draws = {
@@ -241,11 +250,13 @@ class Cluster:
         if not self.context.leases.lost:
             await services.learning.step(self.context.now_s())
             await services.predictions.save()
-            await services.energy.save(self.context.unix_s())
+            if self.context.claims.leads:
+                await services.energy.save(self.context.unix_s())
             while self._unkept:
                 await asyncio.to_thread(self.context.store.keep_record, self._unkept[0])
                 del self._unkept[0]
-            services.holds.refresh()
+            if self.context.claims.leads:
+                services.holds.refresh()
 
 
 def profiles_of(policy: Policy) -> dict[str, Profile]:

@@ -5,7 +5,7 @@ reported; their leases run out.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -24,7 +24,9 @@ class Commands:
     """Executes commands of one leadership term, and never while a plan of the job is applied.
 
     `executed` is called with the job of each command, or "" for several. `adopt` gives a node the
-    GPUs in conflict that it shows, and returns them.
+    GPUs in conflict that it shows, and returns them. A job that another controller commands (those
+    on some GPUs: `elsewhere_on`) is released by that one, which follows the holds in the store, as
+    this one does by `follow_holds`.
     """
 
     context: ReconcileContext
@@ -33,6 +35,8 @@ class Commands:
     view: Callable[[], View | None]
     executed: Callable[[str], None]
     adopt: Callable[[str], Sequence[str]]
+    elsewhere_on: Callable[[set[str]], set[str]]
+    follow_holds: Callable[[], Awaitable[None]]
     _acting: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def acting(self, job: str) -> asyncio.Lock:
@@ -54,6 +58,8 @@ class Commands:
             if order.op == "adopt":
                 done = self._settle(order.node)
             else:
+                if self.context.claims.group and order.op == "resume":
+                    await self.follow_holds()  # of a moment ago, by another controller
                 done = self._resume(order) if order.op == "resume" else await self._stop(order)
             if done.refused:
                 return done
@@ -78,7 +84,8 @@ class Commands:
     def _unknown(self, order: Order) -> str:
         """Why the command names no job or node; empty where it does."""
         held = {hold.job for hold in self.services.holds.all}
-        known = order.job in self.jobs or (order.op == "resume" and order.job in held)
+        known = order.job in self.jobs or self.context.claims.elsewhere(order.job)
+        known = known or (order.op == "resume" and order.job in held)
         if order.job and not known:
             there = _some(self.jobs)
             return f"no job {order.job!r:.100} in the policy; there are: {there}"
@@ -120,6 +127,9 @@ class Commands:
 
     def _settle(self, node: str) -> Done:
         """The GPUs that this node shows beside another are its own."""
+        if not self.context.claims.leads:
+            text = "the controller whose joulecut_controller_leader is 1 decides who owns GPUs"
+            return Done(text, "conflict")
         uuids = self.adopt(node)
         if not uuids:
             return Done(f"{node} shows no GPU that another node shows as well", "conflict")
@@ -137,10 +147,14 @@ class Commands:
                 )
             except JoulecutError as failure:  # it holds; the GPUs come first
                 error = str(failure)
+        if self.context.claims.elsewhere(order.job):
+            said = f"{order.job} is held; the controller that commands it resets its GPUs"
+            return Done(error or said, "failed" if error else "", jobs)
+        own = tuple(job for job in jobs if job in self.jobs)
         async with AsyncExitStack() as acting:
-            for job in (ALL, *jobs):  # in order of names, as every command takes them
+            for job in (ALL, *own):  # in order of names, as every command takes them
                 await acting.enter_async_context(self.acting(job))
-            outcome = await self._release(order, jobs)
+            outcome = await self._release(order, own)
         count, unanswered = outcome.settings, outcome.refused
         if error:
             text = f"{_named(order)} held and released, but a restart would forget it: {error}"
@@ -157,7 +171,8 @@ class Commands:
         if not order.node:
             return tuple(sorted(self.jobs))
         here = {gpu.uuid for gpu in self._gpus() if order.node in (gpu.node, gpu.address)}
-        return tuple(sorted(job for job in self.jobs if here & self._uuids(job)))
+        own = {job for job in self.jobs if here & self._uuids(job)}
+        return tuple(sorted(own | self.elsewhere_on(here)))
 
     def _uuids(self, job: str) -> set[str]:
         """The GPUs of a job: those held for it, and those it was last seen on."""

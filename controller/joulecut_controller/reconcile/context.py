@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.observe.observer import Observer
 from joulecut_controller.plan.guard import Check
 from joulecut_controller.policy.policy import JobPolicy, Policy
@@ -51,11 +52,16 @@ class ReconcileContext:
     leases: Leases
     observer: Observer
     check: Check
-    epoch: int
+    claims: Claims
     interval_s: float
     stale_s: float
     now_s: Callable[[], float]
     unix_s: Callable[[], float]
+
+    @property
+    def epoch(self) -> int:
+        """Of commands from now on."""
+        return self.claims.epoch
 
 
 @dataclass(slots=True)
@@ -63,8 +69,8 @@ class ClusterSeen:
     """The policy in force and the cluster as its last step saw it.
 
     `policy` has the running jobs of its classes and those that were found; `policies` has its jobs
-    by name. `view` has every agent and GPU, without jobs; `jobs` are those that were looked at, by
-    name.
+    by name, and `count` is how many of them this controller commands. `view` has every agent and
+    GPU, without jobs; `jobs` are those that were looked at, by name.
     """
 
     policy: Policy
@@ -72,6 +78,7 @@ class ClusterSeen:
     policies: Mapping[str, JobPolicy] = field(default_factory=dict)
     view: View = field(default_factory=lambda: View(now_s=-math.inf))
     jobs: dict[str, JobState] = field(default_factory=dict)
+    count: int = 0
 
     @property
     def begun(self) -> bool:

@@ -6,7 +6,7 @@ does and shares no state with it.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -52,15 +52,29 @@ class Holds:
     def __init__(self, store: Store, unix_s: Callable[[], float]) -> None:
         """Raises Unavailable where the store cannot be read."""
         self._store, self._unix_s = store, unix_s
-        self._states: dict[str, _State] = {}
         self._refreshed_unix_s = unix_s()
-        seen: set[str] = set()
-        for record in store.records(TOPIC, limit=RECORDS_READ_MAX):  # newest first
-            if record.job not in seen:
-                seen.add(record.job)
-                state = _read(record)
-                if not state.empty:
-                    self._states[record.job] = state
+        self._unkept: set[str] = set()  # jobs whose newest state the store did not take
+        self.changes = 0
+        self._states = self.stored()
+
+    def stored(self) -> dict[str, _State]:
+        """By job, of those that are held or have trips. Raises Unavailable."""
+        newest: dict[str, Record] = {}
+        for record in self._store.records(TOPIC, limit=RECORDS_READ_MAX):  # newest first
+            newest.setdefault(record.job, record)
+        states = {job: _read(record) for job, record in newest.items()}
+        return {job: state for job, state in states.items() if not state.empty}
+
+    def follow(self, stored: Mapping[str, _State]) -> set[str]:
+        """Takes in what controllers of the store have placed and lifted, as of now; returns the
+        jobs that this changes.
+        """
+        before = self._states
+        here = {job: before[job] for job in self._unkept if job in before}
+        theirs = {job: one for job, one in stored.items() if job not in self._unkept}
+        self._states = theirs | here
+        known = {*before, *self._states}
+        return {job for job in known if before.get(job) != self._states.get(job)}
 
     @property
     def all(self) -> tuple[Hold, ...]:
@@ -152,10 +166,13 @@ class Holds:
 
     def _keep(self, job: str, state: _State) -> None:
         """In memory first: a failing store must not undo an operator's command."""
+        self.changes += 1
         self._states[job] = state
         if state.empty:
             del self._states[job]
+        self._unkept.add(job)
         self._store.keep_record(Record(self._unix_s(), TOPIC, job, _written(state)))
+        self._unkept.discard(job)
 
 
 class _Kept(msgspec.Struct):

@@ -159,7 +159,7 @@ class JobController:
 
     def _is_examined(self) -> bool:
         """Whether it is this job's turn."""
-        now_s, count = self._context.now_s(), len(self._cluster.policies)
+        now_s, count = self._context.now_s(), self._cluster.count
         every_s = self._context.interval_s * count / EXAMINED_PER_INTERVAL
         if self._examined_s is None:  # jobs that begin together have their turns one after another
             self._examined_s = now_s - every_s * len(self._cluster.jobs) / count

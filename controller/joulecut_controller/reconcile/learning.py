@@ -7,10 +7,11 @@ stored every KEEP_S, so that a restarted controller continues where it was.
 import asyncio
 import base64
 import binascii
+import contextlib
 import json
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import InitVar, dataclass, field
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
-from joulecut_engine.estimate.online import LearningStats, OnlineEstimator
+from joulecut_engine.estimate.online import LearningStats, OnlineEstimator, joined
 from joulecut_engine.estimate.refit import Snapshot, refit
 from joulecut_engine.estimate.work_fit import Fitted
 
@@ -36,7 +37,7 @@ LARGE = 500_000  # characters, packed: some hundred GPUs
 @dataclass(slots=True)
 class Learning:
     """Fits, keeps and restores one learner. `restored` is the stored text that it was restored from
-    already.
+    already. Controllers that share the jobs keep one state, each the part of its `own`.
     """
 
     learner: OnlineEstimator
@@ -44,6 +45,7 @@ class Learning:
     audit: AuditLog
     background: BackgroundTasks
     restored: InitVar[str] = ""
+    own: Callable[[str], bool] | None = None  # the jobs of this controller; None: all
     begun: bool = field(init=False)
     _fitted_s: float = -math.inf
     _kept_s: float = -math.inf
@@ -72,6 +74,15 @@ class Learning:
         else:
             self._kept = kept
 
+    async def claim(self, jobs: Collection[str]) -> None:
+        """What the controller before learnt of these jobs. Raises Unavailable."""
+        if self.own is None or not self.begun or not jobs:
+            return
+        kept = await asyncio.to_thread(self.store.learnt, NAME)
+        with contextlib.suppress(ValueError):  # their samples come again
+            state = joined(unpacked(kept), self.learner.state(), set(jobs).__contains__)
+            await asyncio.to_thread(self.learner.restore, state)
+
     async def step(self, now_s: float) -> None:
         """Requests a fit where samples are new, and writes the state where it changed. Raises
         Unavailable.
@@ -98,6 +109,9 @@ class Learning:
 
     def _write(self, state: Mapping[str, Any]) -> None:
         """Raises ValueError where JSON or the store cannot hold the state; Unavailable."""
+        if self.own is not None:
+            with contextlib.suppress(ValueError):  # a damaged state is replaced
+                state = joined(state, unpacked(self.store.learnt(NAME)), self.own)
         content = packed(state)
         if content == self._kept:
             return

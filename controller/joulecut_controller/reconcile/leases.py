@@ -147,6 +147,12 @@ class Leases:
         if holding is not None and holding.plan.generation == plan.generation:
             self._holdings[plan.job] = replace(holding, plan=plan)
 
+    def hand_over(self, job: str) -> None:
+        """Another controller goes on with these leases: they stay, and are not renewed here."""
+        self._holdings.pop(job, None)
+        self._above_w.pop(job, None)
+        self._limit_generations.pop(job, None)
+
     def end(self, why: str) -> None:
         """The term is over: leases are no longer renewed and run out."""
         self._lost = why
@@ -187,9 +193,8 @@ class Leases:
 
     async def release(self, job: str, reason: str) -> Outcome:
         """Default clocks for all that is held for a job."""
-        holding = self._holdings.pop(job, None)
-        self._above_w.pop(job, None)
-        self._limit_generations.pop(job, None)
+        holding = self._holdings.get(job)
+        self.hand_over(job)
         return await self.clear(job, tuple(holding.clocks_mhz) if holding else (), reason)
 
     async def clear(self, job: str, places: Sequence[Place], reason: str) -> Outcome:

@@ -14,20 +14,21 @@ cannot be reconciled are no longer renewed, and run out.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 
-from joulecut_controller.board import Board, LogLine
+from joulecut_controller.board import Board, Elsewhere, LogLine
+from joulecut_controller.election.claims import Claims, Group, Wish
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import ArrivedReport, Fleet, Rates, Store
+from joulecut_controller.ports import ArrivedReport, Event, Fleet, Rates, Store
 from joulecut_controller.power.budget import Budgets
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.cluster_board import BoardMaker, trouble_text
-from joulecut_controller.reconcile.cluster_step import CLUSTER, MEMORY, POWER, Cluster
+from joulecut_controller.reconcile.cluster_step import CLUSTER, HOLDS, MEMORY, POWER, Cluster
 from joulecut_controller.reconcile.commands import Commands
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.energy_book import EnergyBook
@@ -76,7 +77,7 @@ class Reconciler:
         solver: SolverFunctions,
         planners: Executor,
         background: Executor,
-        epoch: int,
+        claims: Claims,
         pacing: Pacing,
         now_s: Callable[[], float],
         unix_s: Callable[[], float],
@@ -93,8 +94,10 @@ class Reconciler:
         self._fleet, self._rates, self._pacing = fleet, rates, pacing
         self._reports = tuple(reports)  # that no job has been given yet
         self._unrenewed: set[str] = set()
+        # The newest report of each GPU of other controllers' jobs: it shows where they run.
+        self._elsewhere: dict[str, dict[str, ArrivedReport]] = {}
         self._failed_steps = 0  # by the last board
-        self._to_show = asyncio.Event()
+        self._to_show, self.to_share = asyncio.Event(), asyncio.Event()
         self._pass_number = 0
         self.metrics = LoopMetrics()
         self.board: Board | None = None
@@ -102,10 +105,10 @@ class Reconciler:
         self._context = ReconcileContext(
             store=store,
             audit=AuditLog(store, unix_s),
-            leases=Leases(fleet, epoch),
+            leases=Leases(fleet, claims.first),
             observer=Observer(lag_s=pacing.lag_s, stale_s=pacing.stale_s),
             check=solver.check,
-            epoch=epoch,
+            claims=claims,
             interval_s=pacing.interval_s,
             stale_s=pacing.stale_s,
             now_s=now_s,
@@ -120,7 +123,7 @@ class Reconciler:
             now_s=now_s,
         )
         tasks = BackgroundTasks(background, failed=self._not_computed)
-        holds = Holds(store, unix_s)
+        holds, shared = Holds(store, unix_s), claims.group is not None
         audit, leases = self._context.audit, self._context.leases
         self._services = JobServices(
             fleet=fleet,
@@ -135,7 +138,7 @@ class Reconciler:
                 now_s=now_s,
             ),
             background=tasks,
-            learning=Learning(learner, store, audit, tasks, restored=learnt),
+            learning=Learning(learner, store, audit, tasks, learnt, claims.has if shared else None),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
             power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),
@@ -164,6 +167,8 @@ class Reconciler:
             view=lambda: self.board.view if self.board else None,
             executed=self._ordered,
             adopt=adopt,
+            elsewhere_on=self._elsewhere_on,
+            follow_holds=self._follow_holds,
         )
         self._boards = BoardMaker(self._context, self._services, self._cluster, self._jobs)
         self._loop.add(CLUSTER)
@@ -171,6 +176,10 @@ class Reconciler:
     @property
     def epoch(self) -> int:
         return self._context.epoch
+
+    @property
+    def claims(self) -> Claims:
+        return self._context.claims
 
     @property
     def leads(self) -> bool:
@@ -247,6 +256,34 @@ class Reconciler:
                 self._unrenewed.add(job)
                 self._context.audit.post("renew", job, f"not renewed: {outcome.first_refusal}")
 
+    def wish(self) -> Wish:
+        """What this term wants of the controllers that share the store."""
+        seen, claims = self._cluster.seen, self._context.claims
+        # The first step of the cluster knows no running jobs of classes yet.
+        jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
+        alone = self._services.power_budget.needed(seen.policy)
+        return Wish(jobs, frozenset(claims.given), alone)
+
+    def follow(self, group: Group) -> None:
+        """A newer state of the controllers that share the store."""
+        claims = self._context.claims
+        holds = claims.group.holds if claims.group else 0
+        if not claims.follow(group):
+            return
+        if group.holds != holds:
+            self._loop.add(HOLDS)
+        self._loop.add(CLUSTER)
+        for name in claims.leaving:
+            if name in self._jobs:
+                self._loop.add(name)
+            else:
+                claims.given.add(name)
+
+    def show_elsewhere(self, parts: Iterable[Elsewhere], events: Iterable[Event]) -> None:
+        """Boards show these parts and newest events of all controllers from now on."""
+        self._boards.elsewhere = tuple(parts)
+        self._context.audit.follow(events)
+
     def stand_down(self, why: str) -> None:
         """The term is over: no more commands are sent, and leases run out."""
         self._context.leases.end(why)
@@ -273,6 +310,9 @@ class Reconciler:
         elif key == MEMORY:
             await self._cluster.keep_memory()
             return math.inf
+        elif key == HOLDS:
+            await self._follow_holds()
+            return math.inf
         else:
             async with self.commands.acting(key):
                 with self._services.planning.step(key):
@@ -291,14 +331,48 @@ class Reconciler:
             job = None
         if job is None:
             return False
+        if name in self._context.claims.leaving:
+            self._hand_over(name)
+            return False
         if await job.step():
             self._news(name)  # the pipeline of a phase is known from the next look on
         if job.rollout.action:
             self._to_show.set()
         return True
 
+    async def _follow_holds(self) -> None:
+        """Holds that other controllers have placed and lifted."""
+        holds, changes = self._services.holds, -1
+        while changes != holds.changes:  # an order came while the store was read
+            changes = holds.changes
+            stored = await asyncio.to_thread(holds.stored)
+        for name in holds.follow(stored):
+            self._ordered(name)
+
+    def _hand_over(self, name: str) -> None:
+        """Another controller goes on with the job and its leases."""
+        self._context.leases.hand_over(name)
+        self._context.claims.given.add(name)
+        self.to_share.set()
+        del self._jobs[name]
+        self._cluster.seen.jobs.pop(name, None)
+        self._context.audit.post("lead", name, "handed over to another controller")
+        self._to_show.set()
+
+    def _elsewhere_on(self, uuids: set[str]) -> set[str]:
+        """The jobs of other controllers that report from these GPUs or hold a lease there."""
+        gpus = self._cluster.seen.view.gpus
+        shown = (gpus[uuid].snapshot for uuid in uuids & gpus.keys())
+        holders = {one.lease.job for one in shown if one is not None and one.lease is not None}
+        reporting = {name for name, known in self._elsewhere.items() if uuids & known.keys()}
+        return {name for name in holders | reporting if self._context.claims.elsewhere(name)}
+
     async def _step_cluster(self) -> None:
         await self._cluster.step(self._observations())
+        known, group = self._cluster.seen.policies, self._context.claims.group
+        if group and group.leads and known.keys() != group.holders.keys():
+            self.to_share.set()
+        self._elsewhere = {name: one for name, one in self._elsewhere.items() if name in known}
         self._loop.add(POWER)
         self._loop.add(MEMORY)
         self.metrics.last_success_unix_s = self._context.unix_s()
@@ -330,7 +404,14 @@ class Reconciler:
         reports, self._reports = self._reports, ()
         routed = self._context.observer.route(reports, self._rates.take() if self._rates else ())
         self._cluster.unclaimed(routed.unclaimed)
-        for name in self._services.inbox.add(routed.by_job):
+        own: dict[str, list[ArrivedReport]] = {}
+        for name, arrived in routed.by_job.items():
+            if self._context.claims.has(name):
+                own[name] = [*self._elsewhere.pop(name, {}).values(), *arrived]
+            else:
+                known = self._elsewhere.setdefault(name, {})
+                known |= {one.report.uuid: one for one in arrived}
+        for name in self._services.inbox.add(own):
             self._news(name)
 
     def notice(self, address: str, owners: bool) -> None:

@@ -140,6 +140,7 @@ class DatabaseStore:
         """As `Transactions`. Raises Unavailable for a database that cannot be used."""
         self._kept = kept or Retention()
         self._transactions = Transactions(engine, as_unavailable, name)
+        self.writing = self._transactions.writing
         try:
             with self._transactions.writing() as connection:
                 self._migrate(connection)
@@ -156,11 +157,9 @@ class DatabaseStore:
     def next_generation(self) -> int:
         return self._count("generation", 0)
 
-    def fence(self, term: int) -> None:
-        """Fences writes by the epoch `term`: once a newer epoch was given out, every write is
-        refused. 0 removes the fence.
-        """
-        self._transactions.fence(term)
+    def fence(self, term: int, controller: int = 0) -> None:
+        """As `Transactions.fence`."""
+        self._transactions.fence(term, controller)
 
     def record(self, event: Event) -> None:
         detail = event.detail

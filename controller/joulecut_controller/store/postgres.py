@@ -15,7 +15,17 @@ from typing import Any
 import pg8000.exceptions
 from pg8000.exceptions import Error, InterfaceError
 from pg8000.legacy import Connection as DriverConnection
-from sqlalchemy import Connection, Engine, ExceptionContext, Pool, create_engine, event, exc
+from sqlalchemy import (
+    Connection,
+    Engine,
+    ExceptionContext,
+    Pool,
+    column,
+    create_engine,
+    event,
+    exc,
+    text,
+)
 from sqlalchemy.pool import NullPool, QueuePool
 
 from joulecut_controller.store.postgres_url import PostgresUrl
@@ -28,6 +38,21 @@ LOCK_SHARE = 0.6
 VERSION_MIN = 14  # the first with idle_session_timeout, on which leadership rests
 # Advisory lock of writers, one at a time; an arbitrary number.
 WRITERS_KEY = 0x6A6F756C65637574
+LOCK_KEY = 0x6A6F756C6C656164  # the leader's, of all controllers of a database; arbitrary as well
+# Each controller also holds one of its number, in the class that LOCK_KEY begins with.
+CONTROLLERS_KEY = LOCK_KEY >> 32
+# The sessions that hold these locks, and the number; none of the leader lock.
+LOCKS = (
+    text(
+        "SELECT pid, CASE objsubid WHEN 2 THEN objid::bigint END AS number FROM pg_locks"
+        " WHERE locktype = 'advisory' AND granted AND classid::bigint = :high"
+        " AND (objsubid = 2 OR objsubid = 1 AND objid::bigint = :low)"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+    .bindparams(high=CONTROLLERS_KEY, low=LOCK_KEY & 0xFFFF_FFFF)
+    .columns(column("pid"), column("number"))
+    .subquery("held")
+)
 NAME_BYTES_MAX = 63  # of application_name; the server cuts longer ones
 
 # Closing a broken connection fails, and its traceback would flood the log.

@@ -116,6 +116,23 @@ PROFILES = Table(
     Column("content", Text, nullable=False),
 )
 
+# Which controller of a PostgreSQL store commands a job; a holder of 0 has handed it over.
+CLAIMS = Table(
+    "claim",
+    METADATA,
+    Column("job", String(253), primary_key=True),
+    Column("holder", NUMBER, nullable=False),
+)
+
+# What each of these controllers shows of its jobs, as JSON, and when by the database's clock.
+PARTS = Table(
+    "part",
+    METADATA,
+    Column("holder", NUMBER, primary_key=True, autoincrement=False),
+    Column("at_unix_s", Float, nullable=False),
+    Column("content", Text, nullable=False),
+)
+
 Migration = Callable[[Connection], None]
 
 
@@ -131,6 +148,8 @@ MIGRATIONS: tuple[Migration, ...] = (
     RECORDS.create,
     PROFILES.create,
     _add_measured_unix_s,
+    CLAIMS.create,
+    PARTS.create,
 )
 
 

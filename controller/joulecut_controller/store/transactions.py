@@ -1,7 +1,8 @@
 """Transactions on one database, fenced by the leadership term; each excludes every other.
 
 A slow former leader and the present one may both have the store open. The term is compared inside
-each writing transaction; one of an older term writes nothing.
+each writing transaction; one of an older term writes nothing. Controllers that share the jobs of a
+PostgreSQL store write while their own advisory lock stands.
 """
 
 import threading
@@ -10,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sqlalchemy import Connection, Engine, select
 
+from joulecut_controller.store.postgres import LOCKS
 from joulecut_controller.store.schema import COUNTERS
 from joulecut_wire.errors import Unavailable
 
@@ -26,12 +28,14 @@ class Transactions:
         self._engine = engine
         self._reader = engine.execution_options(reads=True)
         self._as_unavailable = as_unavailable
-        self._term = 0
+        self._term, self._controller = 0, 0
         self._lock = threading.Lock()  # one connection, and callers in any thread
 
-    def fence(self, term: int) -> None:
-        """Refuses writes once a newer term was given out; 0 removes the fence."""
-        self._term = term
+    def fence(self, term: int, controller: int = 0) -> None:
+        """Refuses writes once a newer term was given out, or, with the number of a `controller`,
+        once its lock is gone; 0 removes the fence.
+        """
+        self._term, self._controller = term, controller
 
     def given(self) -> int:
         """The newest term given out. Raises Unavailable."""
@@ -42,7 +46,14 @@ class Transactions:
     def writing(self) -> Iterator[Connection]:
         """One transaction; durable at its end. Raises Unavailable."""
         with self._lock, self._as_unavailable(), self._engine.begin() as connection:
-            if self._term:
+            if self._controller:
+                alive = select(LOCKS.c.pid).where(LOCKS.c.number == self._controller)
+                if connection.execute(alive).first() is None:
+                    raise Unavailable(
+                        f"{self.name}: the database has ended this controller's session, which no "
+                        "longer writes"
+                    )
+            elif self._term:
                 given = connection.execute(_TERM).scalar_one_or_none() or 0
                 if given > self._term:
                     raise Unavailable(

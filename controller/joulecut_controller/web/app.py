@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from joulecut_controller.answer import OBJECT, TEXT, Answer, listed
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.history import History
+from joulecut_controller.cluster.summary import parts_of
 from joulecut_controller.plan.record import MODE
 from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.web.address import ANY, document, get, one_word, stated, whole
@@ -228,6 +229,9 @@ def _job_of(board: Board, name: str) -> JobBoard:
             return job
     if not board.leads:
         raise HTTPException(503, f"a standby has no jobs; {board.sentence}")
+    for _, part in parts_of(board):
+        if any(row["name"] == name for row in part.rows):
+            raise HTTPException(404, f"job {name!r:.100} is at the controller {part.controller}")
     known = ", ".join(job.view.policy.name for job in board.jobs) or "none"
     raise HTTPException(404, f"no job {name!r:.100} in the policy; there are: {known:.500}")
 

@@ -13,7 +13,7 @@ from joulecut_controller import answer as a
 from joulecut_controller.answer import Answer, Json, Key, component, listed, maybe, one_of
 from joulecut_controller.board import Board, JobBoard
 from joulecut_controller.cluster.needs import Severity
-from joulecut_controller.cluster.summary import Cluster, cluster_of
+from joulecut_controller.cluster.summary import Cluster, cluster_of, parts_of
 from joulecut_controller.plan.record import MODE
 from joulecut_controller.view import GpuView
 from joulecut_controller.web.gpu_json import GPU, SIMULATED, gpu_json
@@ -139,6 +139,14 @@ BOARD = Answer(
     cluster=SUMMARY.key.at(cluster_of),
     power_budget=maybe(POWER_BUDGET).at("power_limits"),
     jobs=listed(JOB).given,
+    # Jobs that other controllers of the store command, and how old this is.
+    elsewhere=listed(
+        Answer(
+            controller=a.TEXT.at(lambda one: one[1].controller),
+            age_s=a.NUMBER.at(lambda one: one[0].age_s),
+            jobs=listed(a.TEXT).at(lambda one: [row["name"] for row in one[1].rows]),
+        )
+    ).at(parts_of),
 )
 
 

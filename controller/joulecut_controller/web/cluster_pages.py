@@ -12,6 +12,7 @@ from starlette.responses import Response
 from joulecut_controller.answer import NUMBER, Json, listed
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import COARSE_POINTS, COARSE_S, FINE_S, History
+from joulecut_controller.cluster.summary import parts_of
 from joulecut_controller.web.address import ANY, get, whole
 from joulecut_controller.web.board_cache import Newest
 from joulecut_controller.web.board_json import in_order, work_by_gpu
@@ -124,7 +125,8 @@ def _is_known(what: str, name: str, known: Iterable[str]) -> None:
 
 
 def _tables(board: Board) -> _Tables:
-    return _Tables(jobs=list(map(STANDING.json, board.jobs)), nodes=list(node_rows(board)))
+    others = [row for _, part in parts_of(board) for row in part.rows]
+    return _Tables(jobs=[*map(STANDING.json, board.jobs), *others], nodes=list(node_rows(board)))
 
 
 def _gpu_rows(board: Board, node: str, job: str) -> list[Json]:

@@ -15,7 +15,7 @@ with a reason.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -331,6 +331,37 @@ class OnlineEstimator:
                     counts.pop(name, None)
         snapshot = self.snapshot()
         self.adopt(snapshot, refit(snapshot))
+
+
+def joined(
+    mine: Mapping[str, Any], others: Mapping[str, Any], own: Callable[[str], bool]
+) -> Mapping[str, Any]:
+    """One state of two: the workloads that are `own` from `mine`, all others from `others`. Raises
+    ValueError for a state of another version or form.
+    """
+    if others.get("version") != mine.get("version"):
+        raise ValueError(f"version {others.get('version')!r}, not {mine.get('version')!r}")
+    try:
+        rows = {
+            name: [row for row in mine[name] if own(of(row))]
+            + [row for row in others[name] if not own(of(row))]
+            for name, of in _WORKLOAD_OF.items()
+        }
+        by_name = {
+            name: {key: one for key, one in others[name].items() if not own(key)}
+            | {key: one for key, one in mine[name].items() if own(key)}
+            for name in ("profiles", "taken", "errors", "refused")
+        }
+        return {**mine, "number": max(mine["number"], others["number"]), **rows, **by_name}
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(f"not the state of an estimator: {error}") from None
+
+
+# Of a row of a state, by its key.
+_WORKLOAD_OF: Mapping[str, Callable[[Any], str]] = {
+    "window": lambda row: row[0][0],
+    "watch": lambda row: row[0],
+}
 
 
 def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:

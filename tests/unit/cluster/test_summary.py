@@ -8,10 +8,10 @@ import boards
 import pytest
 from job_states import changed
 
-from joulecut_controller.board import Board, JobBoard
+from joulecut_controller.board import Board, Elsewhere, JobBoard
 from joulecut_controller.cluster.bloat import bloat_w
 from joulecut_controller.cluster.state import next_step, state_of
-from joulecut_controller.cluster.summary import cluster_of
+from joulecut_controller.cluster.summary import cluster_of, part_text
 from joulecut_controller.cluster.worth import job_worth
 from joulecut_controller.orders import Hold
 from joulecut_controller.policy.policy import Cost, Policy
@@ -239,3 +239,21 @@ def test_gpus_that_are_held_and_not_used_are_named_with_watts_and_money() -> Non
     priced = Policy(cost=Cost(gpu_hour=2.0, kwh=0.1, currency="EUR"))
     [text] = said(replace(held, policy=priced))
     assert text.endswith(f"W, {4.0 + power_w / 1000.0 * 0.1:.3g} EUR an hour")
+
+
+def test_jobs_of_another_controller_count_as_its_own_would() -> None:
+    whole = boards.board()
+    assert whole.jobs
+    empty = replace(whole, jobs=())
+    shared = replace(empty, elsewhere=(Elsewhere(3.0, part_text(whole, "host:9440", [])),))
+    mine, theirs = cluster_of(whole), cluster_of(shared)
+    assert (theirs.headline, theirs.states, theirs.account) == (
+        mine.headline,
+        mine.states,
+        mine.account,
+    )
+    assert theirs.power == mine.power
+    assert [one for one in theirs.needs if one.job] == [one for one in mine.needs if one.job]
+    assert cluster_of(replace(whole, elsewhere=shared.elsewhere)).power.now_w == mine.power.now_w
+    unreadable = replace(empty, elsewhere=(Elsewhere(3.0, '{"states": 1}'),))
+    assert cluster_of(unreadable) == cluster_of(empty)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from worlds import World
 
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.observe.observer import JobObservation, Observer
 from joulecut_controller.plan.plan import Action, Plan
 from joulecut_controller.reconcile.applied_plan import AppliedPlan
@@ -64,7 +65,7 @@ def bench(tmp_path: Path) -> Iterator[JobBench]:
         leases=Leases(world, epoch),
         observer=Observer(lag_s=1.0, stale_s=5.0),
         check=check,
-        epoch=epoch,
+        claims=Claims(epoch),
         interval_s=1.0,
         stale_s=5.0,
         now_s=lambda: world.now_s,

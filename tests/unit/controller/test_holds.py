@@ -140,3 +140,27 @@ def test_a_store_that_fails_does_not_undo_a_word(store: DatabaseStore, clock: Cl
     with pytest.raises(Unavailable):
         holds.trip("b", "late")
     assert holds.of("b")
+
+
+def test_what_another_controller_placed_and_lifted_is_followed(
+    store: DatabaseStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Holds(store, clock), Holds(store, clock)
+    first.place(paused("a"))
+    assert second.follow(second.stored()) == {"a"}
+    assert second.of("a") == (paused("a"),)
+    assert second.follow(second.stored()) == set()
+    second.lift("a", ("pause",))
+    assert first.follow(first.stored()) == {"a"}
+    assert first.of("a") == ()
+
+    def full(*_: object) -> None:
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patched:  # a hold that is in memory alone stays
+        patched.setattr(store, "keep_record", full)
+        with pytest.raises(Unavailable):
+            first.place(paused("b"))
+    second.place(paused("c"))
+    assert first.follow(first.stored()) == {"c"}
+    assert first.of("b") == (paused("b"),)

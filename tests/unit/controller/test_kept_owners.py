@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from joulecut_controller import term
+from joulecut_controller.election.claims import Claims
 from joulecut_controller.fleet.gpu_owners import GpuOwners
 from joulecut_controller.store.database import open_store
 
@@ -34,7 +35,7 @@ def test_a_store_of_garbage_for_a_while_costs_no_node_its_gpus(
     store.keep_learnt(term.OWNERS, garbage)
 
     async def term_of_a_controller() -> None:
-        keeping = asyncio.create_task(term._keep_owners(context))
+        keeping = asyncio.create_task(term._keep_owners(context, Claims(1)))
         await asyncio.sleep(0.1)
         assert store.learnt(term.OWNERS) == garbage, "nothing is written over it"
         store.keep_learnt(term.OWNERS, FIRST)

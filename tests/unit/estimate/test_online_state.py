@@ -2,12 +2,13 @@
 
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
-from joulecut_engine.estimate.online import OnlineEstimator
+from joulecut_engine.estimate.online import OnlineEstimator, joined
 from joulecut_engine.estimate.refit import PROFILED, refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -248,3 +249,30 @@ def test_the_profile_is_evidence_of_one_gpu_and_no_more() -> None:
     assert all(cell.uuid != PROFILED for cell, _ in taken.cells)
     curves = refit(taken).curves
     assert {(work.stage, work.kind) for work in curves} == {(s, k) for s in (0, 1) for k in KINDS}
+
+
+def _taught(*clocks: int) -> OnlineEstimator:
+    """It has two workloads, and samples of one."""
+    estimator, job = OnlineEstimator({"gpt": profile(), "other": profile()}), Job(curve_of=0.06)
+    for clock in clocks:
+        for _ in range(6):
+            estimator.learn(job.samples(clock))
+    return estimator
+
+
+def test_what_two_estimators_learnt_is_joined_by_workload() -> None:
+    mine, theirs = _taught(1410, 1200, 960), _taught(1290)
+
+    def state(estimator: OnlineEstimator) -> dict[str, Any]:
+        kept: dict[str, Any] = json.loads(json.dumps(estimator.state()))
+        return kept
+
+    for own, expected in ((True, mine), (False, theirs)):
+        made = OnlineEstimator({"gpt": profile(), "other": profile()})
+        made.restore(joined(state(mine), state(theirs), lambda _, own=own: own))  # type: ignore[misc]
+        assert made.learning_stats("gpt") == expected.learning_stats("gpt")
+        fit(expected)
+        assert off(made, Job(), 960) == pytest.approx(off(expected, Job(), 960), abs=1e-9)
+    for broken in ({}, {**state(theirs), "window": [1]}, {"version": 2}):
+        with pytest.raises(ValueError, match=r"version|not the state"):
+            joined(state(mine), broken, lambda _: False)

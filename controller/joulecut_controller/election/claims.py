@@ -1,0 +1,119 @@
+"""Which jobs each controller of a shared store commands.
+
+A claim is a row: a job and the number of its holder. It is alive while the holder's session with
+the database is, so nothing is renewed. A job without a living holder goes to the controller with
+the fewest, in a new epoch of the whole group; the others follow that epoch. A job of a living one
+moves only where two differ by more than one job: its holder sends nothing more for it, leaves its
+leases as they are, and passes the claim on. Pure.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+def divided(holders: Mapping[str, int], live: Collection[int]) -> dict[str, int]:
+    """Who of the `live` is to have each job."""
+    shares: dict[int, list[str]] = {number: [] for number in sorted(live)}
+    orphans: list[str] = []
+    for job, holder in sorted(holders.items()):
+        shares.get(holder, orphans).append(job)
+    if not shares:
+        return dict.fromkeys(orphans, 0)
+    for job in orphans:
+        min(shares.values(), key=len).append(job)
+    while (
+        len(most := max(shares.values(), key=len)) > len(least := min(shares.values(), key=len)) + 1
+    ):
+        least.append(most.pop())
+    return {job: number for number, jobs in shares.items() for job in jobs}
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The controllers of one store, as the database showed them at one moment to number `number`.
+
+    `leader` is the number of the one with the leader lock, `holders` are those of the jobs, and
+    `wanted` who is to have each. `alone`: the leader has to hold all. `holds` is the number of the
+    newest record of a hold.
+    """
+
+    number: int
+    epoch: int
+    leader: int
+    live: frozenset[int]
+    holders: Mapping[str, int] = field(default_factory=dict)
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    alone: bool = False
+    holds: int = 0
+
+    @property
+    def leads(self) -> bool:
+        return self.leader == self.number
+
+    def among(self, numbers: Mapping[str, int]) -> frozenset[str]:
+        """The jobs that `numbers` (`holders` or `wanted`) give to this controller."""
+        return frozenset(job for job, number in numbers.items() if number == self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a term wants of the group: rows for `jobs` (None before it knows its policy's), an end
+    of its claims on `given`, and `alone` to hold all. A term that begins asks for an epoch beyond
+    `above`.
+    """
+
+    jobs: frozenset[str] | None = None
+    given: frozenset[str] = frozenset()
+    alone: bool = False
+    above: int | None = None
+
+
+class Claims:
+    """What one term may command: the claims of its group, or all jobs where the store has one
+    controller at a time (`group` is None). `first` is the epoch that the term began with.
+    """
+
+    def __init__(self, first: int, group: Group | None = None) -> None:
+        self.first, self.group = first, group
+        self.given: set[str] = set()  # no longer commanded, until the database shows it
+
+    @property
+    def epoch(self) -> int:
+        """Of commands from now on."""
+        return max(self.first, self.group.epoch if self.group else 0)
+
+    @property
+    def leads(self) -> bool:
+        """Whether what concerns the whole cluster is this controller's to do."""
+        return self.group is None or self.group.leads
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds every job, as a power budget needs."""
+        group = self.group
+        return group is None or (
+            group.leads and group.alone and set(group.holders.values()) <= {group.number}
+        )
+
+    @property
+    def leaving(self) -> Collection[str]:
+        """The jobs to hand over."""
+        group = self.group
+        return group.among(group.holders) - group.among(group.wanted) - self.given if group else ()
+
+    def has(self, job: str) -> bool:
+        group = self.group
+        return group is None or (group.holders.get(job) == group.number and job not in self.given)
+
+    def elsewhere(self, job: str) -> bool:
+        """Whether another controller holds the job or may take it."""
+        return self.group is not None and job in self.group.holders and not self.has(job)
+
+    def follow(self, group: Group) -> bool:
+        """Takes in a newer state of the group; whether it changes what this term does."""
+        before, self.group = self.group, group
+        self.given &= group.among(group.holders) - group.among(group.wanted)
+        return before != group
+
+    def of_mine(self, jobs: Iterable[str]) -> list[str]:
+        return [job for job in jobs if self.has(job)]

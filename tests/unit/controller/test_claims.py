@@ -1,0 +1,150 @@
+"""Controllers that share the jobs: what each commands, and in which epoch it says so."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from joulecut_controller.election.claims import Claims, Group, divided
+from joulecut_controller.election.fenced_fleet import UNKNOWN_S, FencedFleet
+from joulecut_controller.ports import FleetState
+from joulecut_controller.view import NodeView
+from joulecut_wire.messages import Command, Result
+
+HOLDERS = st.dictionaries(st.text("abcdefgh", min_size=1), st.integers(0, 8), max_size=20)
+LIVE = st.sets(st.integers(1, 8), min_size=1)
+
+
+@given(HOLDERS, LIVE)
+def test_shares_are_even_and_moves_are_few(holders: dict[str, int], live: set[int]) -> None:
+    wanted = divided(holders, live)
+    assert wanted.keys() == holders.keys()
+    shares = [sum(one == number for one in wanted.values()) for number in live]
+    assert max(shares) - min(shares) <= 1
+    held = {job: number for job, number in holders.items() if number in live}
+    moved = [job for job in held if wanted[job] != held[job]]
+    most = math.ceil(len(holders) / len(live))
+    over = [max(0, sum(one == number for one in held.values()) - most) for number in live]
+    # Besides what is above an even share, at most one of each moves: to one with two fewer.
+    assert sum(over) <= len(moved) <= sum(over) + len(live)
+    assert divided(wanted, live) == wanted, "what has moved stays"
+
+
+@given(HOLDERS, LIVE)
+def test_a_job_of_a_living_controller_stays_where_shares_differ_by_one(
+    holders: dict[str, int], live: set[int]
+) -> None:
+    wanted = divided(holders, live)
+    lost = min(live)
+    if others := live - {lost}:
+        after = divided(wanted, others)
+        assert all(after[job] == one for job, one in wanted.items() if one in others), "a takeover"
+    assert divided(holders, ()) == dict.fromkeys(holders, 0)
+
+
+@dataclass
+class Agent:
+    """An agent that has seen an epoch, and refuses older ones."""
+
+    epoch: int
+    sent: list[int] = field(default_factory=list)
+
+    def observe(self, now_s: float, addresses: object = ()) -> FleetState:
+        return FleetState((NodeView("n1:1", "n1", True, epoch_seen=self.epoch),), ())
+
+    def take_reports(self) -> tuple[()]:
+        return ()
+
+    def _take(self, epoch: int) -> tuple[Result, ...]:
+        self.sent.append(epoch)
+        if epoch < self.epoch:
+            return (Result("GPU-a", False, f"epoch {epoch} is older than {self.epoch}"),)
+        self.epoch = epoch
+        return (Result("GPU-a", True, ""),)
+
+    async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        return self._take(command.epoch)
+
+    async def renew(self, address: str, epoch: int, *_: object) -> tuple[Result, ...]:
+        return self._take(epoch)
+
+    async def clear(
+        self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
+    ) -> tuple[Result, ...]:
+        return self._take(epoch)
+
+
+def _fleet(agent: Agent, claims: Claims, next_epoch: int, proven: list[bool]) -> FencedFleet:
+    async def epoch_above(epoch: int) -> bool:
+        """The next check shows this epoch."""
+        assert claims.group is not None
+        claims.follow(replace(claims.group, epoch=next_epoch))
+        return next_epoch > epoch and proven[-1]
+
+    return FencedFleet(
+        agent, lambda: proven[0], claims.first, claims=claims, epoch_above=epoch_above
+    )
+
+
+GROUP = Group(1, 5, 1, frozenset({1, 2}), {"a": 1, "b": 2}, {"a": 1, "b": 2})
+COMMAND = Command(epoch=5, job="a", generation=1, ttl_s=1.0, settings=(), reason="")
+
+
+def test_a_command_that_is_older_than_the_group_is_sent_once_more() -> None:
+    for next_epoch, sent in ((5, [5]), (6, [5, 6]), (7, [5, 7])):
+        agent = Agent(epoch=6)
+        fleet = _fleet(agent, Claims(5, GROUP), next_epoch, [True])
+        [result] = asyncio.run(fleet.renew("n1:1", 5, "a", 1, 1.0))
+        assert (agent.sent, result.accepted) == (sent, next_epoch >= 6)
+    # Afterwards every command carries the epoch of the group.
+    agent.sent.clear()
+    asyncio.run(fleet.apply("n1:1", COMMAND))
+    asyncio.run(fleet.clear("n1:1", 5, "a", [], "because"))
+    assert agent.sent == [7, 7]
+
+
+def test_without_a_proof_nothing_is_sent_again() -> None:
+    for proven, sent in (([True, False], [5]), ([False, False], [])):
+        agent = Agent(epoch=6)
+        fleet = _fleet(agent, Claims(5, GROUP), 6, proven)
+        [result] = asyncio.run(fleet.apply("n1:1", COMMAND))
+        assert (agent.sent, result.accepted) == (sent, False)
+
+
+def test_an_epoch_that_no_check_confirms_is_of_another_group() -> None:
+    agent, claims = Agent(epoch=6), Claims(5, GROUP)
+    fleet = _fleet(agent, claims, 5, [True])
+
+    def judged(now_s: float) -> tuple[int, bool]:
+        (node,) = fleet.observe(now_s).nodes
+        return node.other_term, bool(node.quarantine)
+
+    assert judged(100.0) == (0, False), "a check may show it as the group's"
+    agent.epoch = 7
+    assert judged(100.0 + UNKNOWN_S) == (7, True), "another number is no excuse"
+    claims.follow(replace(GROUP, epoch=7))
+    assert judged(200.0) == (0, False)
+    agent.epoch = 8
+    assert judged(300.0) == (0, False)
+
+
+def test_a_job_that_was_handed_over_is_not_commanded_from_that_moment_on() -> None:
+    claims = Claims(5, GROUP)
+    assert (claims.has("a"), claims.has("b"), claims.elsewhere("b")) == (True, False, True)
+    moving = replace(GROUP, wanted={"a": 2, "b": 2})
+    claims.follow(moving)
+    assert (claims.has("a"), set(claims.leaving)) == (True, {"a"})
+    claims.given.add("a")
+    claims.follow(moving)
+    assert (claims.has("a"), claims.elsewhere("a"), set(claims.leaving)) == (False, True, set())
+    claims.follow(replace(moving, holders={"a": 2, "b": 2}))
+    assert not claims.given
+    claims.given.add("a")
+    claims.follow(GROUP)
+    assert claims.has("a"), "the group wants it here again"
+    alone = Claims(5)
+    assert (alone.has("z"), alone.leads, alone.whole) == (True, True, True)
+    assert not alone.elsewhere("z")
