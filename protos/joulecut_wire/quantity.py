@@ -175,11 +175,12 @@ def address(port_min: int) -> Callable[[object], tuple[str, int]]:
 
     def read(value: object) -> tuple[str, int]:
         host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
-        host = host.removeprefix("[").removesuffix("]")
-        plain = host and host.isprintable() and " " not in host
-        if not plain or port_of(port) < port_min:
+        bare = host.removeprefix("[").removesuffix("]")
+        plain = bare and bare.isprintable() and not set(bare) & set(" []")
+        bracketed = host == f"[{bare}]"
+        if not plain or bracketed != (":" in bare) or port_of(port) < port_min:
             raise Fault(f"{shown(value)} is not an address", allowed)
-        return host, int(port)
+        return bare, int(port)
 
     return read
 

@@ -5,8 +5,8 @@ One server and one browser for all tests; boards are made up (tests/boards).
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ import boards
 import large
 import pytest
 from job_states import changed
+from opened_page import PATIENCE_MS, opened_page
 from playwright.sync_api import Browser, Page, expect
 from serving import Serving
 
@@ -26,7 +27,6 @@ from joulecut_controller.web.links import Links
 pytestmark = pytest.mark.browser
 
 NARROW = "\u202f"
-PATIENCE_MS = 90_000
 WIDTHS = (390, 1100, 1600)
 SHOTS = Path(__file__).resolve().parents[2] / "artifacts"
 HISTORY_POINTS = 240
@@ -61,28 +61,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     store.close()
 
 
-@contextmanager
-def opened(
-    browser: Browser,
-    served: Serving,
-    width: int = 1600,
-    scheme: Literal["light", "dark"] = "light",
-    path: str = "/",
-    allowed: str = "\n",
-) -> Iterator[Page]:
-    context = browser.new_context(
-        viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id="UTC"
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page, errors = context.new_page(), list[str]()
-    page.on("console", lambda m: errors.append(m.text) if m.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    try:
-        page.goto(served.url + path)
-        yield page
-    finally:
-        context.close()
-    assert [text for text in errors if allowed not in text] == []
+opened = partial(opened_page, width=1600, height=900)
 
 
 def plain(page: Page, selector: str) -> str:
@@ -160,7 +139,7 @@ def test_what_was_chosen_lives_in_the_address_and_a_page_that_is_none_is_named(
         ("/#/job/none", "No job none"),
         ("/#/node/none", "No agent of the name none."),
     ):
-        allowed = "404" if "job/none" in path else "\n"
+        allowed = "404" if "job/none" in path else ""
         with opened(browser, served, path=path, allowed=allowed) as page:
             expect(page.locator("#view")).to_contain_text(text)
             page.get_by_role("link", name="All jobs").click()
@@ -239,7 +218,7 @@ def test_the_history_is_as_long_as_its_button_says(
             history.add(replace(boards.board(), at_unix_s=now_s - ago_s))
     with Serving(boards.board(), history=history) as server:
         for width in WIDTHS:
-            with opened(browser, server, width) as page:
+            with opened(browser, server, width=width) as page:
                 canvas = page.locator(".chart canvas").first
                 canvas.wait_for()
                 pressed = page.locator(".spans button[aria-pressed=true]")
@@ -259,7 +238,7 @@ def test_the_history_is_as_long_as_its_button_says(
 
 @pytest.mark.long
 def test_on_a_phone_each_row_of_a_table_is_a_card(browser: Browser, served: Serving) -> None:
-    with opened(browser, served, 390) as page:
+    with opened(browser, served, width=390) as page:
         row = table(page, "Jobs").locator("tbody tr").first
         row.wait_for()
         for cell in row.locator("td:visible").all():

@@ -4,16 +4,15 @@ Boards are made up (tests/boards). Screenshots land in artifacts/ to be looked a
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import boards
 import pytest
 from held_port import held_port
 from job_states import changed
+from opened_page import PATIENCE_MS, opened_page
 from playwright.sync_api import Browser, Page, expect
 from serving import Serving
 
@@ -24,7 +23,6 @@ from joulecut_controller.view import WindowWork
 pytestmark = pytest.mark.browser
 
 SHOTS = Path(__file__).resolve().parents[2] / "artifacts"
-PATIENCE_MS = 90_000  # for a machine that stands still now and then; met early on every other
 JOB = "/#/job/gpt3-175b"
 NARROW = "\u202f"  # between number and unit
 MINUS = "\u2212"
@@ -32,39 +30,7 @@ MINUS = "\u2212"
 expect.set_options(timeout=PATIENCE_MS)
 
 
-@contextmanager
-def opened(
-    browser: Browser,
-    served: Serving,
-    *,
-    scheme: Literal["light", "dark"] = "light",
-    width: int = 1280,
-    height: int = 800,
-    allowed: str = "",
-    path: str = JOB,
-) -> Iterator[Page]:
-    """The page; at the end, no script error and no request to anybody else but the server.
-
-    `allowed`: console errors with this in them are expected (a lost connection).
-    """
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme=scheme, timezone_id="UTC"
-    )
-    context.set_default_timeout(PATIENCE_MS)
-    page = context.new_page()
-    errors: list[str] = []
-    foreign: list[str] = []
-    page.on("console", lambda m: errors.append(m.text) if m.type in {"error", "warning"} else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    own = served.url
-    page.on("request", lambda r: None if r.url.startswith(own) else foreign.append(r.url))
-    try:
-        page.goto(served.url + path)
-        yield page
-    finally:
-        context.close()
-    assert foreign == []
-    assert [text for text in errors if not allowed or allowed not in text] == []
+opened = partial(opened_page, path=JOB)
 
 
 def shot(page: Page, name: str, *, whole: bool = True) -> None:
@@ -360,73 +326,6 @@ def test_a_job_is_named_as_text_and_its_address_lasts(browser: Browser) -> None:
         expect(page.locator(".job-name")).to_have_text(name)
         page.goto(f"{served.url}/#gpt3-175b")  # as the page before named it
         expect(page.locator(".job-name")).to_have_text("gpt3-175b")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(
-    browser: Browser, scheme: Literal["light", "dark"]
-) -> None:
-    """WCAG 2.1 AA: 4.5 to 1 for text; every element that has text of its own is measured."""
-    script = """() => {
-      const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-      const rgb = (text) => {
-        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = text; canvas.fillRect(0, 0, 1, 1);
-        return [...canvas.getImageData(0, 0, 1, 1).data];
-      };
-      const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
-        .map((v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-      const ground = (node) => {
-        for (let n = node; n; n = n.parentElement) {
-          const c = rgb(getComputedStyle(n).backgroundColor);
-          if (c[3] === 255) return c;
-        }
-        return [255, 255, 255, 255];
-      };
-      const poor = [];
-      for (const node of document.querySelectorAll("body *")) {
-        const own = [...node.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
-        if (!own || !node.checkVisibility() || node.closest(".skip, noscript, title")) continue;
-        const style = getComputedStyle(node);
-        const svg = node instanceof SVGElement;
-        const [a, b] = [light(rgb(svg ? style.fill : style.color)), light(ground(node))];
-        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-        if (ratio < 4.5) poor.push(`${node.textContent.trim().slice(0, 40)}: ${ratio.toFixed(2)}`);
-      }
-      return poor;
-    }"""
-    for name, board in (("enforcing", boards.board()), ("straggling", boards.straggling())):
-        with Serving(board) as served, opened(browser, served, scheme=scheme) as page:
-            expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
-            assert page.evaluate(script) == []
-            if name == "enforcing":
-                shot(page, f"enforcing-{scheme}")
-
-
-@pytest.mark.long
-def test_structure_for_those_who_do_not_see_it(browser: Browser) -> None:
-    with Serving(boards.board()) as served, opened(browser, served) as page:
-        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
-        assert page.locator("html").get_attribute("lang") == "en"
-        assert page.locator("h1").count() == 1
-        assert page.locator("main, header, footer").count() == 3
-        unnamed = page.evaluate(
-            "() => [...document.querySelectorAll('[role=img]')].filter((n) => "
-            "!n.getAttribute('aria-label')).length"
-        )
-        assert unnamed == 0
-        assert page.locator("th:not([scope])").count() == 0
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("width", [420, 1280, 1920])
-def test_nothing_hangs_over_the_edge(browser: Browser, width: int) -> None:
-    with Serving(boards.straggling()) as served, opened(browser, served, width=width) as page:
-        expect(page.locator(".timeline-card .lead")).to_contain_text("Plan 42")
-        over = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        assert over <= 0
-        shot(page, f"width-{width}")
 
 
 def test_the_page_asks_for_nothing_it_does_not_have(browser: Browser) -> None:

@@ -10,7 +10,6 @@ from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.trust.breaker import WINDOWS
 from joulecut_engine.estimate.estimator import Prediction, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_sim.plant import Noise
 from joulecut_wire.errors import Unavailable
 
 PASSES_TO_PLAN = 25
@@ -121,40 +120,6 @@ def test_no_job_is_slow_for_longer_than_two_windows_whatever_the_plans(
     controller.run(300, until=lambda: controller.job.trips == 1)
     assert world.at_default()
     assert late(world, before, allowed_s) <= 2 * WINDOWS[0] + STEPS + more
-
-
-@pytest.mark.long
-def test_an_honest_controller_is_never_stopped(store: DatabaseStore) -> None:
-    """Thousands of noisy iterations, a new target, a straggler: no trip."""
-    world = World(noise=Noise(0.005, 0.01), seed=7)
-    policy = world.policy(slo=Slo(max_slowdown=0.02))
-    controller = Controller(world, store, policy, interval_s=2.0)
-    controller.run(200)
-    assert not world.at_default()
-    controller.source.put(world.policy(slo=Slo(max_slowdown=0.05), digest="2"))
-    controller.run(80)
-    world.peer_s = world.recent_s() * 1.2
-    controller.run(60)
-    world.peer_s = 0.0
-    controller.run(100)
-    assert len(world.history) > 3000
-    assert controller.events("hold") == []
-    assert not world.at_default()
-
-
-@pytest.mark.long
-def test_a_job_that_became_slower_by_itself_is_acquitted(store: DatabaseStore) -> None:
-    """The trip is safe and cheap: default clocks show the same, and control goes on."""
-    world = World()
-    controller = Controller(world, store, world.policy(slo=Slo(max_slowdown=0.02)))
-    controller.run(PASSES_TO_PLAN, until=lambda: not world.at_default())
-    world.slow_ratio = 1.25  # another data set, a slower file system
-    controller.run(int(STAND_BACK_S[0]) + 120)
-    assert not world.at_default(), controller.job.sentence
-    assert controller.job.trips == 0
-    trips = [text for text in controller.events("hold") if "trip 1 of 3" in text]
-    acquittals = [text for text in controller.events("hold") if "does not count" in text]
-    assert len(trips) == len(acquittals) <= 1
 
 
 def test_the_breaker_works_where_the_store_fails(store: DatabaseStore) -> None:

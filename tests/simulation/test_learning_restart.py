@@ -11,7 +11,6 @@ from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.estimate.estimator import Prediction, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_engine.graph.pipeline import KINDS
-from joulecut_sim.plant import Noise
 
 PASSES = 400  # more than enough
 LEARNED = 30  # samples
@@ -60,23 +59,6 @@ def _anew(world: World, store: DatabaseStore) -> tuple[Controller, OnlineEstimat
     world.take_reports()
     controller.run(1)
     return controller, learner
-
-
-@pytest.mark.long
-def test_a_controller_stopped_while_learning_goes_on_where_it_was(store: DatabaseStore) -> None:
-    world = World(noise=Noise(operation=0.02))
-    first, before = _learning(world, store)
-    first.stop()
-    second, after = _anew(world, store)
-    for one, two in zip(_asked(world, after), _asked(world, before), strict=True):
-        assert one.time_s == pytest.approx(two.time_s, rel=0.005)  # fitted to readings since too
-        assert one.power_w == pytest.approx(two.power_w, rel=0.005)
-    assert after.learning_stats(world.job) == before.learning_stats(world.job)
-    world.running = True
-    counted = after.learning_stats(world.job).taken
-    second.run(40)
-    assert after.learning_stats(world.job).taken > counted
-    assert not second.events("learn")
 
 
 def test_a_controller_that_was_killed_loses_no_more_than_the_last_moments(

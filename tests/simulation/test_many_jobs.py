@@ -16,7 +16,7 @@ from worlds import HeldSource, as_made
 from joulecut_controller.board import Board
 from joulecut_controller.election.claims import Claims
 from joulecut_controller.reconcile.pacing import Pacing
-from joulecut_controller.reconcile.planning_step import JOBS_AT_ONCE, SolverFunctions
+from joulecut_controller.reconcile.planning_step import SolverFunctions
 from joulecut_controller.reconcile.reconciler import Reconciler
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_engine.estimate.online import OnlineEstimator
@@ -27,7 +27,6 @@ JOBS, LATER = 60, 20
 TICK_S, ANSWERS_A_TICK = 2.5, 5  # of two busy workers
 LAST_TICKS = 10  # a job may measure default clocks in one of them
 TICKS = 70  # a baseline of two minutes, and some answers for each
-PATIENCE_TICKS = 180  # a baseline, and more than five minutes
 T = TypeVar("T")
 
 
@@ -107,21 +106,3 @@ def test_every_job_is_planned_however_many_there_are(store: DatabaseStore) -> No
         return first, len(many.held)
 
     assert asyncio.run(both()) == (JOBS, JOBS + LATER)
-
-
-@pytest.mark.long
-def test_a_job_that_waits_says_for_how_long_and_where_in_the_line(store: DatabaseStore) -> None:
-    many, jobs = Many(store, 2 * JOBS_AT_ONCE), 2 * JOBS_AT_ONCE
-
-    async def stuck() -> tuple[Board, Board]:
-        return await many.run(PATIENCE_TICKS, answers=0), await many.run(TICKS)
-
-    waiting, after = asyncio.run(stuck())
-    waits = [job.solver_wait for job in waiting.jobs]
-    line = [wait.place for wait in waits if wait is not None and wait.waited_s > 300.0]
-    assert sorted(line) == [0] * JOBS_AT_ONCE + [*range(1, JOBS_AT_ONCE + 1)]
-    assert f"place 1 of {JOBS_AT_ONCE} in the line for the solver" in " ".join(
-        job.sentence for job in waiting.jobs
-    )
-    assert len(many.held) == jobs
-    assert {job.solver_wait for job in after.jobs} == {None}

@@ -150,54 +150,6 @@ def test_a_fixed_power_limit_ends_with_its_controller(tmp_path: Path) -> None:
         eventually("the limits found before", lambda: set(driver.limits_w()) == {400.0})
 
 
-def test_after_a_driver_reload_the_limits_are_back(tmp_path: Path) -> None:
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(fake_driver(4, load=dict.fromkeys(range(4), 1.0)))
-        node = stack.enter_context(agent_on(driver, **BUDGETED))
-        budget_w = 1000.0  # four cards of 400 W
-        controller = controller_over(tmp_path, [node.start().address], budget_w)
-        _, url = stack.enter_context(controller)
-        eventually("the budget in force", lambda: kept(url))
-        for _ in range(2):
-            # What the counter then falls from is more than it can gain until the next reading.
-            eventually("energy", lambda: (node.gpu().energy_j or 0.0) > 3_000.0)
-            driver.reload_driver()
-            assert sum(driver.limits_w()) == 4 * 400.0
-            eventually("the limits are back", lambda: sum(driver.limits_w()) <= budget_w)
-            assert "another writer" not in get(f"{url}/api/v1/board")
-            eventually("the budget in force", lambda: kept(url))
-        # Until then the agent restores what the reload took, and cannot tell a person's 400 W.
-        eventually("the leases' end", lambda: node.gpu().lease is None)
-        driver.foreign_limit(0, 400.0)
-        # It stays, and the others make room for it.
-        room_w = (400.0, 200.0, 200.0, 200.0)
-        eventually("a person's raise is left", lambda: driver.limits_w() == room_w)
-
-
-def test_a_driver_that_was_away_for_seconds_has_its_limits_back_in_two_intervals(
-    tmp_path: Path,
-) -> None:
-    """The agent would be described again half a minute later, and nothing set until then:
-    the bound (docs/safety.md) is two intervals and two seconds."""
-    interval_s, budget_w = 4.0, 1000.0
-    with contextlib.ExitStack() as stack:
-        driver = stack.enter_context(fake_driver(4, load=dict.fromkeys(range(4), 1.0)))
-        node = stack.enter_context(agent_on(driver, **BUDGETED))
-        agents = [node.start().address]
-        _, url = stack.enter_context(controller_over(tmp_path, agents, budget_w, interval_s))
-        eventually("the budget in force", lambda: kept(url))
-        for away_s in (2.5, 3.0):
-            driver.unload_driver()
-            time.sleep(away_s)
-            driver.load_driver()
-            loaded_s = time.monotonic()
-            assert sum(driver.limits_w()) == 4 * 400.0
-            eventually("the limits are back", lambda: sum(driver.limits_w()) <= budget_w)
-            back_s = time.monotonic() - loaded_s
-            assert back_s <= 2.0 * interval_s + 2.0
-            eventually("the budget in force", lambda: kept(url))
-
-
 def test_clocks_are_restored_and_the_budget_holds(cluster: Cluster) -> None:
     states = [StateFile.open(cluster.state(node)) for node in NODES]
     places = [(state, index) for state in states for index in range(state.cards)]

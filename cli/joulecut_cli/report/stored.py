@@ -45,8 +45,7 @@ def report_of(place: Place, since_s: float, co2_g_per_kwh: float | None, job: st
     if place.store.startswith(PREFIX):
         file = file_of(place.store)
         if not file.is_file() or not file.stat().st_size:  # opening it would make it a store
-            found = f"{file} is empty" if file.is_file() else f"no file {file}"
-            raise BadInput("--store", found, "the store of a controller")
+            raise BadInput("--store", f"no file {file}, or an empty one", "a controller's store")
     now_s = time.time()
     store = open_store(place.store, base=place.base, password_file=place.password_file)
     with closing(store):

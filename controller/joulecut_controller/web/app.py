@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
@@ -74,7 +74,7 @@ class Parts(TypedDict, total=False):
 
 def build(publisher: Publisher, **parts: Unpack[Parts]) -> ASGIApp:
     """The whole web application."""
-    handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+    handlers: Any = {HTTPException: _refused, ClientDisconnect: _failed, Exception: _failed}
     served = routes(publisher, **parts)
     app = Starlette(routes=served, exception_handlers=handlers)
     app.router.redirect_slashes = False  # an address with a slash too many is no address

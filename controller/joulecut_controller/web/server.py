@@ -7,6 +7,7 @@ and waits for streams that never end; this module prevents both.
 
 import asyncio
 import contextlib
+import logging
 import socket
 import sys
 import threading
@@ -97,6 +98,12 @@ class Server:
             asyncio.run(serving.serve([listener]))
         except BaseException as failure:  # raised by `start`
             self._failure = failure
+
+
+# A line for each stranger who speaks TLS, or nothing, to a plain port would bury the decisions.
+logging.getLogger("uvicorn.error").addFilter(
+    lambda one: not str(one.msg).startswith("Invalid HTTP")
+)
 
 
 class _Impatient(H11Protocol):

@@ -164,19 +164,6 @@ def test_stages_of_different_cards_are_compared_as_far_as_rules_go(tmp_path: Pat
         dispatch(["frontier", job, "--granularity", "gpu"])
 
 
-def test_siblings_that_meet_at_every_layer_give_no_credit(tmp_path: Path) -> None:
-    job = Path(write_job(tmp_path))
-    alone = _ours(job)
-    assert alone[1] > alone[0]
-    job.write_text(job.read_text().replace("microbatches: 6", "microbatches: 6, sync: layer"))
-    layer = _ours(job)
-    assert layer[1] <= layer[0]
-    assert "sync: layer" in printed("compare", str(job), "--straggler", "1.2")
-    job.write_text(job.read_text().replace("sync: layer", "sync: step"))
-    with pytest.raises(BadInput, match=r"pipeline\.sync"):
-        dispatch(["compare", str(job)])
-
-
 def test_what_the_job_says_and_no_rule_hears_is_told(tmp_path: Path) -> None:
     more = "jitter: {operation: 3%}\nswitching: {max_per_iteration: 2}\n"
     assert compared(tmp_path)["left_out"] == ""
@@ -186,10 +173,3 @@ def test_what_the_job_says_and_no_rule_hears_is_told(tmp_path: Path) -> None:
     job = write_job(tmp_path, "jitter: {operation: 3%}\n")
     assert "without the job's jitter" in printed("frontier", job, "--points", "3")
     assert "without" not in printed("frontier", write_job(tmp_path), "--points", "3")
-
-
-def _ours(job: Path) -> list[float]:
-    """What ours saves beside stragglers of 1.0 and 1.3."""
-    rules = answer("compare", job, "--straggler", "1,1.3")["rules"]
-    ours = next(rule for rule in rules if rule["name"] == "Joulecut computation")
-    return [row["saving_ratio"] for row in ours["stragglers"]]

@@ -46,8 +46,13 @@ def _width(rows: list[dict[str, float]]) -> float:
     return float(np.mean([np.log(r["time_high_s"] / r["time_low_s"]) for r in rows]))
 
 
-@pytest.mark.parametrize("probes", [2, 3, 5])
-@pytest.mark.parametrize("sd", [0.0, 0.01, 0.02])
+@pytest.mark.parametrize(
+    ("probes", "sd"),
+    [
+        (2, 0.01),
+        *(pytest.param(n, sd, marks=pytest.mark.long) for n in (3, 5) for sd in (0.0, 0.02)),
+    ],
+)
 def test_bands_hold_nine_in_ten_of_any_card(
     probes: int, sd: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,6 +80,7 @@ def test_five_clocks_tell_the_time_of_any_card(
     assert np.mean(powers) <= 0.03
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("probes", [2, 3])
 def test_noise_of_other_sweeps_is_noise_of_these(
     probes: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -231,5 +231,5 @@ def test_a_file_that_is_no_store_is_left_alone(
     assert file.read_text().startswith("not a database")
     file.write_text("")
     assert ask("--store", f"sqlite:///{file}") == BAD_INPUT
-    assert "notes.txt is empty" in capsys.readouterr().err
+    assert "notes.txt, or an empty one" in capsys.readouterr().err
     assert not file.stat().st_size

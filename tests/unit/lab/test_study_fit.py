@@ -1,9 +1,7 @@
 """Predictors on a study's table: splits that do not leak, scores by hand, the reported figures."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,13 +11,11 @@ from study_rows import ROW
 
 from joulecut_lab.study.cell import Selection, grid, models
 from joulecut_lab.study.evaluate import OURS, evaluate
-from joulecut_lab.study.fit import run
 from joulecut_lab.study.layer import run as layer
 from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.measure import Rule
-from joulecut_lab.study.report import run as report
-from joulecut_lab.study.row import Row, ordered, write
+from joulecut_lab.study.row import Row
 from joulecut_lab.study.scoring import PROBES, choices, score, splits
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_sim.layer_plant import layer_card
@@ -64,19 +60,6 @@ def test_the_random_split_is_as_good_as_reported_and_the_honest_ones_are_harder(
     assert chosen.overshoot < 0.002
 
 
-def test_the_numbers_do_not_depend_on_the_order_of_the_file(
-    a30: list[Row], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    few = [row for row in a30 if (row.model, row.sequence) == ("gpt-13b", 512)]
-    said = []
-    for rows in (few, few[::-1], few[1::2] + few[::2]):
-        write(tmp_path / "a.csv", rows)
-        assert run([str(tmp_path / "a.csv"), "--json"]) == 0
-        said.append(capsys.readouterr().out)
-    assert said[0] == said[1] == said[2]
-    assert ordered(reversed(few)) == few, "as the sweep itself writes them"
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -88,11 +71,6 @@ def test_an_empty_word_is_not_a_flag_left_out(flags: list[str]) -> None:
     """A variable of a script that was never set must not sweep something else for an hour."""
     with pytest.raises(BadInput, match=flags[-1].removesuffix("=")):
         layer([*flags, "--quick"])
-
-
-def test_several_seeds_are_refused() -> None:
-    with pytest.raises(BadInput, match="--seed"):
-        run(["none.csv", "--seed", "1,2"])
 
 
 def test_an_unseen_card_is_judged_where_there_are_two() -> None:
@@ -114,26 +92,6 @@ def test_an_unknown_card_is_not_guessed(a30: list[Row]) -> None:
     shares = layers.parts(a30)
     assert np.allclose(shares.sum(axis=1), 1.0)
     assert (shares >= 0.0).all()
-
-
-def test_who_says_nothing_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A line that is missing from a table is not seen."""
-    rows = _study("a30", ("gpt-125m", "gpt-1.3b"), (512,), 7)
-    rows += [replace(row, card="Card of Tomorrow", uuid="GPU-t") for row in rows]
-    write(tmp_path / "both.csv", rows)
-    told = f"held-out card: {OURS} says nothing of {len(rows)} of {len(rows)} rows"
-    assert run([str(tmp_path / "both.csv")]) == 0
-    assert told in capsys.readouterr().out
-    assert run([str(tmp_path / "both.csv"), "--json"]) == 0
-    (ours,) = (
-        one
-        for one in json.loads(capsys.readouterr().out)["results"]
-        if (one["split"], one["predictor"]) == ("held-out card", OURS)
-    )
-    assert (ours["rows"], ours["silent"], ours["time"]) == (0, len(rows), None)
-    assert report([str(tmp_path / "both.csv"), "--out", str(tmp_path)]) == 0
-    page = (tmp_path / "study.html").read_text()
-    assert f"held-out model: {OURS} says nothing of" in page
 
 
 def test_predictions_saturate_where_the_card_does(a30: list[Row]) -> None:

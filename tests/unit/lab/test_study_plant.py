@@ -16,10 +16,8 @@ from joulecut_lab.talks.layers import TAKEAWAY, UNEXPLAINED
 from joulecut_sim.layer import SIZES, Dtype, flops, kernels, memory_bytes, shape
 from joulecut_sim.layer_plant import (
     A30_BATCH,
-    A30_FITTED,
     HUNTING,
     LAYER_CARDS,
-    VECTOR_PJ,
     LayerPlant,
     layer_card,
 )
@@ -57,11 +55,6 @@ def test_the_simulated_a30_has_the_published_savings(model: str, sequence: int, 
     assert abs(slows) <= allowed
 
 
-def test_rows_that_taught_nothing_are_met() -> None:
-    assert {*A30_FITTED} < {*TAKEAWAY}
-    assert len({*TAKEAWAY} - {*A30_FITTED, UNEXPLAINED}) == 3
-
-
 @pytest.mark.parametrize("dtype", ["fp16", "tf32"])
 def test_larger_layers_need_less_energy_an_operation(dtype: Dtype) -> None:
     """The talk's second observation, at its three clocks and two sequence lengths."""
@@ -72,27 +65,6 @@ def test_larger_layers_need_less_energy_an_operation(dtype: Dtype) -> None:
             joules = [LayerPlant(card, one, dtype, "training").at(clock).energy_j / flops(
                 one, "training") for one in layers]  # fmt: skip
             assert joules == sorted(joules, reverse=True)
-
-
-@given(cards, models, sequences)
-def test_fp32_products_cost_what_vector_units_take(card: str, model: str, sequence: int) -> None:
-    """Not what tensor units do: every multiply-add is an instruction of its own."""
-    found, layer = layer_card(card, ""), shape(model, sequence, 1)
-    point = LayerPlant(found, layer, "fp32", "training").at(found.sku.clock_min_mhz)
-    launched = kernels(layer, "fp32", "training")
-    operations = sum(kernel.flops + kernel.vector_flops for kernel in launched)
-    joules = point.parts.switching_w * point.time_s / found.voltage(point.clock_mhz) ** 2
-    assert joules == pytest.approx(operations * VECTOR_PJ * 1e-12, rel=1e-6)
-
-
-@given(models, sequences, st.integers(1, 132))
-def test_the_best_cut_is_never_worse_than_one_tile_size(
-    model: str, sequence: int, sms: int
-) -> None:
-    for kernel in kernels(shape(model, sequence, 1), "fp16", "training"):
-        shares = [1.0 / (-(-count // sms) * sms * each) for count, each in kernel.tiles]
-        assert kernel.filled(sms) == max(shares)
-        assert 0.0 < kernel.filled(sms) <= 1.0 + 1e-12
 
 
 def test_longer_sequences_lower_the_best_clock() -> None:
@@ -160,14 +132,6 @@ def test_narrow_types_are_faster_and_cheaper() -> None:
     for wide, narrow in itertools.pairwise(order):
         assert points[narrow].time_s < points[wide].time_s
         assert points[narrow].energy_j < points[wide].energy_j
-
-
-def test_hot_silicon_leaks_more() -> None:
-    plant = LayerPlant(layer_card("a100-sxm", ""), shape("gpt-1.3b", 512, 4), "fp16", "training")
-    cold, hot = plant.at(1000, 40.0), plant.at(1000, 80.0)
-    assert hot.parts.leakage_w > 1.5 * cold.parts.leakage_w
-    assert hot.parts.switching_w == cold.parts.switching_w
-    assert hot.time_s == cold.time_s
 
 
 def test_what_does_not_fit_is_left_out_and_said() -> None:

@@ -53,10 +53,13 @@ def test_what_no_address_takes_is_refused(served: Serving) -> None:
 
 @pytest.mark.parametrize(
     "half",
-    [b"", b"GET / HT", (b"POST /api/v1/pause HTTP/1.1\r\nHost: localhost\r\n"
-     b"content-type: application/json\r\nx-joulecut-command: 1\r\ncontent-length: 9\r\n\r\n{")],
+    [b"", b"\x16\x03\x01\r\n\r\n", b"GET / HT", (b"POST /api/v1/pause HTTP/1.1\r\n"
+     b"Host: localhost\r\ncontent-type: application/json\r\nx-joulecut-command: 1\r\n"
+     b"content-length: 9\r\n\r\n{")],
 )  # fmt: skip
-def test_half_a_request_is_not_kept(half: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_request_is_not_kept_and_leaves_no_line(
+    half: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(server, "REQUEST_S_MAX", 0.2)
 
     async def obey(_: Order) -> Done:
@@ -67,6 +70,7 @@ def test_half_a_request_is_not_kept(half: bytes, monkeypatch: pytest.MonkeyPatch
         with socket.create_connection((where[0], int(where[2])), timeout=WAIT_S) as peer:
             peer.sendall(half)
             assert b"200" not in peer.recv(4096)[:20]
+        assert not caplog.records
         assert served.get("/healthz").status == 200
 
 
