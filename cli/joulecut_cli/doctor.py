@@ -5,13 +5,12 @@ the command or the line of the policy that does. Without a job an installation i
 Exit status 0 where nothing is missing, else 1.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from joulecut_cli.controller_client import DEFAULT_URL, Controller, Json, understood
-from joulecut_cli.doctor_step import Step
 from joulecut_cli.figures import percent, seconds, sentence
 from joulecut_cli.status import add_controller_flags
 from joulecut_wire.command import FAILED, FINE, Parser
@@ -19,6 +18,16 @@ from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import POWER_PROFILE
 
 SOURCES_PAGE = "docs/integrations.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`found` says what is there, `mend` what to do where that is not enough."""
+
+    name: str
+    done: bool
+    found: str
+    mend: str = ""
 
 
 @understood
@@ -38,32 +47,24 @@ def run(argv: list[str]) -> int:
     add_controller_flags(parser)
     parser.set_defaults(controller=None)
     given = parser.parse_args(argv)
-    if given.job is None:
-        return _installation(given)
-    if given.config or given.prometheus:
-        raise BadInput(parser.prog, "--config or --prometheus with a JOB", "one of the two")
     controller = Controller(given.controller or DEFAULT_URL)
-    board = controller.board()
-    job = next((one for one in board["jobs"] if one["name"] == given.job), None)
-    steps = list(examined(given.job, job, board))
+    if given.job is None:
+        from joulecut_cli import installation
+
+        wanted = installation.parts(given.config, given.controller, given.prometheus)
+        steps = list(installation.examined(wanted))
+    elif given.config or given.prometheus:
+        raise BadInput(parser.prog, "--config or --prometheus with a JOB", "one of the two")
+    else:
+        board = controller.board()
+        job = next((one for one in board["jobs"] if one["name"] == given.job), None)
+        steps = list(examined(given.job, job, board))
     missing = next((step for step in steps if not step.done), None)
     if given.json:
         print(json.dumps(_json(given.job, steps, missing), indent=2))
     else:
-        print("\n".join(_page(given.job, steps, missing, controller.url)))
-    return FINE if missing is None else FAILED
-
-
-def _installation(given: argparse.Namespace) -> int:
-    from joulecut_cli import installation
-
-    wanted = installation.parts(given.config, given.controller, given.prometheus)
-    steps = list(installation.examined(wanted))
-    missing = next((step for step in steps if not step.done), None)
-    if given.json:
-        print(json.dumps(_json("", steps, missing), indent=2))
-    else:
-        print("\n".join(_installed(steps)))
+        page = _page(given.job, steps, missing, controller.url) if given.job else _installed(steps)
+        print("\n".join(page))
     return FINE if missing is None else FAILED
 
 
@@ -74,7 +75,7 @@ def examined(name: str, job: Json | None, board: Json) -> Iterator[Step]:
         return
     where = "no entry: found by its reports, " if job["found"] else ""
     yield Step("policy", True, f"{where}mode {job['mode']}, {_budget(job)}")
-    yield _agents(board)
+    yield agents(board)
     yield _reports(job, board)
     yield _placed(job)
     yield _controllable(job, board)
@@ -96,7 +97,8 @@ def _in_policy(name: str, board: Json) -> Step:
     return Step("policy", False, f"no such job; the policy has {', '.join(names) or 'none'}", mend)
 
 
-def _agents(board: Json) -> Step:
+def agents(board: Json) -> Step:
+    """Whether every agent is connected."""
     lost = [node for node in board["nodes"] if not node["connected"]]
     if not board["nodes"]:
         return Step("agents", False, "none is configured", "agents: [HOST:9431] of the controller")
@@ -105,7 +107,7 @@ def _agents(board: Json) -> Step:
     name, error = lost[0]["node"] or lost[0]["address"], lost[0]["error"] or "no answer"
     return Step(
         "agents", False, f"{len(lost)} of {len(board['nodes'])} lost: {name}: {error}",
-        f"on {name}: systemctl status joulecut-agent",
+        f"on {name}: systemctl status joulecut-agent, then joulecut doctor",
     )  # fmt: skip
 
 
@@ -277,9 +279,9 @@ def _installed(steps: list[Step]) -> Iterator[str]:
     yield f"{wrong} of {len(steps)} are wrong." if wrong else "Nothing is wrong."
 
 
-def _json(name: str, steps: list[Step], missing: Step | None) -> Json:
+def _json(name: str | None, steps: list[Step], missing: Step | None) -> Json:
     return {
-        "job": name or None,
+        "job": name,
         "missing": missing.name if missing else None,
         "next": missing.mend if missing else None,
         "steps": [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from joulecut_cli.agent_lease import agent_at
 from joulecut_cli.controller_client import Controller, Json
-from joulecut_cli.doctor_step import Step
+from joulecut_cli.doctor import Step, agents
 from joulecut_cli.figures import seconds
 from joulecut_wire import card_facts, document, tls
 from joulecut_wire.errors import BadInput, JoulecutError, Unavailable
@@ -32,7 +32,6 @@ CERT_LEFT_S = 14 * 86_400.0  # time to renew it; as JoulecutCertificateExpires
 DRIVER_MIN = 535  # older ones have neither both powers nor the reasons for lower clocks
 SCRAPED = "joulecut_build_info"
 SCRAPE_S = 300.0  # five scrapes at the usual interval
-NO_AGENTS = "agents: [HOST:9431] of the controller"
 SELFTEST = "joulecut selftest --write --save FILE, then measured: FILE in its configuration"
 
 
@@ -311,13 +310,7 @@ def _controller(url: str) -> Iterator[Step]:
     yield Step(
         "clock", not ahead_s, found if ahead_s else "as the controller's", "chronyc tracking"
     )
-    lost = [node for node in board["nodes"] if not node["connected"]]
-    if lost:
-        first = lost[0]
-        found = f"{len(lost)} lost: {first['node'] or first['address']}: {first['error']}"
-        yield Step("agents", False, found, "on that node: joulecut doctor")
-    else:
-        yield Step("agents", bool(board["nodes"]), f"{len(board['nodes'])} connected", NO_AGENTS)
+    yield agents(board)
     shared = [node for node in board["nodes"] if node.get("is_shared")]
     if shared:
         found = f"{shared[0]['node']} has another one, with a store of its own"
