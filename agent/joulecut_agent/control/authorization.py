@@ -6,6 +6,7 @@ A request that does not parse is refused here with a reason: gRPC would report a
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import grpc
@@ -46,23 +47,22 @@ LOOPBACK_STREAMS_MAX = 4
 Behaviour = Callable[[Any, grpc.ServicerContext], Any]
 
 
+@dataclass(eq=False)
 class AuthorizationInterceptor(grpc.ServerInterceptor):
-    """Checks roles, adds the caller's own to `Describe`, and writes the audit log."""
+    """Checks roles, adds the caller's own to `Describe`, and writes the audit log.
 
-    def __init__(
-        self, rules: Rules, audit_log: AuditLog, denied: Callable[[str], None],
-        epoch_seen: Callable[[], int], malformed: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        """`denied` is called with a missing role, `malformed` with the call of a broken request.
+    `denied` is called with a missing role, `malformed` with the call of a broken request.
+    `epoch_seen` returns the largest epoch of this node. A caller without the role apply must not
+    raise it: that would shut out the controller for ever.
+    """
 
-        `epoch_seen` returns the largest epoch of this node. A caller without the role apply must
-        not raise it: that would shut out the controller for ever.
-        """
-        self._epoch_seen = epoch_seen
-        self._rules = rules
-        self._audit_log = audit_log
-        self._denied = denied
-        self._malformed = malformed
+    rules: Rules
+    audit_log: AuditLog
+    denied: Callable[[str], None]
+    epoch_seen: Callable[[], int]
+    malformed: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self._loopback_streams = threading.BoundedSemaphore(LOOPBACK_STREAMS_MAX)
 
     def intercept_service(self, continuation: Any, details: Any) -> Any:
@@ -86,7 +86,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         role, op = ROLE_OF.get(method, ""), method.rpartition("/")[2].lower()
 
         def call(raw: bytes, context: grpc.ServicerContext) -> Any:
-            who = caller(context, self._rules)
+            who = caller(context, self.rules)
             try:
                 request = read(raw)
             except DecodeError:
@@ -95,7 +95,7 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
                 self._deny(who, role, op, request, context)
             if request is None:
                 self._refuse_malformed(who, role, op, raw, context)
-            ahead = role == CLEAR and request.epoch > self._epoch_seen()
+            ahead = role == CLEAR and request.epoch > self.epoch_seen()
             if ahead and APPLY not in who.roles:
                 self._deny(who, APPLY, op, request, context)
             if role in COMMANDS:
@@ -120,11 +120,11 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
     def _refuse_malformed(
         self, who: Caller, role: str, op: str, raw: bytes, context: grpc.ServicerContext
     ) -> NoReturn:
-        self._malformed(op)
+        self.malformed(op)
         why = f"{len(raw)} bytes are not a request of {op}: nothing was changed"
         if role in COMMANDS:
             entry = {"op": op, **_who(who), "result": "refused", "refused": why}
-            self._audit_log.write_refusal(entry, who.name, op, "malformed")
+            self.audit_log.write_refusal(entry, who.name, op, "malformed")
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, why)
         raise AssertionError("abort always raises")
 
@@ -137,10 +137,10 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
         why += f"{who.name or 'an unnamed caller'} has {', '.join(who.roles) or 'none'}"
         if who.via == LOOPBACK:
             why += "; commands need a client certificate, or the socket listen.grpc_socket"
-        self._denied(role)
+        self.denied(role)
         asked = _asked(op, request) if role in COMMANDS and request is not None else {}
         entry = {"op": op, **_who(who), **asked, "result": "denied", "refused": why}
-        self._audit_log.write_refusal(entry, who.name, op)
+        self.audit_log.write_refusal(entry, who.name, op)
         code = grpc.StatusCode.PERMISSION_DENIED if who.name else grpc.StatusCode.UNAUTHENTICATED
         context.abort(code, why)
         raise AssertionError("abort always raises")
@@ -155,13 +155,13 @@ class AuthorizationInterceptor(grpc.ServerInterceptor):
             said = getattr(context, "details", lambda: b"")() or type(error).__name__
             text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
             refusal = {**entry, "result": "refused", "refused": text}
-            self._audit_log.write_refusal(refusal, who.name, op, text)
+            self.audit_log.write_refusal(refusal, who.name, op, text)
             raise
         outcome = _outcome(answer)
         if op != "renew":
-            self._audit_log.write({**entry, **outcome})
+            self.audit_log.write({**entry, **outcome})
         elif outcome["result"] == "refused":  # an accepted heartbeat is not logged
-            self._audit_log.write_refusal(
+            self.audit_log.write_refusal(
                 {**entry, **outcome}, who.name, op, request.job, request.epoch, request.generation
             )
         return answer

@@ -92,17 +92,16 @@ class _Gpu:
         return min(self.next_s, self.held_s + HOLD_EACH_S)
 
 
+@dataclass(eq=False)
 class ClockSchedules:
     """The schedules of all GPUs. Thread-safe."""
 
-    def __init__(
-        self, keeper: KeeperClient, counters: Counters, starts: IterationStarts,
-        latencies: Callable[[str], SetLatencies] = lambda _: SetLatencies(),
-    ) -> None:  # fmt: skip
-        self._keeper = keeper
-        self._counters = counters
-        self._starts = starts
-        self._latencies = latencies
+    keeper: KeeperClient
+    counters: Counters
+    starts: IterationStarts
+    latencies: Callable[[str], SetLatencies] = lambda _: SetLatencies()
+
+    def __post_init__(self) -> None:
         # Called before a step of a timed schedule: GPU, clock, when it was due and when it is
         # wanted. What steps of other GPUs delay it by is thus part of its measured latency.
         self.stepping: Callable[[str, int, float, float], None] = lambda *_: None
@@ -110,7 +109,7 @@ class ClockSchedules:
         self._changed = threading.Condition()  # guards the GPUs; one step at a time
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="clocks", daemon=True)
-        starts.changed = self.on_start
+        self.starts.changed = self.on_start
 
     def start(self) -> None:
         self._thread.start()
@@ -128,7 +127,7 @@ class ClockSchedules:
             schedule: MarkSchedule | TimedSchedule | UnusedSchedule
             if setting.timed_steps:
                 schedule = TimedSchedule(setting)
-                self._starts.expect(job, uuid, setting.iteration_time_s)
+                self.starts.expect(job, uuid, setting.iteration_time_s)
             elif setting.clock_schedule:
                 schedule = MarkSchedule(setting, now_s)
             elif setting.unused_clock_mhz:
@@ -147,7 +146,7 @@ class ClockSchedules:
 
         A mark without a schedule is one of the job's iteration starts, and says that marks come.
         """
-        self._starts.on_start(mark.job, mark.uuid, time.monotonic(), mark.iteration, MARK)
+        self.starts.on_start(mark.job, mark.uuid, time.monotonic(), mark.iteration, MARK)
         gpu = self._gpus.get(mark.uuid)
         if gpu is not None and gpu.job != mark.job:
             return f"the clock schedule of GPU {mark.uuid} is job {gpu.job}'s, not {mark.job}'s"
@@ -180,8 +179,8 @@ class ClockSchedules:
         for gpu in used:
             log("agent", f"{gpu.uuid} is used again: its lease ends", job=gpu.job)
             with contextlib.suppress(KeeperGone, ProtocolError):
-                self._keeper.ask(Clear(job=gpu.job, uuids=(gpu.uuid,), cause="used"))
-                self._keeper.refresh()
+                self.keeper.ask(Clear(job=gpu.job, uuids=(gpu.uuid,), cause="used"))
+                self.keeper.refresh()
 
     def reading_s(self) -> float:
         """The longest time between two readings; infinite where none is needed."""
@@ -205,7 +204,7 @@ class ClockSchedules:
 
     def follow_leases(self) -> None:
         """Drops schedules whose lease is gone or another's."""
-        status = self._keeper.status
+        status = self.keeper.status
         if status is None:
             return
         with self._changed:
@@ -220,11 +219,11 @@ class ClockSchedules:
                 self._gpus = {u: gpu for u, gpu in self._gpus.items() if u not in over}
 
     def timings(self, change_error_s: Callable[[str], float]) -> tuple[IterationTiming, ...]:
-        return self._starts.timings(change_error_s)
+        return self.starts.timings(change_error_s)
 
     def jitter_s(self, job: str, uuid: str) -> float:
         """Of the starts of a job on a GPU; 0 while it is unknown."""
-        starts = self._starts.prediction(job, uuid, time.monotonic())
+        starts = self.starts.prediction(job, uuid, time.monotonic())
         return starts.jitter_s if starts else 0.0
 
     def _run(self) -> None:
@@ -244,8 +243,8 @@ class ClockSchedules:
         """Takes the step that is due on one GPU."""
         before_s = gpu.due_s
         if isinstance(gpu.schedule, TimedSchedule):
-            latencies = self._latencies(gpu.uuid)
-            starts = self._starts.prediction(gpu.job, gpu.uuid, now_s)
+            latencies = self.latencies(gpu.uuid)
+            starts = self.starts.prediction(gpu.job, gpu.uuid, now_s)
             due = gpu.schedule.due(starts, latencies, now_s)
             if due.clock_mhz != gpu.at_mhz and not due.rests:
                 rises = due.clock_mhz > gpu.at_mhz
@@ -253,7 +252,7 @@ class ClockSchedules:
                 due_s = min(now_s, max(gpu.next_s, now_s - QUEUE_S_MAX))
                 self.stepping(gpu.uuid, due.clock_mhz, due_s, due_s + ahead_s)
         else:
-            due = gpu.schedule.due(now_s, self._latencies(gpu.uuid).raise_ahead_s)
+            due = gpu.schedule.due(now_s, self.latencies(gpu.uuid).raise_ahead_s)
         at_mhz = gpu.at_mhz
         if due.clock_mhz > at_mhz or (due.clock_mhz < at_mhz and now_s >= gpu.wait_until_s):
             self._step(gpu, due.clock_mhz, RESTED if due.rests else ACCEPTED)
@@ -266,7 +265,7 @@ class ClockSchedules:
         wait_s = STEP_S
         try:
             step = Step(gpu.job, gpu.generation, gpu.uuid, mhz, HOLD_S)
-            done = self._keeper.ask(step).slots[0].accepted
+            done = self.keeper.ask(step).slots[0].accepted
         except (KeeperGone, ProtocolError):
             done, wait_s = False, KEEPER_GONE_S
         now_s = time.monotonic()
@@ -275,7 +274,7 @@ class ClockSchedules:
             gpu.held_s = now_s if gpu.is_lowered else math.inf
         else:
             gpu.wait_until_s = now_s + wait_s
-        self._counters.count(CONTROL_STEPS.name, result if done else REFUSED)
+        self.counters.count(CONTROL_STEPS.name, result if done else REFUSED)
 
     def _hold(self, now_s: float) -> None:
         """Holds every lowered step in one message, once the first of them needs it."""
@@ -283,7 +282,7 @@ class ClockSchedules:
         if not any(now_s >= gpu.held_s + HOLD_EACH_S for gpu in lowered):
             return
         try:
-            slots = self._keeper.ask(Hold(tuple(gpu.uuid for gpu in lowered), HOLD_S)).slots
+            slots = self.keeper.ask(Hold(tuple(gpu.uuid for gpu in lowered), HOLD_S)).slots
             held = {slot.uuid for slot in slots if slot.accepted}
         except (KeeperGone, ProtocolError):
             held = set()  # without a keeper, or without an answer, they go up
@@ -294,4 +293,4 @@ class ClockSchedules:
                 gpu.at_mhz, gpu.held_s = gpu.rest_mhz, math.inf
                 gpu.wait_until_s = now_s + KEEPER_GONE_S
                 gpu.next_s = gpu.wait_until_s
-                self._counters.count(CONTROL_STEPS.name, REFUSED)
+                self.counters.count(CONTROL_STEPS.name, REFUSED)

@@ -70,28 +70,24 @@ class Node:
     ttl_s_max: float
 
 
+@dataclass(eq=False)
 class AgentService(agent_pb2_grpc.AgentServiceServicer):
     """Every RPC of the wire protocol (see `joulecut_wire/v1/agent.proto`)."""
 
-    def __init__(
-        self, node: Node, *, sampler: Sampler, keeper: KeeperClient, report_queue: ReportQueue,
-        counters: Counters, drift_watch: DriftWatch, window: MaintenanceWindow,
-        latency: SetLatency, samples: Samples,
-        schedules: ClockSchedules, allocations: Callable[[], Mapping[str, Allocation]] = dict,
-        faults: Callable[[], tuple[ReportFault, ...]] = tuple,
-    ) -> None:  # fmt: skip
-        self._node = node
-        self._sampler = sampler
-        self._keeper = keeper
-        self._report_queue = report_queue
-        self._counters = counters
-        self._drift_watch = drift_watch
-        self._window = window
-        self._latency = latency
-        self._samples = samples
-        self._schedules = schedules
-        self._allocations = allocations
-        self._faults = faults
+    node: Node
+    sampler: Sampler
+    keeper: KeeperClient
+    report_queue: ReportQueue
+    counters: Counters
+    drift_watch: DriftWatch
+    window: MaintenanceWindow
+    latency: SetLatency
+    samples: Samples
+    schedules: ClockSchedules
+    allocations: Callable[[], Mapping[str, Allocation]] = dict
+    faults: Callable[[], tuple[ReportFault, ...]] = tuple
+
+    def __post_init__(self) -> None:
         self.facts: Callable[[str], CardFacts | None] = lambda _: None  # of a self-test
         self._sample_slots = threading.BoundedSemaphore(SAMPLE_READERS_MAX)
         self._watch_seats = WatchSeats(WATCHERS_MAX)
@@ -100,18 +96,17 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def Describe(self, request: pb.DescribeRequest, context: Context) -> pb.DescribeResponse:  # noqa: N802, ARG002
         with contextlib.suppress(KeeperGone):
-            self._keeper.refresh()
-        status = self._keeper.status
+            self.keeper.refresh()
+        status = self.keeper.status
         return codec.encode_node(
             NodeDescription(
-                node=self._node.name,
+                node=self.node.name,
                 agent_version=__version__,
-                boot_id=self._node.boot_id,
-                epoch_seen=self._keeper.epoch_seen,
-                ttl_max_s=status.bounds.ttl_s_max if status else self._node.ttl_s_max,
+                boot_id=self.node.boot_id,
+                epoch_seen=self.keeper.epoch_seen,
+                ttl_max_s=status.bounds.ttl_s_max if status else self.node.ttl_s_max,
                 gpus=tuple(
-                    self._with_latency(gpu)
-                    for gpu in self._drift_watch.described(self._sampler.gpus)
+                    self._with_latency(gpu) for gpu in self.drift_watch.described(self.sampler.gpus)
                 ),
                 stopped=self._stopped(),
                 schedule_steps_max=STEPS_MAX,
@@ -132,7 +127,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if seat is None:
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{WATCHERS_MAX} watchers already")
         gone = threading.Event()
-        subscription = self._report_queue.subscribe()
+        subscription = self.report_queue.subscribe()
         try:
             # False if the call has already ended: then `gone` is never set.
             if not context.add_callback(gone.set):
@@ -144,7 +139,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 seat.sending_since_s = math.inf
                 gone.wait(max(interval_s, INTERVAL_S_MIN))
         finally:
-            self._report_queue.unsubscribe(subscription)
+            self.report_queue.unsubscribe(subscription)
             self._watch_seats.leave(seat)
 
     def Apply(self, request: pb.ApplyRequest, context: Context) -> pb.ApplyResponse:  # noqa: N802
@@ -158,14 +153,14 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ApplyResponse(results=self._refuse("apply", uuids, reason))
-        if self._window.left_s:  # the keeper would open the device to check it
+        if self.window.left_s:  # the keeper would open the device to check it
             return pb.ApplyResponse(results=self._refuse("apply", uuids, self._stopped()))
         reasons = {
-            setting.uuid: self._drift_watch.refusal(setting.uuid)
+            setting.uuid: self.drift_watch.refusal(setting.uuid)
             or refuse_schedule(
                 setting,
-                self._latency.latencies(setting.uuid),
-                self._schedules.jitter_s(wanted.job, setting.uuid),
+                self.latency.latencies(setting.uuid),
+                self.schedules.jitter_s(wanted.job, setting.uuid),
             )
             for setting in wanted.settings
         }
@@ -182,22 +177,22 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         _check(context, validation.refuse_power_limits(wanted))
         command = validation.to_keeper_request(wanted)
         sent_s = time.monotonic()
-        self._drift_watch.reasons.sent(command, wanted.reason)
+        self.drift_watch.reasons.sent(command, wanted.reason)
         try:
             results_pb = self._pass_on("apply", command, uuids, wanted.reason)
         finally:
-            self._drift_watch.reasons.answered(command)
+            self.drift_watch.reasons.answered(command)
         if not all(result.accepted for result in results_pb):
-            self._drift_watch.reasons.refused(command, wanted.reason)
+            self.drift_watch.reasons.refused(command, wanted.reason)
         else:
-            self._schedules.apply(wanted.job, wanted.generation, wanted.settings)
+            self.schedules.apply(wanted.job, wanted.generation, wanted.settings)
             # A schedule steps on before a clock change can be observed.
             plain = [s for s in wanted.settings if not clocks_of(s)]
             highest = {setting.uuid: setting.clock_max_mhz for setting in plain}
-            if self._latency.started(highest, sent_s):
-                self._sampler.hurry(WAIT_S_MAX)
-            elif self._schedules.reading_s() < math.inf:
-                self._sampler.hurry(0.0)
+            if self.latency.started(highest, sent_s):
+                self.sampler.hurry(WAIT_S_MAX)
+            elif self.schedules.reading_s() < math.inf:
+                self.sampler.hurry(0.0)
         return pb.ApplyResponse(results=results_pb, carried_out=self._carried(command))
 
     def Renew(self, request: pb.RenewRequest, context: Context) -> pb.RenewResponse:  # noqa: N802
@@ -215,9 +210,9 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if unknown := self._unknown(uuids):
             reason = f"nothing was changed: no GPU {unknown[0]!r} on this node"
             return pb.ClearResponse(results=self._refuse("clear", uuids[:GPUS_MAX], reason))
-        if request.epoch == 0 < self._keeper.epoch_seen:
+        if request.epoch == 0 < self.keeper.epoch_seen:
             # For the keeper, epoch 0 is a request of the node itself.
-            reason = f"epoch 0 is older than {self._keeper.epoch_seen}"
+            reason = f"epoch 0 is older than {self.keeper.epoch_seen}"
             return pb.ClearResponse(results=self._refuse("clear", uuids or [""], reason))
         command = requests.Clear(request.epoch, request.job, tuple(uuids))
         results = self._pass_on("clear", command, uuids or [""], request.reason)
@@ -237,8 +232,8 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         """Resets GPUs without a lease whose lock may be ours; the keeper knows which."""
         named = tuple(sorted(self._uuids)[:GPUS_MAX])
         with contextlib.suppress(KeeperGone, ProtocolError):
-            self._keeper.ask(requests.Clear(epoch, uuids=named))
-            self._keeper.refresh()
+            self.keeper.ask(requests.Clear(epoch, uuids=named))
+            self.keeper.refresh()
 
     def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:  # noqa: N802
         """Answers once every handle is dropped; FAILED_PRECONDITION if that fails."""
@@ -247,11 +242,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         if not 0.0 < duration_s <= RELEASE_S_MAX:
             allowed = f"above 0 and up to {RELEASE_S_MAX:g} s"
             _abort(context, f"duration_s is {duration_s:g}; allowed: {allowed}")
-        self._answer_window(context, "release", self._window.open(duration_s), request.reason)
-        return pb.ReleaseResponse(until_s=self._window.left_s)
+        self._answer_window(context, "release", self.window.open(duration_s), request.reason)
+        return pb.ReleaseResponse(until_s=self.window.left_s)
 
     def Resume(self, request: pb.ResumeRequest, context: Context) -> pb.ResumeResponse:  # noqa: N802
-        self._answer_window(context, "resume", self._window.close(), request.reason)
+        self._answer_window(context, "resume", self.window.close(), request.reason)
         return pb.ResumeResponse()
 
     def ReadSamples(  # noqa: N802
@@ -266,19 +261,19 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"{SAMPLE_READERS_MAX} readers already"
             )
         gone = threading.Event()
-        stream = self._samples.subscribe(request.uuids or self._uuids, request.since_s)
+        stream = self.samples.subscribe(request.uuids or self._uuids, request.since_s)
         try:
             if not context.add_callback(gone.set):
                 return
             while not (gone.wait(FLUSH_S) or self._leaving.is_set()):
                 yield from map(_batch, stream.take())
         finally:
-            self._samples.unsubscribe(stream)
+            self.samples.unsubscribe(stream)
             self._sample_slots.release()
 
     def _with_latency(self, gpu: GpuDescription) -> GpuDescription:
         """As planned with: the measured latency, without clocks that no lock gives."""
-        known, facts = self._latency.latencies(gpu.uuid), self.facts(gpu.uuid)
+        known, facts = self.latency.latencies(gpu.uuid), self.facts(gpu.uuid)
         if facts and facts.unreached_mhz:
             reached = tuple(mhz for mhz in gpu.clocks_mhz if mhz not in facts.unreached_mhz)
             gpu = replace(gpu, clocks_mhz=reached)
@@ -291,7 +286,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     @property
     def _uuids(self) -> frozenset[str]:
         """The GPUs of this node; one may be found later."""
-        return frozenset([gpu.uuid for gpu in self._sampler.gpus])
+        return frozenset([gpu.uuid for gpu in self.sampler.gpus])
 
     def end_watches(self) -> None:
         """Ends every watch."""
@@ -299,16 +294,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
 
     def _tick(self, reports: tuple[Any, ...], dropped: int) -> WatchTick:
         carried_out = self._carried_out  # before the leases, which are as new or newer
-        picture = self._sampler.latest()
+        picture = self.sampler.latest()
         stopped = self._stopped()
-        held = tuple(self._allocations().values())
-        timings = self._schedules.timings(self._latency.change_error_s)
+        held = tuple(self.allocations().values())
+        timings = self.schedules.timings(self.latency.change_error_s)
         gpus: tuple[GpuSnapshot, ...] = ()
         sequence, age_s = 0, math.inf
         if picture is not None:
             sequence = picture.snapshot.sequence
             age_s = time.monotonic() - picture.snapshot.taken_at_s
-            gpus = tuple(map(with_profiles, self._drift_watch.seen(picture.snapshot.gpus)))
+            gpus = tuple(map(with_profiles, self.drift_watch.seen(picture.snapshot.gpus)))
         return WatchTick(
             sequence,
             age_s,
@@ -318,16 +313,16 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
             held,
             stopped,
             timings,
-            self._faults(),
+            self.faults(),
             carried_out,
             self._watch_seats.controllers(),
         )
 
     def _stopped(self) -> str:
         """Reason why no command is taken on this node, or ""."""
-        if left_s := self._window.left_s:
+        if left_s := self.window.left_s:
             return f"released for {math.ceil(left_s)} s more: every device handle is dropped"
-        status = self._keeper.status
+        status = self.keeper.status
         return status.stopped if status else ""
 
     def _answer_window(self, context: Context, op: str, refusal: str, why: str) -> None:
@@ -344,11 +339,11 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
         why: str,
     ) -> list[pb.Result]:
         try:
-            reply = self._keeper.ask(command)
+            reply = self.keeper.ask(command)
         except (KeeperGone, ProtocolError) as error:
             return self._refuse(op, uuids, str(error))
         with contextlib.suppress(KeeperGone):
-            self._keeper.refresh()  # so that the next watch shows its leases
+            self.keeper.refresh()  # so that the next watch shows its leases
         if line := validation.log_line(op, command, reply, why):
             refused = any(not slot.accepted for slot in reply.slots)
             log("agent", line, "warning" if refused else "info", command.job)
@@ -362,7 +357,7 @@ class AgentService(agent_pb2_grpc.AgentServiceServicer):
     def _counted(self, op: str, results: tuple[Result, ...]) -> list[pb.Result]:
         for result in results:
             verdict = "accepted" if result.accepted else "refused"
-            self._counters.count(CONTROL_COMMANDS.name, op, verdict)
+            self.counters.count(CONTROL_COMMANDS.name, op, verdict)
         return codec.encode_results(results)
 
 

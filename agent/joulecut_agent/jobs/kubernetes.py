@@ -8,6 +8,7 @@ labels has its pod's name.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import inf
 
 from joulecut_agent.jobs.inventory import Inventory
@@ -21,21 +22,19 @@ IDLE_POLL_S = 5.0
 KEPT_S = 120.0  # a kubelet restarts in seconds; its upgrade takes a minute or two
 
 
+@dataclass(eq=False)
 class Kubernetes:
     """Polls in its own thread; `changed` is called when `claims` changes."""
 
-    def __init__(
-        self, kubelet: Kubelet, *, inventory: Callable[[], Inventory], api: ApiPods | None,
-        logs: LoggedPods | None, watched: Watched, held: Callable[[], bool],
-        changed: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self._kubelet = kubelet
-        self._inventory = inventory
-        self._api = api
-        self._logs = logs
-        self._watched = watched
-        self._held = held
-        self._changed = changed
+    kubelet: Kubelet
+    inventory: Callable[[], Inventory]
+    api: ApiPods | None
+    logs: LoggedPods | None
+    watched: Watched
+    held: Callable[[], bool]
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
         self._listed: tuple[PodDevices, ...] = ()
         self._answered_s = -inf
         self._asked_s = -inf
@@ -49,18 +48,18 @@ class Kubernetes:
 
     def start(self) -> None:
         """Returns after the first request, so that owners are known from the start."""
-        if self._api:
-            self._api.start()
+        if self.api:
+            self.api.start()
         self.turn()
         self._thread.start()
 
     def stop(self) -> None:
         self._leaving = True
         self._wake.set()
-        if self._api:
-            self._api.stop()
+        if self.api:
+            self.api.stop()
         self._thread.join(timeout=2.0)
-        self._kubelet.close()
+        self.kubelet.close()
 
     def hurry(self) -> None:
         """Makes a request due: a report contradicts the known owner."""
@@ -70,13 +69,13 @@ class Kubernetes:
     def turn(self) -> None:
         """One poll: of the kubelet if due, of the rest always."""
         now_s = time.monotonic()
-        held = self._held()
+        held = self.held()
         # Reports are untrusted: `hurry` causes no more requests than one each POLL_S.
         wait_s = POLL_S if held or self._hurry else IDLE_POLL_S
         if now_s - self._asked_s >= wait_s * 0.9 or not self.answering:
             self._asked_s, self._hurry = now_s, False
             try:
-                self._listed = self._kubelet.pods()
+                self._listed = self.kubelet.pods()
                 self._answered_s = now_s
             except Silent:
                 pass
@@ -84,7 +83,7 @@ class Kubernetes:
         claims = self._claims() if self.answering else {}
         if claims != self.claims or labels_of(claims) != labels_of(self.claims):
             self.claims = claims
-            self._changed()
+            self.changed()
 
     def _run(self) -> None:
         while not self._leaving:
@@ -96,12 +95,12 @@ class Kubernetes:
                 self.turn()
 
     def _claims(self) -> Claims:
-        inventory = self._inventory()
+        inventory = self.inventory()
         keys = {(pod.namespace, pod.name) for pod in self._listed}
-        if self._api:
-            self._api.want(sorted(keys))
+        if self.api:
+            self.api.want(sorted(keys))
         known = {key: self._pod(key) for key in keys}
-        self._watched.keep(pod.uid for pod in known.values())
+        self.watched.keep(pod.uid for pod in known.values())
         found: dict[str, dict[tuple[str, str], Owner]] = {}
         unknown = []
         for listed in self._listed:
@@ -109,9 +108,9 @@ class Kubernetes:
             pod = known[key]
             if pod.over:
                 continue
-            if pod.uid and self._watched.over(pod.uid):
-                if self._api:
-                    self._api.recheck(key)  # a new pod of the same name may be running
+            if pod.uid and self.watched.over(pod.uid):
+                if self.api:
+                    self.api.recheck(key)  # a new pod of the same name may be running
                 continue
             devices = [(name, inventory.device(name)) for name in listed.devices]
             devices += [(claim[1], inventory.claimed(*claim)) for claim in listed.claimed]
@@ -129,7 +128,7 @@ class Kubernetes:
         return {uuid: tuple(owners.values()) for uuid, owners in found.items()}
 
     def _pod(self, key: tuple[str, str]) -> Pod:
-        pod = self._api.pod(key) if self._api else None
-        if pod is None and self._logs is not None:
-            return Pod(self._logs.uid(key))
+        pod = self.api.pod(key) if self.api else None
+        if pod is None and self.logs is not None:
+            return Pod(self.logs.uid(key))
         return pod or Pod()

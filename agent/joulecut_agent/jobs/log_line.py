@@ -48,9 +48,7 @@ PRESETS = {
         r"iter (?P<micro>\d+) step (?P<iteration>\d+)\b.*?iter time: (?P<ms>[\d.,]+) ?ms"
         r"(?P<whole> \((?:optimizer\.)?step\))?"
     ),
-    "torchtitan": (
-        r"\bstep:\s*(?P<iteration>\d+)\b.*?\b(?:tps|wps):\s*(?P<tokens_per_s>[\d.,]+)"
-    ),
+    "torchtitan": (r"\bstep:\s*(?P<iteration>\d+)\b.*?\b(?:tps|wps):\s*(?P<tokens_per_s>[\d.,]+)"),
     "nanotron": r"iteration: (?P<iteration>\d+) / .*?time_per_iteration_ms: (?P<ms>[\d.,]+)",
     "maxtext": r"completed step: (?P<iteration>\d+), seconds: (?P<s>[\d.,]+)",
     # mmengine, and mmcv before it; a mean over the logged iterations.
@@ -76,7 +74,7 @@ PRESETS = {
     # Its bar shows the mean since the epoch began.
     "lightning": r"\bEpoch (?P<epoch>\d+):\s*"
     + BAR.replace("{rate}", "mean_it_per_s").replace("{time}", "mean_s"),
-}  # fmt: skip
+}
 LINES_MAX = 32  # of one iteration
 ERROR_MAX = 0.05  # of the last digit: bars print 0.01it/s for an iteration of 100 s
 FAR_RATIO = 2.0  # from the median of the lines before; clocks never double a time

@@ -59,37 +59,30 @@ class _Reporter:
     trusted: dict[tuple[str, str], tuple[float, Owners]] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class ReportSocket:
     """Receives reports and marks in its own thread. It is the first rate source, and the inbox of
     the others.
 
     Without `start`, `turn` receives them. `ended(job, uuid)` is called when a job's last process
-    has exited.
+    has exited. `uuids` returns the GPUs of this node; one may be found late. Without a binding any
+    process may report for any GPU. `on_mark` takes a mark; it returns a refusal or "". `on_report`
+    takes a report at the moment it arrives, `on_fault` one that is not accepted, or that is likely
+    a mistake. Raises OSError.
     """
 
     name = REPORT
+    path: Path
+    uuids: Callable[[], Collection[str]]
+    report_queue: ReportQueue
+    counters: Counters
+    ended: Callable[[str, str], None]
+    binding: Binding | None = None
+    on_mark: Callable[[Mark], str] = lambda _: "operation marks are not used here"
+    on_report: Callable[[IterationReport], None] = lambda _: None
+    on_fault: Callable[[Fault], None] = lambda _: None
 
-    def __init__(
-        self, path: Path, uuids: Callable[[], Collection[str]], report_queue: ReportQueue,
-        counters: Counters, ended: Callable[[str, str], None], *, binding: Binding | None = None,
-        on_mark: Callable[[Mark], str] = lambda _: "operation marks are not used here",
-        on_report: Callable[[IterationReport], None] = lambda _: None,
-        on_fault: Callable[[Fault], None] = lambda _: None,
-    ) -> None:  # fmt: skip
-        """`uuids` returns the GPUs of this node; one may be found late. Without a binding any
-        process may report for any GPU. `on_mark` takes a mark; it returns a refusal or "".
-        `on_report` takes a report at the moment it arrives, `on_fault` one that is not accepted, or
-        that is likely a mistake. Raises OSError.
-        """
-        self._path = path
-        self._uuids = uuids
-        self._report_queue = report_queue
-        self._counters = counters
-        self._ended = ended
-        self._binding = binding
-        self._on_mark = on_mark
-        self._on_report = on_report
-        self._on_fault = on_fault
+    def __post_init__(self) -> None:
         self._inbox: deque[Submission | Fault] = deque()
         self._reporters: dict[int, _Reporter] = {}
         # Until when the silence of an invisible process is no end, by its GPU and user id.
@@ -97,14 +90,14 @@ class ReportSocket:
         self.live = LiveJobs()
         self._unlogged = 0
         self._logged_s = -inf
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if _is_in_use(path):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if _is_in_use(self.path):
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
-        path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._socket.bind(str(path))
-        path.chmod(0o666)  # any job may report; a report affects its own GPUs alone
+        self._socket.bind(str(self.path))
+        self.path.chmod(0o666)  # any job may report; a report affects its own GPUs alone
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self._selector = selectors.EpollSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -133,7 +126,7 @@ class ReportSocket:
         if self._leaving.is_set():
             return False
         if len(self._inbox) >= INBOX_MAX:
-            self._counters.count(REPORTS.name, "shed")
+            self.counters.count(REPORTS.name, "shed")
             return False
         self._inbox.append(one)
         os.eventfd_write(self._wakeup, 1)
@@ -161,14 +154,14 @@ class ReportSocket:
         if self._thread.is_alive():
             self._thread.join(timeout=LEAVE_WAIT_S)
         if self._thread.is_alive():
-            self._path.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
             return  # the thread waits for a keeper; the rest ends with the process
         self._selector.close()
         os.close(self._wakeup)
         self._socket.close()
         for reporter in self._reporters.values():
             os.close(reporter.pidfd)
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
 
     def _listen(self) -> None:
         request_short_slices()
@@ -201,7 +194,7 @@ class ReportSocket:
     def _handle(
         self, report: IterationReport | Mark, sender: Sender, *, permitted: bool = False
     ) -> None:
-        uuid, uuids = report.uuid, self._uuids()
+        uuid, uuids = report.uuid, self.uuids()
         if uuid not in uuids:
             hint = f"; allowed: GPU-{uuid}" if f"GPU-{uuid}" in uuids else ""
             text = f"no GPU {uuid} on this node{hint}"
@@ -222,7 +215,7 @@ class ReportSocket:
             with contextlib.suppress(OSError):  # gone already
                 pidfd = os.pidfd_open(sender.pid)
         try:
-            if self._binding is not None and known is None and pidfd >= 0:
+            if self.binding is not None and known is None and pidfd >= 0:
                 belongs = self._belonging(sender, pidfd)
             if refusal := self._refusal(report, sender, belongs, now_s):
                 self._refuse(report, sender, refusal)
@@ -250,9 +243,9 @@ class ReportSocket:
         now_s: float,
     ) -> Refusal | None:  # fmt: skip
         refusal = None
-        if self._binding is not None:
+        if self.binding is not None:
             speakers = self._speakers(report.uuid, now_s)
-            refusal = self._binding.refusal(report.uuid, sender, belongs, speakers)
+            refusal = self.binding.refusal(report.uuid, sender, belongs, speakers)
             if speakers and (refusal or speakers != {sender.uid}):
                 self._drop_contradicted(report.uuid)
         if refusal is None and self.live.is_crowded(report.job, report.uuid):
@@ -261,9 +254,9 @@ class ReportSocket:
 
     def _note_proof(self, reporter: _Reporter, uuid: str, sender: Sender) -> None:
         """After a check that refused nothing."""
-        if self._binding is None or uuid in reporter.proven:
+        if self.binding is None or uuid in reporter.proven:
             return
-        if self._binding.proves(uuid, sender, reporter.belongs):
+        if self.binding.proves(uuid, sender, reporter.belongs):
             reporter.proven.add(uuid)
 
     def _speakers(self, uuid: str, now_s: float) -> set[int]:
@@ -284,10 +277,10 @@ class ReportSocket:
 
     def _may_end_lease(self, pid: int, reporter: _Reporter, uuid: str) -> bool:
         """Whether the claim of a process was proven, or is at least not contradicted now."""
-        if self._binding is None or uuid in reporter.proven:
+        if self.binding is None or uuid in reporter.proven:
             return True
         sender = Sender(pid, reporter.uid)
-        return self._binding.refusal(uuid, sender, reporter.belongs, {reporter.uid}) is None
+        return self.binding.refusal(uuid, sender, reporter.belongs, {reporter.uid}) is None
 
     def _pairs(self) -> set[tuple[str, str]]:
         return {pair for reporter in self._reporters.values() for pair in reporter.pairs}
@@ -301,34 +294,34 @@ class ReportSocket:
         return now_s < until_s and known.uid == sender.uid and owners == self._bound(mark.uuid)
 
     def _bound(self, uuid: str) -> Owners:
-        return self._binding.bound(uuid) if self._binding else ()
+        return self.binding.bound(uuid) if self.binding else ()
 
     def _accept_mark(self, mark: Mark, sender: Sender) -> None:
-        if refused := self._on_mark(mark):
+        if refused := self.on_mark(mark):
             self._refuse(mark, sender, Refusal(MARK, refused))
         else:
-            self._counters.count(REPORTS.name, "accepted")
+            self.counters.count(REPORTS.name, "accepted")
             self._follow(sender.pid, (mark.job, mark.uuid))
 
     def _belonging(self, sender: Sender, pidfd: int) -> Belonging | None:
         """None if the process has ended: its pid may be another process's by now."""
-        assert self._binding is not None
-        belongs = self._binding.belonging(sender)
+        assert self.binding is not None
+        belongs = self.binding.belonging(sender)
         ended, _, _ = select.select([pidfd], [], [], 0)
         return None if ended else belongs
 
     def _accept_report(self, report: IterationReport, sender: Sender) -> None:
-        self._counters.count(REPORTS.name, "accepted")
-        self._on_report(report)
+        self.counters.count(REPORTS.name, "accepted")
+        self.on_report(report)
         until_s, now_s = inf, time.monotonic()
         if text := advice(report):
-            self._on_fault(Fault(sender, report.source or REPORT, text, report.uuid))
+            self.on_fault(Fault(sender, report.source or REPORT, text, report.uuid))
         if not self._follow(sender.pid, (report.job, report.uuid)):
             until_s = now_s + max(SILENCE_S, 5 * report.duration_s)
             live = {key: until for key, until in self._invisible.items() if now_s < until}
             self._invisible = {**live, (report.uuid, sender.uid): until_s}
         self.live.reported(report.job, report.uuid, until_s, report.duration_s)
-        self._report_queue.publish(report)
+        self.report_queue.publish(report)
 
     def _follow(self, pid: int, pair: tuple[str, str]) -> bool:
         """Whether the exit of this process will be noticed. In another container its pid is 0."""
@@ -347,10 +340,10 @@ class ReportSocket:
         for job, uuid in sorted(reporter.pairs - self._pairs()):
             self.live.ended(job, uuid)
             if self._may_end_lease(pid, reporter, uuid):
-                self._ended(job, uuid)
+                self.ended(job, uuid)
 
     def _refuse(self, report: IterationReport | Mark, sender: Sender, refusal: Refusal) -> None:
-        self._counters.count(REPORTS_REFUSED.name, refusal.code)
+        self.counters.count(REPORTS_REFUSED.name, refusal.code)
         source = (report.source or REPORT) if isinstance(report, IterationReport) else MARK
         foreign = refusal.code in {NOT_OWNER, UNVERIFIED} and not self._speakers(
             report.uuid, time.monotonic()
@@ -358,8 +351,8 @@ class ReportSocket:
         self._drop("refused", Fault(sender, source, refusal.text, report.uuid, foreign=foreign))
 
     def _drop(self, result: str, fault: Fault) -> None:
-        self._counters.count(REPORTS.name, result)
-        self._on_fault(fault)
+        self.counters.count(REPORTS.name, result)
+        self.on_fault(fault)
         now_s = time.monotonic()
         if now_s - self._logged_s < LOG_EVERY_S:
             self._unlogged += 1

@@ -29,7 +29,7 @@ from joulecut_agent.selftest.observations import (
     step_s,
     wanted_mhz,
     was_locked,
-)  # fmt: skip
+)
 from joulecut_wire.assumed import COUNTER_STEP_S, SET_LATENCY_S
 from joulecut_wire.card_facts import CardFacts
 
