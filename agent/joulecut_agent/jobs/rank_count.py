@@ -66,16 +66,17 @@ class Ranks:
     since_s: float
 
 
+@dataclass(eq=False)
 class RankCount:
     """`scheduled` returns the job that a scheduler gave a GPU to, or "", `users` the users
     of its processes. Any thread.
     """
 
-    def __init__(
-        self, uuids: Callable[[], Collection[str]], scheduled: Callable[[str], str],
-        users: Callable[[str], Collection[int]],
-    ) -> None:  # fmt: skip
-        self._uuids, self._scheduled, self._users = uuids, scheduled, users
+    uuids: Callable[[], Collection[str]]
+    scheduled: Callable[[str], str]
+    users: Callable[[str], Collection[int]]
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._heard: dict[tuple[str, str], _Heard] = {}  # by GPU and source
 
@@ -100,7 +101,7 @@ class RankCount:
         by_job = defaultdict[str, list[tuple[float, str, str, int]]](list)
         for uuid, ones in by_gpu.items():
             for source, one in ones.items():
-                job = self._scheduled(uuid) or one.job
+                job = self.scheduled(uuid) or one.job
                 by_job[job].append((one.first_s, source, uuid, one.world))
         found = {}
         for job, heard in by_job.items():
@@ -115,13 +116,13 @@ class RankCount:
 
         Without a scheduler: those of the same user, as many as the job says that it has.
         """
-        busy = {uuid: set(self._users(uuid)) for uuid in self._uuids() if uuid not in by_gpu}
-        if any(self._scheduled(uuid) == job for uuid in heard):
-            return {uuid for uuid, users in busy.items() if users and self._scheduled(uuid) == job}
+        busy = {uuid: set(self.users(uuid)) for uuid in self.uuids() if uuid not in by_gpu}
+        if any(self.scheduled(uuid) == job for uuid in heard):
+            return {uuid for uuid, users in busy.items() if users and self.scheduled(uuid) == job}
         if world <= len(heard):
             return set()
-        mine = {user for uuid in heard for user in self._users(uuid)}
-        same = [uuid for uuid, users in busy.items() if users & mine and not self._scheduled(uuid)]
+        mine = {user for uuid in heard for user in self.users(uuid)}
+        same = [uuid for uuid, users in busy.items() if users & mine and not self.scheduled(uuid)]
         return set(sorted(same)[: world - len(heard)])
 
     def faults(self, now_s: float | None = None) -> tuple[ReportFault, ...]:
@@ -142,7 +143,7 @@ class RankCount:
         for uuid, ones in self._live(now_s).items():
             for name, one in ones.items():
                 if text := one.odd():
-                    yield ReportFault(self._scheduled(uuid) or one.job, (uuid,), name, text, 1)
+                    yield ReportFault(self.scheduled(uuid) or one.job, (uuid,), name, text, 1)
             known = sorted(
                 (one.mean_s, name) for name, one in ones.items() if one.reports >= REPORTS_MIN
             )
@@ -150,7 +151,7 @@ class RankCount:
                 (short_s, short), (long_s, long) = known[0], known[-1]
                 what = f"{short} says {short_s:.4g} s an iteration, {long} {long_s:.4g} s"
                 text = f"{what}; allowed: one source, or the same iterations in both"
-                job = self._scheduled(uuid) or ones[short].job
+                job = self.scheduled(uuid) or ones[short].job
                 yield ReportFault(job, (uuid,), short, text, 1)
 
     def _live(self, now_s: float) -> Mapping[str, dict[str, _Heard]]:

@@ -5,6 +5,7 @@ leaves no stale series behind, and the metrics cannot disagree with the page.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 
 from prometheus_client.core import (
@@ -23,41 +24,39 @@ from joulecut_wire import metrics as m
 Family = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily | InfoMetricFamily
 
 
+@dataclass(eq=False)
 class BoardCollector(Collector):
     """Metric families of the current board. Without `meters` those of a standby: that it does not
     lead, and the agents it sees.
     """
 
-    def __init__(
-        self,
-        board: Callable[[], Board | None],
-        meters: LoopMetrics | None = None,
-        *,
-        epoch: int = 0,
-        leads: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._board, self._meters, self._epoch, self._leads = board, meters, epoch, leads
+    board: Callable[[], Board | None]
+    meters: LoopMetrics | None = None
+    epoch: int = 0
+    leads: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
         self._saved_most: dict[tuple[str, ...], float] = {}
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client.registry.Collector."""
-        board = self._board()
+        board = self.board()
         build = {"role": "controller", "version": version("joulecut")}
         name = m.BUILD_INFO.full_name.removesuffix("_info")
         yield InfoMetricFamily(name, m.BUILD_INFO.help, build)
-        yield _family(m.CONTROLLER_LEADER, [((), float(self._leads()))])
-        if self._meters is not None:
-            yield from self._loop(self._meters)
+        yield _family(m.CONTROLLER_LEADER, [((), float(self.leads()))])
+        if self.meters is not None:
+            yield from self._loop(self.meters)
             yield from _budget(board)
         yield from _agents(board)
-        if self._meters is not None:
+        if self.meters is not None:
             jobs = board.jobs if board else ()
             for metric, samples in SAMPLES:
                 yield _family(metric, (row for job in jobs for row in rows(job, samples)))
             yield self._savings(jobs)
 
     def _loop(self, meters: LoopMetrics) -> Iterator[Family]:
-        yield _family(m.CONTROLLER_EPOCH, [((), float(self._epoch))])
+        yield _family(m.CONTROLLER_EPOCH, [((), float(self.epoch))])
         yield _histogram(m.PLAN_SECONDS, meters.plans)
         yield _histogram(m.RECONCILE_SECONDS, meters.passes)
         yield _histogram(m.LOOP_LAG_SECONDS, meters.lag)

@@ -62,6 +62,7 @@ def present(path: Path) -> None:
     user_file.open_regular(path).close()
 
 
+@dataclass(eq=False)
 class PolicyFile:
     """One policy file, and the profiles and run files that it names.
 
@@ -69,15 +70,11 @@ class PolicyFile:
     is looked for in the folder `profiles`, then among the `uploaded` ones.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        profiles: Path | None = None,
-        uploaded: Uploaded | None = None,
-    ) -> None:
-        self.path = path
-        self._profiles, self._uploaded = profiles, uploaded
+    path: Path
+    profiles: Path | None = None
+    uploaded: Uploaded | None = None
+
+    def __post_init__(self) -> None:
         self._seen: dict[Path, _Seen] = {}
         self._named: dict[str, str] = {}  # uploaded profiles at the last load, with their digests
         self._valid = False  # the last load
@@ -125,14 +122,14 @@ class PolicyFile:
         Raises BadInput.
         """
         place, plain = self.path.parent / text, PLAIN_NAME.fullmatch(text) is not None
-        if plain and self._profiles is not None and _stamp(place) is None:
+        if plain and self.profiles is not None and _stamp(place) is None:
             seen[place] = _absent(place)
-            place = self._profiles / text
-        if plain and self._uploaded is not None and _stamp(place) is None:
+            place = self.profiles / text
+        if plain and self.uploaded is not None and _stamp(place) is None:
             seen[place] = _absent(place)
-            named[text] = self._uploaded.digests().get(text, "")
+            named[text] = self.uploaded.digests().get(text, "")
             if named[text]:
-                return parse_profile(self._uploaded.read(text), f"uploaded {text}")
+                return parse_profile(self.uploaded.read(text), f"uploaded {text}")
         return parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
 
     def changed(self) -> bool:
@@ -151,9 +148,9 @@ class PolicyFile:
                 return True
             known[path] = replace(seen, stamp=_trusted(stamp))
         named = self._named
-        if self._uploaded is None or not named:
+        if self.uploaded is None or not named:
             return False
-        digests = self._uploaded.digests()
+        digests = self.uploaded.digests()
         return any(digests.get(name, "") != digest for name, digest in named.items())
 
 

@@ -7,6 +7,7 @@ refused), and responses forbid framing, foreign scripts and reading from other o
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
@@ -35,6 +36,7 @@ OPEN = "/healthz"  # without a password: a probe has none, and learns only wheth
 CHALLENGE = {"www-authenticate": 'Basic realm="joulecut"'}
 
 
+@dataclass(eq=False)
 class Guard:
     """Admits requests with the right password and a loopback host that read, or that post to a path
     of commands; adds security headers, and those of the web configuration.
@@ -43,15 +45,12 @@ class Guard:
     which paths take commands.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        web: WebConfig | None = None,
-        posted: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        self._app, self._web, self._posted = app, web, posted
-        self._any_host = web is not None and web.context() is not None
+    app: ASGIApp
+    web: WebConfig | None = None
+    posted: Callable[[str], bool] = lambda _: False
+
+    def __post_init__(self) -> None:
+        self._any_host = self.web is not None and self.web.context() is not None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # no web sockets, no lifespan: nothing else is served
@@ -59,23 +58,23 @@ class Guard:
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = self._web.headers() if self._web else {}
+                given = self.web.headers() if self.web else {}
                 MutableHeaders(scope=message).update({**HEADERS, **given})
             await send(message)
 
-        answer = await self._refusal(scope) or self._app
+        answer = await self._refusal(scope) or self.app
         await answer(scope, receive, marked)
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
         # First, so that nothing runs without a password; in a thread: one bcrypt would hold up
         # every other response.
-        web = self._web if path != OPEN else None
+        web = self.web if path != OPEN else None
         if web and not await asyncio.to_thread(web.admits, headers.get("authorization")):
             return error_response(401, "user and password required", CHALLENGE)
         if not (self._any_host or is_loopback(host_name(headers.get("host", "")))):
             return error_response(403, "unknown host name: use http://127.0.0.1")
-        posts = scope["method"] == "POST" and self._posted(path)
+        posts = scope["method"] == "POST" and self.posted(path)
         if scope["method"] not in READING and not posts:
             return error_response(405, "read-only: use GET or HEAD", {"allow": "GET, HEAD"})
         return None
