@@ -23,8 +23,6 @@ PLANNER: dict[str, tuple[Replaced, ...]] = {
     "jitter": ((planner, "jitter_of", lambda *_: STILL),),
     # Iterations whose operations were timed one by one judge plans.
     "traces": ((planner, "measured_graph", lambda *_: None),),
-    # Time beside the pipeline follows no clock.
-    "constant": ((planner, "constant_s", lambda *_: 0.0),),
     # Better clocks wait until the held ones are measured, and keep the deadline with certainty.
     "early": ((planner, "_early", lambda *_: False),),
     "dares": ((planner, "_dares", lambda *_: False),),

@@ -31,7 +31,6 @@ def test_faster_gpus_have_clocks_of_their_own(store: DatabaseStore, seen_apart: 
     assert apart is seen_apart  # where reports contain the waiting for it, nothing is known
     job = controller.job
     assert job.view.measured.baseline is not None
-    assert job.applied.forecast.constant_s == pytest.approx(CONSTANT_S, rel=0.2)
     plans = [board.jobs[0].applied for board in controller.boards]
     forecasts = [plan.forecast for plan in plans if plan and plan.forecast]
     assert max(one.variability_bloat_w or 0.0 for one in forecasts) > 0.0  # of default clocks

@@ -157,9 +157,8 @@ ROUNDING = 1e-9  # a frontier point at the very time a plan has must not fail by
 class Comparison:
     """Compares plans of one pass: same costs, goal, jitter and baseline.
 
-    `constant_s` is what an iteration takes beside its pipeline, in model seconds; `pace` makes
-    model seconds real ones, that included; `promised_s` is the real deadline, or the straggler's
-    time where the goal waits.
+    `pace` makes model seconds real ones; `promised_s` is the real deadline, or the straggler's time
+    where the goal waits.
     """
 
     costs: Costs
@@ -170,8 +169,6 @@ class Comparison:
     jitter: Jitter = STILL
     granularity: Granularity = "gpu"
     limits: ChangeLimits = TWO_CHANGES  # where clocks change within an iteration
-    constant_s: float = 0.0
-    work: float = 1.0  # of the baseline's iterations, over that of the costs
 
     def appraised(self, clocks: Clocks, solver: Answers) -> Evaluation | None:
         """These clocks under the job's jitter; None as `evaluate`."""
@@ -180,16 +177,12 @@ class Comparison:
 
     def cost_j(self, evaluation: Evaluation) -> float:
         """Energy as the goal counts it, by model seconds, of one GPU per stage."""
-        return evaluation.energy_j(self.charged_s(evaluation) + self.constant_s)
+        return evaluation.energy_j(self.charged_s(evaluation))
 
     def charged_s(self, evaluation: Evaluation) -> float:
         """Model seconds that energy is counted for."""
         time_s = evaluation.iteration_time_s
         return max(time_s, self.goal.deadline_s) if self.goal.waits else time_s
-
-    def answer_j(self, answer: Solution) -> float:
-        """`cost_j` of a solver's answer."""
-        return answer.energy_j + self.costs.problem.time_price_w * self.constant_s
 
     def as_solution(self, answer: Solution, after: Evaluation) -> Solution:
         """Other clocks with the solver's bound, which holds for every plan of this goal."""
@@ -211,7 +204,7 @@ class Comparison:
         return self.pace.default_s / self.pace.modelled_s
 
     def real_s(self, evaluation: Evaluation) -> float:
-        own_s = self.pace.real_s(evaluation.mean_s + self.constant_s)
+        own_s = self.pace.real_s(evaluation.mean_s)
         return max(own_s, self.promised_s) if self.goal.waits else own_s
 
 
@@ -232,9 +225,7 @@ def forecast(comparison: Comparison, answer: Solution, after: Evaluation) -> For
         lower_bound_j=width * (answer.lower_bound_j + problem.time_price_w * beyond_s),
         gap_ratio=answer.gap,
         saved_by_granularity=((answer.granularity, own_saved),),
-        constant_s=comparison.constant_s,
-        work=comparison.work,
-        modelled=math.log((after.mean_s + comparison.constant_s) / comparison.pace.modelled_s),
+        modelled=math.log(after.mean_s / comparison.pace.modelled_s),
     )
 
 
@@ -286,7 +277,7 @@ def _saved_ratio(
     answer = solver.ask(Question(comparison.costs, comparison.goal, granularity, limits=used))
     if isinstance(answer, Infeasible):
         return None
-    return 1.0 - comparison.answer_j(answer) / comparison.baseline_j
+    return 1.0 - answer.energy_j / comparison.baseline_j
 
 
 def _bloat_w(comparison: Comparison, before: Evaluation, solver: Answers) -> tuple[float, float]:

@@ -60,7 +60,7 @@ def pace_of(
     """`held` are the clocks of the plan in force, or suspended. Under a power budget
     times are as predicted: watts are measured.
     """
-    modelled_s, known = default.mean_s + state.constant_s, inputs.job.measured.reference
+    modelled_s, known = default.mean_s, inputs.job.measured.reference
     pace = Pace(inputs.default_s, modelled_s)
     if known is None or inputs.allotted_s is not None:
         return pace
@@ -68,7 +68,7 @@ def pace_of(
     measured = known.settings.get(state.setting) if state.setting else None
     if held is None or measured is None:
         return pace
-    predicted = math.log((held.mean_s + state.constant_s) / modelled_s)
+    predicted = math.log(held.mean_s / modelled_s)
     return replace(pace, held=(predicted, measured))
 
 
@@ -102,7 +102,7 @@ def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: 
     wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
     held, runs = state.goal, inputs.mode == "enforce" and state.runs
     if held is not None and not held.waits and not late:
-        held_s = held.deadline_s / (1.0 + ROUNDING) + state.constant_s
+        held_s = held.deadline_s / (1.0 + ROUNDING)
         wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
         if runs and not pace.holds:  # nothing is measured of them yet
             same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
@@ -145,9 +145,8 @@ def goal_of(
     waited for anyway, and one faster than it changes nothing.
     """
     assert state.costs is not None
-    constant_s = state.constant_s
     own_s = own_goal_s(inputs, state, pace, late=late)
-    own = Goal((own_s - constant_s) * (1.0 + ROUNDING))
+    own = Goal(own_s * (1.0 + ROUNDING))
     peer_s = _peer_s(inputs)
     if peer_s is None:
         return own, deadline_s
@@ -160,7 +159,7 @@ def goal_of(
     # Jitter is a matter of a lone pipeline: one that waits is asked on mean times, and the
     # lateness of the lone plan comes off, which has used up more of its slack.
     peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)
-    wanted_s = (peer_goal_s - constant_s) / late_ratio
+    wanted_s = peer_goal_s / late_ratio
     if wanted_s <= lone_s:
         return own, deadline_s
     held = state.goal

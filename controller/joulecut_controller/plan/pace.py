@@ -1,31 +1,26 @@
 """Pace: measured iteration times from modelled ones, and back.
 
-The graph has no communication and no optimizer step. Where the job's operations are measured, what
-its baseline takes beside the graph is a constant that no clock changes (`constant_s`). What is left
-is a matter of slowdowns. The model predicts the slowdown of any clocks. The reference measures the
-time at default clocks, the slowdown of the clocks held, and the part of predicted slowdowns that
-comes true. Times are never scaled, so an error at one plan is no error of default clocks.
+The graph has no communication and no optimizer step: clocks slow a job by less than it says. The
+model predicts the slowdown of any clocks. The reference measures the time at default clocks, the
+slowdown of the clocks held, and the part of predicted slowdowns that comes true. Times are never
+scaled, so an error at one plan is no error of default clocks.
 """
 
 import math
 from dataclasses import dataclass
 
 from joulecut_controller.reference.reference import Figure
-from joulecut_controller.view import JobState, Window
+from joulecut_controller.view import Window
 
 # Where the graph misses the measured iteration by more, it does not describe this job.
 EXPLAINED_RATIO = 0.03
 # Communication and optimizer take 3.6 % of the time of the graph on average in 365 published
-# executions, 8.2 % at most; waiting for data may take as long as the graph. Where the operations
-# are measured, the rest follows no clock.
-CONSTANT_RATIO_MAX = 1.0
-# Of a rate alone, which cannot show what is beside the graph: a network that holds up a fifth to a
-# quarter of an iteration. Clocks then slow the job by less than the graph says.
-RATE_CONSTANT_RATIO_MAX = 0.3
+# executions, 8.2 % at most; waiting for data may take as long as the graph. Of a rate alone, which
+# cannot show what is beside the graph, no more than a network that holds up a quarter.
+BESIDE_RATIO_MAX, RATE_BESIDE_RATIO_MAX = 1.0, 0.3
 # Two standard errors: one false alarm in forty windows, and a false alarm only raises clocks.
 DOUBT_STDERRS = 2.0
 BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most baselines are as good
-RATIO_STEP_MIN = 0.003  # less is within the noise of a window
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
@@ -38,9 +33,9 @@ NONE, EXACT = Figure(0.0, 0.0), Figure(1.0, 0.0)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`default_s` is measured at default clocks, `modelled_s` what the model says of them, with the
-    constant. `held` is the log slowdown of the clocks held, as modelled and as measured: 0 at
-    default clocks. `scale` is the part of further predicted slowdowns that comes true.
+    """`default_s` is measured at default clocks, `modelled_s` is what the model says of them.
+    `held` is the log slowdown of the clocks held, as modelled and as measured: 0 at default clocks.
+    `scale` is the part of further predicted slowdowns that comes true.
     """
 
     default_s: float
@@ -78,18 +73,6 @@ class Pace:
             room = max(0.0, room - measured.sd)
             slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
         return self.modelled_s * math.exp(modelled + room / slope)
-
-
-def constant_s(job: JobState, measured_s: float, modelled_s: float, held_s: float) -> float:
-    """Seconds of an iteration beside its pipeline, which takes `modelled_s` at default clocks,
-    where the iteration takes `measured_s`; 0 unless every GPU reports its operations. `held_s`
-    while the difference is noise.
-    """
-    if job.measured.baseline is None or not job.measured.time_ratios:
-        return 0.0
-    found_s = max(0.0, measured_s - modelled_s)
-    step_s = max(RATIO_STEP_MIN, job.measured.baseline.stderr_ratio) * measured_s
-    return held_s if abs(found_s - held_s) < step_s else found_s
 
 
 def surely_above(mean_s: float, doubt_ratio: float, limit_s: float) -> bool:

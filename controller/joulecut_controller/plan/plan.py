@@ -114,8 +114,6 @@ class Forecast:
     intrinsic_bloat_w: float | None = None  # None until computed, which takes seconds
     extrinsic_bloat_w: float | None = None
     variability_bloat_w: float | None = None  # ... or unless the times of all GPUs are measured
-    constant_s: float = 0.0  # of the iteration: communication and optimizer, whatever the clocks
-    work: float = 1.0  # inferred work of an iteration over that of the predicted costs
     modelled: float | None = None  # log slowdown by the model alone; None of a trial
     band: Band | None = None  # of a plan that is predicted from other jobs
 

@@ -42,11 +42,10 @@ from joulecut_controller.plan.granularity import (
 )
 from joulecut_controller.plan.jitter import STILL, jitter_of
 from joulecut_controller.plan.pace import (
-    CONSTANT_RATIO_MAX,
+    BESIDE_RATIO_MAX,
     DOUBT_STDERRS,
     EXPLAINED_RATIO,
-    RATE_CONSTANT_RATIO_MAX,
-    constant_s,
+    RATE_BESIDE_RATIO_MAX,
     surely_above,
 )
 from joulecut_controller.plan.plan import Basis, Forecast, Plan
@@ -241,8 +240,6 @@ def _within_reach(
     recorded = measured.recorded if measured else None
     state = replace(state, jitter=jitter_of(job, state.jitter, recorded))
     default = with_jitter(default, costs, state.jitter, solver)
-    beside_s = constant_s(job, baseline.adjusted_mean_s / work, default.mean_s, state.constant_s)
-    state = replace(state, constant_s=beside_s)
     held_clocks = state.clocks
     held = evaluate(costs, held_clocks) if held_clocks and inputs.mode == "enforce" else None
     held = held and with_jitter(held, costs, state.jitter, solver)
@@ -259,7 +256,7 @@ def _within_reach(
             again_s = inputs.view.now_s + LATE_AGAIN_S
             left = replace(rung, late=rung.granularity, late_until_s=again_s)
             state = replace(state, rung=left, late=Lateness())
-        least_s = pace.real_s(answer.fastest_s + state.constant_s)
+        least_s = pace.real_s(answer.fastest_s)
         return _give_back(state, "room", _unmet(inputs, rung, least_s, promised_s))
     comparison = Comparison(
         costs,
@@ -270,8 +267,6 @@ def _within_reach(
         jitter,
         rung.granularity,
         rung.limits,
-        constant_s=state.constant_s,
-        work=work,
     )
     again = ""
     if state.suspended:
@@ -427,13 +422,12 @@ def _dares(
     inputs: PlanningInput, comparison: Comparison, before: Evaluation, after: Evaluation
 ) -> bool:
     """Whether clocks may be late that replace measured ones."""
-    pace, beside_s = comparison.pace, comparison.constant_s
+    pace = comparison.pace
     if not pace.holds or comparison.goal.waits:
         return False
     surely_s = pace.goal_s(inputs.deadline_s(strict=True), careful=True)
-    modelled_s = after.mean_s + beside_s
     late = comparison.real_s(after) > comparison.promised_s
-    return late or modelled_s > max(surely_s, before.mean_s + beside_s) * (1.0 + FIT_RATIO)
+    return late or after.mean_s > max(surely_s, before.mean_s) * (1.0 + FIT_RATIO)
 
 
 def _unmet(inputs: PlanningInput, rung: Rung, least_s: float, promised_s: float) -> str:
@@ -454,8 +448,7 @@ def _changes(
     between two of them in measured seconds."""
     problem, iteration_s = comparison.costs.problem, comparison.real_s(after)
     none = ((),) * len(problem.graph.order)
-    modelled_s = after.mean_s + comparison.constant_s
-    own_s = comparison.pace.real_s(modelled_s) * after.mean_s / modelled_s
+    own_s = comparison.pace.real_s(after.mean_s)
     if comparison.granularity == "computation":
         marks = marked_steps(problem, plan)
         apart_s = shortest_stretch_s(problem, plan) * own_s / plan.iteration_time_s
@@ -493,9 +486,9 @@ def _unexplained(job: JobState, modelled_s: float, measured: MeasuredGraph | Non
     elif not job.measured.time_ratios:  # since the graph was first compared with the job
         modelled_s *= job.measured.drift.moved_ratio
     least = EXPLAINED_RATIO + doubt
-    beside = CONSTANT_RATIO_MAX
+    beside = BESIDE_RATIO_MAX
     if not job.measured.time_ratios:
-        beside = RATE_CONSTANT_RATIO_MAX if measured is None else EXPLAINED_RATIO
+        beside = RATE_BESIDE_RATIO_MAX if measured is None else EXPLAINED_RATIO
     most = max(beside, least)
     if modelled_s * (1.0 - least) <= measured_s <= modelled_s * (1.0 + most):
         return ""

@@ -147,7 +147,6 @@ class PlannerState:
     late: Lateness = field(default_factory=Lateness)
     changed_s: float = float("-inf")
     jitter: Jitter = STILL
-    constant_s: float = 0.0  # measured iteration beside the pipeline: communication, optimizer
     asked: Mapping[str, int] = field(default_factory=dict)  # the clock of each GPU for `clocks`
     asked_w: Mapping[str, float] = field(default_factory=dict)  # fixed power limits, by GPU
     # Of `clocks`: changes of a GPU within an iteration at most, and the shortest time between two.

@@ -50,10 +50,11 @@ def _action(action: Action) -> dict[str, Any]:
 
 def _forecast(forecast: Forecast) -> dict[str, Any]:
     made: dict[str, Any] = _known(asdict(forecast))
-    del made["saved_by_granularity"], made["work"], made["modelled"]
+    del made["saved_by_granularity"], made["modelled"]
     if forecast.band is None:
         del made["band"]
     return made | {
+        "constant_s": 0.0,  # until 0.3.0
         "saved_ratio": number(forecast.saved_ratio) if forecast.baseline_energy_j else None,
         "slowdown_ratio": number(forecast.slowdown_ratio) if forecast.baseline_time_s else None,
         "saved_ratio_by_granularity": _known(dict(forecast.saved_by_granularity)),
