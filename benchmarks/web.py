@@ -175,7 +175,9 @@ class Serving:
         publisher, shown = Publisher(), [self._board]
         registry = CollectorRegistry()
         registry.register(
-            BoardCollector(lambda: shown[-1], reconciler.metrics, epoch=8, leads=lambda: True)
+            BoardCollector(
+                lambda: shown[-1], reconciler.metrics, epoch=lambda: 8, leads=lambda: True
+            )
         )
         app = build(publisher, metrics=lambda _: generate_latest(registry), store=self._store)
         server = Server(app, "127.0.0.1", 0)

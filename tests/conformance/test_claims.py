@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from databases import Database
-from postgres_server import Postgres
+from postgres_server import PASSWORD, Postgres
 
 from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.claims import Claims, Wish
@@ -74,8 +74,9 @@ class Group:
     members: list[Member] = field(default_factory=list)
     alone: bool = False
 
-    def join(self) -> Member:
-        place = parse_postgres_url(self.database.url, password_file=self.database.password_file)
+    def join(self, user: str = "joulecut") -> Member:
+        url = self.database.url.replace("//joulecut@", f"//{user}@")
+        place = parse_postgres_url(url, password_file=self.database.password_file)
         name = f"controller host:{next(NUMBERS)}"
         lock = PostgresLock(place, Timing(0.1, 600.0, 60.0), name)
         self.members.append(Member(lock, self.database.beside()))
@@ -142,6 +143,24 @@ def test_jobs_are_divided_and_a_lost_share_is_taken_in_a_new_epoch(group: Group)
     group.join(), group.join()
     group.settle()
     assert group.shares == [3, 2, 2]
+
+
+def test_each_controller_may_have_a_role_of_its_own(group: Group) -> None:
+    """As docs/scale.md says."""
+    owner, users = f"owner {next(NUMBERS)}", [f"user {next(NUMBERS)}" for _ in "ab"]
+    group.database.run(
+        f'CREATE ROLE "{owner}"', f'GRANT ALL ON ALL TABLES IN SCHEMA public TO "{owner}"'
+    )
+    password = PASSWORD.replace("'", "''")
+    for user in users:
+        group.database.run(
+            f'CREATE ROLE "{user}" LOGIN PASSWORD \'{password}\' IN ROLE "{owner}"',
+            f'ALTER ROLE "{user}" SET role "{owner}"',
+        )
+    _, second = (group.join(user.replace(" ", "%20")) for user in users)
+    group.settle()
+    assert group.shares == [4, 3]
+    assert second.lock.holder.startswith("controller host:"), "it is named to other roles"
 
 
 def test_a_controller_whose_session_ended_writes_nothing(group: Group) -> None:

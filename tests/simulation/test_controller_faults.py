@@ -58,7 +58,9 @@ def test_leases_lost_behind_our_back_are_drift(world: World, store: DatabaseStor
     assert any("lost its lease" in text for text in controller.events("drift"))
     registry = CollectorRegistry()
     registry.register(
-        BoardCollector(lambda: None, controller.reconciler.metrics, epoch=1, leads=lambda: True)
+        BoardCollector(
+            lambda: None, controller.reconciler.metrics, epoch=lambda: 1, leads=lambda: True
+        )
     )
     assert registry.get_sample_value("joulecut_controller_drifts_total") == 1.0, "of one job"
     controller.run(20, until=lambda: not world.at_default())

@@ -28,6 +28,7 @@ from virtual_time import Busy, Clock, Loop, Owner
 
 from joulecut_controller import config, process
 from joulecut_controller.cluster.history import History
+from joulecut_controller.election.claim_table import ClaimTable
 from joulecut_controller.election.leader_lock import Timing
 from joulecut_controller.election.leadership import Leadership
 from joulecut_controller.fleet.grpc_fleet import MESSAGE_BYTES_MAX, GrpcFleet
@@ -226,7 +227,7 @@ class LockServer:
 class Lock:
     """Implements `LeaderLock` for one controller."""
 
-    holder = "joulecut-controller other:1"
+    holder, number = "joulecut-controller other:1", 0
 
     def __init__(self, server: LockServer, controller: "Controller") -> None:
         self._server, self._controller = server, controller
@@ -242,6 +243,9 @@ class Lock:
 
     def acquire(self) -> bool:
         return self._ask(acquire=True)
+
+    def join(self) -> bool:
+        return False
 
     def check(self) -> bool:
         return self._ask(acquire=False)
@@ -382,6 +386,7 @@ class Controller(Owner):
             publisher=Publisher(), history=History(store), metrics=MetricsEndpoint(),
             commands=channel, planners=AtOnce(), background=world.studies, address="http=walk",
             warming=warming, sweeper=world.sweeper, stopping=self._stopping,
+            claims=ClaimTable(real),
         )  # fmt: skip
         try:
             while (ready := await wait_for_leadership(context)) is not None:

@@ -32,7 +32,7 @@ class BoardCollector(Collector):
 
     board: Callable[[], Board | None]
     meters: LoopMetrics | None = None
-    epoch: int = 0
+    epoch: Callable[[], int] = lambda: 0
     leads: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -56,7 +56,7 @@ class BoardCollector(Collector):
             yield self._savings(jobs)
 
     def _loop(self, meters: LoopMetrics) -> Iterator[Family]:
-        yield _family(m.CONTROLLER_EPOCH, [((), float(self.epoch))])
+        yield _family(m.CONTROLLER_EPOCH, [((), float(self.epoch()))])
         yield _histogram(m.PLAN_SECONDS, meters.plans)
         yield _histogram(m.RECONCILE_SECONDS, meters.passes)
         yield _histogram(m.LOOP_LAG_SECONDS, meters.lag)

@@ -31,7 +31,7 @@ class MetricsEndpoint:
             BoardCollector(
                 lambda: reconciler.board,
                 reconciler.metrics,
-                epoch=reconciler.epoch,
+                epoch=lambda: reconciler.epoch,
                 leads=lambda: reconciler.leads and reconciler.claims.leads and leadership.proven,
             )
         )

@@ -28,7 +28,9 @@ class Shown:
         self.board = board
         self.meters = LoopMetrics()
         self.registry = CollectorRegistry()
-        collector = BoardCollector(lambda: self.board, self.meters, epoch=7, leads=lambda: True)
+        collector = BoardCollector(
+            lambda: self.board, self.meters, epoch=lambda: 7, leads=lambda: True
+        )
         self.registry.register(collector)
         ends = {"grpc": lambda: None, "http": lambda: 1.8e9}
         self.registry.register(CertificateCollector(ends))
