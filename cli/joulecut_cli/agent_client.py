@@ -1,7 +1,7 @@
 """gRPC client of one node's agent. Every failure becomes one line."""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -33,50 +33,34 @@ class Agent:
     def release(self, duration_s: float, reason: str) -> float:
         """Open a release window; seconds until it ends. Raises Unavailable."""
         request = pb.ReleaseRequest(duration_s=duration_s, reason=reason)
-        return float(self._call(lambda stub: stub.Release(request, timeout=ANSWER_WAIT_S)).until_s)
+        return float(self._asked("Release", request).until_s)
 
     def resume(self, reason: str) -> None:
         """Raises Unavailable."""
-        request = pb.ResumeRequest(reason=reason)
-        self._call(lambda stub: stub.Resume(request, timeout=ANSWER_WAIT_S))
-
-    def node(self) -> str:
-        """The name of the agent's node. Raises Unavailable."""
-        return self.describe().node
+        self._asked("Resume", pb.ResumeRequest(reason=reason))
 
     def describe(self) -> NodeDescription:
         """Raises Unavailable."""
-        about = self._call(lambda stub: stub.Describe(pb.DescribeRequest(), timeout=ANSWER_WAIT_S))
-        return codec.decode_node(about)
+        return codec.decode_node(self._asked("Describe", pb.DescribeRequest()))
 
     def seen(self) -> WatchTick:
         """The newest snapshots, leases and owners. Raises Unavailable."""
-        request = pb.WatchRequest(interval_s=1.0)
-        return codec.decode_tick(
-            self._call(lambda stub: next(stub.Watch(request, timeout=ANSWER_WAIT_S)))
-        )
+        return codec.decode_tick(self._asked("Watch", pb.WatchRequest(interval_s=1.0)))
 
     def apply(self, command: Command) -> tuple[Result, ...]:
         """Raises Unavailable."""
-        request = codec.encode_command(command)
-        return codec.decode_results(
-            self._call(lambda stub: stub.Apply(request, timeout=ANSWER_WAIT_S))
-        )
+        return codec.decode_results(self._asked("Apply", codec.encode_command(command)))
 
     def renew(self, epoch: int, job: str, generation: int, ttl_s: float) -> tuple[Result, ...]:
         """Raises Unavailable."""
         request = pb.RenewRequest(epoch=epoch, job=job, generation=generation, ttl_s=ttl_s)
-        return codec.decode_results(
-            self._call(lambda stub: stub.Renew(request, timeout=ANSWER_WAIT_S))
-        )
+        return codec.decode_results(self._asked("Renew", request))
 
     def clear(self, job: str, reason: str, uuids: Sequence[str] = ()) -> tuple[Result, ...]:
         """Reset the GPUs of one job, or of all if empty. Raises Unavailable."""
         epoch = self.describe().epoch_seen
         request = pb.ClearRequest(epoch=epoch, job=job, uuids=uuids, reason=reason)
-        return codec.decode_results(
-            self._call(lambda stub: stub.Clear(request, timeout=ANSWER_WAIT_S))
-        )
+        return codec.decode_results(self._asked("Clear", request))
 
     def kept_limits(self) -> str:
         """A line about power limits that a clear leaves; empty without any, or an answer."""
@@ -89,10 +73,13 @@ class Agent:
         what = f"{sum(kept_w):g} W of power limits on {len(kept_w)} GPUs outlive their leases"
         return f"{self.address}: {what}; joulecut-agent restore on the node sets them back"
 
-    def _call(self, call: Callable[[Any], Any]) -> Any:
+    def _asked(self, rpc: str, request: Any) -> Any:
+        """The answer, or the first one of a stream."""
         with self._channel() as channel:
+            call = getattr(agent_pb2_grpc.AgentServiceStub(channel), rpc)
             try:
-                return call(agent_pb2_grpc.AgentServiceStub(channel))
+                answer = call(request, timeout=ANSWER_WAIT_S)
+                return next(answer) if rpc == "Watch" else answer
             except grpc.RpcError as error:
                 raise Unavailable(self._failure(error)) from None
 

@@ -161,7 +161,7 @@ def _on_node(agents: dict[str, "Agent"], name: str) -> list[str]:
 
     def is_there(address: str) -> bool:
         try:
-            return agents[address].node() == name
+            return agents[address].describe().node == name
         except JoulecutError:
             return False
 
