@@ -52,9 +52,12 @@ class Agent:
         release = ReleaseFile(state_dir, boot_id)
         reader = DriverReader(devices.address(settings.device), settings.options, state_dir)
         self._supervisor = KeeperSupervisor(
-            settings.keeper_mode, settings.keeper, settings.device, settings.options,
+            settings.keeper_mode,
+            settings.keeper,
+            settings.device,
+            settings.options,
             self._selector,
-        )  # fmt: skip
+        )
         with contextlib.ExitStack() as undo:
             if _window_is_open(release, settings.keeper):
                 reader.gpus = release.gpus()
@@ -62,10 +65,10 @@ class Agent:
                 self._wait_for_driver(reader)
                 self._supervisor.start()
                 undo.callback(self._supervisor.stop)
+            client = self._supervisor.client
             self._parts = Parts(
-                settings, reader, self._supervisor.client,
-                boot_id=boot_id, release=release, undo=undo,
-            )  # fmt: skip
+                settings, reader, client, boot_id=boot_id, release=release, undo=undo
+            )
             undo.pop_all()
         self._supervisor.released = lambda: self._parts.window.left_s > 0.0
 

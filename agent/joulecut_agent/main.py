@@ -199,10 +199,8 @@ def _restore(settings: "Settings", *, lift_power_limits: bool) -> int:
     open_writer = partial(
         devices.load(settings.device).open_writer, settings.options, settings.keeper.state_dir
     )
-    act = partial(
-        restore.run, settings.keeper, _sockets(settings), open_writer,
-        lift_power_limits=lift_power_limits,
-    )  # fmt: skip
+    asked = settings.keeper, _sockets(settings), open_writer
+    act = partial(restore.run, *asked, lift_power_limits=lift_power_limits)
     return _recorded(settings, "restore", act)
 
 

@@ -122,10 +122,8 @@ class KeeperClient:
         with self._lock:
             reply = self._ask(request)
             slots = {slot.uuid: slot for slot in reply.slots}
-            self.status = Status(
-                time.monotonic(), reply.epoch_seen, reply.bounds, slots, reply.stopped,
-                reply.released_s,
-            )  # fmt: skip
+            now_s, stopped, left_s = time.monotonic(), reply.stopped, reply.released_s
+            self.status = Status(now_s, reply.epoch_seen, reply.bounds, slots, stopped, left_s)
             self.mismatch = ""
             self.epoch_seen = reply.epoch_seen  # it falls after `reset-epoch`
             return self.status

@@ -44,12 +44,11 @@ class Load:
     def start(self, uuid: str) -> None:
         """Raises BadInput where the command cannot be started."""
         env = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid, GPU_VARIABLE: uuid}
-        quiet = subprocess.DEVNULL
+        null = subprocess.DEVNULL
         try:
             self._child = subprocess.Popen(  # noqa: S603 -- the user's own command
-                self._words, env=env, stdin=quiet, stdout=quiet, stderr=quiet,
-                start_new_session=True,
-            )  # fmt: skip
+                self._words, env=env, stdin=null, stdout=null, stderr=null, start_new_session=True
+            )
         except OSError as error:
             raise BadInput("--load", f"{self._words[0]}: {error.strerror}", "a command") from None
 
