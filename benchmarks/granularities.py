@@ -39,7 +39,7 @@ from joulecut_lab.compare.rules import Published, Setting, unit_s  # noqa: E402
 CARDS = ("h100-sxm", "h200", "b200", "mi300x")
 SLOWDOWNS = (0.0, 0.01, 0.05)
 # Changes, and the dwell as a share of the iteration at full speed.
-CHANGES = ((1, 0.0), (2, 0.25), (2, 0.06), (2, 0.0), (4, 0.06), (4, 0.0), (8, 0.0))
+CHANGES = ((1, 0.0), (2, 0.25), (2, 1 / 16), (2, 0.0), (4, 1 / 16), (4, 0.0), (8, 0.0))
 # Of columns, the first has the freedom of the second: the second never saves less.
 FREER = (
     ("one", "gpu"),
@@ -47,10 +47,10 @@ FREER = (
     ("gpu", "1"),
     ("gpu", "2, T/4"),
     ("1", "2"),
-    ("2, T/4", "2, T/17"),
-    ("2, T/17", "2"),
-    ("2, T/17", "4, T/17"),
-    ("4, T/17", "4"),
+    ("2, T/4", "2, T/16"),
+    ("2, T/16", "2"),
+    ("2, T/16", "4, T/16"),
+    ("4, T/16", "4"),
     ("2", "4"),
     ("4", "8"),
     ("8", "computation"),

@@ -24,8 +24,7 @@ from joulecut_engine.graph.shape import (
 from joulecut_engine.optimize.change_timing import STRETCHES_MIN
 from joulecut_engine.optimize.drawn_choices import Statistic
 from joulecut_engine.optimize.jitter import Noise
-from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits
-from joulecut_engine.optimize.straggler import Sync
+from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Sync
 from joulecut_wire.command import retired
 from joulecut_wire.document import Document
 from joulecut_wire.quantity import (

@@ -141,8 +141,10 @@ class _Proving:
     def fastest_s(self) -> float:
         return self._solver.fastest_s
 
-    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
-        found, seconds, self._seconds = self._solver.solve(goal, hints), self._seconds, 0.0
+    def solve(self, goal: Goal, hints: Sequence[Solution] = (), *, quick: bool = False) -> Solution:
+        quick = quick and not self._seconds
+        found, seconds = self._solver.solve(goal, hints, quick=quick), self._seconds
+        self._seconds = 0.0
         if not seconds:
             return found
         return proved(found, self._solver.improvements(goal, found), seconds, self._show)

@@ -4,16 +4,15 @@ A pass asks the same question every few seconds. Bounded: the least recently use
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Protocol, TypeVar
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
-from joulecut_engine.optimize.drawn_choices import Limit
 from joulecut_engine.optimize.jitter import Spread, Trials, draws_of, judge_of
-from joulecut_engine.optimize.jitter_margin import assured, of
+from joulecut_engine.optimize.jitter_margin import Solves, assured, of
 from joulecut_engine.optimize.problem import (
     TWO_CHANGES,
     ChangeLimits,
@@ -28,18 +27,7 @@ from joulecut_engine.optimize.problem import (
 RESERVE = 0.07
 
 
-class Prepared(Protocol):
-    """One problem at one granularity, ready for many goals. Raises Infeasible."""
-
-    @property
-    def fastest_s(self) -> float: ...
-
-    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution: ...
-
-    def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution: ...
-
-
-Prepare = Callable[[Problem, Granularity, ChangeLimits], Prepared]
+Prepare = Callable[[Problem, Granularity, ChangeLimits], Solves]
 
 
 class Unanswered(Exception):
@@ -108,7 +96,7 @@ class SolverCache:
 
     def __init__(self, prepare: Prepare, kept: int = ANSWERS_KEPT) -> None:
         self._prepare, self._kept = prepare, kept
-        self._prepared: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._prepared: OrderedDict[Hashable, Solves] = OrderedDict()
         self._answers: OrderedDict[Hashable, Solution | Infeasible] = OrderedDict()
         self._noise: OrderedDict[Hashable, _NoiseSample] = OrderedDict()
         self._spreads: OrderedDict[Hashable, Spread] = OrderedDict()

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from joulecut_engine.optimize.dwell import Spacing, spacing
 from joulecut_engine.optimize.k_change_dp import cheapest
 from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import ChangeLimits, NoCommonClock, Problem
+from joulecut_engine.optimize.schedule import timed
 
 ENTRIES = 2_000_000  # operations x choices judged at once: 16 MB
 SHIFTS = (1, 2, 4)  # operations by which a neighbour's change comes earlier or later
@@ -318,11 +318,8 @@ class ChangeSchedules:
 
     def timeline(self, choice: Ints) -> tuple[float, tuple[float, ...], int]:
         """Iteration time, starts by operation and number of changes of one choice (stages,)."""
-        seconds = self.durations(choice[:, None])[:, 0].tolist()
-        ready_s = [0.0] * len(seconds)
-        for first, second in self._problem.graph.edges:  # sorted by what comes first
-            ready_s[second] = max(ready_s[second], ready_s[first] + seconds[first])
-        time_s, count = max(map(add, ready_s, seconds)), 0
+        time_s, starts_s = timed(self._problem, self.durations(choice[:, None])[:, 0].tolist())
+        ready_s, count = list(starts_s), 0
         for line, keys in zip(self._lines, self.keys(choice), strict=True):
             changed = line.operation[_changes(keys)].tolist()
             count += len(changed)

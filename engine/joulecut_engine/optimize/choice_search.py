@@ -9,12 +9,17 @@ leaves a move as soon as it cannot be the best. The first of the best in order i
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.levels import Floats, Ints
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.change_schedules import ChangeSchedules
+    from joulecut_engine.optimize.drawn_choices import DrawnChoices
 
 STARTS = 8  # so many of them are improved; 24 find nothing better on the public profiles
 PATHS_MAX = 32  # known at once; a few dozen are the rule
@@ -28,54 +33,38 @@ DEADLINE_TOLERANCE = 1e-10  # contract: 1e-9
 SMALL = 1e-12  # of the value: less is no improvement
 
 
-class Choices(Protocol):
-    """What may be chosen: index arrays, (groups,) or (groups, K), into `cost_j`, which is padded
-    with infinity and sorted by time."""
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Least cost_weight * sum c + time_price * T; `fastest_s` bounds every iteration time from
+    below."""
 
-    @property
-    def cost_j(self) -> Floats: ...
-
-    def iteration_times(self, choice: Ints) -> Floats:
-        """Of (groups, K) choices: (K,) seconds."""
-        ...
-
-    def critical(self, choice: Ints) -> Floats:
-        """What a second more of each class adds to the iteration of a choice (groups,)."""
-        ...
-
-    def lengths(self, weight: Floats) -> Floats:
-        """(groups, choices): sum over a group's classes of weight x seconds."""
-        ...
+    deadline_s: float
+    time_price_w: float
+    fastest_s: float = 0.0
+    cost_weight: float = 1.0
 
 
 class ChoiceSearch:
-    """Least cost_weight * cost + time price * T within the deadline."""
+    """What may be chosen are index arrays, (groups,) or (groups, K), into `choices.cost_j`, which
+    is padded with infinity and sorted by time."""
 
     def __init__(
         self,
-        choices: Choices,
-        deadline_s: float,
-        time_price_w: float,
-        cost_weight: float = 1.0,
+        choices: "ChangeSchedules | DrawnChoices",
+        task: Task,
         paths: Sequence[Floats] = (),
     ) -> None:
-        self._choices, self._cost_weight = choices, cost_weight
+        self._choices, self._task = choices, task
         offered = np.isfinite(choices.cost_j)
         self.sizes: list[int] = offered.sum(axis=1).tolist()
-        self._cost_j = np.where(offered, cost_weight * np.where(offered, choices.cost_j, 0), np.inf)
-        self._limit_s = deadline_s * (1 + DEADLINE_TOLERANCE)
-        self._price_w = time_price_w
+        cost_j = task.cost_weight * np.where(offered, choices.cost_j, 0)
+        self._cost_j = np.where(offered, cost_j, np.inf)
+        self._limit_s = task.deadline_s * (1 + DEADLINE_TOLERANCE)
+        self._price_w = task.time_price_w
         self.weights: list[Floats] = []  # of known paths, by class; the last are remembered
         self._paths = np.empty((*self._cost_j.shape, PATHS_MAX))  # (groups, choices, paths)
         for weight in paths[-PATHS_MAX:]:
             self._learn(weight)
-
-    def better(self, best: Ints, others: Ints) -> Ints:
-        """`best`, or what a descent from the best of others (groups, K) reaches, if cheaper."""
-        values = self.values_j(others)
-        if not self._better((float(values.min()), best), self.value_j(best)):
-            return best
-        return self.improved(others[:, int(np.argmin(values))])
 
     def value_j(self, choice: Ints) -> float:
         """Of one choice (groups,); infinite where late."""
@@ -93,17 +82,12 @@ class ChoiceSearch:
 
     def again(self) -> "ChoiceSearch":
         """The same question about the table, which has grown; known paths stay."""
-        limit_s = self._limit_s / (1 + DEADLINE_TOLERANCE)
-        weight = self._cost_weight
-        return ChoiceSearch(self._choices, limit_s, self._price_w, weight, self.weights)
+        return ChoiceSearch(self._choices, self._task, self.weights)
 
     def values_j(self, choice: Ints) -> Floats:
         """Exact, (groups, K) to (K,); infinite where late."""
         times_s = self._choices.iteration_times(choice)
         costs_j = np.take_along_axis(self._cost_j, choice, axis=1).sum(axis=0)
-        return self._priced(costs_j, times_s)
-
-    def _priced(self, costs_j: Floats, times_s: Floats) -> Floats:
         on_time = times_s <= self._limit_s
         return np.where(on_time, costs_j + self._price_w * np.where(on_time, times_s, 0), np.inf)
 
@@ -144,9 +128,6 @@ class ChoiceSearch:
             self._paths, known, self._cost_j, start, limit_s, self._price_w, SMALL
         )
         return trail.T, promised
-
-    def _better(self, moved: tuple[float, Ints], value: float) -> bool:
-        return moved[0] < value - SMALL * abs(value)
 
 
 @compiled

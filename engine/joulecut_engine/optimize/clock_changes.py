@@ -1,17 +1,14 @@
-"""A few clock changes of each GPU, anywhere in the iteration (`changes`).
+"""One clock for each GPU (`gpu`), or a few clock changes anywhere in the iteration (`changes`).
 
 A GPU's whole clock schedule is one choice, and there are too many to list. So schedules are made as
-they are needed (column generation, Gilmore and Gomory 1961): a small linear program mixes those
-known so far and says what a second of each operation is worth; under such prices the best schedule
-of each GPU is known exactly (`k_change_dp`). The same step proves a bound (Lagrange), so both end
-together, a few tenths of a per cent apart. Prices are taken halfway to the best so far, or they
-swing (Wentges 1997).
+they are needed, under prices of time (`schedule_prices`), which prove a bound as well. Plans are
+one schedule for each GPU, searched by descent (`choice_search`) and judged by exact longest paths;
+neighbours of the best plan join the table until none is better. Where no dwell has to be kept,
+`annealing` goes on from there. `gpu` is the case without a change: all schedules are known.
 
-Plans are then found as for shared clocks: one schedule for each GPU, judged by exact longest paths,
-with the neighbours of the best plan joining the table until none is better. Where no dwell has to
-be kept, `annealing` goes on from there. What `gpu` and fewer changes answer competes, and what
-rules of thumb and a clock per operation come to where that is within the limits, so more freedom
-never costs.
+More freedom never costs: a search begins with the answers of the next coarser questions (fewer
+changes, a longer dwell) and with what rules of thumb and a clock per operation come to where that
+is within its limits, and keeps the best.
 """
 
 import itertools
@@ -20,103 +17,121 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.annealing import Rules
 from joulecut_engine.optimize.change_schedules import ChangeSchedules, Keys, lines_of
-from joulecut_engine.optimize.choice_search import DEADLINE_TOLERANCE, SMALL, STARTS, ChoiceSearch
+from joulecut_engine.optimize.choice_search import (
+    DEADLINE_TOLERANCE,
+    SMALL,
+    STARTS,
+    ChoiceSearch,
+    Task,
+)
 from joulecut_engine.optimize.computation import Computation, better, bounded, must_meet
 from joulecut_engine.optimize.drawn_choices import DrawnChoices, Limit
 from joulecut_engine.optimize.frontier import KeptPlans
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.relaxation import Relaxation
 from joulecut_engine.optimize.rules_of_thumb import between, off_path
-from joulecut_engine.optimize.shared_clock import SharedClock
-from joulecut_engine.optimize.shared_clock_bound import CLOSE, Mask, Task, mixture
+from joulecut_engine.optimize.schedule_prices import Prices
 
 # Limits of changes that are searched, one after another; what lies between has the plan of the rung
 # below, so that more changes never cost.
-RUNGS = (2, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+RUNGS = (2, 4, 8, 16, 32, 64)
+# Dwells that are searched before a shorter one, as shares of the fastest iteration.
+DWELLS = (1 / 16, 1 / 4)
 ROUNDS = 16  # of new schedules; more bring a hundredth of a per cent
 ROUNDS_WORK = 150_000  # rounds x operations: 16 x 512 has fewer, or they alone take ten seconds
 ROUNDS_POINT, ROUNDS_MIN = 4, 6  # per point of a frontier; at least
-# Of the relaxation's prices, for the first schedules: without them tight deadlines under costs of
-# changes lose up to 14 points, others nothing.
-SCALES = np.geomspace(0.25, 4.0, 6)
-NEARER = 0.5  # to the best prices so far
-CHARGES = np.geomspace(0.2, 5.0, 48)  # of the best prices: what each GPU would choose at these
-ROUND_OFF = 1e-11  # of the largest term of a bound
 SEED = 7
 SCHEDULES_MAX = 150  # of a GPU: more slow every step down, and neighbours of old plans are left out
 # Where every trial is many drawn iterations.
-ROUNDS_DRAWN, STARTS_DRAWN = 4, 4
+ROUNDS_DRAWN, STARTS_DRAWN = 4, 2
 RESERVES = (1, 2, 3, 4, 6)  # clocks above those of the plan without margin, to start from
-# Prices shaken by up to so much from operation to operation, in these multiples, and the search
-# begins again, so many times: of eight hard plans the best of several settings, by tenths of a
-# point. Twice as many take twice the time for 0.1 points; half as many lose up to 5 where changes
-# cost and deadlines are tight.
-SHAKE, SCALES_SHAKEN, KICKS = 0.5, (0.8, 1.0, 1.25), 12
+# The search begins again at shaken prices so many times: of eight hard plans the best of several
+# settings, by tenths of a point. Twice as many take twice the time for 0.1 points; half as many
+# lose up to 5 where changes cost and deadlines are tight.
+KICKS, KICKS_DWELL, KICKS_START = 4, 6, 6
 WARM = (0.3, 1.0)  # temperatures, in turn, in what an operation has to save on average
 ANNEALED, STEPS = 10, 8_000  # from so many plans; longer ones from fewer plans find less
 LATE = 4.0  # what a second late costs, in what the last second of the deadline saves
 LATE_NEVER = 1e12  # watts
+# With one clock for each GPU.
+COMBINATIONS_ALL = 60_000  # up to here every combination is judged: 3 stages of 38 clocks
+JUDGED_ALL = 30_000_000  # ... if that is no more operations than this: half a second
+AXES_MAX = 32  # of an array
+BALANCED_MAX = 96  # times at which GPUs are balanced; with more, neighbours hardly differ
+CASES, CASES_POINT = 16, 8  # that the bound distinguishes at once: about 10 ms each at 8 x 96
+ROUNDS_PROVE = 1_000
+ANSWERS_MAX = 128  # kept
 
 Clocks = tuple[ClockOption, ...]  # by operation
+# A point of a frontier, the start of a search with margin, one clock for each GPU as the start of a
+# finer search, an answer by itself.
+Effort = Literal["point", "start", "rung", "answer"]
+
+
+def search_of(computation: Computation, limits: ChangeLimits) -> "ClockChanges":
+    """The search of a problem under these limits, prepared once. Raises NoCommonClock."""
+    if limits.per_iteration < RUNGS[0]:  # one change has no way back
+        limits = ChangeLimits(0)
+    if limits not in computation.searches:
+        computation.searches[limits] = ClockChanges(computation, limits)
+    return computation.searches[limits]
 
 
 class ClockChanges:
-    """One problem under one limit of changes, prepared once. Raises NoCommonClock."""
-
-    point_effort = ROUNDS_POINT
+    """One problem under one limit of changes; see `search_of`. Answers with limits 0 are `gpu`."""
 
     def __init__(self, computation: Computation, limits: ChangeLimits) -> None:
         self.computation, self.limits = computation, limits
         self.kept = KeptPlans()
-        self._lines = lines_of(computation.problem, limits.min_dwell_s)
-        fewer = [rung for rung in RUNGS if rung < limits.per_iteration]
-        self._coarser: SharedClock | ClockChanges | None = None
-        with suppress(NoCommonClock):  # more changes may still have schedules
-            if fewer:
-                self._coarser = ClockChanges(computation, replace(limits, per_iteration=fewer[-1]))
-            else:
-                self._coarser = SharedClock(computation)
+        self._answers: dict[tuple[Goal, Effort], Solution] = {}
+        most, dwell_s = limits.per_iteration, limits.min_dwell_s
+        self._lines = lines_of(computation.problem, dwell_s)
+        self._kicks = KICKS_DWELL if dwell_s else KICKS
+        self._rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
+        self._between = RUNGS[0] < most < RUNGS[-1] and most not in RUNGS
+        self._coarser = list(self._searched_before())
         self._quickest: Clocks = ()
         self._quicken()
+
+    def _searched_before(self) -> "Iterator[ClockChanges]":
+        """Of fewer changes, and of a longer dwell."""
+        most, dwell_s = self.limits.per_iteration, self.limits.min_dwell_s
+        before = [max((rung for rung in RUNGS if rung < most), default=0)] if most else []
+        limits = [replace(self.limits, per_iteration=fewer) for fewer in before]
+        dwells_s = [share * self.computation.fastest_s for share in DWELLS] if most else []
+        longer_s = [one for one in dwells_s if one > dwell_s * (1 + SMALL)][:1]
+        limits += [replace(self.limits, min_dwell_s=one) for one in longer_s]
+        for one in limits:
+            with suppress(NoCommonClock):  # more freedom may still have schedules
+                yield search_of(self.computation, one)
 
     def _quicken(self) -> None:
         """T_min: the least iteration time, searched as the least energy is, where joules do not
         count and a second costs one."""
-        table, plans = self._table(self._plan_quickest())
-        search = ChoiceSearch(table, math.inf, 1.0, cost_weight=0.0)
+        table, plans = self._table([one._quickest for one in self._coarser])
+        search = ChoiceSearch(table, Task(math.inf, 1.0, cost_weight=0.0))
         fastest = np.argmin(table.lengths(np.ones(self._count)), axis=1)
         starts = [fastest, *map(table.index, plans)]
         fastest = search.best(np.stack(starts, axis=1))
         floor_s, time_s = self.computation.fastest_s, search.value_j(fastest)
-        if time_s > floor_s * (1 + SMALL):
+        if self.limits.per_iteration and time_s > floor_s * (1 + SMALL):
             keys, weight = table.keys(fastest), table.critical(fastest)
-            task = Task(time_s, 1.0, floor_s)
-            prices = _Prices(table, table, task, weight, 1.0, cost_weight=0.0)
+            prices = Prices(table, table, Task(time_s, 1.0, floor_s, cost_weight=0.0), weight, 1.0)
             prices.improve(ROUNDS)
-            search = ChoiceSearch(table, math.inf, 1.0, 0.0, prices.weights)
+            search = ChoiceSearch(table, Task(math.inf, 1.0, cost_weight=0.0), prices.weights)
             starts = [table.index(keys)[:, None], prices.charged()]
             fastest = search.best(np.concatenate(starts, axis=1))
             fastest = self._kicked(table, search, fastest, prices, (), KICKS, SEED)
         self._quickest = table.clocks(fastest)
         self.fastest_s = float(table.iteration_times(fastest[:, None])[0])
-
-    def _plan_quickest(self) -> tuple[Clocks, ...]:
-        """That of the next coarser granularity."""
-        other = self._coarser
-        if other is None:
-            return ()
-        goal = Goal(other.fastest_s)
-        relaxed = self.computation.relax(goal)
-        if isinstance(other, SharedClock):
-            return (other.solve(goal, relaxed, (), 0).clocks,)
-        return (other.solve(goal, relaxed, (), 0, ()).clocks,)
 
     @cached_property
     def cheapest_s(self) -> float:
@@ -126,32 +141,40 @@ class ClockChanges:
         table.tabulate()
         return float(table.iteration_times(np.argmin(table.cost_j, axis=1)[:, None])[0])
 
+    @property
+    def _slowest_s(self) -> float:
+        """No plan takes longer."""
+        longest_s = [np.where(np.isfinite(one.seconds), one.seconds, 0.0).max(axis=1)
+                     for one in self._lines.lines]  # fmt: skip
+        return float(sum(one.sum() for one in longest_s)) + self._count * self.limits.cost_s
+
     def solve(
         self,
         goal: Goal,
         relaxed: Relaxation,
         hints: Sequence[Solution] = (),
-        effort: int | None = None,
-        rules: Sequence[Clocks] | None = None,
+        effort: Effort = "answer",
     ) -> Solution:
-        """The plan of least energy found; hints compete, and `rules`, which are made where they are
-        not given. `effort` is how many rounds of new schedules there are. Raises Infeasible."""
+        """The plan of least energy found; hints compete. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        if self.limits.per_iteration < RUNGS[0] and isinstance(self._coarser, SharedClock):
-            found = self._coarser.solve(goal, relaxed, hints, effort)  # one change has no way back
-            return replace(found, granularity="changes", limits=self.limits)
-        rules = self._rules(goal, relaxed) if rules is None else rules
-        rounds = min(ROUNDS, max(ROUNDS_MIN, ROUNDS_WORK // self._count))
-        between = RUNGS[0] < self.limits.per_iteration < RUNGS[-1]
-        between = between and self.limits.per_iteration not in RUNGS
-        kicks = KICKS if effort is None and not between else 0
-        rounds = rounds if effort is None else min(rounds, effort)
-        coarser = self._coarser_plan(goal, relaxed, effort, rules)
-        known = [*(plan.clocks for plan in (*hints, coarser) if plan is not None), *rules]
-        found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
-        if between and not hints and coarser is not None:
-            found = replace(coarser, lower_bound_j=found.lower_bound_j, limits=self.limits,
-                            bound_granularity=found.bound_granularity)  # fmt: skip
+        key = goal, effort
+        if not hints and key in self._answers:
+            return self._answers[key]
+        known = [one.clocks for one in (*hints, *self._coarser_plans(goal, relaxed, effort))]
+        if not self.limits.per_iteration:
+            cases = {"answer": CASES, "point": CASES_POINT}.get(effort, 0)
+            answers = self._one_clock(goal, relaxed, known, cases)
+            *_, found = itertools.islice(answers, 2 if cases else 1)
+        elif self._between:
+            found = self._solved(goal, relaxed, known, ROUNDS_POINT, None, SEED)
+        else:
+            known += self._rules(goal, relaxed)
+            rounds = ROUNDS_POINT if effort == "point" else self._rounds
+            kicks = {"point": 0, "start": KICKS_START}.get(effort, self._kicks)
+            found = self._solved(goal, relaxed, known, rounds, kicks, SEED)
+        self._answers[key] = found
+        if len(self._answers) > ANSWERS_MAX:
+            del self._answers[next(iter(self._answers))]
         return found
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution:
@@ -165,8 +188,14 @@ class ClockChanges:
         return bounded(plan, found[0])
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
-        """Better and better plans, without end; the bound rises as long as it can."""
+        """Better and better plans; the bound rises as long as it can. Ends where every case of one
+        clock for each GPU is closed."""
         relaxed = self.computation.relax(goal)
+        if not self.limits.per_iteration:
+            for other in self._one_clock(goal, relaxed, (found.clocks,), CASES):
+                found = better(found, other)
+                yield found
+            return
         for number in itertools.count(1):
             rounds = ROUNDS * (1 + number)
             found = better(
@@ -174,27 +203,59 @@ class ClockChanges:
             )
             yield found
 
-    def _coarser_plan(
-        self, goal: Goal, relaxed: Relaxation, effort: int | None, rules: Sequence[Clocks]
-    ) -> Solution | None:
-        """What the next coarser granularity answers, if it can."""
-        other = self._coarser
-        if other is None or goal.deadline_s < other.fastest_s:
-            return None
-        if isinstance(other, SharedClock):
-            return other.known.get(goal) or other.solve(goal, relaxed, (), 0)
-        if effort is None:
-            return other.solve(goal, relaxed, (), None, rules)
-        # A point of a frontier: as the frontier of fewer changes would answer it.
-        found = other.solve(goal, relaxed, other.kept.within(goal.deadline_s), effort, rules)
-        other.kept.add(found)
-        return found
+    def _coarser_plans(self, goal: Goal, relaxed: Relaxation, effort: Effort) -> Iterator[Solution]:
+        """What the next coarser questions answer, if they can; a point of a frontier as that
+        frontier would answer it."""
+        for other in self._coarser:
+            longer = other.limits.min_dwell_s > self.limits.min_dwell_s
+            if goal.deadline_s < other.fastest_s or (longer and effort != "answer"):
+                continue
+            hints = other.kept.within(goal.deadline_s) if effort == "point" else ()
+            found = other.solve(
+                goal, relaxed, hints, effort if other.limits.per_iteration else "rung"
+            )
+            other.kept.add(found)
+            yield found
 
     def _rules(self, goal: Goal, relaxed: Relaxation) -> tuple[Clocks, ...]:
-        """Plans that cost little to make; within the limits or not."""
+        """Plans that cost little to make; within the limits or not. All searches share them."""
         computation, price_w = self.computation, self.computation.time_price_w(goal)
-        finest = computation.solve(goal, relaxed).clocks
-        return finest, off_path(computation.problem), between(self._lines, goal.deadline_s, price_w)
+        if computation.rules[0] != goal:
+            finest, off = computation.solve(goal, relaxed).clocks, off_path(computation.problem)
+            one = between(self._lines, goal.deadline_s, price_w)
+            computation.rules = goal, (finest, off, one)
+        return computation.rules[1]
+
+    def _one_clock(
+        self, goal: Goal, relaxed: Relaxation, hints: Sequence[Clocks], cases: int
+    ) -> Iterator[Solution]:
+        """The best plan of one clock for each GPU, and again with so many more cases distinguished,
+        until none is open."""
+        deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+        table, plans = self._table(hints)
+        price_w = self.computation.time_price_w(goal)
+        task = Task(deadline_s, price_w, self.computation.fastest_s)
+        search = ChoiceSearch(table, task)
+        sizes = search.sizes
+        count = math.prod(sizes)
+        few = count <= COMBINATIONS_ALL and count * self._count <= JUDGED_ALL
+        if few and len(sizes) <= AXES_MAX:
+            every = np.indices(sizes).reshape(len(sizes), -1)
+            values_j = search.values_j(every)
+            best, bound_j = every[:, int(np.argmin(values_j))], float(values_j.min()) * (1 - SMALL)
+            yield self._solution(goal, table, best, bound_j, relaxed)
+            return
+        flow = self.computation.prices_w(relaxed), relaxed.arrives_w
+        prices = Prices(table, table, task, *flow)
+        starts = [table.index(keys)[:, None] for keys in plans]
+        starts += [_balanced(table.lengths(np.ones(self._count))), prices.complete()]
+        best = search.best(np.concatenate(starts, axis=1))
+        yield self._solution(goal, table, best, prices.bound_j, relaxed)
+        for _ in range(ROUNDS_PROVE):
+            more = prices.refine(search.value_j(best), cases)
+            yield self._solution(goal, table, best, prices.bound_j, relaxed)
+            if not more:
+                return
 
     def _solved(
         self,
@@ -202,26 +263,31 @@ class ClockChanges:
         relaxed: Relaxation,
         hints: Sequence[Clocks],
         rounds: int,
-        kicks: int,
+        kicks: int | None,
         seed: int,
         limit: Limit | None = None,
     ) -> Solution:
-        deadline_s = max(self.fastest_s, goal.deadline_s)
-        if not self.limits.min_dwell_s:  # then nothing is cheaper than what takes `cheapest_s`
-            deadline_s = max(self.fastest_s, min(goal.deadline_s, self.cheapest_s))
+        """Without `kicks` the best of `hints`, with a bound."""
+        # Without a dwell nothing is cheaper than what takes `cheapest_s`.
+        latest_s = self._slowest_s if self.limits.min_dwell_s else self.cheapest_s
+        deadline_s = max(self.fastest_s, min(goal.deadline_s, latest_s))
         table, plans = self._table(hints, deadline_s)
         price_w = self.computation.time_price_w(goal)
         judge = table if limit is None else DrawnChoices(table, limit, deadline_s)
-        search = ChoiceSearch(judge, deadline_s, price_w)
+        task = Task(deadline_s, price_w, self.computation.fastest_s)
+        search = ChoiceSearch(judge, task)
         quickest = table.index(plans[0])
         if not math.isfinite(search.value_j(quickest)):
             return self._solution(goal, table, quickest, 0.0, relaxed)
-        task = Task(deadline_s, price_w, self.computation.fastest_s)
         flow = self.computation.prices_w(relaxed), relaxed.arrives_w
-        prices = _Prices(table, judge, task, *flow)
+        prices = Prices(table, judge, task, *flow)
         prices.improve(rounds)
         starts = [table.index(keys)[:, None] for keys in plans]
-        search = ChoiceSearch(judge, deadline_s, price_w, paths=prices.weights)
+        if kicks is None:
+            known = np.concatenate(starts, axis=1)
+            best = known[:, int(np.argmin(search.again().values_j(known)))]
+            return self._solution(goal, table, best, prices.bound_j, relaxed)
+        search = ChoiceSearch(judge, task, prices.weights)
         few = STARTS if limit is None else STARTS_DRAWN
         starts.append(prices.charged())
         best = search.best(np.concatenate(starts, axis=1), few)
@@ -245,7 +311,7 @@ class ClockChanges:
         table: ChangeSchedules,
         search: ChoiceSearch,
         best: Ints,
-        prices: "_Prices",
+        prices: Prices,
         plans: Sequence[Sequence[Keys]],
         kicks: int,
         seed: int,
@@ -280,7 +346,7 @@ class ClockChanges:
         table: ChangeSchedules,
         search: ChoiceSearch,
         best: Ints,
-        prices: "_Prices",
+        prices: Prices,
         seed: int,
         rules: Rules,
     ) -> Ints:
@@ -328,6 +394,9 @@ class ClockChanges:
     ) -> Solution:
         time_s, start_s, count = table.timeline(best)
         clocks, timed, changes_j = table.clocks(best), (time_s, start_s), self.limits.cost_j * count
+        if not self.limits.per_iteration:
+            clocks = _everywhere(self.computation.problem, clocks)
+            return self.computation.certified(goal, relaxed, "gpu", clocks, value_bound_j, timed)
         plan = self.computation.certified(
             goal, relaxed, "changes", clocks, value_bound_j, timed, changes_j
         )
@@ -348,78 +417,21 @@ class ClockChanges:
         return len(self.computation.problem.graph.operations)
 
 
-class _Prices:
-    """What a second of each operation is worth, and the schedules and the bound this leads to.
+def _balanced(busy_s: Floats) -> Ints:
+    """(groups, K): for each busy time (groups, choices) of some group every group's slowest choice
+    within it, or its quickest, as a rule that balances stages sets clocks."""
+    budgets_s = np.unique(busy_s[np.isfinite(busy_s)])
+    budgets_s = budgets_s[:: max(1, len(budgets_s) // BALANCED_MAX)]
+    within = [np.searchsorted(row, budgets_s, side="right") - 1 for row in busy_s]
+    return np.maximum(np.stack(within), 0)
 
-    Prices are a flow from the start of the iteration to its end: `weights` are flows of one watt,
-    longest paths but for the first, the relaxation's. `bound_j` bounds sum c + time_price * T
-    where the table is its own judge.
-    """
 
-    def __init__(
-        self,
-        table: ChangeSchedules,
-        judge: ChangeSchedules | DrawnChoices,
-        task: Task,
-        price_w: Floats,
-        arrives_w: float,
-        cost_weight: float = 1.0,
-    ) -> None:
-        self._table, self._judge, self._task = table, judge, task
-        self._cost_weight = cost_weight
-        self.bound_j, self._best = -math.inf, (price_w, arrives_w)
-        self.weights = [price_w / arrives_w] if arrives_w > 0.0 else []
-        self._prove(price_w, arrives_w)
-        for scale in SCALES:
-            table.add_cheapest(scale * price_w, cost_weight)
-        table.tabulate()
-
-    def improve(self, rounds: int) -> None:
-        """Adds schedules, and raises the bound, so many times."""
-        for _ in range(rounds):
-            _, price_w, arrives_w = self._mixed(np.isfinite(self._table.cost_j))
-            best_w, best_arrives_w = self._best
-            self._prove(
-                price_w + NEARER * (best_w - price_w),
-                arrives_w + NEARER * (best_arrives_w - arrives_w),
-            )
-            self._table.tabulate()
-
-    def _mixed(self, allowed: Mask) -> tuple[Floats, Floats, float]:
-        """Shares of the best mixture of what is allowed, and its prices: a flow by operation, and
-        how much of it arrives. Its longest path joins those known where it is longer."""
-        paths = [self._table.lengths(weight) for weight in self.weights]
-        share, time_s, prices_w = mixture(self._costs(), paths, self._task, allowed)
-        price_w = np.zeros(len(self._best[0]))
-        for one_w, weight in zip(prices_w.tolist(), self.weights, strict=True):
-            price_w += one_w * weight
-        longest_s, weight = self._judge.longest(share)
-        if longest_s > time_s * (1 + CLOSE):
-            self.weights.append(weight)
-        return share, price_w, float(prices_w.sum())
-
-    def _costs(self) -> Floats:
-        cost_j, offered = self._table.cost_j, np.isfinite(self._table.cost_j)
-        return np.where(offered, self._cost_weight * np.where(offered, cost_j, 0.0), np.inf)
-
-    def charged(self, shaken: np.random.Generator | None = None) -> Ints:
-        """What each GPU would choose at these prices, or a multiple: (stages, K). Where they are
-        shaken, schedules for these prices join the table."""
-        price_w = self._best[0]
-        if shaken is not None:
-            price_w = price_w * (1.0 + SHAKE * shaken.random(len(price_w)))
-            for scale in SCALES_SHAKEN:
-                self._table.add_cheapest(scale * price_w, self._cost_weight)
-            self._table.tabulate()
-        cost_j, charge_j = self._costs(), self._table.lengths(price_w)
-        charge_j = np.where(np.isfinite(charge_j), charge_j, 0.0)
-        cheapest: Ints = np.argmin(cost_j[:, :, None] + charge_j[:, :, None] * CHARGES, axis=1)
-        return cheapest
-
-    def _prove(self, price_w: Floats, arrives_w: float) -> None:
-        task, least_j = self._task, self._table.add_cheapest(price_w, self._cost_weight)
-        left_w = task.time_price_w - arrives_w
-        time_j = left_w * (task.fastest_s if left_w > 0 else task.deadline_s)
-        bound_j = least_j + time_j - ROUND_OFF * (abs(least_j) + abs(time_j))
-        if bound_j > self.bound_j:
-            self.bound_j, self._best = bound_j, (price_w, arrives_w)
+def _everywhere(problem: Problem, clocks: tuple[ClockOption, ...]) -> tuple[ClockOption, ...]:
+    """What costs the same at every clock runs at that of its GPU."""
+    found = list(clocks)
+    for order in problem.graph.order:
+        mhz = max(clocks[i].clock_mhz for i in order)
+        for i in order:
+            if clocks[i].clock_mhz != mhz:
+                found[i] = ClockOption(mhz, clocks[i].time_s, clocks[i].energy_j)
+    return tuple(found)

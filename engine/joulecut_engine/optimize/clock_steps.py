@@ -48,7 +48,8 @@ def stretches_of(
     """By stage, in the order of time. Without `in_order` one for each clock of a stage, from the
     lowest: where every operation has a clock of its own, stretches are too many to read."""
     time_s, start_s = makespan(problem, clocks)
-    float_s = _floats_s(problem, clocks, time_s, start_s)
+    before_s, rest_s = levels_of(problem.graph).around(np.array([one.time_s for one in clocks]))
+    float_s = (time_s - before_s - rest_s).tolist()
     orders = problem.graph.order
     parts = [p for order in orders for p in _parts(problem, order, clocks, in_order=in_order)]
     steps = [_stepped(problem, clocks, part, up=up) for part in parts for up in (False, True)]
@@ -82,17 +83,6 @@ def _parts(
     if len(parts) > 1 and clocks[parts[0][0]].clock_mhz == clocks[parts[-1][0]].clock_mhz:
         parts = [*parts[1:-1], parts[-1] + parts[0]]
     return parts
-
-
-def _floats_s(
-    problem: Problem, clocks: Sequence[ClockOption], time_s: float, start_s: Sequence[float]
-) -> list[float]:
-    """How much longer each operation may take before the iteration does."""
-    after_s = [0.0] * len(clocks)
-    for first, second in sorted(problem.graph.edges, reverse=True):
-        after_s[first] = max(after_s[first], clocks[second].time_s + after_s[second])
-    ends_s = (begin + one.time_s for begin, one in zip(start_s, clocks, strict=True))
-    return [time_s - end - after for end, after in zip(ends_s, after_s, strict=True)]
 
 
 def _stepped(

@@ -7,17 +7,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.activity_network import activity_network
+from joulecut_engine.optimize.frontier import KeptPlans
 from joulecut_engine.optimize.levels import Floats, Ints
-from joulecut_engine.optimize.problem import Goal, Infeasible, Problem, Solution
+from joulecut_engine.optimize.problem import ChangeLimits, Goal, Infeasible, Problem, Solution
 from joulecut_engine.optimize.relaxation import ROUND_OFF, Relaxation, Relaxer
 from joulecut_engine.optimize.rounding import COMBINATIONS_ALL, Rounder
 from joulecut_engine.optimize.schedule import floor_j, solution
+
+if TYPE_CHECKING:
+    from joulecut_engine.optimize.clock_changes import ClockChanges
 
 # A deadline may be below the fastest time by what float sums in another order differ by.
 DEADLINE_SLACK = 1e-9
@@ -61,13 +66,13 @@ class Computation:
             self._rounder, self._relaxer = beside._rounder, beside._relaxer
         self.fastest_s = self.network.fastest_s
         self.cheapest_s = self.network.cheapest_s
-        self.passes = min(PASSES_MAX, max(PASSES_MIN, ROWS // self.network.size))
-        self.point_effort = min(self.passes, max(1, ROWS_POINT // self.network.size))
         self._floor_j = floor_j(problem, self.fastest_s)
         # By price of time, ascending in deadline.
         self._relaxed: defaultdict[float, list[Relaxation]] = defaultdict(list)
-        # The last plan of a clock per GPU for a goal, which `changes` begins with.
-        self.known_shared: dict[Goal, Solution] = {}
+        self.kept = KeptPlans()
+        # Of one clock for each GPU and of few changes: what one answers another begins with.
+        self.searches: dict[ChangeLimits, ClockChanges] = {}
+        self.rules: tuple[Goal | None, tuple[tuple[ClockOption, ...], ...]] = (None, ())
 
     def relax(self, goal: Goal) -> Relaxation:
         """The relaxed optimum. Raises Infeasible. A deadline beyond the cheapest schedule's time
@@ -141,17 +146,17 @@ class Computation:
         goal: Goal,
         relaxed: Relaxation,
         hints: Sequence[Solution] = (),
-        effort: int | None = None,
+        effort: str = "answer",
     ) -> Solution:
-        """The plan of least energy found; hints compete. `effort` is how many passes the search
-        makes, if fewer than usual. Raises Infeasible."""
-        return self._rounded(goal, relaxed, hints, effort, SEED)
+        """The plan of least energy found; hints compete. Points of a frontier cost less effort.
+        Raises Infeasible."""
+        return self._rounded(goal, relaxed, hints, SEED, effort)
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """Better and better plans, without end: each round varies the best. The bound stays."""
         relaxed = self.relax(goal)
         for number in itertools.count(1):
-            found = better(found, self._rounded(goal, relaxed, (found,), None, SEED + 2 * number))
+            found = better(found, self._rounded(goal, relaxed, (found,), SEED + 2 * number))
             yield found
 
     def _rounded(
@@ -159,15 +164,16 @@ class Computation:
         goal: Goal,
         relaxed: Relaxation,
         hints: Sequence[Solution],
-        passes: int | None,
         seed: int,
+        effort: str = "answer",
     ) -> Solution:
+        rows, least = (ROWS_POINT, 1) if effort == "point" else (ROWS, PASSES_MIN)
         choices = [choice for choice in map(self._choice, hints) if choice is not None]
         best = self._rounder.best(
             relaxed,
             self.useful_deadline_s(goal.deadline_s),
             self.time_price_w(goal),
-            self.passes if passes is None else passes,
+            min(PASSES_MAX, max(least, rows // self.network.size)),
             seed,
             choices,
         )

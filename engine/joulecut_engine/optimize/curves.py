@@ -57,43 +57,28 @@ def _curve(options: tuple[ClockOption, ...], blocking_power_w: float) -> Curve:
     # Lists: numbers out of an array take three times as long.
     time_s = [option.time_s for option in options]
     cost_j = [option.effective_cost_j(blocking_power_w) for option in options]
-    hull: list[int] = []
-    for i in range(cost_j.index(min(cost_j)) + 1):
-        while hull and cost_j[i] <= cost_j[hull[-1]] and time_s[i] <= time_s[hull[-1]]:
-            hull.pop()
-        while len(hull) > 1 and _above(time_s, cost_j, hull[-2], hull[-1], i):
-            hull.pop()
-        hull.append(i)
-    hull_s, saved_w = _slopes([time_s[k] for k in hull], [cost_j[k] for k in hull])
-    return Curve(np.array(time_s), np.array(cost_j), hull_s, hull[-1], saved_w)
-
-
-def _slopes(time_s: list[float], cost_j: list[float]) -> tuple[Floats, Floats]:
-    """Times of hull points, neighbours nearer than STEP_MIN merged, and watts between them."""
-    merged_s, merged_j = time_s[:1], cost_j[:1]
-    for point_s, point_j in zip(time_s[1:], cost_j[1:], strict=True):
-        if point_s - merged_s[-1] < STEP_MIN * point_s:
-            merged_j[-1] = point_j
+    cheapest = cost_j.index(min(cost_j))
+    points: list[tuple[float, float]] = []
+    for at_s, at_j in zip(time_s[: cheapest + 1], cost_j, strict=False):
+        if points and at_s - points[-1][0] < STEP_MIN * at_s:
+            points[-1] = points[-1][0], min(points[-1][1], at_j)
         else:
-            merged_s.append(point_s)
-            merged_j.append(point_j)
-    # Points on one line have equal slopes but for round-off, and nothing is lost without those
-    # between: a flow has no negative room, and an interior point method none that is empty.
-    kept = [0]
-    for k in range(1, len(merged_s)):
-        while len(kept) > 1:
-            a, b = kept[-2:]
-            before = (merged_j[a] - merged_j[b]) / (merged_s[b] - merged_s[a])
-            after = (merged_j[b] - merged_j[k]) / (merged_s[k] - merged_s[b])
-            if after < before * (1.0 - SLOPE_STEP_MIN):
-                break
-            kept.pop()
-        kept.append(k)
-    hull_s, hull_j = np.array(merged_s)[kept], np.array(merged_j)[kept]
-    return hull_s, -np.diff(hull_j) / np.diff(hull_s)
+            points.append((at_s, at_j))
+    # Of points on one line those between are left out: a flow has no negative room, and an interior
+    # point method none that is empty.
+    hull: list[tuple[float, float]] = []
+    for point in points:
+        while len(hull) > 1 and _slope(hull[-1], point) >= _slope(*hull[-2:]) * (
+            1.0 - SLOPE_STEP_MIN
+        ):
+            hull.pop()
+        hull.append(point)
+    hull_s, hull_j = np.array(hull).T
+    return Curve(
+        np.array(time_s), np.array(cost_j), hull_s, cheapest, -np.diff(hull_j) / np.diff(hull_s)
+    )
 
 
-def _above(time_s: list[float], cost_j: list[float], a: int, b: int, c: int) -> bool:
-    """Whether option b lies on or above the line from a to c."""
-    left = (cost_j[b] - cost_j[a]) * (time_s[c] - time_s[a])
-    return left >= (cost_j[c] - cost_j[a]) * (time_s[b] - time_s[a])
+def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
+    """Joules saved per second more."""
+    return (one[1] - other[1]) / (other[0] - one[0])

@@ -73,28 +73,14 @@ def spacing(
     row = np.argsort(levels.operation)[order]
     seconds = fastest_s[levels.operation]
     dwell_s *= 1 - TOLERANCE
-    starts_s, tails_s = _starts_s(seconds, levels.begins, levels.before)
-    head_s, tail_s = starts_s[row], tails_s[row]
+    starts_s, tails_s = levels.around(fastest_s)
+    head_s, tail_s = starts_s[order], tails_s[order]
     place = np.full(len(seconds), -1, dtype=np.int64)
     place[row] = np.where(work_s.max(axis=1) > 0.0, np.arange(len(order)), -1)
     next_safe = _next_safe(seconds, levels.begins, levels.before, row, place, dwell_s)
     beyond = np.searchsorted(np.maximum.accumulate(head_s), dwell_s - tail_s)
     next_safe = np.where(next_safe < 0, len(order) + beyond, next_safe)
     return Spacing(next_safe, head_s, tail_s, work_s, dwell_s)
-
-
-@compiled
-def _starts_s(seconds: Floats, begins: Ints, before: Ints) -> tuple[Floats, Floats]:
-    """By row: the longest path to its start, and from there to the end."""
-    starts_s, tails_s = np.zeros(len(seconds)), seconds.copy()
-    for row in range(len(seconds)):
-        for at in range(begins[row], begins[row + 1]):
-            starts_s[row] = max(starts_s[row], starts_s[before[at]] + seconds[before[at]])
-    for row in range(len(seconds) - 1, -1, -1):
-        for at in range(begins[row], begins[row + 1]):
-            first = before[at]
-            tails_s[first] = max(tails_s[first], seconds[first] + tails_s[row])
-    return starts_s, tails_s
 
 
 @compiled

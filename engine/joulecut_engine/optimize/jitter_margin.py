@@ -54,7 +54,9 @@ class Solves(Protocol):
     @property
     def fastest_s(self) -> float: ...
 
-    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution: ...
+    def solve(
+        self, goal: Goal, hints: Sequence[Solution] = (), *, quick: bool = False
+    ) -> Solution: ...
 
     def steadied(self, goal: Goal, limit: Limit, found: Sequence[Solution]) -> Solution: ...
 
@@ -114,7 +116,7 @@ def assured(
             return target_s
         return of(one.spread(fastest.clocks), statistic) * granted
 
-    full = solver.solve(goal)
+    full = solver.solve(goal, quick=True)
     search: _Search | _SharedSearch
     if full.granularity == "computation":
         search = _Search(problem, solver, goal, trials, statistic, full)

@@ -40,6 +40,12 @@ class Levels:
         duration_s = np.ascontiguousarray(duration_s)
         return _iteration_times(duration_s, which, self.begins, self.before, self.last)
 
+    def around(self, duration_s: Floats) -> tuple[Floats, Floats]:
+        """By operation: the longest path to its start, and from there to the end, in seconds."""
+        found = np.empty((2, self.size))
+        found[:, self.operation] = _around(duration_s[self.operation], self.begins, self.before)
+        return found[0], found[1]
+
     def critical(self, duration_s: Floats, which: Ints) -> tuple[float, Floats]:
         """The makespan of one schedule (classes,), and how many rows of each class one longest
         path takes: of several that which leads over the first of equals.
@@ -95,6 +101,20 @@ def _iteration_times(
             for lane in range(lanes):
                 longest[first + lane] = max(longest[first + lane], ends[row, lane])
     return longest
+
+
+@compiled
+def _around(seconds: Floats, begins: Ints, before: Ints) -> Floats:
+    around_s = np.zeros((2, len(seconds)))
+    starts_s, rests_s = around_s
+    for row in range(len(seconds)):
+        for at in range(begins[row], begins[row + 1]):
+            starts_s[row] = max(starts_s[row], starts_s[before[at]] + seconds[before[at]])
+    for row in range(len(seconds) - 1, -1, -1):
+        rests_s[row] += seconds[row]
+        for at in range(begins[row], begins[row + 1]):
+            rests_s[before[at]] = max(rests_s[before[at]], rests_s[row])
+    return around_s
 
 
 @compiled

@@ -6,10 +6,15 @@ times and energy are recomputed from those options, never taken from a relaxatio
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from joulecut_engine.graph import Graph
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
+
+# When data-parallel pipelines meet: once an iteration, so that one that would be early may run late
+# on purpose (Perseus, SOSP'24, section 3.2), or layer by layer, so that none is known to be early.
+Sync = Literal["iteration", "layer"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import numpy as np
 
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.change_schedules import Lines
+from joulecut_engine.optimize.levels import levels_of
 from joulecut_engine.optimize.problem import Problem
 from joulecut_engine.optimize.schedule import makespan
 
@@ -21,10 +22,10 @@ def off_path(problem: Problem) -> tuple[ClockOption, ...]:
     menus = problem.measured or problem.options
     clocks = [min(menu, key=lambda o: (o.time_s, o.energy_j)) for menu in menus]
     limit_s, _ = makespan(problem, clocks)
-    after_s = [0.0] * len(clocks)  # the longest way from an operation's end to the last end
+    seconds = np.array([one.time_s for one in clocks])
+    after_s = (levels_of(problem.graph).around(seconds)[1] - seconds).tolist()  # from its end on
     before: list[list[int]] = [[] for _ in clocks]
-    for first, second in sorted(problem.graph.edges, key=lambda edge: -edge[1]):
-        after_s[first] = max(after_s[first], clocks[second].time_s + after_s[second])
+    for first, second in problem.graph.edges:
         before[second].append(first)
     end_s: list[float] = []
     for i, (operation, menu) in enumerate(zip(problem.graph.operations, menus, strict=True)):

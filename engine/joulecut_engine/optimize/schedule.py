@@ -19,7 +19,12 @@ from joulecut_engine.optimize.problem import Goal, Problem, Solution
 
 def makespan(problem: Problem, clocks: Sequence[ClockOption]) -> tuple[float, tuple[float, ...]]:
     """Iteration time and the start of each operation, in seconds, all as early as possible."""
-    start_s, time_s = [0.0] * len(clocks), [option.time_s for option in clocks]
+    return timed(problem, [option.time_s for option in clocks])
+
+
+def timed(problem: Problem, time_s: list[float]) -> tuple[float, tuple[float, ...]]:
+    """The same, from seconds by operation."""
+    start_s = [0.0] * len(time_s)
     for first, second in problem.graph.edges:  # sorted: what `first` waits for came before
         start_s[second] = max(start_s[second], start_s[first] + time_s[first])
     return max(map(add, start_s, time_s)), tuple(start_s)

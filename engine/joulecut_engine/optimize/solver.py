@@ -15,7 +15,7 @@ import numpy as np
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.money import Iteration, Prices
 from joulecut_engine.optimize.computation import Computation, must_meet
-from joulecut_engine.optimize.frontier import KeptPlans, halving, undominated
+from joulecut_engine.optimize.frontier import halving, undominated
 from joulecut_engine.optimize.problem import TWO_CHANGES, ChangeLimits, Goal, Problem, Solution
 from joulecut_engine.optimize.schedule import baseline
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from joulecut_engine.optimize.clock_changes import ClockChanges
     from joulecut_engine.optimize.drawn_choices import Limit
     from joulecut_engine.optimize.relaxation import Relaxation
-    from joulecut_engine.optimize.shared_clock import SharedClock
 
 
 def solve(
@@ -78,8 +77,12 @@ class Solver:
         if known is None or known.problem is not problem:
             known = Computation(problem, beside=known)
         self.computation: Computation = known
-        self._search = _search_of(self.computation, granularity, limits)
-        self._kept = KeptPlans()
+        self._search: Computation | ClockChanges = known
+        if granularity != "computation":
+            from joulecut_engine.optimize.clock_changes import search_of  # noqa: PLC0415 -- as above
+
+            limits = limits if granularity == "changes" else ChangeLimits(0)
+            self._search = search_of(known, limits)
 
     @property
     def fastest_s(self) -> float:
@@ -92,21 +95,25 @@ class Solver:
         has anything to gain."""
         return max(self._search.cheapest_s, self._search.fastest_s)
 
-    def solve(self, goal: Goal, hints: Sequence[Solution] = ()) -> Solution:
-        """The plan of least energy found; hints compete. Raises Infeasible."""
+    def solve(self, goal: Goal, hints: Sequence[Solution] = (), *, quick: bool = False) -> Solution:
+        """The plan of least energy found; hints compete. A `quick` one of few changes is where
+        another search begins. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
-        return self._search.solve(goal, self.computation.relax(goal), hints)
+        relaxed = self.computation.relax(goal)
+        return self._labelled(
+            self._search.solve(goal, relaxed, hints, "start" if quick else "answer")
+        )
 
     def steadied(self, goal: Goal, limit: "Limit", found: Sequence[Solution]) -> Solution:
         """The plan of least energy found whose drawn iteration times keep the limit, at `changes`
         and `gpu`; the fastest where none does."""
         assert not isinstance(self._search, Computation)
-        return self._search.steadied(goal, limit, found)
+        return self._labelled(self._search.steadied(goal, limit, found))
 
     def improvements(self, goal: Goal, found: Solution) -> Iterator[Solution]:
         """From an answer to this goal on: no plan is dearer than the one before, no bound lower.
         May never end; where it does, nothing is left to prove."""
-        return self._search.improvements(goal, found)
+        return map(self._labelled, self._search.improvements(goal, found))
 
     def cheapest(self, prices: Prices) -> Iteration:
         """Where energy and GPU time together cost least, one GPU for each stage. Time is priced as
@@ -124,7 +131,7 @@ class Solver:
     def least(self) -> Solution:
         """The plan of least energy; its iteration time is T_E. As thorough as a single answer."""
         found = self.solve(Goal(self.cheapest_s))
-        self._kept.add(found)
+        self._search.kept.add(found)
         return found
 
     def at(self, goal: Goal) -> Solution:
@@ -186,21 +193,13 @@ class Solver:
         return replace(found, lower_bound_j=bound_j, bound_granularity="computation")
 
     def _found(self, goal: Goal, relaxed: "Relaxation") -> Solution:
-        hints = self._kept.within(goal.deadline_s)
-        found = self._search.solve(goal, relaxed, hints, self._search.point_effort)
-        self._kept.add(found)
+        hints = self._search.kept.within(goal.deadline_s)
+        found = self._labelled(self._search.solve(goal, relaxed, hints, "point"))
+        self._search.kept.add(found)
         return found
 
-
-def _search_of(
-    computation: Computation, granularity: Granularity, limits: ChangeLimits
-) -> "Computation | SharedClock | ClockChanges":
-    if granularity == "computation":
-        return computation
-    if granularity == "changes":
-        from joulecut_engine.optimize.clock_changes import ClockChanges  # noqa: PLC0415 -- as above
-
-        return ClockChanges(computation, limits)
-    from joulecut_engine.optimize.shared_clock import SharedClock  # noqa: PLC0415 -- as above
-
-    return SharedClock(computation)
+    def _labelled(self, found: Solution) -> Solution:
+        """Fewer than two changes are answered as `gpu`."""
+        if self._granularity != "changes":
+            return found
+        return replace(found, granularity="changes", limits=self._limits)

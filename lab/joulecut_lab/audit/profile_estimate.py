@@ -8,14 +8,14 @@ granularity within its target. Pure; several solves, seconds.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from joulecut_controller.plan.solver_cache import Prepared
 from joulecut_engine.graph.clock_option import ANY_CLOCK_MHZ, ClockOption
 from joulecut_engine.graph.pipeline import GRANULARITIES, Granularity
+from joulecut_engine.optimize.jitter_margin import Solves
 from joulecut_engine.optimize.problem import Goal, Infeasible, NoCommonClock, Problem, Solution
 from joulecut_engine.optimize.schedule import energy, makespan
 from joulecut_lab.audit.finding import Amount, PlanSaving
 
-Prepare = Callable[[Problem, Granularity], Prepared]
+Prepare = Callable[[Problem, Granularity], Solves]
 
 ROUNDING = 1e-9  # a deadline at the very time a job has must not fail by an ulp
 MHZ_MAX = 1e6  # above every clock there is
@@ -45,7 +45,7 @@ class ProfileEstimate:
         self._options = _at(problem, now.clock_mhz)
         self.iteration_s, _ = makespan(problem, self._options)
         self._energy_j = energy(problem, self._options, self.iteration_s)
-        self._prepared: dict[Granularity, Prepared] = {}
+        self._prepared: dict[Granularity, Solves] = {}
 
     @property
     def unexplained(self) -> str:

@@ -10,10 +10,9 @@ from typing import Protocol
 
 from joulecut_cli.granularity import Asked
 from joulecut_engine.money import Iteration
-from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem
+from joulecut_engine.optimize.problem import TWO_CHANGES, Goal, Problem, Sync
 from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver
-from joulecut_engine.optimize.straggler import Sync, time_s
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.baselines import Clocks
 from joulecut_lab.compare.perseus import UNIT_S, Claim, Perseus
@@ -150,7 +149,7 @@ class Ours:
         if setting.sync == "layer" or until_s <= deadline_s:  # no time beyond its own
             return alone
         cheapest_s = frontier.least.iteration_time_s
-        target_s = time_s(deadline_s, cheapest_s, until_s, setting.sync)
+        target_s = max(until_s, min(deadline_s, cheapest_s))
         if target_s > until_s or target_s < frontier.fastest_s:  # it will not be waiting
             return alone
         found = frontier.at(Goal(target_s, waits=True)).clocks

@@ -16,8 +16,6 @@ from joulecut_engine.graph.pipeline import KINDS, SENDS, Pipeline, Profile
 from joulecut_engine.optimize.change_schedules import lines_of
 from joulecut_engine.optimize.change_timing import changes_of, shortest_stretch_s
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.clock_changes import ClockChanges
-from joulecut_engine.optimize.computation import Computation
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.k_change_dp import LAYERS_MAX, cheapest
 from joulecut_engine.optimize.problem import (
@@ -29,7 +27,7 @@ from joulecut_engine.optimize.problem import (
     Solution,
 )
 from joulecut_engine.optimize.schedule import baseline, iteration_times
-from joulecut_engine.optimize.solver import solve
+from joulecut_engine.optimize.solver import Solver, solve
 
 FEW = 400  # plans that a property tries one by one
 limits = st.builds(
@@ -94,9 +92,8 @@ def test_brute_force_agrees_and_never_beats_the_bound(
         return
     goal = data.draw(pipelines.goals(baseline(problem).iteration_time_s))
     truth_j = least_j(problem, goal, allowed)
-    computation = Computation(problem)
     try:
-        found = ClockChanges(computation, allowed).solve(goal, computation.relax(goal))
+        found = solve(problem, goal, "changes", limits=allowed)
     except Infeasible:  # a dwell is kept whatever the other GPUs do, or not at all
         assert truth_j == math.inf or allowed.min_dwell_s
         return
@@ -234,7 +231,7 @@ def test_the_fastest_plan_where_times_do_not_fall_with_the_clock() -> None:
             for kind in KINDS
         }
         problem = build(Pipeline("1f1b", 2, 2), Profile(menus), 20.0)
-        found = ClockChanges(Computation(problem), ChangeLimits(2)).fastest_s
+        found = Solver(problem, "changes", ChangeLimits(2)).fastest_s
         assert found == pytest.approx(fastest_s(problem, 2), rel=1e-9)
 
 

@@ -21,7 +21,7 @@ menu = tuple(ClockOption(1400 - 100 * k, 1 + 0.1 * k**1.3, 90.0 - 9 * k) for k i
 profile = Profile({(stage, kind): menu for stage in range(2) for kind in KINDS})
 computation = Computation(problem(Pipeline("1f1b", 2, 3), profile, 20.0), combinations_all=0)
 goal = Goal(1.07 * computation.fastest_s)
-plan = computation.solve(goal, computation.relax(goal), effort=1)
+plan = computation.solve(goal, computation.relax(goal), effort="point")
 found = [[plan.energy_j, plan.lower_bound_j, [o.clock_mhz for o in plan.clocks]]]
 print(json.dumps([kept(), found]))
 """

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +15,11 @@ from hypothesis import strategies as st
 from joulecut_cli import jobfile
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.check import check
-from joulecut_engine.optimize.clock_changes import ClockChanges
-from joulecut_engine.optimize.computation import Computation
+from joulecut_engine.optimize.clock_changes import DWELLS
 from joulecut_engine.optimize.formulation import problem as build
 from joulecut_engine.optimize.problem import ChangeLimits, Goal, NoCommonClock, Problem
 from joulecut_engine.optimize.rules_of_thumb import off_path
 from joulecut_engine.optimize.schedule import baseline, solution
-from joulecut_engine.optimize.shared_clock import SharedClock
 from joulecut_engine.optimize.solver import Solver, solve
 from joulecut_lab.compare import baselines
 
@@ -57,20 +56,45 @@ def rules_j(
 @given(st.data(), st.sampled_from([1.0, 1.02, 1.2]))
 def test_no_rule_is_cheaper_than_a_search(data: st.DataObject, factor: float) -> None:
     problem = data.draw(pipelines.problems(3, 4, 4, same_clocks=True))
-    computation = Computation(problem)
-    shared = SharedClock(computation)
+    shared = Solver(problem, "gpu")
     goal = Goal(shared.fastest_s * factor)
-    relaxed = computation.relax(goal)
-    found_j = [shared.solve(goal, relaxed).energy_j]
+    found_j = [shared.solve(goal).energy_j]
     assert found_j[0] <= rules_j(problem, goal, "gpu") * (1 + ROUND_OFF)
     for most in (2, 4):
         limits = ChangeLimits(most)
-        plan = ClockChanges(computation, limits).solve(goal, relaxed)
+        plan = solve(problem, goal, "changes", limits=limits)
         assert check(problem, goal, plan) == ()
         assert plan.energy_j <= rules_j(problem, goal, "changes", limits) * (1 + ROUND_OFF)
         found_j.append(plan.energy_j)
     for fewer_j, more_j in itertools.pairwise(found_j):
         assert more_j <= fewer_j * (1 + ROUND_OFF)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    pipelines.problems(3, 5, 4, same_clocks=True),
+    st.sampled_from([1.0, 1.02, 1.2]),
+    st.randoms(use_true_random=False),
+)
+def test_more_changes_and_shorter_dwells_never_cost(
+    problem: Problem, factor: float, dice: random.Random
+) -> None:
+    """Each question by itself and in any order: none sees what another has found."""
+    fastest_s = baseline(problem).iteration_time_s
+    goal = Goal(Solver(problem, "gpu").fastest_s * factor)
+    dwells_s = [share * fastest_s for share in (*DWELLS[::-1], 0.0)]
+    asked = list(itertools.product((0, 2, 3, 4), dwells_s))
+    dice.shuffle(asked)
+    found_j = {}
+    for most, dwell_s in asked:
+        limits = ChangeLimits(most, min_dwell_s=dwell_s)
+        plan = solve(problem, goal, "changes", limits=limits)
+        assert check(problem, goal, plan) == ()
+        found_j[most, dwell_s] = plan.energy_j
+    for (most, dwell_s), (more, shorter_s) in itertools.product(found_j, repeat=2):
+        if more >= most and shorter_s <= dwell_s:
+            freer_j, bound_j = found_j[more, shorter_s], found_j[most, dwell_s]
+            assert freer_j <= bound_j * (1 + ROUND_OFF)
 
 
 def test_points_of_a_frontier_are_no_dearer_than_those_of_fewer_changes() -> None:

@@ -9,16 +9,6 @@ from pipelines import brute_force, problems
 from joulecut_engine.optimize.problem import Goal, Problem
 from joulecut_engine.optimize.schedule import baseline, energy
 from joulecut_engine.optimize.solver import Solver
-from joulecut_engine.optimize.straggler import time_s
-
-
-@given(st.floats(1.0, 9.0), st.floats(1.0, 9.0), st.floats(1.0, 9.0))
-def test_the_iteration_takes_what_the_slowest_takes(
-    deadline_s: float, cheapest_s: float, straggler_s: float
-) -> None:
-    taken_s = time_s(deadline_s, cheapest_s, straggler_s, "iteration")
-    assert taken_s == max(straggler_s, min(deadline_s, cheapest_s))
-    assert time_s(deadline_s, cheapest_s, straggler_s, "layer") == min(deadline_s, cheapest_s)
 
 
 @settings(max_examples=20, deadline=None)
