@@ -84,6 +84,7 @@ ROWS = (
     Row("steady", "profile", 0.88),
     Row("random", "operations", 0.80),
     Row("random-waves", "operations", 0.80),
+    Row("random-waves", "profile", 0.80),
     Row("checkpoints", "operations", 0.78),
     Row("stalls", "operations", 0.75),
     Row("stalls", "profile", 0.75),

@@ -62,7 +62,8 @@ class Pace:
 
     def goal_s(self, limit_s: float, *, careful: bool) -> float:
         """The longest modelled time whose real one keeps a limit. `careful`: longer than the clocks
-        held only by the room that they leave but for a standard error.
+        held only by the room that they leave but for a standard error, and than the limit only
+        where the model is known to say too much.
         """
         modelled, measured = self.held
         room = math.log(limit_s / self.default_s) - measured.mean
@@ -72,7 +73,11 @@ class Pace:
         if careful:
             room = max(0.0, room - measured.sd)
             slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
-        return self.modelled_s * math.exp(modelled + room / slope)
+        beyond = room / slope
+        if careful and measured.mean + DOUBT_STDERRS * measured.sd > modelled:
+            # Of a job whose work varies each further step would follow luck.
+            beyond = min(beyond, max(0.0, math.log(limit_s / self.default_s) - modelled))
+        return self.modelled_s * math.exp(modelled + beyond)
 
 
 def surely_above(mean_s: float, doubt_ratio: float, limit_s: float) -> bool:

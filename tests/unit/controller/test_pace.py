@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.pace import Pace
+from joulecut_controller.plan.pace import DOUBT_STDERRS, Pace
 from joulecut_controller.reference.reference import Figure
 
 slowdowns = st.floats(0.0, 0.2)
@@ -44,6 +44,16 @@ def test_clocks_that_are_late_ask_for_faster_ones(pace: Pace, limit: float) -> N
         assert goal_s < held_s
     else:
         assert goal_s >= held_s * (1.0 - 1e-12)
+
+
+@given(paces, st.floats(0.0, 0.3))
+def test_luck_asks_for_no_longer_iterations_than_the_model_allows(pace: Pace, limit: float) -> None:
+    """A job of varying work, whose plans looked faster than they were, stayed a point over."""
+    modelled, measured = pace.held
+    known = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
+    goal_s = pace.goal_s(pace.default_s * math.exp(limit), careful=True)
+    if not known:
+        assert goal_s <= pace.modelled_s * math.exp(max(modelled, limit)) * (1.0 + 1e-12)
 
 
 def test_default_clocks_take_what_was_measured() -> None:
