@@ -30,30 +30,29 @@ class Health:
         return "\n".join(self.lines) + "\n"
 
 
+@dataclass(eq=False)
 class HealthChecks:
     """`turn` is for the main loop, everything else for any thread."""
 
-    def __init__(
-        self, sampler: Sampler, window: MaintenanceWindow, interval_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        """`interval_s` is the sampler's own."""
-        self._sampler = sampler
-        self._window = window
-        self._silent_s = max(SILENT_TICKS * interval_s, READ_SILENT_S)
-        self._clock = clock
-        self._turned_s = clock()
+    sampler: Sampler
+    window: MaintenanceWindow
+    interval_s: float  # the sampler's own
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._silent_s = max(SILENT_TICKS * self.interval_s, READ_SILENT_S)
+        self._turned_s = self.clock()
         self.leaving = False
 
     def turn(self) -> None:
-        self._turned_s = self._clock()
+        self._turned_s = self.clock()
 
     def live(self) -> Health:
         """Whether both loops of this process run."""
-        now_s = self._clock()
+        now_s = self.clock()
         loops = (
             ("the main loop", self._turned_s, LOOP_SILENT_S),
-            ("the sampler", self._sampler.turned_s, self._silent_s),
+            ("the sampler", self.sampler.turned_s, self._silent_s),
         )
         stuck = [
             f"{what} has not run for {now_s - turned_s:.0f} s"
@@ -66,15 +65,15 @@ class HealthChecks:
         """Whether it measures, or is in a release window, as requested."""
         if self.leaving:
             return Health(False, ("leaving",))
-        if left_s := self._window.left_s:
+        if left_s := self.window.left_s:
             return Health(True, ("ok", f"released for {left_s:.0f} s more"))
-        picture = self._sampler.known()
+        picture = self.sampler.known()
         if picture is None or not picture.snapshot.gpus:
             return Health(False, ("no GPU was read recently", *self._remarks()))
         return Health(True, ("ok", *self._remarks()))
 
     def _remarks(self) -> tuple[str, ...]:
-        silent = [uuid or "the driver" for uuid in self._sampler.unresponsive]
+        silent = [uuid or "the driver" for uuid in self.sampler.unresponsive]
         lines = [f"driver_unresponsive: {', '.join(silent)}"] if silent else []
-        unread = ", ".join(map(str, self._sampler.unread))
+        unread = ", ".join(map(str, self.sampler.unread))
         return (*lines, *([f"counted, and cannot be opened: GPU {unread}"] if unread else ()))

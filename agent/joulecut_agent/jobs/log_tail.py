@@ -59,19 +59,17 @@ class _Silence:
         return now_s - self.since_s >= max(SILENT_S, SILENT_GAPS * self.gap_s)
 
 
+@dataclass(eq=False)
 class LogTail:
     """Reads in its own thread between `start` and `close`; without `start`, `turn` reads."""
 
     name = LOG
 
-    def __init__(
-        self, sources: Collection[LogSource], inbox: Inbox,
-        gpus_of: Callable[[str], Collection[str]],
-    ) -> None:  # fmt: skip
-        """`gpus_of` returns the GPUs of a job on this node."""
-        self._sources = tuple(sources)
-        self._inbox = inbox
-        self._gpus_of = gpus_of
+    sources: Collection[LogSource]
+    inbox: Inbox
+    gpus_of: Callable[[str], Collection[str]]  # the GPUs of a job on this node
+
+    def __post_init__(self) -> None:
         self._files: OrderedDict[tuple[int, int], _File] = OrderedDict()  # by device and inode
         self._silent: dict[LogSource, _Silence] = {}
         self._begun = False
@@ -89,7 +87,7 @@ class LogTail:
     def turn(self) -> None:
         """Takes the lines that were added since the last turn."""
         now_s = time.monotonic()
-        for source in self._sources:
+        for source in self.sources:
             paths = sorted(glob.glob(source.path))[:FILES_MAX]
             for path in paths:
                 with contextlib.suppress(OSError):
@@ -99,7 +97,7 @@ class LogTail:
 
     def _notice(self, source: LogSource, exists: bool, now_s: float) -> None:
         """Says that a running job's log gives no iteration, and which line it has read last."""
-        if not self._gpus_of(source.job):
+        if not self.gpus_of(source.job):
             self._silent.pop(source, None)
             return
         silent = self._silent.setdefault(source, _Silence(now_s))
@@ -111,9 +109,9 @@ class LogTail:
             self._say(source, NO_SENDER, what, "lines that fit the pattern")
 
     def _say(self, source: LogSource, sender: Sender, what: str, allowed: str) -> None:
-        uuid = next(iter(self._gpus_of(source.job)), "")
+        uuid = next(iter(self.gpus_of(source.job)), "")
         text = f"{source.path}: {what}; allowed: {allowed}"
-        self._inbox.submit(Fault(sender, LOG, text, uuid))
+        self.inbox.submit(Fault(sender, LOG, text, uuid))
 
     def _run(self) -> None:
         warnings = Warnings()
@@ -133,7 +131,7 @@ class LogTail:
                 # A log that appears later is read from its first line.
                 known = _File(about.st_size if not self._begun else 0, LineReader(source))
                 self._files[about.st_dev, about.st_ino] = known
-                if len(self._files) > FILES_MAX * max(1, len(self._sources)):
+                if len(self._files) > FILES_MAX * max(1, len(self.sources)):
                     self._files.popitem(last=False)
             if about.st_size < known.offset:  # it was truncated, to be written again
                 known.offset, known.rest, known.reader = 0, b"", LineReader(source)
@@ -165,8 +163,8 @@ class LogTail:
             return
         if silent:
             silent.read(now_s)
-        for uuid in self._gpus_of(source.job):
+        for uuid in self.gpus_of(source.job):
             report = IterationReport(
                 source.job, uuid, 0, found.number, found.duration_s, source=LOG, shape=ONE_STAGE
             )
-            self._inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))
+            self.inbox.submit(Submission(report, sender, LOG, now_s, permitted=True))

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from joulecut_agent.atomic_file import AtomicFile
@@ -63,31 +64,29 @@ class OwnersFile(AtomicFile):
         self.replace("\n".join(lines) + "\n")
 
 
+@dataclass(eq=False)
 class Registry:
-    """`start` returns after each source was read once. Queries from any thread."""
+    """`start` returns after each source was read once. Queries from any thread.
 
-    def __init__(
-        self, settings: AttributionSettings, *, gpus: Callable[[], tuple[GpuDescription, ...]],
-        seen: Callable[[], Mapping[str, GpuSnapshot]],
-        reports: Callable[[], Mapping[str, tuple[str, ...]]],
-        held: Callable[[], Mapping[str, str]], changed: Callable[[str], None],
-        noted: Callable[[str, tuple[str, ...], float], None],
-        owners_file: Path | None = None,
-    ) -> None:  # fmt: skip
-        """`seen` returns the last snapshot of each GPU, `reports` its jobs by their reports,
-        `held` the job of each lease. `changed(uuid)` is called when a GPU has lost its owner,
-        `noted(uuid, jobs, since_s)` at each change of its jobs.
-        """
-        self._settings = settings
-        self._gpus = gpus
-        self._seen = seen
-        self._reports = reports
-        self._held = held
-        self._changed = changed
-        self._noted = noted
-        self._file = OwnersFile(owners_file) if owners_file else None
-        self._processes = Processes(settings.proc)
-        self._slurm = MappingDirectory(settings.mapping_dir) if settings.mapping_dir else None
+    `seen` returns the last snapshot of each GPU, `reports` its jobs by their reports, `held` the
+    job of each lease. `changed(uuid)` is called when a GPU has lost its owner,
+    `noted(uuid, jobs, since_s)` at each change of its jobs.
+    """
+
+    settings: AttributionSettings
+    gpus: Callable[[], tuple[GpuDescription, ...]]
+    seen: Callable[[], Mapping[str, GpuSnapshot]]
+    reports: Callable[[], Mapping[str, tuple[str, ...]]]
+    held: Callable[[], Mapping[str, str]]
+    changed: Callable[[str], None]
+    noted: Callable[[str, tuple[str, ...], float], None]
+    owners_file: Path | None = None
+
+    def __post_init__(self) -> None:
+        self._file = OwnersFile(self.owners_file) if self.owners_file else None
+        self._processes = Processes(self.settings.proc)
+        folder = self.settings.mapping_dir
+        self._slurm = MappingDirectory(folder) if folder else None
         self._claims: dict[str, Claims] = {}
         self._before: dict[str, Owners] = {}
         self._inventory = Inventory({})
@@ -98,16 +97,17 @@ class Registry:
         self._wake = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="attribution", daemon=True)
-        kubernetes = self._kubernetes = self._with_kubernetes() if settings.pod_resources else None
+        pods = self.settings.pod_resources
+        kubernetes = self._kubernetes = self._with_kubernetes() if pods else None
         self.binding = Binding(
             self._processes,
             self.given,
             self._users,
             doubt=kubernetes.hurry if kubernetes else lambda: None,
-            leased=lambda uuid: uuid in held(),
+            leased=lambda uuid: uuid in self.held(),
             pods_known=lambda: kubernetes is not None and kubernetes.answering,
         )
-        self.peers = LoopbackPeers(settings.proc, self._processes)
+        self.peers = LoopbackPeers(self.settings.proc, self._processes)
         self.gpu_of_process = GpuOfProcess(
             self._processes,
             lambda: self._inventory,
@@ -134,8 +134,8 @@ class Registry:
 
     def given(self, uuid: str) -> Owners:
         """The owners of a GPU, by the first source that knows any."""
-        reports = tuple([Owner(REPORT, job) for job in self._reports().get(uuid, ())])
-        return owner.settle(self._settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
+        reports = tuple([Owner(REPORT, job) for job in self.reports().get(uuid, ())])
+        return owner.settle(self.settings.order, {**self._claims, REPORT: {uuid: reports}}, uuid)
 
     def scheduled_job(self, uuid: str) -> str:
         """The job that a scheduler gave a GPU to, "" without one."""
@@ -181,7 +181,7 @@ class Registry:
         """The reporting jobs of a GPU have changed; an earlier source has priority."""
         owners = self.given(uuid)
         if not owners or owners[0].source in {REPORT, PROCESS}:
-            self._noted(uuid, jobs, since_s)
+            self.noted(uuid, jobs, since_s)
 
     def not_controlled(self, uuid: str) -> str:
         """Reason why a GPU is not controlled because of its owners, or ""."""
@@ -191,7 +191,7 @@ class Registry:
         return f"{reason}: shared GPUs are observed, not controlled" if reason else ""
 
     def _settled(self) -> list[tuple[str, Owners]]:
-        return [(gpu.uuid, self.given(gpu.uuid)) for gpu in self._gpus()]
+        return [(gpu.uuid, self.given(gpu.uuid)) for gpu in self.gpus()]
 
     def _run(self) -> None:
         warnings = Warnings()
@@ -212,19 +212,19 @@ class Registry:
             SLURM: self._both(slurm, used[SLURM]),
             PROCESS: used[PROCESS],
         }
-        held = self._held()
+        held = self.held()
         for uuid, owners in self._settled():
             before, self._before[uuid] = self._before.get(uuid, owners), owners
             changed = owner.changed(before, owners)
             if changed:
-                self._noted(uuid, _names(owners), time.monotonic())
+                self.noted(uuid, _names(owners), time.monotonic())
             # A new owner that is the job of the lease: it was set between two turns.
             expected = not before and {one.job for one in owners} == {held.get(uuid)}
             # A lease on a shared GPU is from before the GPU was known to be shared.
             if (changed and not expected) or (owner.shared(owners) and uuid in held):
-                self._changed(uuid)
+                self.changed(uuid)
         if self._file:
-            self._file.write(self._inventory.by_number, self._held(), self.allocations())
+            self._file.write(self._inventory.by_number, self.held(), self.allocations())
 
     def _both(self, files: Claims, processes: Claims) -> Claims:
         """Owners by files; a GPU with a process of another job is owned by both."""
@@ -241,8 +241,8 @@ class Registry:
         return claims
 
     def _refresh_inventory(self) -> None:
-        mig = {mig: uuid for uuid, gpu in self._seen().items() for mig in gpu.mig_uuids}
-        self._inventory = inventory.of(self._gpus(), mig, self._settings.proc)
+        mig = {mig: uuid for uuid, gpu in self.seen().items() for mig in gpu.mig_uuids}
+        self._inventory = inventory.of(self.gpus(), mig, self.settings.proc)
 
     def _known_owner(self, pid: int) -> Owner | None:
         """As `_owner`, read again only if the pid is another process's now."""
@@ -258,7 +258,7 @@ class Registry:
         """Owners by processes on each GPU: Slurm jobs by control group, the rest by name."""
         jobs: dict[str, Owners] = {}
         plain: dict[str, Owners] = {}
-        for uuid in [gpu.uuid for gpu in self._gpus()]:
+        for uuid in [gpu.uuid for gpu in self.gpus()]:
             found = [one for pid in self._users(uuid) if (one := self._known_owner(pid))]
             if by_slurm := tuple(one for one in found if one.source == SLURM):
                 jobs[uuid] = by_slurm
@@ -282,13 +282,13 @@ class Registry:
 
     def _users(self, uuid: str) -> tuple[int, ...]:
         """By the device's last reading; without a new one nothing has changed."""
-        gpu = self._seen().get(uuid)
+        gpu = self.seen().get(uuid)
         if gpu is not None:
             self._pids[uuid] = gpu.process_ids
         return self._pids.get(uuid, ())
 
     def _with_kubernetes(self) -> Kubernetes:
-        settings = self._settings
+        settings = self.settings
         assert settings.pod_resources is not None
         watched = Watched(settings.cgroups)
         return Kubernetes(
@@ -297,7 +297,7 @@ class Registry:
             api=ApiPods(settings.api, watched) if settings.api else None,
             logs=LoggedPods(settings.pod_logs) if settings.pod_logs else None,
             watched=watched,
-            held=lambda: bool(self._held()),
+            held=lambda: bool(self.held()),
             changed=self._wake.set,
         )
 

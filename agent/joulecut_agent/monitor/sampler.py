@@ -48,22 +48,21 @@ class Picture:
 NOTHING = Picture(NodeSnapshot(0, float("-inf"), ()), 0.0, False, {})
 
 
+@dataclass(eq=False)
 class Sampler:
-    """Its thread is the only one that waits for the reader."""
+    """Its thread is the only one that waits for the reader. `jobs` returns the live jobs by GPU;
+    `file` keeps their energy; `measured` are facts of cards that replace what the reader assumes.
+    """
 
-    def __init__(
-        self, source: DriverReader, interval_s: float, counters: Counters, *,
-        jobs: Callable[[], Mapping[str, tuple[str, ...]]], file: EnergyFile,
-        measured: Sequence[CardFacts] = (),
-    ) -> None:  # fmt: skip
-        """`jobs` returns the live jobs by GPU; `file` keeps their energy; `measured` are facts of
-        cards that replace what the reader assumes.
-        """
-        self._source = source
-        self._measured = measured
-        self._configured_s = interval_s
-        self._counters = counters
-        self.account = EnergyAccount(file, jobs)
+    source: DriverReader
+    interval_s: float
+    counters: Counters
+    jobs: Callable[[], Mapping[str, tuple[str, ...]]]
+    file: EnergyFile
+    measured: Sequence[CardFacts] = ()
+
+    def __post_init__(self) -> None:
+        self.account = EnergyAccount(self.file, self.jobs)
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._hurry_until_s = 0.0
@@ -95,7 +94,7 @@ class Sampler:
         self._wake.set()
         self._thread.join(timeout=2.0)
         if self._thread.is_alive():  # it hangs in a driver, which must not keep the agent
-            self._source.kill()
+            self.source.kill()
             self._thread.join(timeout=1.0)
         self.account.save()
 
@@ -124,7 +123,7 @@ class Sampler:
             return False
         if self._dropped.wait(PAUSE_WAIT_S):
             return True
-        self._source.kill()
+        self.source.kill()
         return self._dropped.wait(PAUSE_WAIT_S)
 
     def resume(self) -> None:
@@ -141,7 +140,7 @@ class Sampler:
         """
         if self._reading.acquire(blocking=False):
             try:
-                self._collect(self._source.arrived())
+                self._collect(self.source.arrived())
             finally:
                 self._reading.release()
         return self.known()
@@ -164,14 +163,14 @@ class Sampler:
     @property
     def unresponsive(self) -> tuple[str, ...]:
         """UUIDs of the GPUs whose calls hang; "" for the driver as a whole."""
-        silent = self._source.unresponsive
+        silent = self.source.unresponsive
         uuids = [gpu.uuid for gpu in self.gpus if gpu.index in silent]
         return (*([""] if WHOLE_DRIVER in silent else []), *uuids)
 
     @property
     def unread(self) -> tuple[int, ...]:
         """Indices of the GPUs that the driver counts and cannot open."""
-        return tuple(sorted(self._source.unread))
+        return tuple(sorted(self.source.unread))
 
     def _run(self) -> None:
         due_s = time.monotonic() + self._period_s()
@@ -187,11 +186,11 @@ class Sampler:
                 due_s = max(due_s + self._period_s(), now_s)
             due_s = min(due_s, now_s + self._period_s())
         if not self._dropped.is_set():
-            self._source.close()
+            self.source.close()
 
     @property
     def _interval_s(self) -> float:
-        return min(self._configured_s, self.needed_s())
+        return min(self.interval_s, self.needed_s())
 
     def _period_s(self) -> float:
         """Interval of this thread without `hurry`."""
@@ -207,7 +206,7 @@ class Sampler:
         """Whether the device may be read; drops it if released."""
         if self._released.is_set():
             if not self._dropped.is_set():
-                self._source.close()
+                self.source.close()
                 sequence = self._picture.snapshot.sequence
                 self._picture = replace(
                     NOTHING, snapshot=replace(NOTHING.snapshot, sequence=sequence)
@@ -222,15 +221,15 @@ class Sampler:
         with self._reading:
             if not self._ready():
                 return
-            self._collect(self._source.arrived())
+            self._collect(self.source.arrived())
             each_s = self._each_s()
-            if self._read_now or not each_s or not self._source.is_reading(each_s):
+            if self._read_now or not each_s or not self.source.is_reading(each_s):
                 self._read_now = False
                 self._tick(each_s)
 
     def _tick(self, each_s: float = 0.0) -> None:
         load = driver_load()
-        readings = self._source.read(each_s)
+        readings = self.source.read(each_s)
         self.account.load = load  # a running reader does not follow to a new load
         self._collect([(time.monotonic(), readings)])
 
@@ -253,7 +252,7 @@ class Sampler:
             read.append(mine)
             unix_s = time.time() - (time.monotonic() - at_s)
             self.hardware.add(readings, at_s, unix_s)
-            complete = len(gpus) == len(self.gpus) and not self._source.unread
+            complete = len(gpus) == len(self.gpus) and not self.source.unread
             self._picture = Picture(snapshot, unix_s, complete, {gpu.uuid: gpu for gpu in gpus})
             self._recent.append(self._picture)
             awaited = self.watcher(snapshot)
@@ -263,12 +262,12 @@ class Sampler:
 
     def _describe(self) -> None:
         """Takes over the GPUs of the source, with the scopes that were measured."""
-        if self._described is self._source.gpus:
+        if self._described is self.source.gpus:
             return
-        self._described = self._source.gpus
+        self._described = self.source.gpus
         found = []
         for gpu in self._described:
-            facts = card_facts.valid_for(self._measured, gpu.uuid, gpu.driver, gpu.vbios)
+            facts = card_facts.valid_for(self.measured, gpu.uuid, gpu.driver, gpu.vbios)
             scope = facts.counter_scope if facts else ""
             found.append(replace(gpu, energy_scope=scope) if scope else gpu)
         self.gpus = tuple(found)
@@ -279,5 +278,5 @@ class Sampler:
     def _count(self, readings: tuple[Reading, ...]) -> None:
         for reading in readings:
             if reading.error is not None:
-                self._counters.count(NVML_ERRORS.name, reading.error.code)
-            self._counters.time(reading.call_seconds)
+                self.counters.count(NVML_ERRORS.name, reading.error.code)
+            self.counters.time(reading.call_seconds)
