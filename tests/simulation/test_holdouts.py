@@ -34,7 +34,6 @@ PASSES = round(SLOTS * SLOT_S / INTERVAL_S)
 def outcomes(controller: Controller) -> dict[str, int]:
     """Dropped windows by reason."""
     holdout = controller.job.holdout
-    assert holdout is not None
     counts: dict[str, int] = {}
     for _, outcome, count in holdout.outcomes:
         counts[outcome] = counts.get(outcome, 0) + count

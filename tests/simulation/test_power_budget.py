@@ -39,7 +39,6 @@ def test_limits_are_lowered_before_others_are_raised(store: DatabaseStore) -> No
     for share in (0.9, 1.0):
         was_w = world.counted_w()
         wanted = replace(policy, power_budget_w=share * policy.power_budget_w, digest=str(share))
-        assert wanted.power_budget_w is not None
         controller.source.put(wanted)
         for _ in range(SETTLED_PASSES):
             controller.run(1)
@@ -50,7 +49,6 @@ def test_limits_are_lowered_before_others_are_raised(store: DatabaseStore) -> No
 @pytest.mark.parametrize("cut_off", ["", "n1:1", "n3:1"])
 def test_dead_controllers_and_nodes_keep_the_budget(store: DatabaseStore, cut_off: str) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(60)
     if cut_off:
@@ -73,7 +71,6 @@ def test_a_node_that_is_not_there_counts_with_its_last_limit(
     store: DatabaseStore, moved: bool
 ) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     Controller(world, store, policy).run(SETTLED_PASSES)
     gone = world.agents.pop("n3:1")
     kept_w = sum(gone.limits_w[uuid] for uuid in gone.uuids)
@@ -82,7 +79,6 @@ def test_a_node_that_is_not_there_counts_with_its_last_limit(
         silent = world.agents.pop("n3:1")
         world.agents["n9:1"] = replace(silent, address="n9:1", connected=True, claimed=gone.uuids)
     wider = replace(policy, power_budget_w=1.2 * policy.power_budget_w, digest="wider")
-    assert wider.power_budget_w is not None
     following, used_w = Controller(world, store, wider), 0.0
     for _ in range(2 * SETTLED_PASSES):  # limits move between jobs: lowered first, raised later
         following.run(1)
@@ -125,7 +121,6 @@ def test_without_a_budget_limits_go_back_on_a_ramp(store: DatabaseStore) -> None
 
 def test_restoring_everything_lifts_the_limits_until_resumed(store: DatabaseStore) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     commands = controller.reconciler.commands
@@ -145,7 +140,6 @@ def test_a_limit_that_another_writer_raised_is_left_and_made_room_for(
     store: DatabaseStore,
 ) -> None:
     world, policy = budgeted(share=1.1)
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     world.agents["n3:1"].limits_w["GPU-n3-0"] = 400.0
@@ -168,7 +162,6 @@ def reload(world: World, address: str, *, counted: bool = True) -> None:
 @pytest.mark.parametrize("counted", [True, False])
 def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     kept_w = world.counted_w()
@@ -184,7 +177,6 @@ def test_a_driver_reload_is_no_person(store: DatabaseStore, *, counted: bool) ->
 def test_a_reload_between_two_readings_is_no_person(store: DatabaseStore, first: str) -> None:
     """Counter and limit are read at different times, so that one reading shows half of it."""
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     agent = world.agents["n1:1"]
@@ -220,13 +212,11 @@ def test_who_raises_every_limit_again_is_a_person(store: DatabaseStore) -> None:
 
 def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     lost = world.agents["n3:1"]
     lost.answers = False  # commands arrive, their answers do not
     wider = replace(policy, power_budget_w=1.3 * policy.power_budget_w, digest="wider")
-    assert wider.power_budget_w is not None
     controller.source.put(wider)
     for _ in range(SETTLED_PASSES):
         controller.run(1)
@@ -239,7 +229,6 @@ def test_a_raise_without_an_answer_counts_as_done(store: DatabaseStore) -> None:
 
 def test_a_refused_raise_is_tried_again(store: DatabaseStore) -> None:
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     controller = Controller(world, store, policy)
     controller.run(SETTLED_PASSES)
     world.agents["n2:1"].refuse = "changed 0.1 s ago"
@@ -299,7 +288,6 @@ def test_an_agent_that_keeps_no_limits_makes_it_best_effort(store: DatabaseStore
 def test_a_lying_agent_takes_no_more_than_one_node_can_have(store: DatabaseStore) -> None:
     """It shows limits that no board has, on GPUs that it lets nobody set."""
     world, policy = budgeted()
-    assert policy.power_budget_w is not None
     liar, node_w = world.agents["n3:1"], 800.0
     policy = replace(policy, node_power_w=node_w)
     controller = Controller(world, store, policy)

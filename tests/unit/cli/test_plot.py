@@ -1,6 +1,5 @@
 """Pictures: valid, self-contained, and of what was computed."""
 
-import itertools
 import json
 import re
 import sys
@@ -58,46 +57,6 @@ def test_a_chart_is_valid_and_shows_every_plan(chart: Chart) -> None:
     for mark in chart.marks:
         assert left < mark.time_s < right
         assert low < mark.energy_j < high
-
-
-@given(st.integers(2, 10))
-@settings(max_examples=5)
-def test_marks_of_one_point_stand_side_by_side(count: int) -> None:
-    marks = tuple(Mark(f"rule {k}", 1.0, 2.0, "ours") for k in range(count))
-    apart = Mark("apart", 2.0, 1.0, "gpu")
-    chart = Chart("a", (), (*marks, apart), 1.0)
-    text = svg(frontier_figure(chart), chart.title)
-    (drawn,) = svgs(text)
-    across = [place(drawn, f"mark-{mark.name}")[0] for mark in marks]
-    steps = [right - left for left, right in itertools.pairwise(across)]
-    assert min(steps) >= 10, "a mark is 10 wide"
-    at = [place(drawn, f"mark-{name}")[1] for name in ("rule 0", f"rule {count - 1}")]
-    assert at[0] == pytest.approx(at[1])
-    assert (f"{count} side by side" in text) == (count > 2)
-
-
-def test_a_sweep_shows_pairs_of_objectives_the_best_layouts_and_what_is_not_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep, picture = tmp_path / "sweep.yaml", tmp_path / "front.html"
-    sweep.write_text(
-        "model: llama-3-8b\nsystem: dgx-h100\nrun: {gpus: 32, global_batch: 64, sequence: 4096}\n"
-        "sweep: {tensor: [1, 8], pipeline: [1, 2, 3, 8], recompute: [none, full]}\n"
-    )
-    assert dispatch(["model", "sweep", str(sweep), "--plot", str(picture), "--json"]) == 0
-    answer, page = json.loads(capsys.readouterr().out), picture.read_text()
-    assert answer["impossible"]
-    assert answer["too_large"]
-    assert f"{answer['too_large']} that need more memory" in page
-    assert f"{answer['impossible']} that cannot be divided" in page
-    assert "time of the slowest stage" in page
-    assert "energy of all GPUs and hosts" in page
-    fastest = min(answer["pareto"], key=lambda layout: layout["iteration_time_s"])
-    parts = [value for key, value in fastest.items() if key.startswith("slowest_stage_")]
-    assert sum(parts) == pytest.approx(fastest["iteration_time_s"])
-    assert re.search(rf"A fastest: .*recompute {fastest['recompute']}", page)
-    for label in ("iteration time, s", "hosts, MJ", "GPU, GB", "currency of the prices"):
-        assert label in page
 
 
 @pytest.mark.parametrize("command", ["plan", "frontier", "compare"])
@@ -159,10 +118,3 @@ def test_without_matplotlib_one_line_says_so(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(Unavailable, match=r"pip install '.*\[plot\]'"):
         dispatch(["plan", write_job(tmp_path), "--plot", str(tmp_path / "picture.html")])
-
-
-def test_a_png_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "picture.png"
-    assert dispatch(["plan", write_job(tmp_path), "--plot", str(picture)]) == 0
-    capsys.readouterr()
-    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -44,24 +44,6 @@ def test_a_trace_has_one_track_per_stage_and_the_plan_on_it(
     assert len(clocks) == len(done)
 
 
-def test_sends_that_go_on_at_once_have_tracks_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Slices of a track that overlap and are not within each other cannot be shown."""
-    target = tmp_path / "trace.json"
-    job = write_job(tmp_path, "communication: {p2p_s: 0.09, p2p_energy_j: 0.1}\n")
-    assert dispatch(["plan", job, "--timeline", str(target), "--json"]) == 0
-    capsys.readouterr()
-    events = json.loads(target.read_text())["traceEvents"]
-    done = [e for e in events if e["ph"] == "X"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    assert "stage 1 sends, 2" in names.values()
-    assert {e["tid"] for e in done} == set(names)
-    for thread, name in names.items():
-        spans = sorted((e["ts"], e["ts"] + e["dur"]) for e in done if e["tid"] == thread)
-        assert all(a[1] <= b[0] + 1e-3 for a, b in pairwise(spans)), name
-
-
 @pytest.mark.parametrize("name", ["trace.txt", "nowhere/trace.json", "folder.json"])
 def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
     (tmp_path / "folder.json").mkdir()

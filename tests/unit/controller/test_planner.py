@@ -296,7 +296,6 @@ def test_siblings_count_with_the_slowest_in_time_and_their_mean_in_energy() -> N
     assert costs.width == 2
     healthy = estimator.predict(Subject(WORLD.job, WORLD.uuids[0], 0, "forward"), (clock,))
     slow = estimator.predict(subject, (clock,))
-    assert healthy is not None
     option = costs.table[0, "forward"][clock]
     assert option.time_s == pytest.approx(float(slow.time_s[0]))
     energies = [float(p.time_s[0] * p.power_w[0]) for p in (healthy, slow)]

@@ -8,8 +8,7 @@ import pytest
 
 from joulecut_engine.panel import Bars, Line, Panel
 from joulecut_lab.exhibit import Compared, Exhibit
-from joulecut_lab.model.serving import Serving
-from joulecut_lab.talks import bloat, components, efficiency, five_models, inference, layers
+from joulecut_lab.talks import bloat, components, efficiency, layers
 from joulecut_lab.talks.command import run
 from joulecut_wire.errors import BadInput
 
@@ -55,33 +54,6 @@ def test_gains_of_a_decade_are_all_there() -> None:
 def test_the_case_of_the_marginal_analysis_names_scale_out() -> None:
     (exhibit,) = components.marginals()
     assert exhibit.text.startswith("scale-out pays most")
-
-
-def test_the_cache_of_the_table_is_that_of_the_architecture() -> None:
-    """Llama 3 70B: 80 layers, 8 heads of 128 for keys and values, one byte, over four GPUs."""
-    rows = inference.by_context().rows[1:]
-    assert len(rows) == 9
-    for row in rows:
-        batch, prompt = (int(one.replace(",", "")) for one in re.findall(r"[\d,]*\d", row[0]))
-        tokens = batch * (prompt + Serving().output)
-        assert float(row[3].split()[0]) == pytest.approx(tokens * 80 * 8 * 128 * 2 / 4e9, abs=0.01)
-        decode_mhz, prefill_mhz = (int(cell.split()[0]) for cell in row[-2:])
-        assert decode_mhz < prefill_mhz
-    assert ["(too large)" in row[0] for row in rows] == [False] * 8 + [True]
-
-
-def test_the_convolutions_are_those_of_wide_resnet() -> None:
-    """1.5 billion weights (Perseus' paper), cut as published; more work to the late blocks."""
-    parts = list(five_models.blocks_of_resnet())
-    assert len(parts) == 34
-    each = [sum(c.wide_in * c.kernel**2 * c.wide_out for c in part) for part in parts]
-    assert sum(each) == pytest.approx(1.51e9, rel=0.01)
-    work = next(one for one in five_models.WORKLOADS if one.model.startswith("wide"))
-    found = five_models.stages_of(work).profile.options
-    assert {stage for stage, _ in found} == set(range(work.stages))
-    for options in found.values():
-        times = [one.time_s for one in options]  # from the highest clock
-        assert times == sorted(times)
 
 
 @pytest.mark.long

@@ -86,7 +86,6 @@ def test_the_deadline_shown_is_the_means_whatever_the_target_is_for() -> None:
     board = boards.board()
     [job] = board.jobs
     baseline, policy = job.view.measured.baseline, job.view.policy
-    assert baseline is not None
 
     def shown(slo: Slo) -> dict[str, Any]:
         view = replace(job.view, policy=replace(policy, slo=slo))
