@@ -255,3 +255,21 @@ def test_killed_while_it_reads_by_itself_it_is_missed_at_once(running: Rig) -> N
         "it is missed", lambda: rig.reader.arrived() == [] and not rig.reader.is_reading(0.02)
     )
     assert rig.shown() == ["g0", "g1", "g2"]
+
+
+class Undying:
+    """A process in a driver call that no signal ends."""
+
+    def kill(self) -> None: ...
+
+    def poll(self) -> int | None:
+        return None
+
+
+def test_a_few_processes_that_do_not_end_are_many() -> None:
+    """Then no other is started."""
+    zombies = driver_process.Zombies[str]()
+    for number in range(driver_process.ZOMBIES_MAX):
+        assert not zombies.are_many
+        zombies.kill(Undying(), f"GPU-{number}")
+    assert zombies.are_many
