@@ -236,19 +236,6 @@ def test_a_lost_controller_is_said_and_its_return_noticed(browser: Browser) -> N
             expect(page.locator("#live-text")).to_contain_text("pass 1,")
 
 
-@pytest.mark.long
-def test_a_controller_that_hangs_is_lost_too(browser: Browser) -> None:
-    with (
-        Serving(replace(boards.board(), interval_s=600.0)) as served,
-        opened(browser, served) as page,
-    ):
-        expect(page.locator("#live-text")).to_contain_text("live")
-        served.publish(replace(boards.board(passes=129), interval_s=0.5))
-        expect(page.locator("#lost")).to_contain_text("no pass has ended since")
-        served.publish(replace(boards.board(passes=130), interval_s=600.0))
-        expect(page.locator("#lost")).to_be_hidden()
-
-
 EMPTY: list[tuple[str, Board | None, list[str]]] = [
     ("waiting", None, ["Waiting for the controller\u2019s first pass.", "connected, no pass yet"]),
     (

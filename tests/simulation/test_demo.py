@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 COMMAND = (str(Path(sys.executable).with_name("joulecut")), "demo", "--no-browser")
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
 WAIT_S = 240.0  # a short demo takes half a minute on an idle machine
 PID = re.compile(r"pid (\d+)")
 FIELDS = {
@@ -131,7 +132,7 @@ def _summary(path: Path) -> dict[str, Any]:
 @pytest.mark.long
 def test_a_short_demo_saves_keeps_its_target_and_gives_everything_back(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
-    with demo("--duration", "40", "--summary", str(path)) as running:
+    with demo("--duration", "60", "--summary", str(path)) as running:
         running.wait_for("straggler:")
         folder = _folder_of(running.pids()[0])
         assert running.end() == 0, running.text()
@@ -143,7 +144,9 @@ def test_a_short_demo_saves_keeps_its_target_and_gives_everything_back(tmp_path:
     assert (job["name"], job["mode"]) == ("gpt3-175b", "enforce")
     assert job["granularity"] in {"gpu", "changes"}  # by the jitter of a busy machine
     zero = told["zero_slowdown"]
-    assert 0.02 < zero["saved_ratio"] <= zero["possible_saved_ratio"] + 0.01
+    low, high = re.search(r"the demo measures (\d) to (\d) %", README).groups()
+    assert float(low) <= 100.0 * zero["saved_ratio"] < float(high) + 0.5, "as README says"
+    assert zero["saved_ratio"] <= zero["possible_saved_ratio"] + 0.01
     assert zero["slowdown_ratio"] <= 0.006
     before, after = job["baseline"], job["controlled"]
     assert job["saved_ratio"] == pytest.approx(1.0 - after["energy_j"] / before["energy_j"])

@@ -96,12 +96,6 @@ def learned(store: DatabaseStore, job: str, clock_share: float) -> Controller:
     return controller
 
 
-def first_text(controller: Controller) -> str:
-    """What the first prediction rested on."""
-    texts = (board.jobs[0].learnt.text for board in controller.boards)
-    return next(text for text in texts if text)
-
-
 def recommending(store: DatabaseStore, world: UnprofiledWorld) -> Controller:
     controller = Controller(world, store, world.unprofiled("recommend"))
     controller.run(2)

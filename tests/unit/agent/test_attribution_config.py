@@ -23,12 +23,6 @@ def test_no_scheduler_is_asked_unless_the_site_names_it(tmp_path: Path) -> None:
     assert (found.order, found.bind) == (SOURCES, "owner")
 
 
-def test_kubernetes_alone_means_its_usual_places(tmp_path: Path) -> None:
-    found = _load(tmp_path, "attribution: {kubernetes: {}}\n")
-    assert str(found.pod_resources) == "/var/lib/kubelet/pod-resources/kubelet.sock"
-    assert found.api is None
-
-
 def test_everything_is_read_and_paths_are_relative_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,12 +66,3 @@ def test_a_wrong_value_is_one_line_with_its_place(
         _load(tmp_path, text)
     assert place in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_unknown_key_warns_and_stops_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    _load(tmp_path, "attribution: {kubernetes: {socket: x}, slrum: {}}\nreports: {bnd: any}\n")
-    lines = capfd.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert all("unknown key is ignored" in line for line in lines)

@@ -149,6 +149,8 @@ CONTROLLERS: tuple[tuple[Any, ...], ...] = (
     ("policy", 5),
     ("store", "foo://x"),
     ("listen.http", "127.0.0.1"),
+    ("listen.http", "0.0.0.0:9440"),
+    ("agents[0]", "127.0.0.1:0"),
     ("listen.http", "[::1:9"),
     ("listen.http", "::1:9"),
     ("lease.ttl_s", 0.1),

@@ -45,25 +45,6 @@ def test_everything_given(tmp_path: Path) -> None:
     assert (config.http, config.interval_s, config.ttl_s) == (("127.0.0.1", 0), 0.5, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (GOOD + "listen: {http: 0.0.0.0:9440}\n", "0.0.0.0 without encryption"),
-        (GOOD.replace("127.0.0.1:9431", "10.0.0.7:9431"), "10.0.0.7 without encryption"),
-        (GOOD.replace("127.0.0.1:9431", "localhost:9432"), "given twice"),
-        (GOOD.replace("127.0.0.1:9431", "127.0.0.1:0"), "port 1 to 65535"),
-        (GOOD.replace("policy: policy.yaml\n", ""), "policy: key missing"),
-    ],
-)
-def test_what_is_wrong_is_one_line_with_a_place(tmp_path: Path, text: str, expected: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        read(write(tmp_path, text))
-    line = str(caught.value)
-    assert "controller.yaml" in line
-    assert expected in line
-    assert "\n" not in line
-
-
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="No such file"):
         read(tmp_path / "none.yaml")

@@ -269,7 +269,7 @@ def test_what_two_estimators_learnt_is_joined_by_workload() -> None:
 
     for own, expected in ((True, mine), (False, theirs)):
         made = OnlineEstimator({"gpt": profile(), "other": profile()})
-        made.restore(joined(state(mine), state(theirs), lambda _, own=own: own))  # type: ignore[misc]
+        made.restore(joined(state(mine), state(theirs), lambda _, own=own: own))
         assert made.learning_stats("gpt") == expected.learning_stats("gpt")
         fit(expected)
         assert off(made, Job(), 960) == pytest.approx(off(expected, Job(), 960), abs=1e-9)

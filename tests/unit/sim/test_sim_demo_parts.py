@@ -5,7 +5,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,9 @@ import yaml
 from joulecut_sim.demo import layout, watch
 from joulecut_sim.demo.course import holds, target
 from joulecut_sim.demo.layout import Folder
-from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Phases, Settings
+from joulecut_sim.demo.settings import ITERATION_ABSOLUTE_S, ITERATION_S, STAGES, Settings
 from joulecut_sim.demo.summary import Tally, summary
-from joulecut_sim.demo.watch import Commands, Follower
+from joulecut_sim.demo.watch import Commands
 from joulecut_sim.jobfile import read as read_job
 from joulecut_sim.results import Record
 from joulecut_sim.skus import A40, A100_SXM, CARDS, Sku
@@ -76,22 +75,6 @@ def test_commands_are_settings_applied_and_survive_a_restarted_agent() -> None:
     assert commands.total == 1_000_010
 
 
-def test_the_follower_sees_each_record_once_even_in_halves(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    follower = Follower(path)
-    assert follower.look() == ()
-    lines = [json.dumps(asdict(_record(number))) + "\n" for number in range(4)]
-    path.write_text(lines[0] + lines[1][:20])
-    assert [record.iteration for record in follower.look()] == [0]
-    path.write_text(lines[0] + lines[1])
-    assert [record.iteration for record in follower.look()] == [1]
-    path.write_text(lines[2])  # the job began a new file
-    assert [record.iteration for record in follower.look()] == [2]
-    with path.open("a") as file:
-        file.write("garbage\n" + lines[3])
-    assert [record.iteration for record in follower.look()] == [3]
-
-
 @pytest.mark.parametrize("sku", CARDS.values(), ids=lambda sku: sku.name)
 def test_the_demo_runs_at_its_own_pace_on_every_card(sku: Sku, tmp_path: Path) -> None:
     settings = Settings(sku=sku)
@@ -147,16 +130,6 @@ def test_a_phase_begins_with_a_plan_for_its_own_target(line: str) -> None:
     assert not holds(held | {"mode": "recommend"}, slo)
     before = {"max_slowdown_ratio": 0.0, "max_iteration_time_s": None, "deadline_s": 0.306}
     assert not holds(held | {"slo": before}, slo), "the policy is not read yet"
-
-
-@pytest.mark.parametrize("duration_s", [30.0, 60.0, 600.0, 1200.0])
-def test_phases_fill_the_time_given(duration_s: float) -> None:
-    phases = Phases.within(duration_s)
-    enforced_s = phases.zero_s + phases.enforce_s
-    shown_s = phases.straggle_s + phases.recover_s + phases.holdouts_s
-    total = phases.recommend_s + enforced_s + shown_s
-    assert total == pytest.approx(duration_s - 4.0)
-    assert phases.settle_s <= phases.recover_s < phases.enforce_s
 
 
 def test_the_verdict_is_measured_and_unknown_is_null() -> None:

@@ -68,12 +68,6 @@ def test_the_last_words_of_a_child_that_fails_are_told() -> None:
     assert not child.due()
 
 
-def test_a_command_that_is_not_there_is_one_sentence() -> None:
-    child = Child(Recipe("thing", ("/no/such/command",), READY))
-    with pytest.raises(Unavailable, match="thing cannot be started"):
-        child.start()
-
-
 def test_a_deaf_child_is_killed_after_some_patience() -> None:
     child = _child(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -107,14 +101,3 @@ def test_children_end_when_their_supervisor_is_killed() -> None:
         above.kill()
         above.wait()
     _until(lambda: not below.alive)
-
-
-def test_a_witness_knows_a_process_from_its_successor() -> None:
-    with subprocess.Popen([sys.executable, "-c", WAITING], stdout=subprocess.DEVNULL) as process:
-        witness = Witness.of(process.pid)
-        assert witness.alive
-        assert not Witness(process.pid, "another start time").alive
-        witness.stop(WAIT_S)
-        process.wait()
-        assert not witness.alive
-    assert not Witness.of(0).alive

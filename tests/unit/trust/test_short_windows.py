@@ -73,7 +73,7 @@ class Job:
             drift=BaselineDrift(measured_s=self.measured_s, shift_ratio=shift_ratio),
         )
         own = {name: changed.pop(name) for name in list(changed) if hasattr(measured, name)}
-        measured = replace(measured, **own)  # type: ignore[arg-type]
+        measured = replace(measured, **own)
         policy = JobPolicy(self.name, "enforce", Slo(max_slowdown=0.05))
         seen = JobSeen(
             job=JobState(policy, Placement((), 0.0, 5.0), measured),
