@@ -1,7 +1,5 @@
 """What the predictors learnt survives a controller: stopped, killed, or met by a newer file."""
 
-import json
-
 import pytest
 from worlds import Controller, World
 
@@ -144,12 +142,3 @@ def test_a_fit_is_put_in_force_in_a_later_pass_and_passes_do_not_wait(
     text = controller.job.learnt.text
     assert text.startswith("predicted from the profile and ")
     assert "before learning" in text
-
-
-def test_the_state_is_small_and_reads_back_to_the_same_text(store: DatabaseStore) -> None:
-    world = World()
-    controller, learner = _learning(world, store)
-    controller.stop()
-    text = packed(learner.state())
-    assert len(text) < 100_000
-    assert packed(json.loads(json.dumps(unpacked(text)))) == text

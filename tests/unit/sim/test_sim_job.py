@@ -20,7 +20,7 @@ import yaml
 
 from joulecut_sim.card import StateFile, now_s
 from joulecut_sim.jobfile import read
-from joulecut_sim.results import LINES_MAX, Record, Results
+from joulecut_sim.results import Record
 from joulecut_sim.results import read as read_results
 from joulecut_wire.errors import BadInput
 from joulecut_wire.messages import IterationReport
@@ -259,15 +259,3 @@ def test_a_broken_job_file_is_one_line(folder: Path, change: dict[str, Any], wor
     path = _write(folder, **change)
     with pytest.raises(BadInput, match=re.escape(words)):
         read(path)
-
-
-def test_results_stay_bounded(tmp_path: Path) -> None:
-    path = tmp_path / "results.jsonl"
-    results = Results(path, lines_max=10)
-    for number in range(35):
-        results.write(Record(number, float(number), 1.0, 1.0, 8.0, (1410,), (0.0,)))
-    results.close()
-    kept = [record.iteration for record in read_results(path)]
-    assert kept == list(range(20, 35))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["results.jsonl", "results.jsonl.1"]
-    assert LINES_MAX >= 1000
