@@ -114,5 +114,3 @@ FLAG = Key({"type": "boolean"})
 WORD = Key({"type": ["string", "null"]}, lambda value: value or None)
 NUMBERS = Key({"type": "object", "additionalProperties": NUMBER.schema}, _numbers)  # by name
 OBJECT = Key({"type": "object"})
-# Of 95 %, and the estimate.
-INTERVAL = Answer("Interval", mid=NUMBER, low=NUMBER, high=NUMBER)

@@ -129,6 +129,7 @@ async def _serve(
         metrics=metrics.text,
         web=web,
         roles=config.roles,
+        store=store,
         channel=channel,
         profiles=UploadedProfiles(store),
         history=history,

@@ -17,6 +17,7 @@ from typing import Any, Self
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import History
 from joulecut_controller.orders import Commander
+from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.links import Links
@@ -49,6 +50,7 @@ class Serving:
         *,
         port: int = 0,
         metrics: Callable[[bool], bytes] | None = None,
+        store: Store | None = None,
         history: History | None = None,
         links: Links | None = None,
         obey: Commander | None = None,
@@ -59,6 +61,7 @@ class Serving:
         self._first = board
         self._port = port
         self._metrics = metrics
+        self._store = store
         self._history = history
         self._links = links
         self._obey = obey
@@ -98,6 +101,7 @@ class Serving:
             web=self._web,
             roles=self._roles,
             metrics=self._metrics,
+            store=self._store,
             profiles=self._profiles,
             history=self._history,
             links=self._links,

@@ -56,7 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     links = Links(
         "https://grafana.example/d/joulecut?var-job={job}", "https://docs.example/runbook"
     )
-    with Serving(fleet(), history=history, links=links) as server:
+    with Serving(fleet(), store=store, history=history, links=links) as server:
         yield server
     store.close()
 

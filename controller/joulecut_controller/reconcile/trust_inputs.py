@@ -14,9 +14,10 @@ from joulecut_controller.policy.policy import Ranks
 from joulecut_controller.ports import Record, Store
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.online_profiler import NO_PROFILE
+from joulecut_controller.savings.stored import read_windows
 from joulecut_controller.trust.advisable import Recommendation, Verdict, verdict
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
-from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json, valid
+from joulecut_controller.trust.window import KEPT_S, TOPIC, MeasuredWindow, to_json
 from joulecut_controller.view import Measured
 from joulecut_wire.errors import JoulecutError
 
@@ -136,7 +137,6 @@ class StoredBook:
 
     def windows(self, job: str, since_unix_s: float) -> Sequence[MeasuredWindow] | None:
         try:
-            kept = self._store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=WINDOWS_MAX)
+            return read_windows(self._store, job, since_unix_s, WINDOWS_MAX)[0]
         except JoulecutError:
             return None
-        return valid(record.content for record in kept)

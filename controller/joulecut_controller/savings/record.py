@@ -1,4 +1,4 @@
-"""Reports as plain values, for `--json`.
+"""Reports as plain values, for `--json`, and the week for the API.
 
 Units are in the keys; an interval is three numbers; an unknown value is null.
 """
@@ -7,8 +7,8 @@ import math
 from dataclasses import asdict
 
 from joulecut_controller import answer as a
-from joulecut_controller.answer import INTERVAL, Answer, Json, Key, listed, maybe
-from joulecut_controller.savings.report import JobReport
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe
+from joulecut_controller.savings.report import JobReport, Report
 from joulecut_controller.trust.energy_ledger import Sheet
 from joulecut_controller.trust.interval import Interval
 from joulecut_engine.money import JOULES_PER_KWH, Worth
@@ -31,6 +31,21 @@ def _kwh(saved_j: Interval | None) -> Json | None:
     return None if saved_j is None else INTERVAL.json(saved_j.scaled(1.0 / JOULES_PER_KWH))
 
 
+def _predicted_kwh(report: Report) -> float:
+    """Of the jobs that are in the measured sum."""
+    predicted_j = sum(
+        job.spent.all.energy_j * ratio / (1.0 - ratio)
+        for job in report.jobs
+        if job.saved_j is not None
+        and (ratio := job.saving.predicted_saved_ratio) is not None
+        and ratio < 1.0
+    )
+    return predicted_j / JOULES_PER_KWH
+
+
+INTERVAL = Answer(
+    "Interval", mid=a.NUMBER, low=a.NUMBER, high=a.NUMBER
+)  # of 95 %, and the estimate
 _INTERVAL = maybe(INTERVAL)
 _KWH = Key(_INTERVAL.schema, _kwh, "saved_j")
 _WALL = maybe(Key(a.OBJECT.schema, asdict))
@@ -82,6 +97,17 @@ _JOB = Answer(
 )
 _SUM = Answer(
     name=a.TEXT, jobs=a.COUNT, jobs_unknown=a.COUNT.at("unknown"), saved_kwh=_KWH, wall=_WALL
+)
+# Of all jobs, for the first screen. Money and CO2 are null without a price and an intensity.
+WEEK = Answer(
+    since_unix_s=a.NUMBER,
+    until_unix_s=a.NUMBER,
+    jobs=a.COUNT.at("total.jobs"),
+    jobs_unknown=a.COUNT.at("total.unknown"),
+    saved_kwh=_KWH.at("total.saved_j"),
+    predicted_kwh=a.NUMBER.at(_predicted_kwh),
+    energy_money=_INTERVAL.at(lambda found: found.total.wall and found.total.wall.energy_money),
+    co2_kg=_INTERVAL.at(lambda found: found.total.wall and found.total.wall.co2_kg),
 )
 _CHANGE = Answer(
     at_unix_s=a.NUMBER,

@@ -1,4 +1,4 @@
-"""Reads from the store what a report is made of, for the command line."""
+"""Reads from the store what a report is made of, for the command line and the week's summary."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from joulecut_controller.ports import Store
 from joulecut_controller.savings.changes import changes
 from joulecut_controller.savings.report import NO_TENANT, Known, Report, report
 from joulecut_controller.trust import energy_ledger
-from joulecut_controller.trust.window import TOPIC, valid
+from joulecut_controller.trust.window import TOPIC, MeasuredWindow, from_json
 
 WINDOWS_MAX = 50_000  # of all jobs: three seconds to read, 30 MB; a week of 75 jobs at 5 %
 SHEETS_MAX = 5_000  # hours: as many as the store keeps
@@ -40,13 +40,13 @@ def read_report(
     job: str = "",
 ) -> Report:
     """Of all jobs, or one with every change of its clocks. Raises Unavailable."""
-    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=WINDOWS_MAX)
+    windows, truncated = read_windows(store, job, since_unix_s)
     trail = store.events(job=job, limit=EVENTS_MAX) if job else ()
     sheets = store.records(energy_ledger.TOPIC, since_unix_s=since_unix_s, limit=SHEETS_MAX)
     texts = [*(record.content for record in sheets), store.learnt(energy_ledger.TOPIC)]
     prices = mean_of(prices, _hours(store, since_unix_s, prices), until_unix_s)
     found = report(
-        valid(record.content for record in records),
+        windows,
         since_unix_s=since_unix_s,
         until_unix_s=until_unix_s,
         prices=prices,
@@ -55,7 +55,7 @@ def read_report(
     )
     return replace(
         found,
-        truncated=len(records) == WINDOWS_MAX,
+        truncated=truncated,
         changes=changes(trail, job, since_unix_s),
         changes_cut=len(trail) == EVENTS_MAX and trail[-1].at_unix_s > since_unix_s,
         energy=energy_ledger.total(texts, since_unix_s),
@@ -75,3 +75,17 @@ def _hours(store: Store, since_unix_s: float, prices: Cost) -> list[tuple[float,
         hour = replace(prices, kwh=kwh, co2_g_per_kwh=grams, stale=bool(stale))
         found.append((record.at_unix_s, hour))
     return found[::-1]
+
+
+def read_windows(
+    store: Store, job: str, since_unix_s: float, most: int = WINDOWS_MAX
+) -> tuple[list[MeasuredWindow], bool]:
+    """The newest ones, and whether older ones of the period were left. Raises Unavailable."""
+    records = store.records(TOPIC, job=job, since_unix_s=since_unix_s, limit=most)
+    windows = []
+    for record in records:
+        try:
+            windows.append(from_json(record.content))
+        except ValueError:  # of a version that has another idea of a window, or damaged
+            continue
+    return windows, len(records) == most

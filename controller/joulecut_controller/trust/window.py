@@ -5,9 +5,7 @@ the warm-up. It is kept as a record of the topic `window`, so that a report can 
 after the controller that measured it is gone.
 """
 
-import contextlib
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Annotated, Literal
 
@@ -62,12 +60,3 @@ def from_json(text: str) -> MeasuredWindow:
         return msgspec.json.decode(text, type=MeasuredWindow)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"a window holds what is no measurement: {error}") from None
-
-
-def valid(texts: Iterable[str]) -> list[MeasuredWindow]:
-    """Those of records; what is damaged, or of a version with another idea of a window, is left."""
-    windows = []
-    for text in texts:
-        with contextlib.suppress(ValueError):
-            windows.append(from_json(text))
-    return windows

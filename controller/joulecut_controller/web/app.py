@@ -23,6 +23,7 @@ from joulecut_controller.cluster.history import History
 from joulecut_controller.cluster.summary import parts_of
 from joulecut_controller.plan.record import MODE
 from joulecut_controller.policy.policy import policy_json
+from joulecut_controller.ports import Store
 from joulecut_controller.web.address import ANY, document, get, one_word, stated, whole
 from joulecut_controller.web.board_cache import Newest, render
 from joulecut_controller.web.board_json import BOARD, BRIEF, EVENT, EVENT_WITH_DETAIL, brief_json
@@ -43,6 +44,7 @@ from joulecut_controller.web.responses import (
 )
 from joulecut_controller.web.senders import Roles, Senders
 from joulecut_controller.web.timeline import TIMELINE, timeline_json
+from joulecut_controller.web.week import Week
 from joulecut_wire.web_config import WebConfig
 
 STATIC = Path(__file__).parent / "static"
@@ -59,13 +61,15 @@ class Parts(TypedDict, total=False):
     """What the application serves beside the board; without a part its routes are empty or absent.
 
     `metrics` yields the text of /metrics, as OpenMetrics where it is True. `web` asks for
-    passwords, `roles` says which of its users may command. `channel` takes commands,
-    `profiles` uploads. The charts show `history`, the page points to `links`.
+    passwords, `roles` says which of its users may command. `store` has the week's
+    savings; `channel` takes commands, `profiles` uploads. The charts show `history`, the page
+    points to `links`.
     """
 
     metrics: Callable[[bool], bytes] | None
     web: WebConfig | None
     roles: Roles
+    store: Store | None
     channel: CommandChannel | None
     profiles: ProfileLibrary | None
     history: History | None
@@ -93,7 +97,7 @@ def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     channel, profiles = parts.get("channel"), parts.get("profiles")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
     pages = Pages(publisher, parts.get("metrics"))
-    cluster = ClusterPages(pages.now, history, links)
+    cluster = ClusterPages(pages.now, Week(parts.get("store")), history, links)
     stating = [
         pages,
         cluster,

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from joulecut_controller import answer as a
-from joulecut_controller.answer import INTERVAL, Answer, Json, Key, listed, maybe, number
+from joulecut_controller.answer import Answer, Json, Key, listed, maybe, number
 from joulecut_controller.board import Board
 from joulecut_controller.cluster.history import Series
 from joulecut_controller.cluster.state import budget_ratio
 from joulecut_controller.cluster.summary import cluster_of
 from joulecut_controller.policy.policy import Cost
+from joulecut_controller.savings.record import INTERVAL, WEEK
 from joulecut_controller.view import BUDGET_JOB, GpuView, NodeView
 from joulecut_controller.web.board_json import EVENT, POWER_BUDGET, RUN, SUMMARY, work_by_gpu
 from joulecut_controller.web.job_json import STATE
 from joulecut_controller.web.links import Links
 
 EVENTS_LISTED_MAX = 12
-NO_LINKS = Links()
 
 JOB_COLUMNS = (
     "name", "state", "rate_source", "granularity", "gpus", "power_w", "slowdown_ratio",
@@ -51,6 +51,7 @@ CLUSTER = Answer(
     "Cluster",
     **RUN | {"events": listed(EVENT).at(lambda board: board.events[:EVENTS_LISTED_MAX])},
     **{key: one.given for key, one in SUMMARY.keys.items()},
+    savings_week=maybe(WEEK).given,
     prices=PRICES.key.at(lambda board: board.policy.cost if board.policy else Cost()),
     power_budget=maybe(
         Answer(**{key: POWER_BUDGET.keys[key] for key in _BUDGET} | {"state": a.TEXT})
@@ -59,9 +60,14 @@ CLUSTER = Answer(
 )
 
 
-def cluster_json(board: Board, links: Links = NO_LINKS) -> Json:
-    """The first screen."""
-    return CLUSTER.json(board, **SUMMARY.json(cluster_of(board)), links=asdict(links))
+def cluster_json(board: Board, *, week: Json | None = None, links: Links | None = None) -> Json:
+    """The first screen. `week` are the savings that hold-outs of the last week measured."""
+    return CLUSTER.json(
+        board,
+        **SUMMARY.json(cluster_of(board)),
+        savings_week=week,
+        links=asdict(links or Links()),
+    )
 
 
 # One row of the table of jobs.

@@ -34,6 +34,7 @@ from joulecut_controller.web.gpu_json import GPU, gpu_json
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.paging import page_json, paged, question
 from joulecut_controller.web.responses import encode, json_bytes, json_response
+from joulecut_controller.web.week import Week
 
 SPAN_S_MAX = int(COARSE_S * COARSE_POINTS)
 SPAN_S_DEFAULT = 86_400
@@ -56,13 +57,18 @@ class _Tables:
 class ClusterPages:
     """Reads boards; `now` raises HTTPException before the first pass."""
 
-    def __init__(self, now: Callable[[], Board], history: History, links: Links) -> None:
-        self._now, self._history = now, history
-        self._cluster = Newest(lambda board: encode(cluster_json(board, links)))
+    def __init__(
+        self, now: Callable[[], Board], week: Week, history: History, links: Links
+    ) -> None:
+        self._now, self._week, self._history = now, week, history
+        self._cluster = Newest(
+            lambda board: encode(cluster_json(board, week=week.newest, links=links))
+        )
         self._tables = Newest(_tables)
 
     async def encoded(self, board: Board) -> bytes:
         """The first screen of this board; of a large fleet maybe that of the previous one."""
+        self._week.refresh(board)
         return await self._cluster.of(board)
 
     @get("cluster", "the cluster in brief: the first screen", CLUSTER)

@@ -22,7 +22,7 @@ export const STATES = {
 export class Home {
   constructor() {
     this.power = new Stat(["Power of all GPUs ", h("small", {}, "now, measured")]);
-    this.saved = new Stat([term("measured saving", "Saved"), " ", h("small", {}, "since the controller began, measured")]);
+    this.saved = new Stat([term("measured saving", "Saved"), " ", h("small", { class: "since" })]);
     this.gpus = new Stat(["GPUs ", term("controlled")]);
     this.budget = new Stat([term("power budget", "Power budget")]);
     this.stats = h("div", { class: "stats" }, this.power.root, this.saved.root, this.gpus.root, this.budget.root);
@@ -69,14 +69,18 @@ export class Home {
     ]);
   }
 
-  drawSaved({ savings, prices }) {
-    const kwh = (savings.measured_j ?? NaN) / JOULES_PER_KWH;
-    this.saved.update(energyText(kwh), "", "plain");
+  drawSaved({ savings, savings_week: week, prices }) {
+    const measured = week?.saved_kwh;
+    const kwh = measured ? measured.mid : (savings.measured_j ?? NaN) / JOULES_PER_KWH;
+    const same = measured ? week.predicted_kwh * JOULES_PER_KWH : savings.promised_j;
+    setText(this.saved.root.querySelector(".since"), measured ? "last 7 days, measured in hold-outs" : "since the controller began, measured");
+    this.saved.update(energyText(kwh), measured ? `${energyText(measured.low)} to ${energyText(measured.high)}` : "", "plain");
     this.saved.facts([
-      known(savings.promised_j) ? [["for the same time ", h("small", {}, "predicted")], wattHours(savings.promised_j)] : null,
-      [["for all time under plans ", h("small", {}, "predicted")], wattHours(savings.predicted_j)],
-      worth("money", prices.money_per_kwh, kwh, (value) => amount(value) + (prices.currency ? ` ${prices.currency}` : "")),
-      worth("CO₂", prices.co2_kg_per_kwh, kwh, (value) => `${value < 10 ? amount(value) : Math.round(value)}\u202fkg`),
+      known(same) ? [["for the same time ", h("small", {}, "predicted")], wattHours(same)] : null,
+      measured ? null : [["for all time under plans ", h("small", {}, "predicted")], wattHours(savings.predicted_j)],
+      worth("money", week?.energy_money, prices.money_per_kwh, kwh, (value) => amount(value) + (prices.currency ? ` ${prices.currency}` : "")),
+      worth("CO₂", week?.co2_kg, prices.co2_kg_per_kwh, kwh, (value) => `${value < 10 ? amount(value) : Math.round(value)}\u202fkg`),
+      measured ? null : [[h("small", {}, "no interval yet: hold-outs measure it")], ""],
     ]);
   }
 
@@ -101,9 +105,11 @@ export class Home {
   }
 }
 
-/** An amount in money or CO₂; nothing without a price. */
-function worth(name, price, kwh, text) {
-  return known(price) ? [[name, " ", h("small", {}, "at the wall")], known(kwh) ? text(kwh * price) : NONE] : null;
+/** An amount in money or CO₂; nothing without a price. The interval where hold-outs give one. */
+function worth(name, interval, price, kwh, text) {
+  if (!known(price)) return null;
+  if (!interval) return [[name, " ", h("small", {}, "at the wall")], known(kwh) ? text(kwh * price) : NONE];
+  return [[name, " ", h("small", {}, `${text(interval.low)} to ${text(interval.high)}`)], text(interval.mid)];
 }
 
 const energyText = (kwh) => wattHours(kwh * JOULES_PER_KWH);
