@@ -32,12 +32,13 @@ from timed_agents import TimedWorld, Timing
 from worlds import Controller
 
 from joulecut_controller.plan.granularity import Rung
+from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import ClockPolicy, Slo
 from joulecut_controller.store.database import open_store
 from joulecut_engine.optimize.formulation import problem
 from joulecut_engine.optimize.jitter import Noise as NoiseOnPaper
 from joulecut_engine.optimize.jitter import Trials, judge_of
-from joulecut_engine.optimize.jitter_margin import assured
+from joulecut_engine.optimize.jitter_margin import TOLERANCE, assured
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.schedule import baseline
 from joulecut_engine.optimize.solver import Solver
@@ -129,15 +130,15 @@ def run(
         controller = Controller(world, store, policy, interval_s=INTERVAL_S)
         controller.run(PLAN_PASSES, until=lambda: controller.job.applied is not None)
         controller.run(SETTLE_PASSES)
-        begun, energy_j = len(world.history), sum(world._energy.values())
+        begun, begun_s, energy_j = len(world.history), world.now_s, sum(world._energy.values())
         while len(world.history) < begun + iterations:
             controller.run(10)
         seconds = [duration_s for _, duration_s, _ in world.history[begun:]]
-        spent_j = (sum(world._energy.values()) - energy_j) / (sum(seconds) + _rest_s(world))
-        rung, plans = controller.job.rung, len(controller.plans())
+        spent_w = (sum(world._energy.values()) - energy_j) / (world.now_s - begun_s)
+        rung, plan, plans = controller.job.rung, controller.job.applied, len(controller.plans())
         store.close()
     default_s, default_j = _default(world, iterations)
-    saved_ratio = 1.0 - spent_j * statistics.fmean(seconds) / default_j
+    saved_ratio = 1.0 - spent_w * statistics.fmean(seconds) / default_j
     return Found(
         rung.name,
         saved_ratio,
@@ -146,12 +147,12 @@ def run(
         float(np.quantile(seconds, 0.95) / np.quantile(default_s, 0.95)) - 1.0,
         plans,
         time.perf_counter() - began_s,
-        (*_predicted(world, budget, noise, rung), ("simulated, running", saved_ratio)),
+        (*_predicted(world, budget, noise, rung, plan), ("simulated, running", saved_ratio)),
     )
 
 
 def _predicted(
-    world: TimedWorld, budget: float, noise: float, rung: Rung
+    world: TimedWorld, budget: float, noise: float, rung: Rung, running: Plan | None
 ) -> Iterator[tuple[str, float]]:
     """What the solver promises with one limit of the running job after another."""
     asked = problem(world.pipeline, world.profile(), world.sku.blocking_power_w)
@@ -165,18 +166,22 @@ def _predicted(
         (f"each clock kept for {limits.min_dwell_s:.2f} s", limits),
     ):
         solver = Solver(asked, "changes", granted)
-        yield name, 1.0 - solver.solve(goal).energy_j / fastest.energy_j
+        within = Goal(max(goal.deadline_s, solver.fastest_s))
+        yield name, 1.0 - solver.solve(within).energy_j / fastest.energy_j
     if noise:
-        spread = NoiseOnPaper(operation=noise)
+        spread, slowdown = NoiseOnPaper(operation=noise), max(budget, TOLERANCE)
         judge = judge_of(asked, spread)
-        trials = Trials(asked, spread)
-        kept = assured(asked, solver, goal, trials, statistic="mean", judge=judge)
-        yield f"margin for {noise:.0%} noise", 1.0 - kept.plan.energy_j / fastest.energy_j
-
-
-def _rest_s(world: TimedWorld) -> float:
-    """What ran of the iteration under way."""
-    return world.now_s - world._began_s
+        target_s = judge.spread(fastest.clocks).mean_s * (1.0 + slowdown)
+        goal = Goal(fastest.iteration_time_s * (1.0 + slowdown))
+        kept = assured(
+            asked, solver, goal, Trials(asked, spread),
+            statistic="mean", target_s=target_s, judge=judge,
+        )  # fmt: skip
+        saved_ratio = 1.0 - kept.plan.energy_j / fastest.energy_j
+        yield f"margin for {noise:.0%} noise at {slowdown:+.2%}", saved_ratio
+    made = running.forecast if running is not None else None
+    if made is not None:
+        yield f"the plan's aim, {made.slowdown_ratio:+.2%}", made.saved_by_granularity[0][1]
 
 
 def _default(world: TimedWorld, iterations: int) -> tuple[list[float], float]:

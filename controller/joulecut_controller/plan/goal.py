@@ -92,33 +92,35 @@ def remembered(inputs: PlanningInput, before: Lateness) -> Lateness:
     return before if inputs.view.now_s < before.until_s + before.caution_s else Lateness()
 
 
-def own_goal_s(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
-    """The model seconds that the own deadline leaves. A plan that is not late is not asked to be
-    faster. What a power budget asks for is a plan of the frontier, whatever its time turns out.
+def own_aim(inputs: PlanningInput, state: PlannerState, pace: Pace, *, late: bool) -> float:
+    """The log slowdown of the model that the own deadline leaves. A plan that is not late is not
+    asked to be faster. What a power budget asks for is a plan of the frontier, whatever its time
+    turns out.
     """
     if inputs.allotted_s is not None:
-        return pace.modelled_s * inputs.allotted_s / pace.default_s
-    deadline_s, known = inputs.deadline_s(strict=True), inputs.job.measured.reference
-    wanted_s = pace.goal_s(deadline_s, careful=inputs.mode == "enforce")
-    held, runs = state.goal, inputs.mode == "enforce" and state.runs
-    if held is not None and not held.waits and not late:
-        held_s = held.deadline_s / (1.0 + ROUNDING)
-        wanted, found = (math.log(one / pace.modelled_s) for one in (wanted_s, held_s))
+        return math.log(inputs.allotted_s / pace.default_s)
+
+    def aim(of: Pace, *, careful: bool) -> float:
+        return math.log(of.goal_s(deadline_s, careful=careful) / pace.modelled_s)
+
+    deadline_s, known = inputs.deadline_s, inputs.job.measured.reference
+    wanted = aim(pace, careful=inputs.mode == "enforce")
+    held, runs = state.aim, inputs.mode == "enforce" and state.runs
+    if state.goal is not None and not state.goal.waits and not late:
         if runs and not pace.holds:  # nothing is measured of them yet
             same = abs(inputs.allowed - state.allowed) <= ALLOWED_STEP
         else:
             # Clocks that come back from a window at default ones ask the same question again.
             most = wanted + (FIT_RATIO if state.suspended else ROUNDING)
-            same = found >= (1.0 - GOAL_SLACK) * wanted and (runs or found <= most)
-        wanted_s = held_s if same else wanted_s
+            same = held >= (1.0 - GOAL_SLACK) * wanted and (runs or held <= most)
+        wanted = held if same else wanted
     ceiling = state.late
     if known is None or inputs.view.now_s >= ceiling.until_s:
-        return wanted_s
+        return wanted
     measured = known.settings.get(ceiling.setting) if ceiling.setting else None
     if measured is None or measured.mean <= inputs.allowed:
-        return wanted_s  # default clocks have been measured since: those clocks were not late
-    tighter = replace(pace, held=(ceiling.predicted, measured))
-    return min(wanted_s, tighter.goal_s(deadline_s, careful=False))
+        return wanted  # default clocks have been measured since: those clocks were not late
+    return min(wanted, aim(replace(pace, held=(ceiling.predicted, measured)), careful=False))
 
 
 def _peer_s(inputs: PlanningInput) -> float | None:
@@ -137,19 +139,19 @@ def goal_of(
     deadline_s: float,
     *,
     late: bool,
-) -> tuple[Goal, float]:
-    """The solver's goal in model seconds, and what it promises in real ones.
+) -> tuple[Goal, float, float]:
+    """The solver's goal in model seconds, what it promises in real ones, and its `own_aim`.
 
     With an own deadline D and a straggler that takes T', T = max(T', min(D, T_E)): the plan
     of a lone pipeline within D ends at min(D, T_E), so a straggler slower than that plan is
     waited for anyway, and one faster than it changes nothing.
     """
     assert state.costs is not None
-    own_s = own_goal_s(inputs, state, pace, late=late)
-    own = Goal(own_s * (1.0 + ROUNDING))
+    aim = own_aim(inputs, state, pace, late=late)
+    own = Goal(pace.modelled_s * math.exp(aim) * (1.0 + ROUNDING))
     peer_s = _peer_s(inputs)
     if peer_s is None:
-        return own, deadline_s
+        return own, deadline_s, aim
     rung = state.rung
     asked = Question(state.costs, own, rung.granularity, state.jitter, rung.limits)
     lone, jitter, late_ratio = solver.ask(asked), state.jitter, 1.0
@@ -161,7 +163,7 @@ def goal_of(
     peer_goal_s = pace.goal_s(peer_s * (1.0 - PEER_MARGIN_RATIO), careful=False)
     wanted_s = peer_goal_s / late_ratio
     if wanted_s <= lone_s:
-        return own, deadline_s
+        return own, deadline_s, aim
     held = state.goal
     if (
         held is not None
@@ -169,7 +171,7 @@ def goal_of(
         and 0.0 <= 1.0 - held.deadline_s / wanted_s <= GOAL_SLACK_RATIO_PEER
     ):
         wanted_s = held.deadline_s
-    return Goal(wanted_s, waits=True), peer_s
+    return Goal(wanted_s, waits=True), peer_s, aim
 
 
 def dwell_s(inputs: PlanningInput) -> float:

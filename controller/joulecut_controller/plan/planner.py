@@ -228,7 +228,7 @@ def _within_reach(
     unexplained = _unexplained(job, work * default.iteration_time_s, measured)
     if unexplained:
         return _give_back(state, "explained", unexplained)
-    base_s, deadline_s = inputs.default_s, inputs.deadline_s()
+    base_s, deadline_s = inputs.default_s, inputs.deadline_s
     if surely_above(base_s, baseline.stderr_ratio, inputs.mean_deadline_s):
         return _give_back(
             state,
@@ -246,7 +246,7 @@ def _within_reach(
     state = _in_force(inputs, state)
     pace, late = pace_of(inputs, state, default, held), is_late(inputs)
     state = replace(state, late=lateness(inputs, state, pace, late=late))
-    goal, promised_s = goal_of(inputs, state, solver, pace, deadline_s, late=late)
+    goal, promised_s, aim = goal_of(inputs, state, solver, pace, deadline_s, late=late)
     jitter = STILL if goal.waits else state.jitter
     answer = solver.ask(Question(costs, goal, rung.granularity, jitter, rung.limits))
     if isinstance(answer, Infeasible):
@@ -272,7 +272,7 @@ def _within_reach(
     if state.suspended:
         comparison, answer, again = _as_before(state, comparison, answer, solver)
         state = replace(state, clocks=None, suspended="")
-    state = replace(state, goal=comparison.goal)
+    state = replace(state, goal=comparison.goal, aim=aim)
     decision = _compare(inputs, state, comparison, answer, solver, late=late, again=again)
     if decision.state.clocks != held_clocks:  # the measured slowdown is of other clocks
         decision = replace(decision, state=replace(decision.state, setting=None))
@@ -425,7 +425,7 @@ def _dares(
     pace = comparison.pace
     if not pace.holds or comparison.goal.waits:
         return False
-    surely_s = pace.goal_s(inputs.deadline_s(strict=True), careful=True)
+    surely_s = pace.goal_s(inputs.deadline_s, careful=True)
     late = comparison.real_s(after) > comparison.promised_s
     return late or after.mean_s > max(surely_s, before.mean_s) * (1.0 + FIT_RATIO)
 

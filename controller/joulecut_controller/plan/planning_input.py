@@ -23,10 +23,6 @@ from joulecut_engine.optimize.problem import Goal
 if TYPE_CHECKING:
     from joulecut_controller.plan.predicted import Prediction
 
-# A plan for a budget of 0 % aims at half of the tolerance, which is for measurements: clocks
-# that fill slack under jitter delay the mean iteration by some hundredths of a percent.
-STRICT = 2.0
-
 
 @dataclass(frozen=True, slots=True)
 class PlanningInput:
@@ -72,11 +68,10 @@ class PlanningInput:
         baseline = self.job.measured.baseline
         return self.job.policy.slo.beyond_mean_s(baseline.adjusted_sd_s) if baseline else 0.0
 
-    def deadline_s(self, *, strict: bool = False) -> float:
-        """What the statistic must not exceed; `strict` with a part of the tolerance alone."""
-        slo = self.job.policy.slo
-        slo = replace(slo, tolerance=slo.tolerance / STRICT) if strict else slo
-        deadline_s = slo.deadline_s(self.default_s + self.beyond_mean_s)
+    @property
+    def deadline_s(self) -> float:
+        """What the statistic must not exceed."""
+        deadline_s = self.job.policy.slo.deadline_s(self.default_s + self.beyond_mean_s)
         if self.allotted_s is None:
             return deadline_s
         return max(deadline_s, self.allotted_s + self.beyond_mean_s)
@@ -84,12 +79,12 @@ class PlanningInput:
     @property
     def mean_deadline_s(self) -> float:
         """What the mean must not exceed."""
-        return self.deadline_s() - self.beyond_mean_s
+        return self.deadline_s - self.beyond_mean_s
 
     @property
     def allowed(self) -> float:
         """Log slowdown that a plan may aim at."""
-        return math.log(self.deadline_s(strict=True) / self.default_s)
+        return math.log(self.deadline_s / self.default_s)
 
     @property
     def budget(self) -> float:
@@ -142,6 +137,7 @@ class PlannerState:
     clocks: Clocks | None = None
     costs: Costs | None = None
     goal: Goal | None = None
+    aim: float = 0.0  # log slowdown of the model that an own goal leaves: costs move, this stays
     allowed: float = 0.0  # log slowdown that the deadline of `clocks` allowed
     setting: Setting | None = None  # of `clocks`, once in force
     late: Lateness = field(default_factory=Lateness)

@@ -264,6 +264,32 @@ def test_costs_hold_still_against_noise_and_move_with_news() -> None:
     assert moved.digest != first.digest
 
 
+@pytest.mark.parametrize("ratio", [0.99, 1.01])
+def test_the_aim_of_clocks_held_is_a_slowdown_and_no_time(ratio: float) -> None:
+    """Costs move alike at default clocks and at others."""
+    first = planned(inputs(slowdown=0.0))
+    asked, state = applied(first, Figure(0.0029, 0.0), budget=0.0)
+    assert state.costs is not None
+    moved = replace(
+        state.costs,
+        table={
+            key: {
+                mhz: replace(one, time_s=ratio * one.time_s, energy_j=ratio * one.energy_j)
+                for mhz, one in by_clock.items()
+            }
+            for key, by_clock in state.costs.table.items()
+        },
+    )
+    moved = replace(moved, uniform=moved.table)
+    before, after = (
+        state.goal,
+        planned(replace(asked, priced=True), replace(state, costs=moved)).state.goal,
+    )
+    assert before is not None
+    assert after is not None
+    assert after.deadline_s == pytest.approx(ratio * before.deadline_s, rel=1e-6)
+
+
 def test_clocks_outside_the_bounds_are_not_even_considered() -> None:
     asked = inputs()
     policy = replace(asked.job.policy, clocks=replace(asked.job.policy.clocks, min_mhz=1200))
