@@ -10,6 +10,7 @@ from typing import Any
 Event = dict[str, Any]
 MEMORY_MIB_MAX = 250.0  # of growth, from the end of the first settling on
 MEASURED_S = 45.0  # a baseline of 30 iterations, or a window of 12, at default clocks
+CLAIMED_S = 15.0  # the database ends a silent session after 8 s, and a reading is every 2 s
 REVOKED_S = 2.0  # a look a second, and a command that is under way
 RELOAD_S = 2.0  # besides two intervals, for limits after a driver reload
 DRAWN_RATIO, DRAWN_S = 1.02, 1.0  # of the budget, and for how long more may be drawn
@@ -36,7 +37,7 @@ class Judge:
         self._budget_w, self._interval_s = contract["budget_w"], contract["interval_s"]
         self._liar_w, self._ttl_s = contract["liar_w"], contract["ttl_s"]
         self._starts, self._calm, self._revoked_s = 0, False, -float("inf")
-        self._held_s = 0.0
+        self._held_s = self._claimed_s = 0.0
         self._memory_mib: dict[int, float] = {}
         self._excused_s = float("inf")  # limits may exceed the budget until then
         self._within_s = 0.0  # when no more than the budget was drawn, or it was excused
@@ -74,11 +75,24 @@ class Judge:
             self._break(event, f"{event['node']} is cleared: {event['reason']}")
 
     def sent(self, event: Event) -> None:
-        """A controller sent a command: whether it `leads`, and the `ttl_s` of the lease."""
+        """A controller sent a command: whether it `leads`, or has the job by the rows; and
+        the `ttl_s` of the lease.
+        """
         if not event["leads"] and event["at_s"] > self._revoked_s + REVOKED_S:
             self._break(event, f"{event['node']} is sent a command by one that does not lead")
         if not 0.0 <= event["ttl_s"] <= self._ttl_s:
             self._break(event, f"a lease of {event['ttl_s']} s, {self._ttl_s:g} s allowed")
+
+    def claims(self, event: Event) -> None:
+        """Whether every job is `held` by a living controller, and how many each has (`shares`)."""
+        even = self._budget_w < float("inf") or max(event["shares"], default=0) <= 1 + min(
+            event["shares"], default=0
+        )
+        if not self._calm or (event["held"] and even):
+            self._claimed_s = event["at_s"]
+        elif event["at_s"] > self._claimed_s + CLAIMED_S:
+            self._break(event, f"jobs are not divided for {CLAIMED_S:g} s: {event['shares']}")
+            self._claimed_s = event["at_s"]
 
     def revoked(self, event: Event) -> None:
         """The leader lock was taken from its holder, who hears of it at its next look."""

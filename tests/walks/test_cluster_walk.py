@@ -38,6 +38,7 @@ COMMAND = {
     "what": "command", "node": "n0", "epoch": 1, "uuids": ["a"], "clear": False, "reason": "",
 }  # fmt: skip
 CLEAR = {**COMMAND, "clear": True}
+CLAIMS = {"what": "claims", "held": True, "shares": [2, 1]}
 SENT = {"what": "sent", "node": "n0", "leads": True, "ttl_s": 9.0}
 
 
@@ -46,7 +47,7 @@ def test_a_good_walk_breaks_nothing() -> None:
     memory = [{"what": "memory", "pid": 1, "mib": mib} for mib in (900.0, 100.0, 200.0)]
     assert not judged(
         STARTED, COMMAND, memory[0], LIMITS, CALM, COMMAND, *memory[1:], reload, LIMITS, WITHIN,
-        SENT,
+        SENT, CLAIMS,
         {**CLEAR, "reason": "default clocks for 12 iterations"}, {**WITHIN, "held": False},
         storm, WITHIN, DRAWN, WITHIN, {"what": "revoked"}, {**SENT, "leads": False},
         reload, *[DRAWN] * 9,
@@ -64,6 +65,7 @@ def test_a_good_walk_breaks_nothing() -> None:
         ([{**CLEAR, "reason": "GPU z of n3 has no reading"}], "is cleared: GPU z of n3"),
         ([{**WITHIN, "held": False}] * 60, "not held for 45 s"),
         ([{**SENT, "leads": False}], "does not lead"),
+        ([{**CLAIMS, "held": False}] * 20, "not divided for 15 s"),
         ([{**SENT, "ttl_s": 60.0}], "a lease of 60.0 s"),
         ([{"what": "crashed", "text": "ValueError"}], "a part of a controller ended: ValueError"),
         ([{"what": "expired", "node": "n0"}], "ran out while others lie"),
@@ -81,10 +83,10 @@ def test_what_is_planted_is_found(planted: list[dict[str, Any]], said: str) -> N
     assert any(said in text for text in found), found
 
 
-def _walk(steps: int, seed: int = 1) -> str:
+def _walk(steps: int, seed: int = 1, *flags: str) -> str:
     """What it printed of itself."""
     script = str(HERE / "cluster_walk.py")
-    command = [sys.executable, script, "--seed", str(seed), "--steps", str(steps)]
+    command = [sys.executable, script, "--seed", str(seed), "--steps", str(steps), *flags]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,6 +102,11 @@ def test_a_seed_repeats_its_walk() -> None:
 @pytest.mark.smoke
 def test_no_lie_and_no_fault_reaches_another_node() -> None:
     _walk(STEPS)
+
+
+@pytest.mark.long
+def test_controllers_that_share_the_jobs_command_each_their_own() -> None:
+    _walk(STEPS, 1, "--shared")
 
 
 @pytest.mark.nightly

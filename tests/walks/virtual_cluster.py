@@ -12,6 +12,7 @@ import json
 import math
 import random
 import resource
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -41,6 +42,7 @@ from joulecut_controller.sources.policy_file import PolicyFile
 from joulecut_controller.sources.prometheus import KEYS, Access, Prometheus
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import lead_term, wait_for_leadership
+from joulecut_controller.view import BUDGET_JOB
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
 from joulecut_sim.plant import Iteration, Noise, Plant
@@ -60,7 +62,7 @@ LATENCY_S = 0.02
 RESTART_S = 1.0
 STUDIED_EACH = 20  # of the questions beside plans one is answered: each takes a tenth of a second
 DISK = "the disk is full: free space"
-WRITES = ("next_", "record", "keep_", "remove_")
+WRITES = ("next_", "record", "keep_", "remove_", "writing")
 DEEP = '{"a":' * 3000
 GARBAGE = ("", "{", "null", "[]", "7", '{"a": [1]}', '{"a": {"b": "c"}}', "[[[[1]]]]", DEEP)
 ANSWERS = ("right", "nested", "nan", "many", "silent", "slow", "page", "huge")
@@ -148,13 +150,15 @@ class Cable:
     async def _ask(self, name: str, request: Any, timeout: float) -> Any:
         with self.errors():
             async with asyncio.timeout(timeout):
+                job = getattr(request, "job", "") if name != "Clear" else ""
+                may = self._world.may(self._controller, job)
                 await asyncio.sleep(LATENCY_S)
                 call = getattr(self._node(), name)
                 if name in ("Apply", "Renew", "Clear"):
                     self._world.note(
                         "sent",
                         node=self._node().name,
-                        leads=self._world.lock.held_by(self._controller),
+                        leads=may,
                         ttl_s=getattr(request, "ttl_s", 0.0),
                     )
                 return _carried(await self.on_node(call(_carried(request), Call())))
@@ -197,60 +201,86 @@ class Fleet(GrpcFleet):
 
 
 class LockServer:
-    """A database's session lock: whoever is silent for `hold_s` loses it."""
+    """A database's session locks: a number for each controller, and the leader's. Whoever is silent
+    for `hold_s` loses both.
+    """
 
     def __init__(self, world: "World") -> None:
-        self._world, self.holder, self.heard_s = world, None, -math.inf
+        self._world, self.leader, self._numbers = world, 0, 0
+        self.sessions: dict[int, Controller] = {}
+        self._heard_s: dict[int, float] = {}
 
-    def held_by(self, controller: "Controller") -> bool:
-        self._look()
-        return self.holder is controller
+    def number(self, controller: "Controller") -> int:
+        """Of its living session; 0 without one."""
+        for number, heard_s in list(self._heard_s.items()):
+            if self._world.clock.now_s - heard_s > TIMING.hold_s:
+                self.end(number)
+        return next((n for n, one in self.sessions.items() if one is controller), 0)
+
+    def end(self, number: int) -> None:
+        if self.sessions.pop(number, None) is not None:
+            del self._heard_s[number]
+            self._world.note("started")  # another may take its jobs, in a new epoch
+            self.leader = 0 if self.leader == number else self.leader
 
     def drop(self, controller: "Controller") -> None:
-        if self.holder is controller:
-            self.holder = None
+        self.end(self.number(controller))
 
-    def ask(self, controller: "Controller", *, acquire: bool) -> bool:
-        self._look()
-        if acquire and self.holder is None:
-            self.holder = controller
+    def begin(self, controller: "Controller") -> int:
+        number = self.number(controller)
+        if not number:
+            self._numbers = number = self._numbers + 1
+            self.sessions[number] = controller
             self._world.note("started")
-        if self.holder is controller:
-            self.heard_s = self._world.clock.now_s
-        return self.holder is controller
+        self.hear(number)
+        return number
 
-    def _look(self) -> None:
-        if self._world.clock.now_s - self.heard_s > TIMING.hold_s:
-            self.holder = None
+    def hear(self, number: int) -> None:
+        self._heard_s[number] = self._world.clock.now_s
+        self.leader = self.leader or number
+
+    def living(self, _: Any) -> tuple[dict[int, int], int]:
+        """As the claims of jobs ask for it; a session is its number here."""
+        self.number(None)  # type: ignore[arg-type]
+        return {number: number for number in self.sessions}, self.leader
 
 
 class Lock:
     """Implements `LeaderLock` for one controller."""
 
-    holder, number = "joulecut-controller other:1", 0
+    holder = "joulecut-controller other:1"
 
     def __init__(self, server: LockServer, controller: "Controller") -> None:
         self._server, self._controller = server, controller
+        self.number, self._joined = 0, False
 
     @property
     def lost(self) -> bool:
-        return not self._server.held_by(self._controller)
+        return not self.number or self._server.number(self._controller) != self.number
 
-    def _ask(self, *, acquire: bool) -> bool:
+    def _ask(self) -> None:
         if self._controller.dead or self._controller.disk == "down":
             raise Unavailable("the database does not answer")
-        return self._server.ask(self._controller, acquire=acquire)
 
     def acquire(self) -> bool:
-        return self._ask(acquire=True)
+        self._ask()
+        self.number = self._server.begin(self._controller)
+        self._joined = self._server.leader == self.number
+        return self._joined
 
     def join(self) -> bool:
-        return False
+        self._joined = True
+        return self.check()
 
     def check(self) -> bool:
-        return self._ask(acquire=False)
+        self._ask()
+        if self.lost or not self._joined:
+            return False
+        self._server.hear(self.number)
+        return True
 
     def release(self) -> None:
+        self._joined = False
         self._server.drop(self._controller)
 
 
@@ -261,16 +291,23 @@ class Store:
 
     def __init__(self, real: DatabaseStore, controller: "Controller", rng: random.Random) -> None:
         self._real, self._controller, self._rng = real, controller, rng
+        self._number = 0
+
+    def fence(self, term: int, number: int = 0) -> None:
+        self._number = number
+        self._real.fence(0 if number else term)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._real, name)
-        if name in ("close", "fence") or not callable(found):
+        if name == "close" or not callable(found):
             return found
 
         def call(*given: Any, **more: Any) -> Any:
             disk, writes = self._controller.disk, name.startswith(WRITES)
             if self._controller.dead or disk == "down" or (disk == "full" and writes):
                 raise Unavailable(f"store: {DISK}")
+            if writes and self._number not in (0, self._controller.number):
+                raise Unavailable("store: the database has ended this controller's session")
             answer = found(*given, **more)
             return self._garbled(answer) if disk == "corrupt" else answer
 
@@ -337,6 +374,10 @@ class Controller(Owner):
         self._stopping: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def number(self) -> int:
+        return self.world.lock.number(self)
+
     def start(self) -> None:
         token = Owner.current.set(self)
         self._task = asyncio.create_task(self._live(), name=f"controller {self.name}")
@@ -386,7 +427,7 @@ class Controller(Owner):
             publisher=Publisher(), history=History(store), metrics=MetricsEndpoint(),
             commands=channel, planners=AtOnce(), background=world.studies, address="http=walk",
             warming=warming, sweeper=world.sweeper, stopping=self._stopping,
-            claims=ClaimTable(real),
+            claims=ClaimTable(store, world.lock.living),
         )  # fmt: skip
         try:
             while (ready := await wait_for_leadership(context)) is not None:
@@ -403,7 +444,9 @@ class Controller(Owner):
 class World:
     """Nodes, jobs, controllers and what fails around them."""
 
-    def __init__(self, folder: Path, seed: int, note: Note) -> None:
+    def __init__(self, folder: Path, seed: int, note: Note, *, shared: bool = False) -> None:
+        """`shared`: without a power budget the controllers share the jobs."""
+        self.shared = shared
         self.folder, self.rng, self.clock = folder, random.Random(seed), Clock()
         self._note = note
         self.begun_s, self.context = self.clock.now_s, contextvars.copy_context()
@@ -426,7 +469,7 @@ class World:
         return {
             "gpus": {name: list(node.gpus) for name, node in self.nodes.items()},
             "protected": list(JOBS["blue"]),
-            "budget_w": BUDGET_W,
+            "budget_w": math.inf if self.shared else BUDGET_W,
             "liar_w": GPUS * find(CARD, "card").power_limit_min_w,
             "interval_s": INTERVAL_S,
             "ttl_s": TTL_S,
@@ -435,6 +478,21 @@ class World:
     @property
     def liar(self) -> WalkedNode:
         return self.nodes[LIAR]
+
+    def holders(self) -> dict[str, int]:
+        """The rows of the claims."""
+        with sqlite3.connect(self.folder / "controller.db", timeout=60.0) as database:
+            try:
+                return dict(database.execute("SELECT job, holder FROM claim"))
+            except sqlite3.OperationalError:  # no controller has made the table
+                return {}
+
+    def may(self, controller: Controller, job: str) -> bool:
+        """Whether the database knows the controller, as the one with the job where it is one."""
+        number = self.lock.number(controller)
+        if job == BUDGET_JOB:
+            return number > 0 and number == self.lock.leader
+        return number > 0 and (job not in JOBS or self.holders().get(job) == number)
 
     def held(self, job: str) -> bool:
         """Whether a plan is in force: a stage that no other waits for keeps its default clock."""
@@ -527,6 +585,11 @@ class World:
             honest = [self.nodes[name] for name in HONEST]
             sum_w = sum(sum(node.limit_w.values()) for node in honest)
             drawn_w = sum(node.drawn_w(gpu) for node in honest for gpu in node.gpus.values())
+            if number % 4 == 0:
+                holders = self.holders()
+                alive = [job for job in JOBS if holders.get(job) in self.lock.sessions]
+                shares = [sum(one == n for one in holders.values()) for n in self.lock.sessions]
+                self.note("claims", held=len(alive) == len(JOBS), shares=shares)
             self.note("limits", sum_w=sum_w, drawn_w=drawn_w, held=self.held("blue"))
             if number % 100 == 0:
                 kib = Path("/proc/self/statm").read_text().split()[1]
@@ -554,7 +617,8 @@ class World:
         jobs[2]["slo"]["rate"] = {"promql": "sum(rate(steps_total[10s]))"}
         policy = {
             "apiVersion": "joulecut/v1", "kind": "Policy", "mode": "enforce", "jobs": jobs,
-            "cluster": {"power_budget_w": BUDGET_W, "node_power_w": NODE_W},
+            "cluster": {"node_power_w": NODE_W}
+            | ({} if self.shared else {"power_budget_w": BUDGET_W}),
         }  # fmt: skip
         text = json.dumps(policy)
         (self.folder / "policy.yaml").write_text(text[: len(text) // 2] if broken else text)

@@ -5,6 +5,8 @@ and the epoch rises with the taking. A controller whose session has ended is ref
 every write; so it never learns an epoch that another began, and commands nothing with it.
 """
 
+from collections.abc import Callable, Mapping
+
 from sqlalchemy import Connection, func, select
 
 from joulecut_controller.election.claims import Group, Wish, divided
@@ -14,20 +16,22 @@ from joulecut_controller.store.schema import CLAIMS, COUNTERS, PARTS, RECORDS
 from joulecut_wire.errors import Unavailable
 
 HOLDS = "hold"  # topic of the records that hold jobs
+Living = Callable[[Connection], tuple[Mapping[int, int], int]]
 
 
 class ClaimTable:
     """Of one store, for the controllers that share its jobs."""
 
-    def __init__(self, store: DatabaseStore) -> None:
-        self._store = store
+    def __init__(self, store: DatabaseStore, living: Living | None = None) -> None:
+        """`living` stands for the server's own list of sessions."""
+        self._store, self._living = store, living or _living
 
     def share(self, number: int, wish: Wish | None = None) -> Group:
         """The group after what controller `number` lists, gives and takes; None: it only looks.
         Raises Unavailable, also where its session has ended.
         """
         with self._store.writing() as connection:
-            return _shared(connection, number, wish)
+            return _shared(connection, self._living(connection), number, wish)
 
     def show(self, number: int, content: str) -> tuple[tuple[float, str], ...]:
         """Keeps what controller `number` shows to the others. Returns what those that live show:
@@ -35,7 +39,7 @@ class ClaimTable:
         """
         now, this = func.extract("epoch", func.clock_timestamp()), PARTS.c.holder == number
         with self._store.writing() as connection:
-            live = _living(connection)[0].values()
+            live = self._living(connection)[0].values()
             connection.execute(PARTS.delete().where(this | PARTS.c.holder.not_in(live)))
             row = {"holder": number, "at_unix_s": now, "content": content}
             connection.execute(PARTS.insert().values(row))
@@ -53,8 +57,10 @@ def _living(connection: Connection) -> tuple[dict[int, int], int]:
     )
 
 
-def _shared(connection: Connection, number: int, wish: Wish | None) -> Group:
-    numbers, leading = _living(connection)
+def _shared(
+    connection: Connection, living: tuple[Mapping[int, int], int], number: int, wish: Wish | None
+) -> Group:
+    numbers, leading = living
     live = frozenset(numbers.values())
     if number not in live:
         raise Unavailable("the database has ended this controller's session")
