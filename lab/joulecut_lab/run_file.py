@@ -27,7 +27,7 @@ from joulecut_lab.model.choices import OF_CARD, USUAL, every, impossible
 from joulecut_lab.model.hub_keys import Unreadable
 from joulecut_lab.model.huggingface import architecture_of
 from joulecut_lab.model.power import blocking_power_w
-from joulecut_lab.model.run import DTYPES, SIZES, Run, misfit
+from joulecut_lab.model.run import SIZES, Run, misfit
 from joulecut_lab.model.stack import STACKS, Default, defaults_of
 from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.sweep import Space
@@ -445,8 +445,6 @@ def record(
 
 def reader(field: "Field[Any]") -> Reader:
     """Reads the values that a field of a dataclass takes."""
-    if field.name == "dtype":
-        return choice(*DTYPES)
     if get_origin(field.type) is Literal:
         return choice(*get_args(field.type))
     if field.name == "pue":

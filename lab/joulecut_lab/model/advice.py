@@ -6,7 +6,7 @@ from typing import Any
 
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.run import OFFLOADS, RECOMPUTES, ZERO_MAX, Run, misfit
+from joulecut_lab.model.run import NUMBERS, WORDS, Run, misfit
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.system import System
 
@@ -46,17 +46,17 @@ def advice(architecture: Architecture, system: System, run: Run) -> tuple[Advice
 
 def _changes(run: Run) -> Iterator[dict[str, Any]]:
     """The knob first, then what changes with it."""
-    later = RECOMPUTES[RECOMPUTES.index(run.recompute) + 1 :]
-    yield from ({"recompute": word} for word in later)
+    later = WORDS["recompute"].index(run.recompute) + 1
+    yield from ({"recompute": word} for word in WORDS["recompute"][later:])
     flags = ("flash_attention", "fused_loss", *(["sequence_parallel"] if run.tensor > 1 else []))
     yield from ({flag: True} for flag in flags if not getattr(run, flag))
-    yield from ({"zero": zero} for zero in range(run.zero + 1, ZERO_MAX + 1))
+    yield from ({"zero": zero} for zero in NUMBERS["zero"] if zero > run.zero)
     if run.microbatch > 1:
         yield {"microbatch": run.microbatch // 2}
     if run.gradient_bytes > 2:
         yield {"gradient_bytes": 2}
     if run.offload == "none":
-        yield from ({"offload": what} for what in OFFLOADS[1:])
+        yield from ({"offload": what} for what in WORDS["offload"][1:])
     if run.data % FACTOR == 0:
         for key in ("tensor", "pipeline", "context"):
             yield {key: getattr(run, key) * FACTOR, "data": run.data // FACTOR}

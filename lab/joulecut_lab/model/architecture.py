@@ -122,6 +122,19 @@ class Architecture:
         """Weights of the matrices of one expert."""
         return self.ffn_matrices * self.hidden * self.expert_width
 
+    def active_layer_weights(self, expert_layer: bool) -> float:
+        """Weights of the matrices of one layer that a token meets."""
+        if not expert_layer:
+            return self.mixer_weights + self.dense_ffn_weights
+        met = (self.experts_active + self.experts_shared) * self.expert_weights
+        return self.mixer_weights + self.hidden * self.experts + met
+
+    @property
+    def active_weights(self) -> float:
+        """The same of all layers."""
+        dense = (self.layers - self.expert_layers) * self.active_layer_weights(False)
+        return dense + self.expert_layers * self.active_layer_weights(True)
+
     @property
     def embedding_weights(self) -> int:
         """Weights of the embedding, or of the logits, without positions."""

@@ -1,9 +1,9 @@
 """Values of a run's keys: those that a card can do, and every sensible one, for sweeps."""
 
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.run import ATTENTIONS, DTYPES, RECOMPUTES, SCHEDULES, ZERO_MAX, Run
+from joulecut_lab.model.run import NUMBERS, WORDS, Run
 from joulecut_lab.model.system import System
 
 USUAL = ("tensor", "pipeline", "schedule", "chunks", "microbatch", "recompute",
@@ -24,10 +24,10 @@ def impossible(key: str, value: object, system: System) -> tuple[str, str] | Non
     """
     low, high, ampere = system.clock_min_mhz, system.clock_max_mhz, system.tf32_tflops > 0.0
     can: dict[str, dict[Any, bool]] = {
-        "dtype": dict.fromkeys(DTYPES, True) | {
+        "dtype": dict.fromkeys(WORDS["dtype"], True) | {
             "bf16": ampere, "fp8": system.fp8_tflops > 0.0, "fp4": system.fp4_tflops > 0.0,
         },
-        "attention": dict.fromkeys(ATTENTIONS, True) | {
+        "attention": dict.fromkeys(WORDS["attention"], True) | {
             "flash2": ampere, "flash3": system.attention_kernel == "flash2",
         },
         "sparsity": {1.0: True, 0.5: ampere},
@@ -53,18 +53,15 @@ def every(key: str, run: Run, architecture: Architecture, system: System) -> tup
         "data": _divisors(gpus),
         "context": tuple(n for n in _divisors(gpus) if n <= CONTEXT_MAX),
         "expert": tuple(n for n in _divisors(gpus) if experts % n == 0),
-        # All, because ZB-V and DualPipe-V hold two chunks and ZB-H2 twice the activations.
-        "schedule": SCHEDULES,
         "chunks": tuple(n for n in _divisors(layers) if n <= CHUNKS_MAX),
         "microbatch": tuple(n for n in _divisors(batch) if n <= MICROBATCH_MAX),
-        "recompute": tuple(w for w in RECOMPUTES if architecture.experts or w != "experts"),
-        "zero": tuple(range(ZERO_MAX + 1)),
+        "recompute": tuple(w for w in WORDS["recompute"] if architecture.experts or w != "experts"),
+        "zero": NUMBERS["zero"],
         "clock_mhz": tuple(round(share * system.clock_max_mhz) for share in CLOCKS),
     }
-    kind = get_type_hints(Run)[key]
-    if kind is bool:
+    if get_type_hints(Run)[key] is bool:
         return (False, True)
-    words = values.get(key, get_args(kind) if get_origin(kind) is not None else ())
+    words = values.get(key, WORDS.get(key, ()))
     return tuple(one for one in words if impossible(key, one, system) is None)
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from joulecut_lab.model.links import BITS
-from joulecut_lab.model.power import Power, memory_slowdown
+from joulecut_lab.model.links import BITS, Group
+from joulecut_lab.model.power import Load, Power, memory_slowdown
 from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import HALF, Products, Work, narrow
@@ -70,6 +70,19 @@ class Cost:
     @property
     def seconds(self) -> Floats:
         return self.compute + self.memory + self.launch + self.tensor + self.expert + self.context
+
+    def load(self, clock_mhz: Floats) -> Load:
+        other = self.tensor + self.expert + self.context
+        moved = BITS * self.bytes
+        return Load(
+            clock_mhz, self.compute, self.launch, self.memory, other, self.flops, moved
+        )  # fmt: skip
+
+    def send(self, ring: Group, volume: Floats, crossing: Floats | float = 1.0) -> None:
+        """Adds what a collective moves; of slow links the share `crossing`."""
+        up, out = ring.bits(volume)
+        self.up_bits = self.up_bits + up
+        self.out_bits = self.out_bits + out * crossing
 
     def bound_by_host(self) -> "Cost":
         """The same where the host needs longer to launch than the GPU to work."""

@@ -6,6 +6,7 @@ differ in the bubble; `graph_level` lays them out one by one.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from joulecut_lab.model.estimate import (
 )
 from joulecut_lab.model.links import BITS, group
 from joulecut_lab.model.memory import Memory, memory_of, stage_memory
-from joulecut_lab.model.power import Load, held_clock_mhz, power_of
+from joulecut_lab.model.power import held_clock_mhz, power_of
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.stages import BUSY_PROCESSORS, Phases, Stages, stages_of
@@ -102,29 +103,25 @@ class Estimates:
     def estimate(self, i: int) -> Estimate:
         """One run's values, with the memory of every stage."""
         run = self.runs.run(i)
-        time_s = float(self.iteration_time_s[i])
-        energy_j, host_j = float(self.energy_j[i]), float(self.host_j[i])
-        nodes = run.gpus / min(run.gpus, self.system.gpus_per_node)
+        of_figures = ("model_flops", "hardware_flops", "iteration_time_s", "energy_j",
+                      "tokens_per_s", "mfu", "hfu", "clock_mhz")  # fmt: skip
+        of_parts = ("breakdown_s", "mean_breakdown_s", "component_time_s", "hidden_s",
+                    "energy_breakdown_j", "energy_phase_j")  # fmt: skip
+        figures: dict[str, Any] = {name: float(getattr(self, name)[i]) for name in of_figures}
+        parts: dict[str, Any] = {
+            name: {part: float(column[i]) for part, column in getattr(self, name).items()}
+            for name in of_parts
+        }
+        watts = figures["energy_j"] / figures["iteration_time_s"]
+        node_w = (figures["energy_j"] + float(self.host_j[i])) / figures["iteration_time_s"]
         return Estimate(
             parameters=self.architecture.parameters,
-            model_flops=float(self.model_flops[i]),
-            hardware_flops=float(self.hardware_flops[i]),
-            iteration_time_s=time_s,
-            breakdown_s=_row(self.breakdown_s, i),
-            mean_breakdown_s=_row(self.mean_breakdown_s, i),
-            component_time_s=_row(self.component_time_s, i),
             memory=memory_stages(self.architecture, run),
-            energy_j=energy_j,
-            energy_breakdown_j=_row(self.energy_breakdown_j, i),
-            power_w_per_gpu=energy_j / time_s / run.gpus,
-            node_power_w=(energy_j + host_j) / time_s / nodes,
-            tokens_per_s=float(self.tokens_per_s[i]),
-            mfu=float(self.mfu[i]),
-            hfu=float(self.hfu[i]),
+            power_w_per_gpu=watts / run.gpus,
+            node_power_w=node_w / (run.gpus / min(run.gpus, self.system.gpus_per_node)),
             fits=bool(self.fits[i]),
-            clock_mhz=float(self.clock_mhz[i]),
-            hidden_s=_row(self.hidden_s, i),
-            energy_phase_j=_row(self.energy_phase_j, i),
+            **figures,
+            **parts,
         )
 
 
@@ -149,7 +146,8 @@ def held_stages(
     top = np.full(len(runs), system.clock_max_mhz)
     asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, top)
     stages = stages_of(architecture, system, runs.at_clock(top))
-    held = np.minimum(asked, held_clock_mhz(system, _load(stages)))
+    load = _sum(pipe_of(stages).total).load(stages.runs.clock_mhz)  # mean of a microbatch
+    held = np.minimum(asked, held_clock_mhz(system, load))
     if (held < top).any():
         stages = stages_of(architecture, system, runs.at_clock(held))
     return runs.at_clock(asked), stages, held
@@ -162,10 +160,6 @@ def memory_stages(architecture: Architecture, run: Run) -> tuple[StageMemory, ..
     rows = stage_memory(architecture, many, stage)
     kinds = rows[1 : 1 + len(MEMORIES)]
     return tuple(StageMemory(s, *(float(kind[s]) for kind in kinds)) for s in range(len(stage)))
-
-
-def _row(table: dict[str, Floats], i: int) -> dict[str, float]:
-    return {name: float(column[i]) for name, column in table.items()}
 
 
 @dataclass(slots=True)
@@ -190,7 +184,7 @@ def pipe_of(stages: Stages) -> Pipe:
     between = stages.part(layers.between, layers.between * spread)
     chunks = layers.parts / runs.pipeline
     alone = runs.pipeline <= 1
-    folded = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
+    folded = runs.folded
     with_both = alone | folded
     more = np.maximum(chunks - 1.0, 0.0)
     front = first + between * np.where(folded, 0.0, more) + last * with_both.astype(float)
@@ -223,7 +217,7 @@ def bubble_s(runs: Runs, pipe: Pipe) -> Floats:
     filled = forward + inputs - weight
     late = DUAL_LATE * np.maximum(0.0, inputs - forward)
     # With fewer microbatches than fill its way, the first stage waits for its first gradient.
-    m = runs.global_batch / (runs.data * runs.microbatch)
+    m = runs.microbatches
     few = np.maximum(0.0, 2.0 * runs.pipeline - 1.0 - m) * pipe.slowest.forward_s / chunks
     choices = (
         ("zb-h1", np.maximum(inputs, filled)),
@@ -245,7 +239,7 @@ def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
     every further microbatch waits for the difference.
     """
     runs, p = stages.runs, stages.runs.pipeline
-    m = runs.global_batch / (runs.data * runs.microbatch)
+    m = runs.microbatches
     passed, held = 2.0 * (p * pipe.chunks - 1.0), np.full(len(runs), np.inf)
     around, first = pipe.total.seconds, pipe.front.seconds
     short = around - pipe.total.weight_s
@@ -268,14 +262,6 @@ def transfers_s(stages: Stages, pipe: Pipe) -> Floats:
     return np.where(p > 1, np.maximum(passed, 0.0) * stages.send_s + wait, 0.0)
 
 
-def _load(stages: Stages) -> Load:
-    """Mean work of the GPUs of one microbatch."""
-    work = _sum(pipe_of(stages).total)
-    other = work.tensor + work.expert + work.context
-    seconds = work.compute, work.launch, work.memory, other
-    return Load(stages.runs.clock_mhz, *seconds, work.flops, BITS * work.bytes)
-
-
 def _sum(phases: Phases) -> Cost:
     total = phases.forward + phases.input + phases.weight + phases.repeat
     return total + phases.ends_forward + phases.ends_input + phases.ends_weight
@@ -287,7 +273,7 @@ def assemble(
     """All values from the cost of stages and from what their schedule adds."""
     runs, model, system = stages.runs, stages.model, stages.system
     pipe = pipe_of(stages)
-    m = runs.global_batch / (runs.data * runs.microbatch)
+    m = runs.microbatches
     slow = pipe.slowest
     train = 1.0 - runs.forward_only
     memory = memory_of(model, runs)
@@ -364,17 +350,13 @@ def _repeated_flops(stages: Stages) -> Floats:
     """FLOPs of recomputation, scores in full as model FLOPs count them."""
     model, runs = stages.model, stages.runs
     tokens = runs.global_batch * runs.sequence
-    dense = model.mixer_weights + model.dense_ffn_weights
-    expert = model.mixer_weights + model.hidden * model.experts
-    expert += (model.experts_active + model.experts_shared) * model.expert_weights
-    weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
     attending = model.layers - model.linear_layers
     keys = keys_read(model, runs.sequence)
     scores = keys * attending * model.heads * (model.query_dim + model.value_head_dim)
+    block = model.expert_layers * (model.active_layer_weights(True) - model.mixer_weights)
     full = runs.word("recompute", "full")
     core = full | (runs.word("recompute", "selective") & (runs.flash_attention <= 0))
-    block = model.expert_layers * (expert - model.mixer_weights)
-    repeated = np.where(full, weights, 0.0) + np.where(core, scores, 0.0)
+    repeated = np.where(full, model.active_weights, 0.0) + np.where(core, scores, 0.0)
     repeated = repeated + np.where(runs.word("recompute", "experts"), block, 0.0)
     return np.asarray(2.0 * tokens * repeated * runs.recompute_share)
 

@@ -80,7 +80,7 @@ def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tu
     optimizer = np.where(runs.word("offload", "optimizer"), 0.0, optimizer)
     saved = _saved(model, runs, held, dense, in_flight)
     saved = np.where(runs.word("offload", "activations"), saved / np.maximum(held, 1.0), saved)
-    tokens = runs.microbatch * runs.sequence / runs.context
+    tokens = runs.tokens
     saved = saved + np.where(first & dropped(model, runs), _masks(model, runs, tokens, p), 0.0)
     fetched = near * (1.0 - 1.0 / shards) + far * (1.0 - 1.0 / apart)
     temporary = _temporary(model, runs, tokens, last=last, fetched=fetched, held=held)
@@ -89,7 +89,7 @@ def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tu
 
 def _ends_here(runs: Runs, stage: Floats) -> tuple[Flags, Flags]:
     """Whether a stage holds the embedding, and whether it holds the logits."""
-    folded = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
+    folded = runs.folded
     first = stage == 0.0
     return first, np.where(folded, first, stage == runs.pipeline - 1.0)
 
@@ -101,7 +101,7 @@ def _held(
 
     Of an interleaved schedule a microbatch counts by the share of the stage's layers it has passed.
     """
-    p, m = runs.pipeline, runs.global_batch / (runs.data * runs.microbatch)
+    p, m = runs.pipeline, runs.microbatches
     chunks = layers.parts / p
     between = chunks - first - last
     held = first * layers.first + last * layers.last + between * layers.between
@@ -148,13 +148,13 @@ def _saved(
     model: Architecture, runs: Runs, held: Floats, dense: Floats, in_flight: Floats
 ) -> Floats:
     """Activations kept for backward, of layers that repeat and of the others."""
-    tokens = runs.microbatch * runs.sequence / runs.context
+    tokens = runs.tokens
     kept = [np.zeros(len(runs))] * 3
     for experts, count in ((False, dense), (True, held - dense)):
         if not experts or model.experts:
             each = layer_bytes(model, runs, tokens, experts)
             kept = [total + count * one for total, one in zip(kept, each, strict=True)]
-    apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
+    apart = runs.apart
     full, share = runs.word("recompute", "full"), runs.recompute_share
     inputs = held * HALF * tokens * model.hidden / apart
     one = np.where(held > 0, kept[0] / np.maximum(held, 1.0), 0.0)
@@ -173,7 +173,7 @@ def layer_bytes(
     where experts are repeated as well.
     """
     t = runs.tensor
-    apart = np.where(runs.sequence_parallel > 0, t, 1.0)
+    apart = runs.apart
     mask = np.where(dropped(model, runs), 1.0, 0.0)
     # Inputs of products: in 8 bits, but for maxima of a whole tensor.
     product = np.where(narrow(runs) & runs.word("scaling", "delayed"), 1.0, HALF)
@@ -209,7 +209,7 @@ def layer_bytes(
 
 def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -> Floats:
     """Dropout masks of the embedding, one per microbatch in flight."""
-    apart = np.where(runs.sequence_parallel > 0, runs.tensor, 1.0)
+    apart = runs.apart
     return tokens * model.hidden * in_flight / apart
 
 
@@ -231,7 +231,7 @@ def _temporary(
     # Logits: their gradient, or with an unfused loss a 32-bit copy and its softmax.
     wide = np.where(runs.fused_loss > 0, HALF, HALF + SINGLE)
     logits = tokens * words * wide + HALF * model.embedding_weights / t
-    apart = np.where(runs.sequence_parallel > 0, t, 1.0)
+    apart = runs.apart
     logits = logits + 2.0 * HALF * tokens * model.hidden / apart
     # Whole sequences gathered for a matrix, and the gradient before it is scattered.
     gathered = np.where((runs.sequence_parallel > 0) & (t > 1), 2.0, 1.0)

@@ -1,31 +1,22 @@
 """How a model is trained: parallelism, schedule, batch, precision, clock."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin
 
-from joulecut_engine.graph.pipeline import Pipeline, Schedule
+from joulecut_engine.graph.pipeline import SCHEDULES_ALL, Pipeline, Schedule
 from joulecut_engine.graph.shape import V_CHUNKS, V_SHAPED, Misfit
 from joulecut_engine.graph.shape import misfit as schedule_misfit
 from joulecut_lab.model.architecture import Architecture
 
+Dtype = Literal["fp32", "fp16", "bf16", "fp8", "fp4"]
 Recompute = Literal["none", "selective", "pointwise", "experts", "full"]
 Offload = Literal["none", "activations", "optimizer"]
-DTYPES = ("fp32", "fp16", "bf16", "fp8", "fp4")
-RECOMPUTES: tuple[Recompute, ...] = ("none", "selective", "pointwise", "experts", "full")
 Scaling = Literal["delayed", "dynamic"]
 # Kernels of fused attention; `system`: the one that the system's number stands for.
 Attention = Literal["system", "flash2", "flash3", "cudnn"]
 # How a context group exchanges keys and values: `ring` passes them around beside attention
 # (Transformer Engine); `gathered` has every head's at hand before it (PyTorch).
 Exchange = Literal["ring", "gathered"]
-EXCHANGES: tuple[Exchange, ...] = ("ring", "gathered")
-ATTENTIONS: tuple[Attention, ...] = ("system", "flash2", "flash3", "cudnn")
-SCALINGS: tuple[Scaling, ...] = ("delayed", "dynamic")
-OFFLOADS: tuple[Offload, ...] = ("none", "activations", "optimizer")
-SCHEDULES: tuple[Schedule, ...] = (
-    "gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-v", "dualpipe-v",
-)  # fmt: skip
-ZERO_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ class Run:
     microbatch: int = 1
     global_batch: int = 1
     sequence: int = 2048
-    dtype: str = "bf16"
+    dtype: Dtype = "bf16"
     recompute: Recompute = "none"
     sequence_parallel: bool = False
     zero: int = 0
@@ -124,6 +115,21 @@ class Run:
         )
 
 
+# Words of a run by key.
+WORDS: dict[str, tuple[Any, ...]] = {
+    field.name: get_args(field.type) for field in fields(Run) if get_origin(field.type) is Literal
+} | {"schedule": SCHEDULES_ALL}
+NUMBERS: dict[str, tuple[float, ...]] = {
+    "zero": (0, 1, 2, 3),
+    "weight_bytes": (1, 2, 4),
+    "gradient_bytes": (1, 2, 4),
+    "reduce_bytes": (0, 1, 2, 4),
+    "moment_bytes": (1, 2, 4),
+    "master_bytes": (0, 2, 4),
+    "sparsity": (1.0, 0.5),
+}
+
+
 def misfit(run: Run, architecture: Architecture) -> Misfit | None:
     """The first key that cannot be; None if the run is possible. Memory is not looked at."""
     checks = (_values, _sizes, _shares, _layers)
@@ -135,24 +141,8 @@ def misfit(run: Run, architecture: Architecture) -> Misfit | None:
 
 
 def _values(run: Run, model: Architecture) -> Misfit | None:
-    choices = (
-        ("schedule", run.schedule, SCHEDULES),
-        ("dtype", run.dtype, DTYPES),
-        ("recompute", run.recompute, RECOMPUTES),
-        ("offload", run.offload, OFFLOADS),
-        ("scaling", run.scaling, SCALINGS),
-        ("attention", run.attention, ATTENTIONS),
-        ("context_exchange", run.context_exchange, EXCHANGES),
-        ("zero", run.zero, tuple(range(ZERO_MAX + 1))),
-        ("weight_bytes", run.weight_bytes, (1, 2, 4)),
-        ("gradient_bytes", run.gradient_bytes, (1, 2, 4)),
-        ("reduce_bytes", run.reduce_bytes, (0, 1, 2, 4)),
-        ("moment_bytes", run.moment_bytes, (1, 2, 4)),
-        ("master_bytes", run.master_bytes, (0, 2, 4)),
-        ("sparsity", run.sparsity, (1.0, 0.5)),
-    )
-    for key, value, allowed in choices:
-        if value not in allowed:
+    for key, allowed in (WORDS | NUMBERS).items():
+        if (value := getattr(run, key)) not in allowed:
             return Misfit(key, repr(value), " | ".join(map(str, allowed)))
     if run.recompute == "experts" and not model.experts:
         return Misfit("recompute", "experts", "another, without experts")

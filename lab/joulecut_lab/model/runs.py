@@ -9,30 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.run import (
-    ATTENTIONS,
-    DTYPES,
-    EXCHANGES,
-    OFFLOADS,
-    RECOMPUTES,
-    SCALINGS,
-    SCHEDULES,
-    Run,
-    misfit,
-)
+from joulecut_lab.model.run import WORDS, Run, misfit
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-
-WORDS: dict[str, tuple[Any, ...]] = {
-    "schedule": SCHEDULES,
-    "dtype": DTYPES,
-    "recompute": RECOMPUTES,
-    "offload": OFFLOADS,
-    "scaling": SCALINGS,
-    "attention": ATTENTIONS,
-    "context_exchange": EXCHANGES,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +54,25 @@ class Runs:
         if name == "columns" or name not in self.columns:  # asked while a copy is being made
             raise AttributeError(name)
         return self.columns[name]
+
+    @property
+    def microbatches(self) -> Floats:
+        return self.global_batch / (self.data * self.microbatch)
+
+    @property
+    def tokens(self) -> Floats:
+        """Of a microbatch on one GPU."""
+        return self.microbatch * self.sequence / self.context
+
+    @property
+    def apart(self) -> Floats:
+        """GPUs over which norms and inputs of blocks are split."""
+        return np.where(self.sequence_parallel > 0, self.tensor, 1.0)
+
+    @property
+    def folded(self) -> Flags:
+        """Schedules whose first stage holds the last part as well."""
+        return self.word("schedule", "zb-v") | self.word("schedule", "dualpipe-v")
 
     @property
     def expert_parts(self) -> Floats:

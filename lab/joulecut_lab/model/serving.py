@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 
 from joulecut_lab.model.architecture import Architecture
-from joulecut_lab.model.cost import Rates, rates
-from joulecut_lab.model.links import BITS, group, neighbour
-from joulecut_lab.model.power import Load, held_clock_mhz, power_of
-from joulecut_lab.model.run import Run
-from joulecut_lab.model.runs import Runs
+from joulecut_lab.model.cost import Cost, Rates, rates
+from joulecut_lab.model.links import group, neighbour
+from joulecut_lab.model.power import held_clock_mhz, power_of
+from joulecut_lab.model.run import Dtype, Run
+from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
-from joulecut_lab.model.work import HALF, layer_work, vocabulary_share
+from joulecut_lab.model.work import HALF, Work, layer_work, vocabulary_share
 
 # Of the data sheet's bandwidth, that long reads of weights and caches reach. Assumed: between the
 # 0.75 to 0.85 that decoding kernels are published with.
@@ -32,7 +32,13 @@ READ_CLOCK_SHARE = 0.2
 # Assumed: engines in Python with CUDA graphs and a scheduler that works ahead.
 STEP_S = 1e-3
 FREE = 0.92  # of the memory: the rest is context, graphs, fragments and activations
-BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp4": 0.5625}  # fp4: a scale of 16
+BYTES: dict[Dtype, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "fp4": 0.5625,
+}  # fp4: a scale of 16
 KERNELS, KERNELS_EXPERTS = 9.0, 6.0  # of a layer: fused norms, rotary, cache and activation
 Phase = Literal["decode", "prefill"]
 PHASES: tuple[Phase, ...] = ("decode", "prefill")
@@ -53,7 +59,7 @@ class Serving:
     batch: int = 1
     prompt: int = 1024
     output: int = 1024
-    dtype: str = "bf16"
+    dtype: Dtype = "bf16"
     cache_bytes: float = 2.0
     clock_mhz: float = 0.0
 
@@ -165,8 +171,8 @@ def serve(model: Architecture, system: System, serving: Serving) -> Served:
         scale_up_latency_s=ONE_SHOT_S,
     )  # fmt: skip
     context = serving.prompt + serving.output / 2.0
-    prefill = _step(model, system, serving, tokens=float(serving.prompt), context=0.0)
-    decode = _step(model, system, serving, tokens=1.0, context=context)
+    prefill = _Pass(model, system, serving, float(serving.prompt), 0.0).step()
+    decode = _Pass(model, system, serving, 1.0, context).step()
     weights = weights_bytes(model, serving)
     held = min(serving.tokens, model.window or serving.tokens)
     cache = serving.batch * serving.pipeline * held * cache_bytes_per_token(model, serving)
@@ -207,172 +213,124 @@ def best_clock(swept: Sequence[Served], phase: Phase, limit_s: float) -> Choice 
     return Choice(limit_s, best, getattr(best, phase).time_s, joules(best), saved)
 
 
-def _step(
-    model: Architecture, system: System, serving: Serving, *, tokens: float, context: float
-) -> Step:
-    """`tokens` new ones of every sequence; `context` is what decoding reads, 0 in prefill."""
-    asked = serving.clock_mhz or system.clock_max_mhz
-    cost = _at(model, system, serving, tokens=tokens, context=context, mhz=asked)
-    parts = asked, cost.compute_s, cost.launch_s, cost.memory_s, cost.network_s
-    load = Load(*(np.array([one]) for one in (*parts, cost.flops, BITS * cost.bytes)))
-    held = float(held_clock_mhz(system, load)[0])
-    if held < asked:
-        cost = _at(model, system, serving, tokens=tokens, context=context, mhz=held)
-    power, clock = power_of(system), np.array([held])
-    watts = power.idle_w * cost.seconds + float(power.waiting_over_idle_w(clock)[0]) * (
-        cost.seconds - cost.compute_s
-    )
-    joules = serving.gpus * (
-        cost.flops * power.flop_j * float(power.voltage_square(clock)[0])
-        + BITS * cost.bytes * power.hbm_bit_j + cost.bits[0] * power.up_bit_j
-        + cost.bits[1] * power.out_bit_j + watts
-    )  # fmt: skip
-    # As many batches as stages are in flight: a token passes all of them, and each stage's time
-    # is its own batch's. A node's power is that of the share of its GPUs.
-    host_w = system.host_w * serving.gpus / system.gpus_per_node
-    return Step(
-        cost.seconds * serving.pipeline, joules, host_w * cost.seconds, held, cost.compute_s,
-        cost.memory_s, cost.network_s,
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """A pass of a batch through the slowest stage, on one of its GPUs: `tokens` new ones of every
+    sequence; `context` is what decoding reads, 0 in prefill.
+    """
+
+    model: Architecture
+    system: System
+    serving: Serving
+    tokens: float
+    context: float
+
+    def step(self) -> Step:
+        system, serving = self.system, self.serving
+        asked = np.array([serving.clock_mhz or system.clock_max_mhz])
+        cost = self._cost(asked)
+        held = held_clock_mhz(system, cost.load(asked))
+        if held[0] < asked[0]:
+            cost = self._cost(held)
+        seconds, joules = float(cost.seconds[0]), float(cost.energy_j(power_of(system), held)[0])
+        # As many batches as stages are in flight: a token passes all of them, and each stage's time
+        # is its own batch's. A node's power is that of the share of its GPUs.
+        host_w = system.host_w * serving.gpus / system.gpus_per_node
+        return Step(
+            seconds * serving.pipeline, serving.gpus * joules, host_w * seconds, float(held[0]),
+            float(cost.compute[0]), float(cost.memory[0]), float(cost.tensor[0]),
+        )  # fmt: skip
+
+    def _cost(self, clock_mhz: Floats) -> Cost:
+        model, system, serving, cost = self.model, self.system, self.serving, Cost.none(1)
+        shared = bool(model.experts) and model.experts % serving.tensor == 0
+        run = Run(
+            gpus=serving.gpus, tensor=serving.tensor, pipeline=serving.pipeline,
+            microbatch=serving.batch, global_batch=serving.batch, sequence=int(self.tokens),
+            expert=serving.tensor if shared else 1, dtype=serving.dtype, flash_attention=True,
+            cuda_graphs=True, forward_only=True,
+        )  # fmt: skip
+        runs = Runs.of([run]).at_clock(clock_mhz)
+        each = rates(system, runs)
+        layers = float(np.ceil(model.layers / serving.pipeline))
+        dense = min(layers, float(model.dense_layers)) if model.experts else layers
+        for experts, count in ((False, dense), (True, layers - dense)):
+            if count > 0.0:
+                work = layer_work(model, runs, experts).forward
+                self._products(cost, each, work, count)
+                cost.memory += work.bytes / each.bytes * count
+                cost.bytes += work.bytes * count
+                cost.launch += (KERNELS + KERNELS_EXPERTS * experts) * each.kernel_s * count
+                self._attention(cost, each, work, count)
+        if layers * serving.pipeline == model.layers:  # the last stage has no layer less
+            words = float(vocabulary_share(model, runs)[0])
+            _product(cost, each, (serving.batch, model.hidden, words), width=HALF, eight=False)
+        moved = np.array([HALF * serving.batch * self.tokens * model.hidden])
+        tensor = group(system, runs.tensor, np.ones(1))
+        cost.tensor = layers * 2.0 * tensor.all_reduce(moved)
+        if serving.pipeline > 1:
+            hop = neighbour(system, runs.tensor, runs.tensor * serving.pipeline)
+            cost.tensor = cost.tensor + hop.pass_on(moved / serving.tensor)
+        cost.send(tensor, layers * 4.0 * moved)
+        cost.launch += STEP_S / serving.pipeline
+        return cost
+
+    def _products(self, cost: Cost, each: Rates, work: Work, count: float) -> None:
+        """Those of the linear layers of `count` layers."""
+        model, serving = self.model, self.serving
+        tokens, own = serving.batch * self.tokens, 4 if model.kv_rank else 2
+        linear = [product for product in work.products if product.eight_bit]
+        for place, product in enumerate(linear):
+            rows, times = float(product.m[0]), float(product.count[0])
+            inner, columns = float(product.k[0]), float(product.n[0])
+            if product.grouped:  # few tokens meet few experts
+                met = 1.0 - (1.0 - model.experts_active / model.experts) ** tokens
+                rows, times = rows / met, times * met
+            elif place < own and by_sequence(model, serving):  # every GPU has these weights whole
+                rows, columns = rows / serving.tensor, columns * serving.tensor
+            width = BYTES[serving.dtype]
+            _product(cost, each, (rows, inner, columns), count=times * count, width=width)
+
+    def _attention(self, cost: Cost, each: Rates, work: Work, count: float) -> None:
+        """Of prefill as in training; decoding reads its cache."""
+        model, serving = self.model, self.serving
+        if not self.context:
+            cost.compute += work.attention_flops / each.attention * count
+            cost.flops += work.attention_flops * count
+            return
+        seen = serving.batch * min(self.context, model.window or self.context)
+        cache = cache_bytes_per_token(model, serving) / np.ceil(model.layers / serving.pipeline)
+        # With latent attention all heads meet the latent vector itself.
+        wide = model.query_dim + model.value_head_dim
+        if model.kv_rank:
+            wide = 2 * model.kv_rank + model.rope_dim
+        flops = 2.0 * seen * model.heads / serving.tensor * wide
+        _roofline(cost, flops / each.attention, seen * cache / each.bytes, count)
+        cost.flops += flops * count
+        cost.bytes += seen * cache * count
 
 
-@dataclass(slots=True)
-class _Cost:
-    """Of one GPU: seconds of units, memory, kernels' starts and collectives; what they move."""
-
-    compute_s: float = 0.0
-    memory_s: float = 0.0
-    launch_s: float = 0.0
-    network_s: float = 0.0
-    flops: float = 0.0  # in those of 16 bits
-    bytes: float = 0.0
-    bits: tuple[float, float] = (0.0, 0.0)  # over fast and over slow links
-
-    @property
-    def seconds(self) -> float:
-        return self.compute_s + self.memory_s + self.launch_s + self.network_s
-
-    def roofline(self, compute_s: float, memory_s: float, times: float) -> None:
-        """Whichever holds the operation."""
-        if compute_s >= memory_s:
-            self.compute_s += times * compute_s
-        else:
-            self.memory_s += times * memory_s
-
-
-def _at(
-    model: Architecture,
-    system: System,
-    serving: Serving,
-    *,
-    tokens: float,
-    context: float,
-    mhz: float,
-) -> _Cost:
-    """Cost of the slowest stage on one of its GPUs."""
-    shared = bool(model.experts) and model.experts % serving.tensor == 0
-    run = Run(
-        gpus=serving.gpus, tensor=serving.tensor, pipeline=serving.pipeline,
-        microbatch=serving.batch, global_batch=serving.batch, sequence=int(tokens),
-        expert=serving.tensor if shared else 1, dtype=serving.dtype, flash_attention=True,
-        cuda_graphs=True, forward_only=True,
-    )  # fmt: skip
-    runs = Runs.of([run]).at_clock(np.array([mhz]))
-    each, found = rates(system, runs), _Cost()
-    layers = float(np.ceil(model.layers / serving.pipeline))
-    dense = min(layers, float(model.dense_layers)) if model.experts else layers
-    for experts, count in ((False, dense), (True, layers - dense)):
-        if count > 0.0:
-            _layer(
-                found,
-                model,
-                serving,
-                runs=runs,
-                each=each,
-                count=count,
-                experts=experts,
-                context=context,
-            )
-    if layers * serving.pipeline == model.layers:  # the last stage has no layer less
-        words = float(vocabulary_share(model, runs)[0])
-        _product(
-            found, each, (serving.batch, model.hidden, words), count=1.0, width=HALF, eight=False
-        )
-    moved = HALF * serving.batch * tokens * model.hidden
-    tensor = group(system, runs.tensor, np.ones(1))
-    found.network_s = float(layers * 2.0 * tensor.all_reduce(np.array([moved]))[0])
-    if serving.pipeline > 1:
-        hop = neighbour(system, runs.tensor, runs.tensor * serving.pipeline)
-        found.network_s += float(hop.pass_on(np.array([moved / serving.tensor]))[0])
-    up, out = tensor.bits(np.array([layers * 4.0 * moved]))
-    found.bits = float(up[0]), float(out[0])
-    found.launch_s += STEP_S / serving.pipeline
-    return found
+def _roofline(cost: Cost, compute_s: Floats, memory_s: Floats, times: float) -> None:
+    """Whichever holds the operation."""
+    cost.compute += times * np.where(compute_s >= memory_s, compute_s, 0.0)
+    cost.memory += times * np.where(compute_s >= memory_s, 0.0, memory_s)
 
 
 def _product(
-    found: _Cost,
+    cost: Cost,
     each: Rates,
     shape: tuple[float, float, float],
     *,
-    count: float,
     width: float,
-    eight: bool,
+    count: float = 1.0,
+    eight: bool = True,
 ) -> None:
     """`count` products of rows x inner by inner x columns, weights of `width` bytes a number."""
     rows, inner, columns = shape
     filled = PAD * np.ceil(rows / PAD)
     rate = each.matrix if eight else each.half
-    weight = float(each.eight[0]) if eight else max(float(each.eight[0]), 1.0)
+    weight = each.eight if eight else np.maximum(each.eight, 1.0)
     moved = rows * (inner * min(width, HALF) + HALF * columns) + width * inner * columns
-    found.roofline(2.0 * filled * inner * columns / float(rate[0]),
-                   moved / float(each.bytes[0]), count)  # fmt: skip
-    found.flops += 2.0 * rows * inner * columns * count * weight
-    found.bytes += moved * count
-
-
-def _layer(
-    found: _Cost,
-    model: Architecture,
-    serving: Serving,
-    *,
-    runs: Runs,
-    each: Rates,
-    count: float,
-    experts: bool,
-    context: float,
-) -> None:
-    """Adds forward of `count` layers: prefill as in training, decoding with its cache."""
-    work = layer_work(model, runs, experts).forward
-    tokens = serving.batch * float(runs.sequence[0])
-    own, width = (4 if model.kv_rank else 2), BYTES[serving.dtype]
-    linear = [product for product in work.products if product.eight_bit]
-    for place, product in enumerate(linear):
-        rows, times = float(product.m[0]), float(product.count[0])
-        inner, columns = float(product.k[0]), float(product.n[0])
-        if product.grouped:  # few tokens meet few experts
-            met = 1.0 - (1.0 - model.experts_active / model.experts) ** tokens
-            rows, times = rows / met, times * met
-        elif place < own and by_sequence(model, serving):  # every GPU has these weights whole
-            rows, columns = rows / serving.tensor, columns * serving.tensor
-        _product(found, each, (rows, inner, columns), count=times * count, width=width, eight=True)
-    moved = float(np.asarray(work.bytes).ravel()[0])
-    found.memory_s += moved / float(each.bytes[0]) * count
-    found.bytes += moved * count
-    found.launch_s += (KERNELS + KERNELS_EXPERTS * experts) * float(each.kernel_s[0]) * count
-    heads = model.heads / serving.tensor
-    if not context:
-        flops = float(np.asarray(work.attention_flops).ravel()[0])
-        found.compute_s += flops / float(each.attention[0]) * count
-        found.flops += flops * count
-        return
-    seen = min(context, model.window or context)
-    cache = cache_bytes_per_token(model, serving) / np.ceil(model.layers / serving.pipeline)
-    # With latent attention all heads meet the latent vector itself.
-    wide = 2 * model.kv_rank + model.rope_dim if model.kv_rank else (
-        model.query_dim + model.value_head_dim
-    )  # fmt: skip
-    flops, read = 2.0 * serving.batch * seen * heads * wide, serving.batch * seen * cache
-    found.roofline(flops / float(each.attention[0]), read / float(each.bytes[0]), count)
-    found.flops += flops * count
-    found.bytes += read * count
+    _roofline(cost, 2.0 * filled * inner * columns / rate, moved / each.bytes, count)
+    cost.flops += 2.0 * rows * inner * columns * count * weight
+    cost.bytes += moved * count

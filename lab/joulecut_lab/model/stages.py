@@ -79,8 +79,8 @@ class Layers:
 
 
 def layers_of(model: Architecture, runs: Runs) -> Layers:
-    v_shaped = runs.word("schedule", "zb-v") | runs.word("schedule", "dualpipe-v")
-    parts = np.where(runs.pipeline > 1, runs.pipeline * np.where(v_shaped, 2.0, runs.chunks), 1.0)
+    chunks = np.where(runs.folded, 2.0, runs.chunks)
+    parts = np.where(runs.pipeline > 1, runs.pipeline * chunks, 1.0)
     begins, ends = runs.first_layers > 0, runs.last_layers > 0
     ahead = np.where(ends, 0.0, runs.mtp_layers)
     left = model.layers + ahead - runs.first_layers - runs.last_layers
@@ -112,7 +112,6 @@ class Stages:
     experts: Phases
     embedding: Phases
     logits: Phases
-    tensor: Group
     send_s: Floats  # one microbatch to the next stage
     send_bits: Floats
     send_inside: Flags
@@ -141,193 +140,190 @@ class Stages:
 
 def stages_of(model: Architecture, system: System, runs: Runs) -> Stages:
     found = rates(system, runs)
-    t, tc = runs.tensor, runs.tensor * runs.context
-    tensor = group(system, t, np.ones_like(t))
-    dense = _layer(model, system, runs, found, False)
-    experts = _layer(model, system, runs, found, True) if model.experts else dense
-    embedding, logits = _ends(model, system, runs, found, tensor)
-    logits = logits + _ahead(model, system, runs, found, experts + logits)
-    tokens = runs.microbatch * runs.sequence / runs.context
-    distance = tc * runs.data
+    priced = _Priced(model, system, runs, found, runs.tokens)
+    dense = priced.layer(experts=False)
+    experts = priced.layer(experts=True) if model.experts else dense
+    embedding, logits = priced.ends()
+    logits = logits + priced.ahead(experts + logits)
+    distance = runs.tensor * runs.context * runs.data
     pair = neighbour(system, distance, distance * runs.pipeline)
     # Each rank of a tensor group sends its share (scatter and gather, Megatron-LM).
-    volume = HALF * tokens * model.hidden / t
+    volume = HALF * runs.tokens * model.hidden / runs.tensor
     alone, train = runs.pipeline <= 1, 1.0 - runs.forward_only
     return Stages(
-        model=model,
-        system=system,
-        runs=runs,
-        rates=found,
-        layers=layers_of(model, runs),
-        dense=dense.trained(train),
-        experts=experts.trained(train),
-        embedding=embedding.trained(train),
-        logits=logits.trained(train),
-        tensor=tensor,
+        model, system, runs, found, layers_of(model, runs), dense.trained(train),
+        experts.trained(train), embedding.trained(train), logits.trained(train),
         send_s=np.where(alone, 0.0, volume / pair.bytes_s + pair.latency_s),
         send_bits=np.where(alone, 0.0, 8.0 * volume),
         send_inside=pair.inside,
-    )
+    )  # fmt: skip
 
 
-def _layer(model: Architecture, system: System, runs: Runs, found: Rates, experts: bool) -> Phases:
-    """Phases of one layer with its collectives."""
-    work = layer_work(model, runs, experts)
-    forward, inputs, weights = (
-        cost_of(system, found, one, runs) for one in (work.forward, work.input, work.weight)
-    )
-    blocks = 1.0 if experts and not model.experts_shared else 2.0
-    _tensor_collectives(
-        model, system, runs, blocks, forward=forward, inputs=inputs, weights=weights
-    )
-    _context_ring(model, system, runs, found, work=work, forward=forward, inputs=inputs)
-    before = forward.up_bits, forward.out_bits
-    if experts:
-        _expert_exchange(model, system, runs, forward=forward, inputs=inputs, weights=weights)
-    repeat = forward * runs.word("recompute", "full").astype(float)
-    parts = (("selective", work.core), ("pointwise", work.pointwise), ("experts", work.block))
-    for word, part in parts:
-        which = runs.word("recompute", word)
-        if which.any():
-            again = cost_of(system, found, part, runs)
-            if word == "experts":
-                again.expert = forward.expert
-                again.up_bits = forward.up_bits - before[0]
-                again.out_bits = forward.out_bits - before[1]
-            repeat = repeat + again * which.astype(float)
-    repeat = repeat * runs.recompute_share
-    none = Cost.none(len(runs))
-    forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
-    # The host launches both gradients of a layer in one go.
-    late = np.maximum(0.0, inputs.host + weights.host - inputs.seconds - weights.seconds)
-    inputs.launch = inputs.launch + 0.5 * late
-    weights.launch = weights.launch + 0.5 * late
-    return Phases(forward, inputs, weights, repeat, none, none, none)
+@dataclass(frozen=True, slots=True)
+class _Priced:
+    """Layers and ends of a model with their collectives, for one microbatch of `tokens` a GPU."""
 
+    model: Architecture
+    system: System
+    runs: Runs
+    rates: Rates
+    tokens: Floats
 
-def _ahead(model: Architecture, system: System, runs: Runs, found: Rates, layer: Phases) -> Phases:
-    """Layers that predict tokens further ahead, each with a product before it and logits after it
-    (DeepSeek-V3, section 2.2). They are work of the last part.
-    """
-    if not (runs.mtp_layers > 0).any():
-        return Phases(*(Cost.none(len(runs)) for _ in Phases.__slots__))
-    tokens = runs.microbatch * runs.sequence / runs.context
-    one = np.ones_like(tokens)
-    wide, narrow = 2.0 * model.hidden * one, model.hidden / runs.tensor
-    shapes = ((tokens, wide, narrow), (tokens, narrow, wide), (wide, tokens, narrow))
-    products = [Work([Products(m, k, n, one)], kernels=3.0 * one) for m, k, n in shapes]
-    forward, inputs, weights = (cost_of(system, found, one, runs) for one in products)
-    none = Cost.none(len(runs))
-    return (layer + Phases(forward, inputs, weights, none, none, none, none)) * runs.mtp_layers
+    def _costs(self, *works: Work) -> list[Cost]:
+        return [cost_of(self.system, self.rates, work, self.runs) for work in works]
 
+    @property
+    def _hidden_bytes(self) -> Floats:
+        return HALF * self.tokens * self.model.hidden
 
-def _tensor_collectives(
-    model: Architecture,
-    system: System,
-    runs: Runs,
-    blocks: float,
-    *,
-    forward: Cost,
-    inputs: Cost,
-    weights: Cost,
-) -> None:
-    """One all-reduce per block and direction; with sequence parallelism gathers and scatters.
+    @property
+    def _tensor(self) -> Group:
+        return group(self.system, self.runs.tensor, np.ones_like(self.tokens))
 
-    Backward, what follows a gradient of the input runs beside the gradient of the weights
-    (Megatron-LM); with sequence parallelism half of it cannot, because the work waits for it.
-    """
-    one = np.ones_like(runs.tensor)
-    ring = group(system, runs.tensor, one)
-    volume = HALF * runs.microbatch * runs.sequence / runs.context * model.hidden
-    split = runs.sequence_parallel > 0
-    each = np.where(split, 2.0 * ring.gather(volume), ring.all_reduce(volume))
-    # With overlapped collectives only the first of `tensor` pieces stays exposed.
-    share = np.where(runs.overlap_tensor > 0, 1.0 / runs.tensor, 1.0)
-    forward.tensor = forward.tensor + blocks * each * share
-    forward.hidden = forward.hidden + blocks * each * (1.0 - share)
-    beside = blocks * np.where(split, 0.5 * each, each)
-    waited = blocks * np.where(split, 0.5 * each, 0.0) * share
-    room = system.tensor_overlap * np.minimum(beside, weights.compute + weights.memory)
-    over = beside - room
-    inputs.tensor = inputs.tensor + waited + over
-    extra = np.where(split, blocks * ring.gather(volume), 0.0)  # inputs gathered once more
-    inputs.hidden = inputs.hidden + blocks * each - waited - over + extra
-    sent = blocks * 2.0 * volume
-    again = np.where(split, blocks * volume, 0.0)
-    for cost, bytes_sent in ((forward, sent), (inputs, sent + again)):
-        up, out = ring.bits(bytes_sent)
-        cost.up_bits = cost.up_bits + up
-        cost.out_bits = cost.out_bits + out
-        calls = np.where(runs.tensor > 1, 2.0, 0.0)
-        cost.host = cost.host + np.where(runs.cuda_graphs > 0, 0.0, calls * system.launch_s)
+    def layer(self, *, experts: bool) -> Phases:
+        """Phases of one layer."""
+        runs = self.runs
+        work = layer_work(self.model, runs, experts)
+        forward, inputs, weights = self._costs(work.forward, work.input, work.weight)
+        blocks = 1.0 if experts and not self.model.experts_shared else 2.0
+        self._tensor_collectives(blocks, forward, inputs, weights)
+        self._context_ring(work, forward, inputs)
+        before = forward.up_bits, forward.out_bits
+        if experts:
+            self._expert_exchange(forward, inputs, weights)
+        repeat = forward * runs.word("recompute", "full").astype(float)
+        parts = (("selective", work.core), ("pointwise", work.pointwise), ("experts", work.block))
+        for word, part in parts:
+            which = runs.word("recompute", word)
+            if which.any():
+                (again,) = self._costs(part)
+                if word == "experts":
+                    again.expert = forward.expert
+                    again.up_bits = forward.up_bits - before[0]
+                    again.out_bits = forward.out_bits - before[1]
+                repeat = repeat + again * which.astype(float)
+        repeat = repeat * runs.recompute_share
+        none = Cost.none(len(runs))
+        forward, repeat = forward.bound_by_host(), repeat.bound_by_host()
+        # The host launches both gradients of a layer in one go.
+        late = np.maximum(0.0, inputs.host + weights.host - inputs.seconds - weights.seconds)
+        inputs.launch = inputs.launch + 0.5 * late
+        weights.launch = weights.launch + 0.5 * late
+        return Phases(forward, inputs, weights, repeat, none, none, none)
 
+    def ahead(self, layer: Phases) -> Phases:
+        """Layers that predict tokens further ahead, each with a product before it and logits after
+        it (DeepSeek-V3, section 2.2). They are work of the last part.
+        """
+        none = Cost.none(len(self.runs))
+        if not (self.runs.mtp_layers > 0).any():
+            return Phases(*(none for _ in Phases.__slots__))
+        m, one = self.tokens, np.ones_like(self.tokens)
+        wide, narrow = 2.0 * self.model.hidden * one, self.model.hidden / self.runs.tensor
+        shapes = ((m, wide, narrow), (m, narrow, wide), (wide, m, narrow))
+        forward, inputs, weights = self._costs(
+            *(Work([Products(*mkn, one)], kernels=3.0 * one) for mkn in shapes)
+        )
+        more = Phases(forward, inputs, weights, none, none, none, none)
+        return (layer + more) * self.runs.mtp_layers
 
-def _context_ring(
-    model: Architecture,
-    system: System,
-    runs: Runs,
-    found: Rates,
-    *,
-    work: LayerWork,
-    forward: Cost,
-    inputs: Cost,
-) -> None:
-    """Keys and values pass around the context ring beside the attention they are for.
+    def _tensor_collectives(
+        self, blocks: float, forward: Cost, inputs: Cost, weights: Cost
+    ) -> None:
+        """One all-reduce per block and direction; with sequence parallelism gathers and scatters.
 
-    PyTorch gathers them, repeated for every head, in forward and in backward, and passes their
-    gradients around with 32 bits, `context` times. Its traced collectives wait at once
-    (torch.distributed._functional_collectives), so that compiled steps hide none of it.
-    """
-    if (runs.context <= 1).all():
-        return
-    ring = group(system, runs.context, runs.tensor)
-    tokens = runs.microbatch * runs.sequence / runs.context
-    gathered = runs.word("context_exchange", "gathered")
-    heads = np.where(gathered, model.heads, model.kv_heads)
-    volume = HALF * tokens * heads * (model.query_dim + model.value_head_dim) / runs.tensor
-    around = np.where(gathered, 1.0 + 2.0 * runs.context / np.maximum(runs.context - 1.0, 1.0), 2.0)
-    sides = (
-        (forward, work.core.attention_flops, np.ones_like(around)),
-        (inputs, work.input.attention_flops, around),
-    )
-    for cost, flops, times in sides:
-        spent = ring.pass_on(times * volume)
-        beside = flops / found.attention * (1.0 - 1.0 / runs.context)
-        exposed = np.where(gathered, spent, np.maximum(0.0, spent - beside))
-        cost.context = cost.context + exposed
-        cost.hidden = cost.hidden + spent - exposed
-        up, out = ring.bits(times * volume * runs.context)
-        cost.up_bits = cost.up_bits + up
-        cost.out_bits = cost.out_bits + out
+        Backward, what follows a gradient of the input runs beside the gradient of the weights
+        (Megatron-LM); with sequence parallelism half of it cannot, because the work waits for it.
+        """
+        runs, ring, volume = self.runs, self._tensor, self._hidden_bytes
+        split = runs.sequence_parallel > 0
+        each = np.where(split, 2.0 * ring.gather(volume), ring.all_reduce(volume))
+        # With overlapped collectives only the first of `tensor` pieces stays exposed.
+        share = np.where(runs.overlap_tensor > 0, 1.0 / runs.tensor, 1.0)
+        forward.tensor = forward.tensor + blocks * each * share
+        forward.hidden = forward.hidden + blocks * each * (1.0 - share)
+        beside = blocks * np.where(split, 0.5 * each, each)
+        waited = blocks * np.where(split, 0.5 * each, 0.0) * share
+        room = self.system.tensor_overlap * np.minimum(beside, weights.compute + weights.memory)
+        over = beside - room
+        inputs.tensor = inputs.tensor + waited + over
+        extra = np.where(split, blocks * ring.gather(volume), 0.0)  # inputs gathered once more
+        inputs.hidden = inputs.hidden + blocks * each - waited - over + extra
+        sent = blocks * 2.0 * volume
+        calls = np.where((runs.tensor > 1) & (runs.cuda_graphs <= 0), 2.0, 0.0)
+        for cost, again in ((forward, 0.0), (inputs, np.where(split, blocks * volume, 0.0))):
+            cost.send(ring, sent + again)
+            cost.host = cost.host + calls * self.system.launch_s
 
+    def _context_ring(self, work: LayerWork, forward: Cost, inputs: Cost) -> None:
+        """Keys and values pass around the context ring beside the attention they are for.
 
-def _expert_exchange(
-    model: Architecture, system: System, runs: Runs, *, forward: Cost, inputs: Cost, weights: Cost
-) -> None:
-    """Tokens go to their experts and back, in both directions of the pass.
+        PyTorch gathers them, repeated for every head, in forward and in backward, and passes their
+        gradients around with 32 bits, `context` times. Its traced collectives wait at once
+        (torch.distributed._functional_collectives), so that compiled steps hide none of it.
+        """
+        runs, model = self.runs, self.model
+        if (runs.context <= 1).all():
+            return
+        ring = group(self.system, runs.context, runs.tensor)
+        gathered = runs.word("context_exchange", "gathered")
+        heads = np.where(gathered, model.heads, model.kv_heads)
+        volume = HALF * self.tokens * heads * (model.query_dim + model.value_head_dim) / runs.tensor
+        around = 1.0 + 2.0 * runs.context / np.maximum(runs.context - 1.0, 1.0)
+        around = np.where(gathered, around, 2.0)
+        sides = (
+            (forward, work.core.attention_flops, np.ones_like(around)),
+            (inputs, work.input.attention_flops, around),
+        )
+        for cost, flops, times in sides:
+            spent = ring.pass_on(times * volume)
+            beside = flops / self.rates.attention * (1.0 - 1.0 / runs.context)
+            exposed = np.where(gathered, spent, np.maximum(0.0, spent - beside))
+            cost.context = cost.context + exposed
+            cost.hidden = cost.hidden + spent - exposed
+            cost.send(ring, times * volume * runs.context)
 
-    GPUs that share an expert gather its tokens and scatter their results. Beside another
-    microbatch, an exchange takes processors from the work that hides it.
-    """
-    parts = runs.expert_parts
-    ring, shared = group(system, runs.expert, parts), group(system, parts, np.ones_like(parts))
-    once = (runs.sequence_parallel > 0) | (parts < runs.tensor)
-    tokens = runs.microbatch * runs.sequence / runs.context / np.where(once, runs.tensor, 1.0)
-    volume = HALF * tokens * model.experts_active * model.hidden
-    crossing = np.where(runs.dispatch_once > 0, _crossing(model, ring), 1.0)
-    gathered = volume * np.where(once, parts, 1.0)
-    spent = 2.0 * ring.exchange(volume, crossing)
-    spent = spent + np.where(once, 2.0 * shared.gather(gathered), shared.all_reduce(gathered))
-    beside = (runs.overlap_expert > 0) | runs.word("schedule", "dualpipe-v")
-    room = (forward.seconds, inputs.seconds + weights.seconds)
-    for cost, work_s in zip((forward, inputs), room, strict=True):
-        hidden = np.where(beside, np.minimum(spent, work_s), 0.0)
-        cost.expert = cost.expert + spent - hidden * (1.0 - BUSY_PROCESSORS)
-        cost.hidden = cost.hidden + hidden
-        up, out = ring.bits(2.0 * volume)
-        more, _ = shared.bits(2.0 * gathered)
-        cost.up_bits = cost.up_bits + up + more
-        cost.out_bits = cost.out_bits + out * crossing
+    def _expert_exchange(self, forward: Cost, inputs: Cost, weights: Cost) -> None:
+        """Tokens go to their experts and back, in both directions of the pass.
+
+        GPUs that share an expert gather its tokens and scatter their results. Beside another
+        microbatch, an exchange takes processors from the work that hides it.
+        """
+        runs, model, parts = self.runs, self.model, self.runs.expert_parts
+        ring = group(self.system, runs.expert, parts)
+        shared = group(self.system, parts, np.ones_like(parts))
+        once = (runs.sequence_parallel > 0) | (parts < runs.tensor)
+        tokens = self.tokens / np.where(once, runs.tensor, 1.0)
+        volume = HALF * tokens * model.experts_active * model.hidden
+        crossing = np.where(runs.dispatch_once > 0, _crossing(model, ring), 1.0)
+        gathered = volume * np.where(once, parts, 1.0)
+        spent = 2.0 * ring.exchange(volume, crossing)
+        spent = spent + np.where(once, 2.0 * shared.gather(gathered), shared.all_reduce(gathered))
+        beside = (runs.overlap_expert > 0) | runs.word("schedule", "dualpipe-v")
+        room = (forward.seconds, inputs.seconds + weights.seconds)
+        for cost, work_s in zip((forward, inputs), room, strict=True):
+            hidden = np.where(beside, np.minimum(spent, work_s), 0.0)
+            cost.expert = cost.expert + spent - hidden * (1.0 - BUSY_PROCESSORS)
+            cost.hidden = cost.hidden + hidden
+            cost.send(ring, 2.0 * volume, crossing)
+            cost.up_bits = cost.up_bits + shared.bits(2.0 * gathered)[0]
+
+    def ends(self) -> tuple[Phases, Phases]:
+        """Embedding, and logits with loss; each summed over the tensor group."""
+        none, ring, volume = Cost.none(len(self.runs)), self._tensor, self._hidden_bytes
+        embedding, forward, inputs, weights = self._costs(*ends_work(self.model, self.runs))
+        split = self.runs.sequence_parallel > 0
+        # Embedding forward, logits backward; with sequence parallelism one half of each.
+        once = np.where(split, ring.gather(volume), ring.all_reduce(volume))
+        forward.tensor = forward.tensor + np.where(split, ring.gather(volume), 0.0)
+        for cost in (embedding, inputs):
+            cost.tensor = cost.tensor + once
+            cost.send(ring, 2.0 * volume)
+        costs = [one.bound_by_host() for one in (embedding, forward, inputs, weights)]
+        return (
+            Phases(none, none, none, none, costs[0], none, none),
+            Phases(none, none, none, none, *costs[1:]),
+        )
 
 
 def _crossing(model: Architecture, ring: Group) -> Floats:
@@ -339,32 +335,3 @@ def _crossing(model: Architecture, ring: Group) -> Floats:
     visited = nodes * (1.0 - (1.0 - 1.0 / nodes) ** active)
     visited = np.minimum(visited, model.expert_nodes or np.inf)
     return np.asarray(visited / active)
-
-
-def _ends(
-    model: Architecture, system: System, runs: Runs, found: Rates, tensor: Group
-) -> tuple[Phases, Phases]:
-    """Embedding, and logits with loss; each summed over the tensor group."""
-    work = ends_work(model, runs)
-    none = Cost.none(len(runs))
-    embedding = cost_of(system, found, work.embedding, runs)
-    forward = cost_of(system, found, work.logits_forward, runs)
-    inputs = cost_of(system, found, work.logits_input, runs)
-    weights = cost_of(system, found, work.logits_weight, runs)
-    tokens = runs.microbatch * runs.sequence / runs.context
-    volume = HALF * tokens * model.hidden
-    split = runs.sequence_parallel > 0
-    # Embedding forward, logits backward; with sequence parallelism one half of each.
-    once = np.where(split, tensor.gather(volume), tensor.all_reduce(volume))
-    embedding.tensor = embedding.tensor + once
-    inputs.tensor = inputs.tensor + once
-    forward.tensor = forward.tensor + np.where(split, tensor.gather(volume), 0.0)
-    for cost in (embedding, inputs):
-        up, out = tensor.bits(2.0 * volume)
-        cost.up_bits = cost.up_bits + up
-        cost.out_bits = cost.out_bits + out
-    costs = [one.bound_by_host() for one in (embedding, forward, inputs, weights)]
-    return (
-        Phases(none, none, none, none, costs[0], none, none),
-        Phases(none, none, none, none, costs[1], costs[2], costs[3]),
-    )

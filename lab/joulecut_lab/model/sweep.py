@@ -16,8 +16,8 @@ from joulecut_engine.money import Prices
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.estimate import BREAKDOWN, ENERGIES
-from joulecut_lab.model.run import SCHEDULES, Run
-from joulecut_lab.model.runs import WORDS, Flags, Floats, Runs
+from joulecut_lab.model.run import WORDS, Run
+from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.system import System
 
 ROWS_MAX = 20_000  # of one part: some seconds of work, and a bounded memory
@@ -176,7 +176,7 @@ def _twice(columns: Rows) -> Flags:
     """
     more_chunks = columns["chunks"] > columns["chunks"].min()
     other_schedule = columns["schedule"] > columns["schedule"].min()
-    folded = np.isin(columns["schedule"], [SCHEDULES.index(word) for word in V_SHAPED])
+    folded = np.isin(columns["schedule"], [WORDS["schedule"].index(word) for word in V_SHAPED])
     again = (columns["pipeline"] == 1) & (other_schedule | more_chunks)
     again |= folded & more_chunks
     parallel, zero = columns["sequence_parallel"], columns["zero"]

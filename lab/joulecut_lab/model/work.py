@@ -100,9 +100,9 @@ class LayerWork:
 
 def layer_work(model: Architecture, runs: Runs, experts: bool) -> LayerWork:
     """Work of one layer on one GPU for one microbatch."""
-    tokens = runs.microbatch * runs.sequence / runs.context
+    tokens = runs.tokens
     t = runs.tensor
-    apart = np.where(runs.sequence_parallel > 0, t, 1.0)
+    apart = runs.apart
     forward, inputs, weights = Work(), Work(gradients=True), Work()
     sums = 2.0 * runs.gradient_bytes  # read and written
     for m, k, n, count, grouped in _linear(model, runs, tokens, experts):
@@ -248,39 +248,22 @@ def vocabulary_share(model: Architecture, runs: Runs) -> Floats:
     return np.where(runs.tensor > 1, share, float(model.vocab))
 
 
-@dataclass(slots=True)
-class EndsWork:
-    """Embedding on the first stage; last norm, logits and loss on the last; both directions."""
-
-    embedding: Work
-    logits_forward: Work
-    logits_input: Work
-    logits_weight: Work
-
-
-def ends_work(model: Architecture, runs: Runs) -> EndsWork:
-    tokens = runs.microbatch * runs.sequence / runs.context
-    one = np.ones_like(tokens)
+def ends_work(model: Architecture, runs: Runs) -> tuple[Work, Work, Work, Work]:
+    """Embedding on the first stage, both directions; last norm, logits and loss on the last:
+    forward, gradients of the input, and of the weights.
+    """
+    tokens, one = runs.tokens, np.ones_like(runs.tokens)
     words = vocabulary_share(model, runs)
     width = (model.embedding_dim or model.hidden) * one
-    embedding = Work(bytes=tokens * model.hidden * (4.0 + 8.0), kernels=KERNELS_END * one)
     loss = np.where(runs.fused_loss > 0, LOSS_FUSED, LOSS) * tokens * words
-    norm = tokens * model.hidden
-    return EndsWork(
-        embedding,
-        Work(
-            [Products(tokens, width, words, one, False)],
-            0.0,
-            0.5 * loss + 4.0 * norm,
-            KERNELS_END * one,
-        ),
-        Work(
-            [Products(tokens, words, width, one, False)],
-            0.0,
-            0.5 * loss + 6.0 * norm,
-            KERNELS_END * one,
-        ),
-        Work([Products(width, tokens, words, one, False)], 0.0, 0.0, 1.0 * one),
+    norm, kernels = tokens * model.hidden, KERNELS_END * one
+    shapes = (tokens, width, words), (tokens, words, width), (width, tokens, words)
+    forward, inputs, weights = ([Products(*mkn, one, False)] for mkn in shapes)
+    return (
+        Work(bytes=tokens * model.hidden * (4.0 + 8.0), kernels=kernels),
+        Work(forward, 0.0, 0.5 * loss + 4.0 * norm, kernels),
+        Work(inputs, 0.0, 0.5 * loss + 6.0 * norm, kernels),
+        Work(weights, 0.0, 0.0, 1.0 * one),
     )
 
 
@@ -298,13 +281,9 @@ def model_flops(model: Architecture, runs: Runs) -> Floats:
     seen = keys_per_query(model, sequence, np.full(len(runs), True))
     # Windows as they mask, whole sequences in full.
     keys = seen + (1.0 - model.window_share) * 0.5 * sequence
-    dense = model.mixer_weights + model.dense_ffn_weights
-    expert = model.mixer_weights + model.hidden * model.experts
-    expert += (model.experts_active + model.experts_shared) * model.expert_weights
-    weights = (model.layers - model.expert_layers) * dense + model.expert_layers * expert
-    further = (expert if model.experts else dense) + projected_weights(model)
+    further = model.active_layer_weights(bool(model.experts)) + projected_weights(model)
     further += model.embedding_weights
-    every = weights + model.embedding_weights + runs.mtp_layers * further
+    every = model.active_weights + model.embedding_weights + runs.mtp_layers * further
     scores = (
         keys
         * (model.layers - model.linear_layers + runs.mtp_layers)

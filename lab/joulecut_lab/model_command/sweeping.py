@@ -13,8 +13,7 @@ import numpy as np
 
 from joulecut_cli import figures, plot, tablefile
 from joulecut_cli.progress import Progress
-from joulecut_lab.model.run import Run
-from joulecut_lab.model.runs import WORDS
+from joulecut_lab.model.run import WORDS, Run
 from joulecut_lab.model.sweep import FIGURES, Found, Rows, Space, evaluate, joined, pareto, run_of
 from joulecut_lab.model_command.shown import gigabytes
 from joulecut_lab.run_file import read_sweep

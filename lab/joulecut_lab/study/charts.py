@@ -7,13 +7,10 @@ import numpy as np
 from joulecut_cli import figures
 from joulecut_engine.panel import LINES, PARTS, Area, Bars, Line, Mark, Panel
 from joulecut_lab.study.evaluate import OURS, PLAIN_FEATURES, PlainForest, Result
-from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, curves, frontier, saving
 
 CAUSES = ("memory and uncore", "leakage", "clock and overhead", "useful switching")
-CAUSES_FITTED = ("memory traffic", "leakage and uncore", "clock and overhead", "useful switching")
 SEQUENCES_NAMED_MAX = 6  # on an axis: more run into each other
-IMPORTANCES_SHOWN = 8  # the largest
 RESIDUAL_MAX = 1.0  # a prediction more than twice off is drawn at the edge
 
 
@@ -54,26 +51,22 @@ def u_curves(rows: Sequence[Row]) -> list[Panel]:
     return panels
 
 
-def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
-    """Energy over clock, stacked by cause; and a sentence on where the split comes from."""
+def parts(rows: Sequence[Row]) -> list[Panel]:
+    """Energy over clock, stacked by cause, as the simulated card spends it, without noise; none of
+    a measured card, whose sensors do not tell causes apart.
+    """
     dtype = usual_dtype(rows)
-    found = _curves_at_longest(rows, dtype)
-    known = all(row.memory_j is not None for curve in found.values() for row in curve)
-    layers = Layers()
-    if not known:
-        layers.learn(rows)
     panels = []
-    for model, curve in found.items():
-        shares = _known_parts(curve) if known else _fitted_parts(layers, curve)
-        if not shares:
-            return [], "The card's data sheet is not known here, so energy is not split by cause."
-        names = CAUSES if known else CAUSES_FITTED
+    for model, curve in _curves_at_longest(rows, dtype).items():
+        if any(row.memory_j is None for row in curve):
+            return []
         areas, floor_j = [], [0.0] * len(curve)
-        for place, name in enumerate(names):
-            top_j = [
-                low + share[place] * row.energy_j
-                for low, share, row in zip(floor_j, shares, curve, strict=True)
-            ]
+        for place, name in enumerate(CAUSES):
+            top_j = []
+            for low, row in zip(floor_j, curve, strict=True):
+                each = (row.memory_j, row.leakage_j, row.clock_j, row.switching_j)
+                joules = [value or 0.0 for value in each]
+                top_j.append(low + joules[place] / sum(joules) * row.energy_j)
             points = tuple(zip((row.nominal_mhz for row in curve), floor_j, top_j, strict=True))
             areas.append(Area(name, PARTS[name], points))
             floor_j = top_j
@@ -81,29 +74,7 @@ def parts(rows: Sequence[Row]) -> tuple[list[Panel], str]:
         panels.append(
             Panel(title, "clock asked, MHz", "energy of one pass, J", tuple(areas), zero=True)
         )
-    source = (
-        "As the simulated card spends it, without noise."
-        if known
-        else "Estimated: fitted to this table, not measured; what the clock does not reach "
-        "(leakage, uncore) cannot be separated."
-    )
-    return panels, source
-
-
-def _known_parts(curve: Sequence[Row]) -> list[tuple[float, ...]]:
-    shares = []
-    for row in curve:
-        each = (row.memory_j, row.leakage_j, row.clock_j, row.switching_j)
-        joules = [value or 0.0 for value in each]
-        shares.append(tuple(value / sum(joules) for value in joules))
-    return shares
-
-
-def _fitted_parts(layers: Layers, curve: Sequence[Row]) -> list[tuple[float, ...]]:
-    found = layers.parts(curve)
-    if found is None:
-        return []
-    return [(float(m), float(c), float(t), float(u)) for u, t, c, m in found]
+    return panels
 
 
 def per_operation(rows: Sequence[Row]) -> list[Panel]:
@@ -182,7 +153,7 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
     """Errors over clock of our predictor, in the easy split and in an honest one."""
     panels = []
     for result in results:
-        shown = result.split.name in {"random rows", "held-out clocks", "held-out shapes"}
+        shown = result.split.name in {"random rows", "held-out clocks"}
         if result.predictor != OURS or not shown or not result.judged:
             continue
         lines = []
@@ -206,17 +177,10 @@ def residuals(rows: Sequence[Row], results: Sequence[Result]) -> list[Panel]:
 
 
 def importances(rows: Sequence[Row]) -> list[Panel]:
-    """What a plain forest looks at for each target, and what the residual of the physics does."""
-    found = PlainForest().importances(rows)
-    plain = tuple(
+    """What a plain forest looks at for each target."""
+    bars = tuple(
         Bars(target, colour, tuple(shares.values()))
-        for (target, shares), colour in zip(found.items(), LINES, strict=False)
-    )
-    panels = [Panel("A plain forest depends on", "", "share", plain, PLAIN_FEATURES)]
-    layers = Layers()
-    layers.learn(rows)
-    if ours := dict(layers.importances()[:IMPORTANCES_SHOWN]):
-        bars = (Bars("", LINES[0], tuple(ours.values())),)
-        title = "The residual of the physics depends on"
-        panels.append(Panel(title, "share", "", bars, tuple(ours), sideways=True))
-    return panels
+        for (target, shares), colour in zip(PlainForest().importances(rows).items(), LINES,
+                                            strict=False)
+    )  # fmt: skip
+    return [Panel("A plain forest depends on", "", "share", bars, PLAIN_FEATURES)]

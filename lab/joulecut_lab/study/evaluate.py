@@ -1,12 +1,11 @@
 """The predictors under test and their scores over every split.
 
 `Curves` is the product's estimator (physics, forest and measurements of the layer itself),
-`Layers` predicts a layer from its shape, `PlainForest` is the common baseline.
+`PlainForest` is the common baseline.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from sklearn.ensemble import RandomForestRegressor
@@ -15,7 +14,6 @@ from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
 from joulecut_engine.estimate.physics import Sweep
 from joulecut_engine.estimate.work_fit import Fitted, fit_work
-from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, curves
 from joulecut_lab.study.scoring import (
     TARGETS,
@@ -37,19 +35,6 @@ SEED = 0  # same rows, same numbers
 PLAIN_FEATURES = ("clock", "d_model", "heads", "d_ffn", "sequence", "batch", "data type", "card")
 
 
-class Learner(Protocol):
-    """Learns from rows, predicts others at their asked clock."""
-
-    name: str
-
-    def learn(self, rows: Sequence[Row]) -> None: ...
-
-    def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
-        """Seconds and watts of each row, from its layer and asked clock alone; not a number
-        where nothing can be said."""
-        ...
-
-
 class Curves:
     """`work_fit.fit_work`, one piece of evidence per layer and data type."""
 
@@ -69,6 +54,7 @@ class Curves:
         self._fitted = fit_work(pieces)
 
     def predict(self, rows: Sequence[Row]) -> tuple[Floats, Floats]:
+        """Seconds and watts of each row; not a number where nothing can be said."""
         time_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
         for places in by_curve(rows):
             work = self._works.get(rows[places[0]].setting)
@@ -158,7 +144,7 @@ class Result:
         asked = self.judged + self.silent
         return (
             f"{self.split.name}: {self.predictor} says nothing of {self.silent} of {asked} rows "
-            "(a card without a data sheet is not guessed, nor learnt from)"
+            "(no other row of their layer teaches)"
         )
 
 
@@ -168,20 +154,17 @@ def evaluate(rows: Sequence[Row], seed: int, only: Collection[str] = ()) -> list
     for split in splits(rows, seed):
         if only and split.name not in only:
             continue
-        makers: tuple[Callable[[], Learner], ...] = (Curves if split.known else Layers, PlainForest)
-        found += [_result(rows, split, make) for make in makers]
+        found += [_result(rows, split, make) for make in (Curves, PlainForest)]
     return found
 
 
-def _result(rows: Sequence[Row], split: Split, make: Callable[[], Learner]) -> Result:
+def _result(rows: Sequence[Row], split: Split, make: type[Curves | PlainForest]) -> Result:
     time_s, power_w = np.full(len(rows), np.nan), np.full(len(rows), np.nan)
     judged = {i for fold in split.folds for i in fold.judge}
     # A choice is among all clocks of a curve, also those that taught it.
     whole_s, whole_w = time_s.copy(), power_w.copy()
-    name = ""
     for fold in split.folds:
         learner = make()
-        name = learner.name
         learner.learn([rows[i] for i in fold.teach])
         places = list(fold.judge)
         time_s[places], power_w[places] = learner.predict([rows[i] for i in places])
@@ -197,7 +180,7 @@ def _result(rows: Sequence[Row], split: Split, make: Callable[[], Learner]) -> R
     answers = {"power": power_w, "time": time_s, "energy": time_s * power_w}
     return Result(
         split=split,
-        predictor=name,
+        predictor=make.name,
         judged=len(places),
         silent=len(judged) - len(places),
         scores={t: score(truth[t], answers[t][places]) for t in TARGETS} if places else {},

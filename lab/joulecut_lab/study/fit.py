@@ -6,7 +6,6 @@ from pathlib import Path
 
 from joulecut_cli import figures
 from joulecut_lab.study.evaluate import OURS, Result, by_clock, evaluate
-from joulecut_lab.study.layers import Layers
 from joulecut_lab.study.row import Row, ordered, read
 from joulecut_lab.study.scoring import BUDGETS, TARGETS, Score
 from joulecut_wire.command import FINE, Parser
@@ -66,11 +65,6 @@ def _text(rows: Sequence[Row], left_out: int, results: Sequence[Result]) -> str:
     lines += [one.silence for one in results if one.silence]
     lines += _clocks(rows, results)
     lines += [REPORTED, "                 R2: power 0.997, time 0.992, energy 0.997"]
-    layers = Layers()
-    layers.learn(rows)
-    if found := layers.importances():
-        said = ", ".join(f"{name} {share:.0%}" for name, share in found[:5])
-        lines.append(f"the residual of the physics depends on: {said}")
     return "\n".join(lines)
 
 

@@ -85,8 +85,9 @@ def _exhibits(rows: Sequence[Row]) -> Iterator[Exhibit]:
         "A dot marks the fastest clock, which limits of power and heat may put below the highest; "
         "a ring marks the least energy.", panels=charts.u_curves(stable),
     )  # fmt: skip
-    split, source = charts.parts(stable)
-    yield Exhibit("Where the joules go", basis, source, panels=split)
+    if causes := charts.parts(stable):
+        text = "As the simulated card spends it, without noise."
+        yield Exhibit("Where the joules go", basis, text, panels=causes)
     yield Exhibit(
         "Size and sequence", basis,
         "At each layer's own clock of least energy; fronts at its longest sequence. A ring marks "

@@ -14,7 +14,7 @@ from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run
 from joulecut_lab.run_file import of_mapping
 from joulecut_lab.study.cell import Selection
-from joulecut_lab.study.evaluate import PlainForest, by_clock, evaluate
+from joulecut_lab.study.evaluate import OURS, by_clock, evaluate
 from joulecut_lab.study.layer import sweep
 from joulecut_lab.study.measure import Rule
 from joulecut_lab.study.simulated import SimulatedBench
@@ -80,7 +80,7 @@ def _v100_sxm() -> LayerCard:
 
 
 def over_clocks() -> Iterator[Exhibit]:
-    """Errors by clock where five clocks of every layer taught, and where other layers did."""
+    """Errors by clock where five clocks of every layer taught, and where random rows did."""
     bench = SimulatedBench(_v100_sxm(), seed=1)
     models = ("gpt-125m", "gpt-1.3b", "gpt-13b")
     cells = Selection(models, (512, 1024), ("fp16",), 4, "training", 0).cells()
@@ -88,10 +88,10 @@ def over_clocks() -> Iterator[Exhibit]:
         ::-1
     ]  # the poster's are among them
     rows = list(sweep(bench, bench, cells, clocks, rule=Rule(), say=lambda _: None))
-    found = evaluate(rows, 1, only=("held-out clocks", "held-out shapes"))
-    seen, unseen = (by_clock(rows, one) for one in found if one.predictor != PlainForest.name)
+    found = evaluate(rows, 1, only=("held-out clocks", "random rows"))
+    drawn, few = (by_clock(rows, one) for one in found if one.predictor == OURS)
     lines = []
-    for title, errors, kind in (("", seen, "line"), (", layers not seen", unseen, "dotted"),
+    for title, errors, kind in (("", few, "line"), (", of random rows", drawn, "dotted"),
                                 (", published", ERRORS, "dashed")):  # fmt: skip
         for k, (name, colour) in enumerate(zip(("time", "energy"), LINES, strict=False)):
             scale = 1.0 if errors is ERRORS else 100.0
@@ -99,12 +99,12 @@ def over_clocks() -> Iterator[Exhibit]:
             lines.append(Line(f"{name}{title}", colour, points, kind))  # type: ignore[arg-type]
     compared = []
     for mhz, published in ERRORS.items():
-        taught = mhz > max(seen)
-        errors = unseen if taught else seen
+        taught = mhz > max(few)
+        errors = drawn if taught else few
         near = min(errors, key=lambda one, at=mhz: abs(one - at))  # type: ignore[misc]
         note = f"at {near:.0f} MHz" if abs(near - mhz) > 1 else ""
         if taught:
-            note = "of layers not seen: the highest clock teaches"
+            note = "of random rows: the highest clock teaches"
         for k, name in enumerate(("time", "energy")):
             what = f"{mhz} MHz: error of {name}"
             compared.append(Compared(what, 100.0 * errors[near][k], published[k], "%", note))
@@ -113,7 +113,7 @@ def over_clocks() -> Iterator[Exhibit]:
         f"{SIMULATED}: a V100",
         "A sweep of decoder layers on a simulated V100 SXM2. A simulated card is easier to "
         "predict than a measured one: the method is checked here, not its errors. Five clocks "
-        "of every layer teach, the others are judged; of layers not seen, other layers teach. "
+        "of every layer teach, the others are judged; of random rows, four fifths teach. "
         "`joulecut study fit FILE` prints the same of your own sweep.",
         TALK + ", DGX V100",
         [Panel("mean error of the clocks not seen", "clock, MHz", "%", tuple(lines),

@@ -7,6 +7,7 @@ that is the tables do not say: the model finds it.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from joulecut_engine.panel import LINES, Line, Panel
 from joulecut_lab.exhibit import PREDICTED, Exhibit
@@ -94,7 +95,7 @@ class Throughput:
 
 
 def throughputs() -> Iterator[Throughput]:
-    asked = [
+    asked: list[tuple[Any, ...]] = [
         (TENSORRT, model, system, tensor, dtype, 0, (prompt, output), rate, requests)
         for (model, system, tensor, dtype), rates in PUBLISHED.items()
         for (prompt, output, requests), rate in zip(LENGTHS, rates, strict=True)
