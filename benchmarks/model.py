@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -577,12 +577,14 @@ def kernel_swept(kernel: str, two: bool) -> tuple[str, Sweep, Sweep]:
 def speed() -> None:
     say("\n## Speed, process time\n")
     model, system = ARCHITECTURES["megatron-1t"], SYSTEMS["a100-sxm-80gb"]
-    runs = Runs.grid(
-        gpus=[4096], tensor=[1, 2, 4, 8], pipeline=[1, 2, 4, 8, 16, 32, 64],
-        microbatch=[1, 2, 4, 8], recompute=["none", "selective", "full"],
-        sequence_parallel=[False, True], zero=[0, 1, 2, 3], overlap_gradients=[False, True],
-        global_batch=[4096], dtype=["bf16"], clock_mhz=[1410.0, 1305.0],
-    )  # fmt: skip
+    runs = Runs.of([
+        Run(4096, tensor, pipeline, 4096 // tensor // pipeline, microbatch=microbatch,
+            recompute=recompute, sequence_parallel=parallel, zero=zero, overlap_gradients=overlap,
+            global_batch=4096, clock_mhz=mhz)
+        for tensor, pipeline, microbatch, recompute, parallel, zero, overlap, mhz in product(
+            (1, 2, 4, 8), (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8), ("none", "selective", "full"),
+            (False, True), range(4), (False, True), (1410.0, 1305.0))
+    ])  # fmt: skip
     began = time.process_time()
     formula.evaluate(model, system, runs)
     spent = time.process_time() - began

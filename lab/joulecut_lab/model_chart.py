@@ -27,7 +27,7 @@ from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.graph_level import Timeline
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.serving import PHASES, Phase, Served, best_clock
-from joulecut_lab.model.sweep import JOULES, TIMES, Rows, run_of
+from joulecut_lab.model.sweep import JOULES, TIMES, Layouts, Rows
 
 GB = 1e9
 FEW = 500  # layouts whose dots do not hide each other
@@ -96,23 +96,22 @@ def package_panel(until: int = technology.OUTLOOK) -> Panel:
     return Panel("power per package", "year", "W", items, x_range=(2016.0, 2031.0))
 
 
-def front_figure(rows: Rows, best: Rows, impossible: int, too_large: int) -> Any:
-    """All layouts as dots in pairs of objectives, the Pareto front `best` among them, and on it
-    the best of each objective by its layout. Counts are of combinations that have no dot.
+def front_figure(found: Layouts) -> Any:
+    """All layouts as dots in pairs of objectives, their front, and on it the best of each objective
+    by its layout. Counts are of combinations that have no dot.
     """
+    rows, best = found.columns, found.front.columns
     keys = [f.name for f in fields(Run) if len(np.unique(best[f.name])) > 1]
     keys = keys or ["tensor", "pipeline", "data"]
     lines = [
-        f"{name} {title}: {_layout(best, int(best[key].argmin()), keys)}"
+        f"{name} {title}: {_layout(found.front, int(best[key].argmin()), keys)}"
         for key, (name, title, *_) in OBJECTIVES.items()
     ]
-    front, fit = len(best["money"]), len(rows["money"])
     lines += [
-        f"{front} layouts on the front of all four objectives, of {fit} that fit.",
-        (
-            f"Not drawn: {too_large} that need more memory than a GPU has, {impossible} that "
-            "cannot be divided so (GPUs, heads, layers or batch)."
-        ),
+        f"{len(found.front)} layouts on the front of all four objectives, of {len(found)} that "
+        "fit.",
+        f"Not drawn: {found.too_large} that need more memory than a GPU has, "
+        f"{found.impossible} that cannot be divided so (GPUs, heads, layers or batch).",
         "Predicted at level formula. Money is in the currency of the prices given.",
     ]
     panels = [_pair(rows, best, across, up) for across, up in PAIRS]
@@ -170,8 +169,8 @@ def _named(best: Rows) -> dict[int, str]:
     return named
 
 
-def _layout(best: Rows, i: int, keys: Sequence[str]) -> str:
-    run = run_of(best, i)
+def _layout(best: Layouts, i: int, keys: Sequence[str]) -> str:
+    run = best.run(i)
     values = ((key, getattr(run, key)) for key in keys)
     return ", ".join(f"{key} {f'{v:g}' if isinstance(v, float) else v}" for key, v in values)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,7 @@ from joulecut_lab.model.estimate import Estimate
 from joulecut_lab.model.graph_level import estimate_by_table, simulate
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.stack import Default
-from joulecut_lab.model.sweep import FIGURES, Rows, Space, evaluate, joined, pareto, run_of
+from joulecut_lab.model.sweep import FIGURES, Layouts, Space, evaluate
 from joulecut_lab.model.system import System
 from joulecut_lab.model_chart import estimate_figure, front_figure
 from joulecut_wire.document import Document
@@ -99,36 +98,18 @@ class Modelled:
             found.append(evaluate(part))
             if progress is not None:
                 progress(len(found), len(parts))
-        return Swept(
-            joined([one.rows for one in found]),
-            sum(one.impossible for one in found),
-            sum(one.too_large for one in found),
-        )
+        return Swept.joined(found)
 
 
-@dataclass(frozen=True)
-class Swept:
-    """Layouts that fit: for each key of a run and each figure one array, (layouts,).
-
-    Energy is of all GPUs with their hosts and one iteration, money what it costs.
+class Swept(Layouts):
+    """Layouts as notebooks use them. Energy is of all GPUs with their hosts and one iteration,
+    money what it costs.
     """
-
-    columns: Rows
-    impossible: int  # combinations of another number of GPUs, or of shares that are not whole
-    too_large: int  # layouts that do not fit in memory
-
-    def __len__(self) -> int:
-        return len(self.columns["money"])
-
-    @cached_property
-    def front(self) -> "Swept":
-        """Those that none beats in time, energy, memory and money at once, fastest first."""
-        return Swept(pareto(self.columns), self.impossible, self.too_large)
 
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary for each layout, with the words and flags of a run file."""
         return [
-            {**asdict(run_of(self.columns, i)), **{k: float(self.columns[k][i]) for k in FIGURES}}
+            {**asdict(self.run(i)), **{k: float(self.columns[k][i]) for k in FIGURES}}
             for i in range(len(self))
         ]
 
@@ -142,8 +123,7 @@ class Swept:
         """
         if not len(self):
             raise ValueError("sweep: no layout fits: more GPUs, recompute full, or zero from 1 up")
-        counts = (self.impossible, self.too_large)
-        return drawn(lambda: front_figure(self.columns, self.front.columns, *counts), path)
+        return drawn(lambda: front_figure(self), path)
 
 
 def modelled(

@@ -17,7 +17,6 @@ from joulecut_engine.optimize.schedule import baseline, energy, makespan
 from joulecut_engine.optimize.solver import Solver
 from joulecut_lab.compare import baselines
 from joulecut_lab.compare.baselines import Clocks
-from joulecut_lab.compare.perseus import Claim
 from joulecut_lab.compare.rules import (
     Chosen,
     Entry,
@@ -103,36 +102,18 @@ class Judge:
         except NoCommonClock as none:
             return Entry(name, style, remark=str(none))
         seconds = time.perf_counter() - began_s
-        published = rule if isinstance(rule, Published) else None
-        points = tuple(
-            self._point(clocks, deadline_s, published)
-            for clocks, deadline_s in zip(plans, self._setting.deadlines_s, strict=True)
-        )
-        cluster_j, late = self._cluster(rule, points[0].plan)
-        return Entry(
-            name=name,
-            style=style,
-            points=points,
-            seconds=seconds,
-            claimed_fastest_s=published.solver.fastest_s if published else 0.0,
-            cluster_j=cluster_j,
-            late=late,
-            claimed_cluster_j=self._claimed_cluster(published) if published else (),
-        )
+        points = tuple(map(self._point, plans, self._setting.deadlines_s))
+        return Entry(name, style, points, seconds, *self._cluster(rule, points[0].plan))
 
     def bound_j(self, deadline_s: float) -> float:
         """No plan within the deadline takes less."""
         return self._frontier.at(Goal(deadline_s)).lower_bound_j
 
-    def _point(self, clocks: Clocks, deadline_s: float, published: Published | None) -> Point:
+    def _point(self, clocks: Clocks, deadline_s: float) -> Point:
         """The bound is for the deadline; for its own time where the plan takes longer."""
         time_s, _ = makespan(self._problem, clocks)
         plan = Iteration(time_s, energy(self._problem, clocks, time_s))
-        claimed = None
-        if published is not None:
-            claim = published.claim(deadline_s)
-            claimed = self._believed(claim, claim.iteration_time_s)
-        return Point(plan, self.bound_j(max(deadline_s, time_s)), claimed)
+        return Point(plan, self.bound_j(max(deadline_s, time_s)))
 
     def _cluster(self, rule: Rule, plan: Iteration) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Joules and lateness. All pipelines but one wait for the one that takes the factor's
@@ -148,23 +129,6 @@ class Judge:
             joules.append((setting.pipelines - 1) * waiting_j + factor * plan.energy_j)
             late.append(max(0.0, time_s / max(until_s, deadline_s) - 1))
         return tuple(joules), tuple(late)
-
-    def _believed(self, claim: Claim, until_s: float) -> Iteration:
-        price_w = self._problem.time_price_w
-        return Iteration(claim.iteration_time_s, claim.effective_j + price_w * until_s)
-
-    def _claimed_cluster(self, rule: Published) -> tuple[float, ...]:
-        """The same sum in its own reckoning: floored times, fitted costs."""
-        setting, deadline_s = self._setting, self._setting.deadlines_s[0]
-        own = rule.claim(deadline_s)
-        own_j = self._believed(own, own.iteration_time_s).energy_j
-        joules = []
-        for factor in setting.stragglers:
-            until_s = factor * rule.solver.fastest_s
-            claim = rule.claim(deadline_s, until_s)
-            waiting_j = self._believed(claim, max(until_s, claim.iteration_time_s)).energy_j
-            joules.append((setting.pipelines - 1) * waiting_j + factor * own_j)
-        return tuple(joules)
 
 
 LATE = 1e-6  # relative: what floats differ by is not late
@@ -209,22 +173,3 @@ class Outcome:
     def baseline_cluster_j(self) -> tuple[float, ...]:
         """Joules of all pipelines at full speed, for each straggler."""
         return cluster_baseline_j(self.setting, self.fastest)
-
-    def claimed_saving(self, entry: Entry, point: Point) -> float:
-        """The saving that a rule with its own cost model claims."""
-        assert point.claimed is not None
-        return self.saving(point.claimed.energy_j, self._floored(entry).energy_j)
-
-    def claimed_stragglers(self, entry: Entry) -> list[float]:
-        """The same for each straggler; empty for a rule without a reckoning of its own."""
-        if not entry.claimed_cluster_j:
-            return []
-        base_j = cluster_baseline_j(self.setting, self._floored(entry))
-        pairs = zip(entry.claimed_cluster_j, base_j, strict=True)
-        return [self.saving(joules, of_j) for joules, of_j in pairs]
-
-    def _floored(self, entry: Entry) -> Iteration:
-        """The baseline in Perseus' reckoning: at full speed, floored times."""
-        short_s = self.fastest.time_s - entry.claimed_fastest_s
-        price_w = self.setting.problem.time_price_w
-        return Iteration(entry.claimed_fastest_s, self.fastest.energy_j - price_w * short_s)

@@ -74,9 +74,6 @@ def _straggler_table(outcome: Outcome) -> list[str]:
             for joules, base_j, late in zip(entry.cluster_j, against_j, entry.late, strict=True)
         ]
         rows.append([entry.name, *cells])
-        if entry.claimed_cluster_j:
-            claims = outcome.claimed_stragglers(entry)
-            rows.append([f"  {entry.name}, its claim", *map(figures.percent, claims)])
     title = f"saving of {outcome.setting.pipelines} pipelines while one of them is a straggler"
     return [title, *figures.table(head, rows, frozenset(head[1:])), *late_there(outcome)]
 
@@ -95,7 +92,7 @@ def late_there(outcome: Outcome) -> list[str]:
 
 
 def notes(outcome: Outcome) -> list[str]:
-    """Prices, claims of others, and rules with a cost model of their own."""
+    """Prices, claims of vendors, and what the table leaves out."""
     found = [f"Pays at: where energy and GPU time cost least, {prices_text(outcome.prices)}."]
     found += [f"{entry.name}: {entry.remark}." for entry in outcome.entries if entry.remark]
     found += [
@@ -107,16 +104,11 @@ def notes(outcome: Outcome) -> list[str]:
         found.append(f"Compared {outcome.left_out()}.")
     if outcome.setting.stragglers and outcome.setting.sync == "layer":
         found.append("Siblings synchronise at every layer (sync: layer): no plan gains by waiting.")
-    unit_ms = outcome.perseus_unit_s * 1e3
-    for entry in outcome.entries:
-        if entry.points and entry.points[0].claimed is not None:
-            claims = [outcome.claimed_saving(entry, one) for one in entry.points]
-            claim = " / ".join(f"{100.0 * one:.1f}" for one in claims)
-            found.append(
-                f"Perseus has units of {unit_ms:g} ms and fitted costs and claims {claim} %; "
-                "the table shows its clocks under the measured costs, found by a linear program of "
-                "the same optimum: its time is not that of the published algorithm."
-            )
+    found.append(
+        f"Perseus has units of {outcome.perseus_unit_s * 1e3:g} ms and fitted costs; the table "
+        "shows its clocks under the measured costs, found by a linear program of the same optimum: "
+        "its time is not that of the published algorithm."
+    )
     return found
 
 
@@ -156,28 +148,20 @@ def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[
             "lower_bound_j": one.lower_bound_j,
             "gap": one.gap,
         }
-        | (
-            {}
-            if one.claimed is None
-            else {
-                "claimed": _priced(one.claimed)
-                | {"saving_ratio": outcome.claimed_saving(entry, one)}
-            }
-        )
         for one, deadline_s in _points(outcome, entry)
     ]
     shown["money"] = outcome.worth(entry).as_json() if entry.points else None
     shown["stragglers"] = [
-        {"factor": factor, "energy_j": joules, "saving_ratio": outcome.saving(joules, base_j)}
-        for factor, joules, base_j in zip(
-            outcome.setting.stragglers, entry.cluster_j, against_j, strict=False
+        {
+            "factor": factor,
+            "energy_j": joules,
+            "saving_ratio": outcome.saving(joules, base_j),
+            "late_ratio": late,
+        }
+        for factor, joules, base_j, late in zip(
+            outcome.setting.stragglers, entry.cluster_j, against_j, entry.late, strict=False
         )
     ]
-    if entry.claimed_cluster_j:
-        for row, saving in zip(shown["stragglers"], outcome.claimed_stragglers(entry), strict=True):
-            row["claimed_saving_ratio"] = saving
-    for row, late in zip(shown["stragglers"], entry.late, strict=True):
-        row["late_ratio"] = late
     return shown
 
 

@@ -39,12 +39,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A rule's plan for one slowdown, late as it may be; `claimed` is the rule's own reckoning
-    where that differs."""
+    """A rule's plan for one slowdown, late as it may be."""
 
     plan: Iteration
     lower_bound_j: float
-    claimed: Iteration | None = None
 
     @property
     def gap(self) -> float:
@@ -56,18 +54,16 @@ class Point:
 class Entry:
     """What a rule came to: a point for each slowdown; none where it has no plan at all.
 
-    `claimed_fastest_s` is what it takes for the time of full speed. `cluster_j` are the joules of
-    all pipelines for each straggler, `late` by what fraction they end after it.
+    `cluster_j` are the joules of all pipelines for each straggler, `late` by what fraction they end
+    after it.
     """
 
     name: str
     style: str
     points: tuple[Point, ...] = ()
     seconds: float = 0.0
-    claimed_fastest_s: float = 0.0
     cluster_j: tuple[float, ...] = ()
     late: tuple[float, ...] = ()
-    claimed_cluster_j: tuple[float, ...] = ()
     remark: str = ""
 
 

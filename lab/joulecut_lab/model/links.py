@@ -72,32 +72,18 @@ class Group:
 
 def group(system: System, size: Floats, stride: Floats) -> Group:
     local = np.clip(np.floor(system.domain / stride), 1.0, size)
-    inside = local >= size
-    up = system.scale_up_gb_s * 1e9 * system.scale_up_efficiency
-    out = system.scale_out_gb_s * 1e9 * system.scale_out_efficiency
-    return Group(
-        size=size,
-        local=local,
-        bytes_s=np.where(inside, up, np.minimum(up, out * local)),
-        latency_s=np.where(inside, system.scale_up_latency_s, system.scale_out_latency_s),
-        inside=inside,
-        up_bytes_s=up,
-        own_bytes_s=out,
-    )
+    return _placed(system, size, local, local >= size)
 
 
 def neighbour(system: System, distance: Floats, gpus: Floats) -> Group:
     """A pair `distance` ranks apart. Some pair of a long pipeline crosses nodes: the slowest."""
-    inside = gpus <= system.domain
+    inside, two = gpus <= system.domain, np.full_like(distance, 2.0)
+    return _placed(system, two, np.where(inside, two, 1.0), inside)
+
+
+def _placed(system: System, size: Floats, local: Floats, inside: Flags) -> Group:
     up = system.scale_up_gb_s * 1e9 * system.scale_up_efficiency
     out = system.scale_out_gb_s * 1e9 * system.scale_out_efficiency
-    two = np.full_like(distance, 2.0)
-    return Group(
-        size=two,
-        local=np.where(inside, two, 1.0),
-        bytes_s=np.where(inside, up, out),
-        latency_s=np.where(inside, system.scale_up_latency_s, system.scale_out_latency_s),
-        inside=inside,
-        up_bytes_s=up,
-        own_bytes_s=out,
-    )
+    bytes_s = np.where(inside, up, np.minimum(up, out * local))
+    latency_s = np.where(inside, system.scale_up_latency_s, system.scale_out_latency_s)
+    return Group(size, local, bytes_s, latency_s, inside, up, out)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,22 +29,6 @@ class Runs:
                 values = [WORDS[field.name].index(value) for value in values]
             columns[field.name] = np.array(values, dtype=np.float64)
         return Runs(columns)
-
-    @staticmethod
-    def grid(**choices: Sequence[Any]) -> "Runs":
-        """Every combination of the given values; other keys keep their defaults.
-
-        `data` 0 (or none) stands for what gpus / (tensor * pipeline * context) leaves.
-        """
-        names = list(choices)
-        runs = []
-        for values in product(*choices.values()):
-            keys = dict(zip(names, values, strict=True))
-            shared = keys.get("tensor", 1) * keys.get("pipeline", 1) * keys.get("context", 1)
-            if not keys.get("data"):
-                keys["data"] = max(1, keys["gpus"] // shared)
-            runs.append(Run(**keys))
-        return Runs.of(runs)
 
     def __len__(self) -> int:
         return len(self.columns["gpus"])

@@ -6,8 +6,9 @@ and layouts that do not fit in memory leave no row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -65,26 +66,44 @@ class Space:
             yield replace(self, choices={**self.choices, **only})
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Rows of a part, and how many combinations were not possible or did not fit."""
+@dataclass(frozen=True)
+class Layouts:
+    """Those that fit: for each key of a run and each figure one array, (layouts,)."""
 
-    rows: Rows
-    impossible: int
-    too_large: int
+    columns: Rows
+    impossible: int  # combinations of another number of GPUs, or of shares that are not whole
+    too_large: int  # layouts that do not fit in memory
 
     def __len__(self) -> int:
-        return len(next(iter(self.rows.values())))
+        return len(self.columns["money"])
+
+    @cached_property
+    def front(self) -> Self:
+        """Those that none beats or equals in every objective, fastest first; of equal ones the
+        first.
+        """
+        best = _front(np.stack([self.columns[name] for name in OBJECTIVES], axis=1))
+        columns = {name: column[best] for name, column in self.columns.items()}
+        return replace(self, columns=columns)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Layouts"]) -> Self:
+        columns = {k: np.concatenate([one.columns[k] for one in parts]) for k in _empty()}
+        counts = (sum(getattr(one, k) for one in parts) for k in ("impossible", "too_large"))
+        return cls(columns, *counts)
+
+    def run(self, i: int) -> Run:
+        return Runs({field.name: self.columns[field.name] for field in fields(Run)}).run(i)
 
 
-def evaluate(space: Space) -> Found:
+def evaluate(space: Space) -> Layouts:
     """Every layout of a part that fits."""
     asked = space.choices.get("clock_mhz", (space.run.clock_mhz,))
     clocks = np.sort(np.array(asked, dtype=np.float64))
     clocks = np.roll(clocks, -1) if len(clocks) > 1 and clocks[0] == 0.0 else clocks  # 0: highest
     runs, size = _shapes(space), space.size
     if not len(runs):
-        return Found(_empty(), size, 0)
+        return Layouts(_empty(), size, 0)
     at_all = Runs({key: np.repeat(column, len(clocks)) for key, column in runs.columns.items()})
     at_all = at_all.at_clock(np.tile(clocks, len(runs)))
     found = formula.evaluate(space.architecture, space.system, at_all)
@@ -110,25 +129,7 @@ def evaluate(space: Space) -> Found:
     columns = {**at_all.columns, **figures}
     rows = {key: np.asarray(column)[fits] for key, column in columns.items()}
     equal = int(again.sum())
-    return Found(rows, size - len(at_all) + equal, int((~found.fits & ~again).sum()))
-
-
-def joined(parts: Sequence[Rows]) -> Rows:
-    """Rows of several parts as one."""
-    return {key: np.concatenate([rows[key] for rows in parts]) for key in _empty()}
-
-
-def run_of(rows: Rows, i: int) -> Run:
-    """The run of one row."""
-    return Runs({field.name: rows[field.name] for field in fields(Run)}).run(i)
-
-
-def pareto(rows: Rows) -> Rows:
-    """The rows that no other row beats or equals in every objective, fastest first; of equal rows
-    the first.
-    """
-    front = _front(np.stack([rows[name] for name in OBJECTIVES], axis=1))
-    return {name: column[front] for name, column in rows.items()}
+    return Layouts(rows, size - len(at_all) + equal, int((~found.fits & ~again).sum()))
 
 
 def _front(costs: Floats) -> Any:

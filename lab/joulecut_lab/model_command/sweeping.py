@@ -4,9 +4,7 @@ import json
 import signal
 import time
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +12,7 @@ import numpy as np
 from joulecut_cli import figures, plot, tablefile
 from joulecut_cli.progress import Progress
 from joulecut_lab.model.run import WORDS, Run
-from joulecut_lab.model.sweep import FIGURES, Found, Rows, Space, evaluate, joined, pareto, run_of
+from joulecut_lab.model.sweep import FIGURES, OBJECTIVES, Layouts, Space, evaluate
 from joulecut_lab.model_command.shown import gigabytes
 from joulecut_lab.run_file import read_sweep
 from joulecut_wire.command import FINE, retired
@@ -31,22 +29,20 @@ def run(options: Namespace) -> int:
             retired(f"--{flag}", "has no effect: a sweep takes minutes, on this machine alone")
     space = read_sweep(options.sweep)
     began_s = time.perf_counter()
-    parts = _evaluated(space, options.jobs or -1)
-    seconds = time.perf_counter() - began_s
-    rows = joined([part.rows for part in parts])
-    best = pareto(rows)
+    found = _evaluated(space, options.jobs or -1)
     if out is not None:
-        _write(out, space, rows)
-    answer = _Answer(space, parts, rows, best, seconds)
-    if picture is not None and len(best["money"]):
+        names = (*_keys(space), *FIGURES)
+        tablefile.write(out, {name: _decoded(name, found.columns[name]) for name in names})
+    answer = _Answer(space, found, time.perf_counter() - began_s)
+    if picture is not None and len(found):
         from joulecut_engine.panel import figure
         from joulecut_lab.model_chart import front_figure, layouts_panels
 
         head, *cells = answer.table(SHOWN_MAX)
         table = (head, [plot.Row("", "", each) for each in cells])
         drawn = [
-            front_figure(rows, best, answer.impossible, answer.too_large),
-            figure(layouts_panels(best, answer.named(SHOWN_MAX))),
+            front_figure(found),
+            figure(layouts_panels(found.front.columns, answer.named(SHOWN_MAX))),
         ]
         plot.write(picture, answer.title(), drawn, table, [answer.summary()])
     if options.json:
@@ -56,11 +52,11 @@ def run(options: Namespace) -> int:
     return FINE
 
 
-def _evaluated(space: Space, jobs: int) -> list[Found]:
+def _evaluated(space: Space, jobs: int) -> Layouts:
     """All parts, on so many processes; -1 for one per core."""
     import joblib
 
-    parts, found = list(space.parts()), list[Found]()
+    parts, found = list(space.parts()), list[Layouts]()
     alone = jobs == 1 or len(parts) == 1
     together = joblib.Parallel(n_jobs=1 if alone else jobs, return_as="generator")
     # Workers start as this process is then: Ctrl-C in a terminal is not for them, it ends them.
@@ -73,13 +69,7 @@ def _evaluated(space: Space, jobs: int) -> list[Found]:
         for one in results:
             found.append(one)
             progress.advance(sum(part.size for part in parts[: len(found)]), space.size)
-    return found
-
-
-def _write(path: Path, space: Space, rows: Rows) -> None:
-    """Every layout that fits: the swept keys and the figures. Raises BadInput."""
-    names = (*_keys(space), *FIGURES)
-    tablefile.write(path, {name: _decoded(name, rows[name]) for name in names})
+    return Layouts.joined(found)
 
 
 def _decoded(name: str, column: Any) -> list[Any]:
@@ -105,40 +95,37 @@ def _shown(value: object) -> str:
 class _Answer:
     """What the sweep found."""
 
-    def __init__(
-        self, space: Space, parts: Sequence[Found], rows: Rows, best: Rows, seconds: float
-    ) -> None:
-        self._space, self._rows, self._best, self._seconds = space, rows, best, seconds
-        self.impossible = sum(part.impossible for part in parts)
-        self.too_large = sum(part.too_large for part in parts)
+    def __init__(self, space: Space, found: Layouts, seconds: float) -> None:
+        self._space, self._found, self._seconds = space, found, seconds
+        self._best = found.front.columns
 
     def title(self) -> str:
         space = self._space
         return f"{space.architecture.name or 'model'} on {space.run.gpus} x {space.system.name}"
 
     def summary(self) -> str:
-        fitting = len(self._rows["money"])
+        found = self._found
         return (
-            f"{self._space.size} combinations, {fitting + self.too_large} possible, "
-            f"{fitting} fit in memory; {figures.seconds(self._seconds)}; "
+            f"{self._space.size} combinations, {len(found) + found.too_large} possible, "
+            f"{len(found)} fit in memory; {figures.seconds(self._seconds)}; "
             "predicted at level formula, not measured"
         )
 
     def as_json(self) -> dict[str, Any]:
         return {
             "combinations": self._space.size,
-            "impossible": self.impossible,
-            "too_large": self.too_large,
-            "fitting": len(self._rows["money"]),
+            "impossible": self._found.impossible,
+            "too_large": self._found.too_large,
+            "fitting": len(self._found),
             "seconds": self._seconds,
             "pareto": [
                 {**self._layout(i), **{name: float(self._best[name][i]) for name in FIGURES}}
-                for i in range(len(self._best["money"]))
+                for i in range(len(self._found.front))
             ],
         }
 
     def as_text(self) -> list[str]:
-        front = len(self._best["money"])
+        front = len(self._found.front)
         lines = [self.title(), self.summary()]
         if not front:
             return [*lines, "", "No layout fits: more GPUs, recompute: full, or zero: 1 and up."]
@@ -171,11 +158,10 @@ class _Answer:
         }
 
     def _some(self, count: int) -> list[int]:
-        total = len(self._best["money"])
+        total = len(self._found.front)
         if total <= count:
             return list(range(total))
-        names = ("iteration_time_s", "energy_j", "memory_bytes", "money")
-        wanted = {int(self._best[name].argmin()) for name in names}
+        wanted = {int(self._best[name].argmin()) for name in OBJECTIVES}
         # Most of the front pays much time for little memory: the cheap end is of more use.
         order = sorted(range(total), key=lambda i: float(self._best["money"][i]))
         wanted |= set(order[: count - len(wanted)])
@@ -186,5 +172,5 @@ class _Answer:
         return [k for k in _keys(self._space) if len(np.unique(self._best[k])) > 1]
 
     def _layout(self, i: int) -> dict[str, Any]:
-        run = run_of(self._best, i)
+        run = self._found.front.run(i)
         return {key: getattr(run, key) for key in _keys(self._space)}

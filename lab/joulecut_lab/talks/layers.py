@@ -607,8 +607,8 @@ def megatron() -> Iterator[Exhibit]:
     """One batch of Megatron-1T on 4,096 A100, by layout, fastest first."""
     space = sweep_of_runs.Space(ARCHITECTURES["megatron-1t"], SYSTEMS["dgx-a100"], MEGATRON, SWEPT)
     found = sweep_of_runs.evaluate(space)
-    order = np.argsort(found.rows["iteration_time_s"])[:LAYOUTS]
-    names = {int(i): _layout(sweep_of_runs.run_of(found.rows, int(i))) for i in order}
+    order = np.argsort(found.columns["iteration_time_s"])[:LAYOUTS]
+    names = {int(i): _layout(found.run(int(i))) for i in order}
     yield Exhibit(
         "Megatron-1T on 4,096 A100: one batch by parallelism",
         PREDICTED,
@@ -617,7 +617,7 @@ def megatron() -> Iterator[Exhibit]:
         "stage, whose time is the iteration's; energy is of all GPUs and hosts. "
         "`joulecut model sweep` has both as columns for every layout.",
         TALK,
-        layouts_panels(found.rows, names),
+        layouts_panels(found.columns, names),
         columns=1,
     )
 

@@ -14,16 +14,7 @@ from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.estimate import BREAKDOWN, COMPONENTS, ENERGIES
 from joulecut_lab.model.links import group
 from joulecut_lab.model.power import power_of
-from joulecut_lab.model.run import (
-    DTYPES,
-    EXCHANGES,
-    OFFLOADS,
-    RECOMPUTES,
-    SCALINGS,
-    SCHEDULES,
-    Run,
-    misfit,
-)
+from joulecut_lab.model.run import WORDS, Run, misfit
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stage_profile import stage_profile
 from joulecut_lab.model.work import model_flops
@@ -43,7 +34,7 @@ small = st.sampled_from([1, 2, 4, 8])
 def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
     tensor, pipe, data, context = draw(small), draw(small), draw(small), draw(small)
     micro, count = draw(small), draw(st.integers(1, 16))
-    schedule = draw(st.sampled_from(SCHEDULES))
+    schedule = draw(st.sampled_from(WORDS["schedule"]))
     chunks = 2 if schedule in {"interleaved-1f1b", "zb-v", "dualpipe-v"} else 1
     model = draw(st.sampled_from(MODELS))
     expert = gcd(draw(small), tensor * data * context) if model.experts else 1
@@ -51,20 +42,21 @@ def runs(draw: st.DrawFn) -> tuple[Architecture, Run]:
     run = Run(
         tensor * pipe * data * context, tensor, pipe, data, context,
         expert=expert, expert_tensor=draw(st.sampled_from([0, 1])), shard=shard,
-        weight_bytes=draw(st.sampled_from([1, 2])), scaling=draw(st.sampled_from(SCALINGS)),
+        weight_bytes=draw(st.sampled_from([1, 2])), scaling=draw(st.sampled_from(WORDS["scaling"])),
         recompute_share=draw(st.sampled_from([0.0, 0.5, 1.0])),
         sparsity=draw(st.sampled_from([0.5, 1.0])),
         dispatch_once=draw(st.booleans()), overlap_expert=draw(st.booleans()),
         schedule=schedule, chunks=chunks, microbatch=micro,
         global_batch=data * micro * count * (pipe if chunks > 1 else 1), sequence=2048,
-        dtype=draw(st.sampled_from(DTYPES)), recompute=draw(st.sampled_from(RECOMPUTES)),
+        dtype=draw(st.sampled_from(WORDS["dtype"])),
+        recompute=draw(st.sampled_from(WORDS["recompute"])),
         sequence_parallel=draw(st.booleans()), zero=draw(st.integers(0, 3)),
         overlap_gradients=draw(st.booleans()), flash_attention=draw(st.booleans()),
         clock_mhz=draw(st.sampled_from([0.0, 900.0, 1200.0])),
-        offload=draw(st.sampled_from(OFFLOADS)), fused_loss=draw(st.booleans()),
+        offload=draw(st.sampled_from(WORDS["offload"])), fused_loss=draw(st.booleans()),
         dropout=draw(st.booleans()), overlap_tensor=draw(st.booleans()),
         forward_only=draw(st.booleans()), cuda_graphs=draw(st.booleans()),
-        context_exchange=draw(st.sampled_from(EXCHANGES)),
+        context_exchange=draw(st.sampled_from(WORDS["context_exchange"])),
     )  # fmt: skip
     assume(misfit(run, model) is None)
     return model, run
@@ -227,7 +219,7 @@ def test_hybrid_shards_stay_in_their_node_and_sum_across() -> None:
 @settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(MODELS), st.sampled_from(["dgx-a100", "dgx-h100", "dgx-b200"]),
-    st.floats(0.4, 1.0), small, small, small, st.sampled_from(SCHEDULES), st.booleans(),
+    st.floats(0.4, 1.0), small, small, small, st.sampled_from(WORDS["schedule"]), st.booleans(),
 )  # fmt: skip
 def test_a_higher_clock_is_never_slower(
     model: Architecture, name: str, limit: float, tensor: int, pipeline: int, data: int,

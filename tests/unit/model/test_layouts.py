@@ -195,9 +195,9 @@ def test_clocks_that_a_cap_makes_equal_are_one_row() -> None:
     held = formula.estimate(model, system, base).clock_mhz
     assert held < 1395.0  # the cap binds
     found = evaluate(Space(model, system, base, {"clock_mhz": clocks}))
-    asked = found.rows["clock_mhz"]
+    asked = found.columns["clock_mhz"]
     assert len(asked) == sum(0.0 < one < held for one in clocks) + 1
-    assert len({*found.rows["held_clock_mhz"].tolist()}) == len(asked)
+    assert len({*found.columns["held_clock_mhz"].tolist()}) == len(asked)
     assert found.impossible + found.too_large + len(found) == len(clocks)
 
 

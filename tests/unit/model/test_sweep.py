@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from joulecut_lab.model import formula, sweep
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run, misfit
-from joulecut_lab.model.sweep import OBJECTIVES, Space, evaluate, joined, pareto, run_of
+from joulecut_lab.model.sweep import OBJECTIVES, Layouts, Space, evaluate
 
 MODEL, SYSTEM = ARCHITECTURES["gpt3-13b"], SYSTEMS["dgx-a100"]
 BASE = Run(gpus=16, global_batch=32, sequence=2048)
@@ -46,7 +46,7 @@ def _brute() -> set[Run]:
 
 def test_a_sweep_finds_what_one_by_one_finds() -> None:
     found = evaluate(SPACE)
-    runs = [run_of(found.rows, i) for i in range(len(found))]
+    runs = [found.run(i) for i in range(len(found))]
     assert len(set(runs)) == len(runs)
     assert set(runs) == _brute()
     assert found.impossible + found.too_large + len(found) == SPACE.size
@@ -57,15 +57,16 @@ def test_parts_together_are_the_whole(monkeypatch: object) -> None:
     parts = list(SPACE.parts())
     assert len(parts) > 4
     assert sum(part.size for part in parts) == SPACE.size
-    rows = joined([evaluate(part).rows for part in parts])
-    whole = evaluate(SPACE).rows
+    rows = Layouts.joined([evaluate(part) for part in parts]).columns
+    whole = evaluate(SPACE).columns
     assert sorted(rows["money"]) == sorted(whole["money"])
 
 
 def test_figures_are_those_of_the_formula() -> None:
-    rows = evaluate(SPACE).rows
+    found = evaluate(SPACE)
+    rows = found.columns
     for i in range(0, len(rows["money"]), 7):
-        one = formula.estimate(MODEL, SYSTEM, run_of(rows, i))
+        one = formula.estimate(MODEL, SYSTEM, found.run(i))
         assert rows["iteration_time_s"][i] == np.float64(one.iteration_time_s)
         assert np.isclose(rows["energy_j"][i], one.energy_j + one.host_j)
         assert np.isclose(rows["memory_bytes"][i], max(s.total_bytes for s in one.memory))
@@ -79,7 +80,7 @@ POINTS = st.lists(st.tuples(*[st.integers(1, 6)] * 4), min_size=1, max_size=40)
 @given(POINTS)
 def test_the_front_is_what_nothing_beats(points: list[tuple[int, ...]]) -> None:
     costs = np.array(points, dtype=float)
-    front = pareto(dict(zip(OBJECTIVES, costs.T, strict=True)))
+    front = Layouts(dict(zip(OBJECTIVES, costs.T, strict=True)), 0, 0).front.columns
     kept = list(zip(*(front[name] for name in OBJECTIVES), strict=True))
     beaten = {
         p for p in points
@@ -94,4 +95,4 @@ def test_nothing_fits_is_an_empty_answer() -> None:
     found = evaluate(space)
     assert len(found) == 0
     assert found.too_large == 2
-    assert len(pareto(found.rows)["money"]) == 0
+    assert len(found.front) == 0
