@@ -108,10 +108,11 @@ def front_figure(found: Layouts) -> Any:
         for key, (name, title, *_) in OBJECTIVES.items()
     ]
     lines += [
-        f"{len(found.front)} layouts on the front of all four objectives, of {len(found)} that "
-        "fit.",
-        f"Not drawn: {found.too_large} that need more memory than a GPU has, "
-        f"{found.impossible} that cannot be divided so (GPUs, heads, layers or batch).",
+        f"{len(found.front)} of {len(found)} layouts that fit are on the front of all objectives.",
+        (
+            f"Not drawn: {found.too_large} that need more memory than a GPU has, "
+            f"{found.impossible} that cannot be divided so (GPUs, heads, layers or batch)."
+        ),
         "Predicted at level formula. Money is in the currency of the prices given.",
     ]
     panels = [_pair(rows, best, across, up) for across, up in PAIRS]
