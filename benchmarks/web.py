@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "boards"))
+sys.path[:0] = [str(ROOT / "tests" / folder) for folder in ("boards", "worlds")]
 
 import boards  # noqa: E402 -- found there
 import large  # noqa: E402

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from joulecut_engine.money import Prices
 from joulecut_engine.picture import Picture, drawn, frame
 from joulecut_lab import run_file
 from joulecut_lab.model import formula
@@ -40,7 +41,7 @@ class Modelled:
     system: System
     run: Run
     estimate: Estimate
-    prices: Mapping[str, float]
+    prices: Prices
     defaults: tuple[Default, ...] = ()  # that the run's stack sets, each with its source
 
     def __str__(self) -> str:
@@ -92,7 +93,7 @@ class Modelled:
         document, here = Document("model", {}, {}), (self.run, self.architecture, self.system)
         values = run_file.read_choices(document, lists or run_file.ALL, *here)
         run_file.check_values(document, ("sweep",), values, self.system)
-        space = Space(self.architecture, self.system, self.run, values, **self.prices)
+        space = Space(self.architecture, self.system, self.run, values, self.prices)
         parts, found = list(space.parts()), []
         for part in parts:
             found.append(evaluate(part))
@@ -153,8 +154,7 @@ def modelled(
     values = (read.architecture, read.system, read.run)
     if level not in LEVELS:
         raise ValueError(f'model: level "{level}"; allowed: {", ".join(LEVELS)}')
-    prices = {key: getattr(read.cost, key) for key in ("kwh_price", "gpu_hour_price", "pue")}
-    return Modelled(*values, LEVELS[level](*values), prices, read.defaults)
+    return Modelled(*values, LEVELS[level](*values), read.cost.prices, read.defaults)
 
 
 def _named(given: object, key: str) -> object:

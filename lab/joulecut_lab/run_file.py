@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from joulecut_controller.policy.policy import PUE_MAX
 from joulecut_engine.graph.pipeline import Pipeline, Profile
+from joulecut_engine.money import Prices
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
@@ -80,6 +81,10 @@ class Cost:
     kwh_price: float = 0.12
     gpu_hour_price: float = 2.0
     pue: float = 1.0  # energy of the building per energy of the machines
+
+    @property
+    def prices(self) -> Prices:
+        return Prices(self.gpu_hour_price, self.kwh_price, self.pue)
 
 
 def _as_it_is(value: object) -> object:
@@ -155,13 +160,21 @@ def of_mapping(given: Mapping[str, object], name: str) -> RunFile:
 def of_document(document: Document, path: Path, take: Take = user_file.read) -> RunFile:
     """As `read`; files are relative to `path`."""
     keys: FileKeys = read_section(document, FileKeys, document.data)
+    file = _described(document, path, keys, keys.run, take)
+    check(document, ("run",), file.run, file.architecture)
+    check_limit(document, file.architecture, file.system, file.run)
+    return file
+
+
+def _described(
+    document: Document, path: Path, keys: FileKeys, given: object, take: Take = user_file.read
+) -> RunFile:
+    """Its parts, with the run's keys as `given`; whether they fit each other is not looked at."""
     system = read_system(document, path, keys.system, take)
-    stack, given, defaults = read_stack(document, ("run",), keys.run, system)
+    stack, given, defaults = read_stack(document, ("run",), given, system)
     run = read_run(document, ("run",), given)
     architecture = read_model(document, path, keys.model, run.sequence, take)
-    check(document, ("run",), run, architecture)
     run = check_card(document, given, run, system)
-    check_limit(document, architecture, system, run)
     cost = read_cost(document, keys)
     return RunFile(path, architecture, system, run, cost, document, stack, defaults)
 
@@ -270,17 +283,11 @@ def read_sweep(path: Path) -> Space:
     given_run = keys.run
     if isinstance(given_run, dict):  # the product is checked per layout
         given_run = {"data": 1, **given_run}
-    system = read_system(document, path, keys.system)
-    _, given_run, _ = read_stack(document, ("run",), given_run, system)
-    run = read_run(document, ("run",), given_run)
-    architecture = read_model(document, path, keys.model, run.sequence)
-    choices = read_choices(document, keys.sweep, run, architecture, system)
-    run = check_card(document, given_run, run, system)
-    check_values(document, ("sweep",), choices, system)
-    cost = read_cost(document, keys)
-    space = Space(
-        architecture, system, run, choices, cost.kwh_price, cost.gpu_hour_price, cost.pue
-    )  # fmt: skip
+    file = _described(document, path, keys, given_run)
+    shape = file.architecture, file.system, file.run
+    choices = read_choices(document, keys.sweep, file.run, *shape[:2])
+    check_values(document, ("sweep",), choices, file.system)
+    space = Space(*shape, choices, file.cost.prices)
     if space.size > SIZE_MAX:
         what = f"{space.size:.3g} combinations"
         raise document.bad(("sweep",), what, f"at most {SIZE_MAX:.0e}")

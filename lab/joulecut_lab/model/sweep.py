@@ -28,6 +28,7 @@ OBJECTIVES = ("iteration_time_s", "energy_j", "memory_bytes", "money")
 # Seconds of the slowest stage and joules of all GPUs and hosts, by part.
 TIMES = {f"slowest_stage_{part}_s": part for part in BREAKDOWN}
 JOULES = {f"energy_{part}_j": part for part in ENERGIES}
+FREE = Prices(0.0, 0.0, 1.0)
 FIGURES = (*OBJECTIVES, "tokens_per_s", "mfu", "held_clock_mhz", *TIMES, *JOULES)
 
 Choices = Mapping[str, Sequence[Any]]
@@ -45,9 +46,7 @@ class Space:
     system: System
     run: Run
     choices: Choices
-    kwh_price: float = 0.0
-    gpu_hour_price: float = 0.0
-    pue: float = 1.0
+    prices: Prices = FREE
 
     @property
     def size(self) -> int:
@@ -108,12 +107,11 @@ def evaluate(space: Space) -> Layouts:
     at_all = at_all.at_clock(np.tile(clocks, len(runs)))
     found = formula.evaluate(space.architecture, space.system, at_all)
     energy_j = found.energy_j + found.host_j
-    prices = Prices(space.gpu_hour_price, space.kwh_price, space.pue)
     figures: Rows = {
         "iteration_time_s": found.iteration_time_s,
         "energy_j": energy_j,
         "memory_bytes": found.memory_bytes,
-        "money": prices.cost(found.iteration_time_s, energy_j, at_all.gpus),
+        "money": space.prices.cost(found.iteration_time_s, energy_j, at_all.gpus),
         "tokens_per_s": found.tokens_per_s,
         "mfu": found.mfu,
         "held_clock_mhz": found.clock_mhz,

@@ -8,7 +8,8 @@ says.
 import json
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import MISSING, Field, asdict, fields, replace
+from dataclasses import Field, asdict, fields, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ from joulecut_controller.sources import csv_file
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.calibrate import POWERS, Calibration, Measurement, calibrate
 from joulecut_lab.model.catalogue import ARCHITECTURES
-from joulecut_lab.model.run import Run, misfit
+from joulecut_lab.model.run import Run
 from joulecut_lab.model.system import System
-from joulecut_lab.run_file import reader, system_of, usual_shape
+from joulecut_lab.run_file import check, read_model, reader, system_of
 from joulecut_wire import flags
 from joulecut_wire.command import FINE
+from joulecut_wire.document import Document
 from joulecut_wire.errors import BadInput
 from joulecut_wire.quantity import choice, text
 from joulecut_wire.section import Take, flat
@@ -134,31 +136,11 @@ def _measurement(where: str, row: dict[str, Any], system: System) -> Measurement
         if row[key] != getattr(system, key):
             what = f"{row[key]:g}, but {system.name} has {getattr(system, key):g}"
             raise BadInput(f"{where}: {key}", what, "one system per file, as --system says")
-    run = _run(row)
-    model = _model(where, row, run.sequence)
-    complaint = misfit(run, model)
-    if complaint is not None:
-        what = f"does not fit: {complaint.what}"
-        raise BadInput(f"{where}: {complaint.key}", what, complaint.allowed)
+    given = {key: row[key] for key in _RUN if key in row}
+    sizes = (given.get(key, 1) for key in ("tensor", "pipeline", "data", "context"))
+    run = Run(**{"gpus": prod(sizes), **given})
+    document, shape = Document(where, {}, {}), {key: row[key] for key in _SHAPE if key in row}
+    model = read_model(document, Path(), row.get("model", shape), run.sequence)
+    check(document, (), run, model)
     time_s, energy_j = row["iteration_time_s"], row.get("energy_j")
     return Measurement(model, run, time_s, energy_j, row.get("memory_bytes"))
-
-
-def _run(row: dict[str, Any]) -> Run:
-    given = {key: row[key] for key in _RUN if key in row}
-    if "gpus" not in given:
-        given["gpus"] = 1
-        for key in ("tensor", "pipeline", "data", "context"):
-            given["gpus"] *= given.get(key, 1)
-    return Run(**given)
-
-
-def _model(where: str, row: dict[str, Any], sequence: int) -> Architecture:
-    if "model" in row:
-        return ARCHITECTURES[row["model"]]
-    given = {key: row[key] for key in _SHAPE if key in row}
-    given = {**usual_shape(given, sequence), **given}
-    for key, field in _SHAPE.items():
-        if field.default is MISSING and given.get(key) is None:
-            raise BadInput(f"{where}: {key}", "missing", "a column of it, or of model")
-    return Architecture(**given)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from joulecut_cli import figures
-from joulecut_engine.money import JOULES_PER_KWH, Prices
+from joulecut_engine.money import JOULES_PER_KWH
 from joulecut_lab.model.advice import Advice
 from joulecut_lab.model.estimate import MEMORIES, Estimate
 from joulecut_lab.model.formula import FREE
@@ -106,7 +106,7 @@ def totals(cost: Cost, run: Run, found: Estimate) -> dict[str, float]:
     seconds = iterations * found.iteration_time_s
     joules = iterations * (found.energy_j + found.host_j)
     kwh = joules * cost.pue / JOULES_PER_KWH
-    money = Prices(cost.gpu_hour_price, cost.kwh_price, cost.pue).cost(seconds, joules, run.gpus)
+    money = cost.prices.cost(seconds, joules, run.gpus)
     return {"iterations": iterations, "time_s": seconds, "kwh": kwh, "money": money}
 
 

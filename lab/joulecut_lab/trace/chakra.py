@@ -25,6 +25,7 @@ from joulecut_lab.trace.kernels import (
     Recording,
     class_of,
     shapes,
+    stamped,
 )
 from joulecut_lab.trace.kineto import unpacked
 from joulecut_wire.chakra.et_def_pb2 import (
@@ -88,21 +89,18 @@ def recording(nodes: Sequence[Node], rank: int, name: str) -> Recording:
     if len(numbers) < len(on_gpu):
         raise BadInput(name, "two nodes have one number", "one rank per file")
     timed = any(node.duration_micros for node in on_gpu)
-    stamped = any(node.start_time_micros for node in on_gpu)
     waits = {n.id: {k for k in n.data_deps if k in numbers and k != n.id} for n in on_gpu}
     ordered = _topological(on_gpu, waits, name)
-    dropped = 0
-    if stamped:
-        begin = min(n.start_time_micros for n in on_gpu if n.start_time_micros)
-        apart = begin > max(n.start_time_micros for n in on_gpu) - begin
-        kept = [n for n in on_gpu if n.start_time_micros or (n.duration_micros and not apart)]
-        dropped, on_gpu = len(on_gpu) - len(kept), kept
-        numbers = {n.id for n in on_gpu}
-        waits = {number: waits[number] & numbers for number in numbers}
-        ordered = sorted(on_gpu, key=lambda n: (n.start_time_micros, n.id))
+    with_times = any(node.start_time_micros for node in on_gpu)
+    kept = stamped([(n.start_time_micros, n.duration_micros) for n in on_gpu])
+    dropped = len(on_gpu) - len(kept)
+    numbers = {on_gpu[i].id for i in kept}
+    waits = {number: waits[number] & numbers for number in numbers}
+    if with_times:
+        ordered = sorted((on_gpu[i] for i in kept), key=lambda n: (n.start_time_micros, n.id))
     place = {node.id: i for i, node in enumerate(ordered)}
     lanes = [_stream(node, facts[node.id]) for node in ordered]
-    starts = _starts(ordered, lanes, waits, stamped=stamped)
+    starts = _starts(ordered, lanes, waits, recorded=with_times)
     kernels = [
         _kernel(
             node, facts[node.id], lane, start_s, tuple(sorted(place[n] for n in waits[node.id]))
@@ -132,10 +130,10 @@ def _topological(kernels: Sequence[Node], waits: Mapping[int, set[int]], name: s
 
 
 def _starts(
-    ordered: Sequence[Node], lanes: Sequence[int], waits: Mapping[int, set[int]], *, stamped: bool
+    ordered: Sequence[Node], lanes: Sequence[int], waits: Mapping[int, set[int]], *, recorded: bool
 ) -> list[float]:
     """As recorded, or as soon as stream and dependencies allow."""
-    if stamped:
+    if recorded:
         return [node.start_time_micros * MICRO for node in ordered]
     ends_s: dict[int, float] = {}
     free_s: dict[int, float] = {}

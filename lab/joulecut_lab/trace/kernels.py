@@ -179,6 +179,16 @@ def shapes(given: object) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(one) for one in lists if all(isinstance(n, int) for n in one))
 
 
+def stamped(times: Sequence[tuple[float, float]]) -> list[int]:
+    """Places of the kernels that have a time, of starts and durations: a start of zero in a trace
+    that begins elsewhere is none.
+    """
+    starts = [start for start, _ in times if start]
+    apart = bool(starts) and min(starts) > max(starts) - min(starts)
+    whole = not starts
+    return [i for i, (start, time) in enumerate(times) if whole or start or (time and not apart)]
+
+
 def matmul_flops(dims: Sequence[Sequence[int]]) -> int:
     """2 m n k of a product of two matrices or batches; 0 where the shapes are no product.
 

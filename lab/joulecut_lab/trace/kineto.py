@@ -16,7 +16,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from joulecut_lab.trace.kernels import Collective, Kernel, Recording, Sync, class_of, shapes
+from joulecut_lab.trace.kernels import (
+    Collective,
+    Kernel,
+    Recording,
+    Sync,
+    class_of,
+    shapes,
+    stamped,
+)
 from joulecut_wire import user_file
 from joulecut_wire.errors import BadInput
 
@@ -61,8 +69,9 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
     if wrong is not None:
         what = f"kernel {wrong.name:.40} from {wrong.start_s:g} s for {wrong.duration_s:g} s"
         raise BadInput(name, what, "times in microseconds, durations from 0")
-    stamped, dropped = _stamped(found)
-    found = [found[i] for i in stamped]
+    kept = stamped([(kernel.start_s, kernel.duration_s) for kernel, _ in found])
+    dropped = len(found) - len(kept)
+    found = [found[i] for i in kept]
     syncs = [one for one in syncs if one.at_s or not dropped]
     found.sort(key=lambda pair: (pair[0].start_s, pair[0].device, pair[0].stream))
     kernels = _with_waits(found, waits)
@@ -70,21 +79,6 @@ def recording(events: list[Any], rank: int, name: str) -> Recording:
         name, rank, kernels, tuple(sorted(syncs, key=lambda s: s.at_s)), steps,
         dropped=dropped, resolution_s=_resolution_s(complete),
     )  # fmt: skip
-
-
-def _stamped(found: list[tuple[Kernel, int]]) -> tuple[list[int], int]:
-    """Places of the kernels that have a time, and the number of the others: a stamp of zero in a
-    trace that begins elsewhere.
-    """
-    starts_s = [kernel.start_s for kernel, _ in found if kernel.start_s]
-    if not starts_s:
-        return list(range(len(found))), 0
-    apart = min(starts_s) > max(starts_s) - min(starts_s)
-    kept = [
-        i for i, (kernel, _) in enumerate(found)
-        if kernel.start_s or (kernel.duration_s and not apart)
-    ]  # fmt: skip
-    return kept, len(found) - len(kept)
 
 
 def _resolution_s(events: list[dict[str, Any]]) -> float:

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_engine.money import Prices
 from joulecut_lab.model import formula, sweep
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.run import Run, misfit
@@ -23,7 +24,7 @@ CHOICES = {
     "zero": (0, 1),
     "clock_mhz": (1410.0, 1005.0),
 }
-SPACE = Space(MODEL, SYSTEM, BASE, CHOICES, kwh_price=0.1, gpu_hour_price=2.0)
+SPACE = Space(MODEL, SYSTEM, BASE, CHOICES, Prices(2.0, 0.1, 1.0))
 
 
 def _brute() -> set[Run]:
