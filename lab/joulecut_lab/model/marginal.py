@@ -7,7 +7,7 @@ iteration spends less of it. The power limit is lifted, so that every effect is 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -57,11 +57,8 @@ def marginal(architecture: Architecture, system: System, run: Run) -> tuple[Marg
     found = []
     for component in COMPONENTS:
         low, high = scale(architecture, system, run, component, (1.0 - STEP, 1.0 + STEP))
-        changes = (
-            _elasticity(low.iteration_time_s, high.iteration_time_s),
-            _elasticity(low.energy_j, high.energy_j),
-            _elasticity(low.total_j, high.total_j),
-        )
+        names = ("iteration_time_s", "energy_j", "total_j")
+        changes = (_elasticity(getattr(low, name), getattr(high, name)) for name in names)
         found.append(Marginal(component, *changes))
     return tuple(found)
 
@@ -105,15 +102,12 @@ def _changed(
     """The system and the SM clock with one component faster or slower."""
     if component == "sm":
         return system, clock_mhz * factor
-    square = voltage(factor) ** 2
-    if component == "hbm":
-        rate, pj = system.hbm_gb_s * factor, system.hbm_pj_per_bit * square
-        return replace(system, hbm_gb_s=rate, hbm_pj_per_bit=pj), clock_mhz
-    if component == "scale_up":
-        rate, pj = system.scale_up_gb_s * factor, system.scale_up_pj_per_bit * square
-        return replace(system, scale_up_gb_s=rate, scale_up_pj_per_bit=pj), clock_mhz
-    rate, pj = system.scale_out_gb_s * factor, system.scale_out_pj_per_bit * square
-    return replace(system, scale_out_gb_s=rate, scale_out_pj_per_bit=pj), clock_mhz
+    rate, bit = f"{component}_gb_s", f"{component}_pj_per_bit"
+    changed: dict[str, Any] = {
+        rate: getattr(system, rate) * factor,
+        bit: getattr(system, bit) * voltage(factor) ** 2,
+    }
+    return replace(system, **changed), clock_mhz
 
 
 def _elasticity(low: float, high: float) -> float:

@@ -47,122 +47,141 @@ def memory_of(model: Architecture, runs: Runs) -> Memory:
 
     Parameters are whole, as they are without ZeRO.
     """
-    layers = layers_of(model, runs)
     p = runs.pipeline
-    rows = [_stage(model, runs, layers, s) for s in (0 * p, np.minimum(1.0, p - 1.0), p - 1.0)]
+    rows = [stage_memory(model, runs, s) for s in (0 * p, np.minimum(1.0, p - 1.0), p - 1.0)]
     return Memory(*(np.stack(kind) for kind in zip(*rows, strict=True)))
 
 
 def stage_memory(model: Architecture, runs: Runs, stage: Floats) -> tuple[Floats, ...]:
     """One stage: its number, bytes by kind and parameters, in the order of `Memory`."""
-    return _stage(model, runs, layers_of(model, runs), stage)
-
-
-def _stage(model: Architecture, runs: Runs, layers: Layers, stage: Floats) -> tuple[Floats, ...]:
-    p = runs.pipeline
-    first, last = _ends_here(runs, stage)
-    held, in_flight = _held(runs, layers, stage, first, last)
+    layers = layers_of(model, runs)
+    first = stage == 0.0
+    last = np.where(runs.folded, first, stage == runs.pipeline - 1.0)
+    own = layers.parts / runs.pipeline - first - last
+    held = first * layers.first + last * layers.last + own * layers.between
     dense = np.where(first, np.minimum(layers.first_dense, held), 0.0)
     held = held + last * runs.mtp_layers
-    if not model.experts:
-        dense = held
-    near, far = _parameters(model, runs, held, dense, first=first, last=last)
-    near = near + last * runs.mtp_layers * projected_weights(model) / runs.tensor
+    one = _Stage(model, runs, stage, first, last, held, dense if model.experts else held)
+    near, far = one.parameters()
     shards, apart = runs.shards, runs.expert_shards
-    z1, z2, z3 = runs.zero >= 1, runs.zero >= 2, runs.zero >= 3
-    both = {True: near / shards + far / apart, False: near + far}
+    whole, part = near + far, near / shards + far / apart
     single = runs.word("dtype", "fp32")
     width = np.where(single, SINGLE, runs.weight_bytes)
-    weights = np.where(z3, both[True], both[False]) * width
-    gradients = np.where(z2, both[True], both[False]) * runs.gradient_bytes
     state = 2.0 * runs.moment_bytes + np.where(single, 0.0, runs.master_bytes)
-    optimizer = np.where(z1, both[True], both[False]) * state
-    optimizer = np.where(runs.word("offload", "optimizer"), 0.0, optimizer)
-    saved = _saved(model, runs, held, dense, in_flight)
+    optimizer = np.where(runs.zero >= 1, part, whole) * state
+    saved = one.saved(layers)
     saved = np.where(runs.word("offload", "activations"), saved / np.maximum(held, 1.0), saved)
-    tokens = runs.tokens
-    saved = saved + np.where(first & dropped(model, runs), _masks(model, runs, tokens, p), 0.0)
+    # Dropout masks of the embedding, one per microbatch in flight.
+    masks = runs.tokens * model.hidden * runs.pipeline / runs.apart
     fetched = near * (1.0 - 1.0 / shards) + far * (1.0 - 1.0 / apart)
-    temporary = _temporary(model, runs, tokens, last=last, fetched=fetched, held=held)
-    return stage, weights, gradients, optimizer, saved, temporary, near, far
+    return (
+        stage, np.where(runs.zero >= 3, part, whole) * width,
+        np.where(runs.zero >= 2, part, whole) * runs.gradient_bytes,
+        np.where(runs.word("offload", "optimizer"), 0.0, optimizer),
+        saved + np.where(first & dropped(model, runs), masks, 0.0), one.temporary(fetched),
+        near, far,
+    )  # fmt: skip
 
 
-def _ends_here(runs: Runs, stage: Floats) -> tuple[Flags, Flags]:
-    """Whether a stage holds the embedding, and whether it holds the logits."""
-    folded = runs.folded
-    first = stage == 0.0
-    return first, np.where(folded, first, stage == runs.pipeline - 1.0)
-
-
-def _held(
-    runs: Runs, layers: Layers, stage: Floats, first: Flags, last: Flags
-) -> tuple[Floats, Floats]:
-    """Layers of a stage, and how many of its microbatches wait for their backward at once.
-
-    Of an interleaved schedule a microbatch counts by the share of the stage's layers it has passed.
+@dataclass(slots=True)
+class _Stage:
+    """One stage of every run: whether it holds the embedding, whether it holds the logits, its
+    layers, and those of them without experts.
     """
-    p, m = runs.pipeline, runs.microbatches
-    chunks = layers.parts / p
-    between = chunks - first - last
-    held = first * layers.first + last * layers.last + between * layers.between
-    later = p - 1.0 - stage
-    waiting = np.minimum(m, later + 1.0)
-    looped = (runs.chunks > 1) & (runs.word("schedule", "1f1b"))
-    looped = looped | runs.word("schedule", "interleaved-1f1b")
-    deep = np.minimum(m * chunks, (chunks - 1.0) * p + 2.0 * later + 1.0) / chunks
-    choices = (
-        (runs.word("schedule", "gpipe"), m),
-        (looped & (p > 1), deep),
-        (runs.word("schedule", "zb-h2"), np.minimum(m, 2.0 * later + 1.0)),
-        (runs.word("schedule", "zb-h1"), np.minimum(m, waiting + (chunks - 1.0) * p / chunks)),
-        (runs.word("schedule", "zb-v"), np.minimum(m, p)),
-        (runs.word("schedule", "dualpipe-v"), np.minimum(m, p + 0.5)),
-    )
-    for which, count in choices:
-        waiting = np.where(which & (p > 1), count, waiting)
-    return held, waiting
 
+    model: Architecture
+    runs: Runs
+    stage: Floats
+    first: Flags
+    last: Flags
+    held: Floats
+    dense: Floats
 
-def _parameters(
-    model: Architecture, runs: Runs, held: Floats, dense: Floats, *, first: Flags, last: Flags
-) -> tuple[Floats, Floats]:
-    """Parameters on one GPU of a stage: those of every data rank, and those of its experts."""
-    t = runs.tensor
-    small = model.small_weights
-    near = held * (model.mixer_weights / t + small + max(0, model.extra) / model.layers)
-    inner = model.ffn * (2 if model.gated else 1)
-    biases = inner / t + model.hidden if model.bias else 0.0
-    near = near + dense * (model.dense_ffn_weights / t + biases)
-    routed = held - dense
-    shared = model.experts_shared * model.expert_weights / t + model.hidden * model.experts
-    near = near + routed * shared
-    words = model.embedding_weights / t
-    once = words + model.positions * model.hidden
-    alone = first & last & model.tied
-    near = near + np.where(first, once, 0.0) + np.where(last & ~alone, words, 0.0)
-    far = routed * model.experts * model.expert_weights / (runs.expert_parts * runs.expert)
-    return near, far
+    def _waiting(self, layers: Layers) -> Floats:
+        """Microbatches that wait for their backward at once.
 
+        Of an interleaved schedule a microbatch counts by the share of the stage's layers it has
+        passed.
+        """
+        runs, p, m = self.runs, self.runs.pipeline, self.runs.microbatches
+        chunks = layers.parts / p
+        later = p - 1.0 - self.stage
+        waiting = np.minimum(m, later + 1.0)
+        looped = (runs.chunks > 1) & (runs.word("schedule", "1f1b"))
+        looped = looped | runs.word("schedule", "interleaved-1f1b")
+        deep = np.minimum(m * chunks, (chunks - 1.0) * p + 2.0 * later + 1.0) / chunks
+        choices = (
+            (runs.word("schedule", "gpipe"), m),
+            (looped & (p > 1), deep),
+            (runs.word("schedule", "zb-h2"), np.minimum(m, 2.0 * later + 1.0)),
+            (runs.word("schedule", "zb-h1"), np.minimum(m, waiting + (chunks - 1.0) * p / chunks)),
+            (runs.word("schedule", "zb-v"), np.minimum(m, p)),
+            (runs.word("schedule", "dualpipe-v"), np.minimum(m, p + 0.5)),
+        )
+        for which, count in choices:
+            waiting = np.where(which & (p > 1), count, waiting)
+        return waiting
 
-def _saved(
-    model: Architecture, runs: Runs, held: Floats, dense: Floats, in_flight: Floats
-) -> Floats:
-    """Activations kept for backward, of layers that repeat and of the others."""
-    tokens = runs.tokens
-    kept = [np.zeros(len(runs))] * 3
-    for experts, count in ((False, dense), (True, held - dense)):
-        if not experts or model.experts:
-            each = layer_bytes(model, runs, tokens, experts)
-            kept = [total + count * one for total, one in zip(kept, each, strict=True)]
-    apart = runs.apart
-    full, share = runs.word("recompute", "full"), runs.recompute_share
-    inputs = held * HALF * tokens * model.hidden / apart
-    one = np.where(held > 0, kept[0] / np.maximum(held, 1.0), 0.0)
-    less = np.where(runs.word("recompute", "pointwise"), kept[1], kept[0])
-    less = np.where(runs.word("recompute", "experts"), kept[2], less)
-    less = np.where(full, inputs, less)
-    saved = (less * share + kept[0] * (1.0 - share)) * in_flight
-    return saved + np.where(full, one, 0.0)
+    def parameters(self) -> tuple[Floats, Floats]:
+        """On one GPU: those of every data rank, and those of its experts."""
+        model, runs, t = self.model, self.runs, self.runs.tensor
+        small = model.small_weights
+        near = self.held * (model.mixer_weights / t + small + max(0, model.extra) / model.layers)
+        inner = model.ffn * (2 if model.gated else 1)
+        biases = inner / t + model.hidden if model.bias else 0.0
+        near = near + self.dense * (model.dense_ffn_weights / t + biases)
+        routed = self.held - self.dense
+        shared = model.experts_shared * model.expert_weights / t + model.hidden * model.experts
+        near = near + routed * shared
+        words = model.embedding_weights / t
+        once = words + model.positions * model.hidden
+        alone = self.first & self.last & model.tied
+        near = near + np.where(self.first, once, 0.0) + np.where(self.last & ~alone, words, 0.0)
+        far = routed * model.experts * model.expert_weights / (runs.expert_parts * runs.expert)
+        return near + self.last * runs.mtp_layers * projected_weights(model) / t, far
+
+    def saved(self, layers: Layers) -> Floats:
+        """Activations kept for backward, of layers that repeat and of the others."""
+        model, runs, tokens = self.model, self.runs, self.runs.tokens
+        kept = [np.zeros(len(runs))] * 3
+        for experts, count in ((False, self.dense), (True, self.held - self.dense)):
+            if not experts or model.experts:
+                each = layer_bytes(model, runs, tokens, experts)
+                kept = [total + count * one for total, one in zip(kept, each, strict=True)]
+        full, share = runs.word("recompute", "full"), runs.recompute_share
+        inputs = self.held * HALF * tokens * model.hidden / runs.apart
+        one = np.where(self.held > 0, kept[0] / np.maximum(self.held, 1.0), 0.0)
+        less = np.where(runs.word("recompute", "pointwise"), kept[1], kept[0])
+        less = np.where(runs.word("recompute", "experts"), kept[2], less)
+        less = np.where(full, inputs, less)
+        saved = (less * share + kept[0] * (1.0 - share)) * self._waiting(layers)
+        return saved + np.where(full, one, 0.0)
+
+    def temporary(self, fetched: Floats) -> Floats:
+        """Peak of what lives for one operation only; `fetched` parameters come from other GPUs."""
+        model, runs, t, tokens = self.model, self.runs, self.runs.tensor, self.runs.tokens
+        matrices = model.dense_ffn_weights / t
+        if model.experts:
+            routed = model.experts / (runs.expert * runs.expert_parts)
+            matrices = (routed + model.experts_shared / t) * model.expert_weights
+        empty = HALF * (model.mixer_weights / t + matrices)
+        gate = 2.0 if model.gated else 1.0
+        active = model.expert_width * (model.experts_active + model.experts_shared)
+        width = (active if model.experts else model.ffn) / t
+        block = HALF * tokens * (gate * width + model.hidden)
+        words = model.vocab / t
+        # Logits: their gradient, or with an unfused loss a 32-bit copy and its softmax.
+        wide = np.where(runs.fused_loss > 0, HALF, HALF + SINGLE)
+        logits = tokens * words * wide + HALF * model.embedding_weights / t
+        logits = logits + 2.0 * HALF * tokens * model.hidden / runs.apart
+        # Whole sequences gathered for a matrix, and the gradient before it is scattered.
+        gathered = np.where((runs.sequence_parallel > 0) & (t > 1), 2.0, 1.0)
+        gathered = gathered * HALF * tokens * model.hidden
+        peak = np.maximum(block, np.where(self.last, logits + gathered, 0.0))
+        # Weights of the layer at work and of the next.
+        two = np.minimum(2.0 / np.maximum(self.held, 1.0), 1.0)
+        units = np.where(runs.zero >= 3, runs.weight_bytes * two * fetched, 0.0)
+        return empty + peak + units + WORKSPACE_BYTES
 
 
 def layer_bytes(
@@ -205,39 +224,3 @@ def layer_bytes(
     pointwise = shared + (0.0 if model.kv_rank else projected)
     block = pointwise - (halves + product * routed if experts else 0.0)
     return tokens * (whole + np.where(drop, 0.0, scores)), tokens * pointwise, tokens * block
-
-
-def _masks(model: Architecture, runs: Runs, tokens: Floats, in_flight: Floats) -> Floats:
-    """Dropout masks of the embedding, one per microbatch in flight."""
-    apart = runs.apart
-    return tokens * model.hidden * in_flight / apart
-
-
-def _temporary(
-    model: Architecture, runs: Runs, tokens: Floats, *, last: Flags, fetched: Floats, held: Floats
-) -> Floats:
-    """Peak of what lives for one operation only; `fetched` parameters come from other GPUs."""
-    t = runs.tensor
-    matrices = model.dense_ffn_weights / t
-    if model.experts:
-        routed = model.experts / (runs.expert * runs.expert_parts)
-        matrices = (routed + model.experts_shared / t) * model.expert_weights
-    empty = HALF * (model.mixer_weights / t + matrices)
-    gate = 2.0 if model.gated else 1.0
-    active = model.expert_width * (model.experts_active + model.experts_shared)
-    width = (active if model.experts else model.ffn) / t
-    block = HALF * tokens * (gate * width + model.hidden)
-    words = model.vocab / t
-    # Logits: their gradient, or with an unfused loss a 32-bit copy and its softmax.
-    wide = np.where(runs.fused_loss > 0, HALF, HALF + SINGLE)
-    logits = tokens * words * wide + HALF * model.embedding_weights / t
-    apart = runs.apart
-    logits = logits + 2.0 * HALF * tokens * model.hidden / apart
-    # Whole sequences gathered for a matrix, and the gradient before it is scattered.
-    gathered = np.where((runs.sequence_parallel > 0) & (t > 1), 2.0, 1.0)
-    gathered = gathered * HALF * tokens * model.hidden
-    peak = np.maximum(block, np.where(last, logits + gathered, 0.0))
-    # Weights of the layer at work and of the next.
-    two = np.minimum(2.0 / np.maximum(held, 1.0), 1.0)
-    units = np.where(runs.zero >= 3, runs.weight_bytes * two * fetched, 0.0)
-    return empty + peak + units + WORKSPACE_BYTES
