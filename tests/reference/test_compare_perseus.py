@@ -23,7 +23,7 @@ def entries(name: str, unit_s: float) -> tuple[Setting, Iteration, dict[str, Ent
     problem = pipelines.profiled(name, 96)
     fastest = baseline(problem)
     setting = Setting(problem, stragglers=(1.2,), pipelines=16)
-    found = contest.entries(setting, (Asked("computation"),), unit_s)
+    found = contest.Judge(setting).entries((Asked("computation"),), unit_s)
     start = Iteration(fastest.iteration_time_s, fastest.energy_j)
     return setting, start, {entry.name: entry for entry in found}
 

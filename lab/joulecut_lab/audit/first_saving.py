@@ -1,5 +1,7 @@
 """What one lower clock would save of an audited job, predicted from its counters. Pure."""
 
+from typing import Any
+
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.other_jobs import Counters, OtherJobs, first_saving
 from joulecut_lab.audit.auditor import OwnerTotals
@@ -23,16 +25,12 @@ def predicted_saving(
     highest_mhz = max(top_mhz, known.clock_max_mhz if known else 0.0, clock_mhz or 0.0)
     if not power_w or not clock_mhz or not limit_w:
         return None
+    names = ("memory_ratio", "sm_ratio", "tensor_ratio", "dram_ratio")
+    seen: dict[str, Any] = {name: mean(name) for name in names}
     counters = Counters(
-        card=card,
-        clock_ratio=clock_mhz / highest_mhz,
-        power_ratio=power_w / limit_w,
-        gpu_ratio=mean("busy_ratio"),
-        memory_ratio=mean("memory_ratio"),
-        sm_ratio=mean("sm_ratio"),
-        tensor_ratio=mean("tensor_ratio"),
-        dram_ratio=mean("dram_ratio"),
-    )
+        card, clock_mhz / highest_mhz, power_w / limit_w, gpu_ratio=mean("busy_ratio"),
+        **seen,
+    )  # fmt: skip
     steps = int(highest_mhz / CLOCK_STEP_MHZ)
     clocks = [int(highest_mhz) - CLOCK_STEP_MHZ * i for i in range(steps - 1, -1, -1)]
     found = first_saving(model.possible(counters), card, clock_mhz, clocks, budget)

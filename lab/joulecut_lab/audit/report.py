@@ -108,14 +108,8 @@ def _jobs(audit: Audit, about: About) -> list[str]:
 
 def _job_row(job: JobFinding, about: About) -> tuple[str, ...]:
     busy = NONE if job.busy_s is None or not job.gpu_s else whole(job.busy_s / job.gpu_s)
-    return (
-        job.name,
-        str(job.gpus),
-        busy,
-        kwh(job.energy_j),
-        money(about.money(job.energy_j)),
-        *(kwh(amount.joules) for _, amount in amounts(job)),
-    )
+    spent = kwh(job.energy_j), money(about.money(job.energy_j))
+    return (job.name, str(job.gpus), busy, *spent, *(kwh(one.joules) for _, one in amounts(job)))
 
 
 def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
@@ -154,17 +148,11 @@ def _why(audit: Audit) -> list[str]:
 
 def _savings(audit: Audit, about: About) -> list[str]:
     rows = [
-        (
-            job.name,
-            one.granularity,
-            _saved(one),
-            kwh(one.joules),
-            *_worth_cells(about.worth(job, one)),
-            one.text,
-        )
+        (job.name, one.granularity, _saved(one), kwh(one.joules),
+         *_worth_cells(about.worth(job, one)), one.text)
         for job in audit.jobs[:JOBS_SHOWN]
         for one in job.savings
-    ]
+    ]  # fmt: skip
     if not rows:
         return []
     head = ("JOB", "GRANULARITY", "SAVED", "KWH", "BREAK-EVEN", "NET/GPU-HOUR", "NET/YEAR", "BASIS")
@@ -193,18 +181,10 @@ def _slow(audit: Audit) -> list[str]:
         return ["No slow GPUs."]
     head = ("SLOW GPU", "PLACE", "JOB", "CAUSE", "TIME", "MHZ", "OTHERS", "WHY")
     rows = [
-        (
-            one.uuid,
-            one.place or NONE,
-            one.job or NONE,
-            one.cause,
-            whole(one.share),
-            f"{one.clock_mhz:.0f}",
-            f"{one.usual_clock_mhz:.0f}",
-            one.text,
-        )
+        (one.uuid, one.place or NONE, one.job or NONE, one.cause, whole(one.share),
+         f"{one.clock_mhz:.0f}", f"{one.usual_clock_mhz:.0f}", one.text)
         for one in audit.slow[:SLOW_SHOWN]
-    ]
+    ]  # fmt: skip
     lines = table(head, rows, frozenset({"TIME", "MHZ", "OTHERS"}))
     if len(audit.slow) > SLOW_SHOWN:
         lines.append(f"  and {len(audit.slow) - SLOW_SHOWN} more")

@@ -105,10 +105,12 @@ def slow_gpus(
     found = []
     for uuid, pace in paces.items():
         name = names.get(uuid, GpuName(uuid))
-        top_mhz, limit_w = tops[name.model], limits.get(name.model)
-        one = _judge(pace, name, top_mhz, limit_w, step_s)
-        if one is not None:
-            found.append(one)
+        judged = _judge(pace, tops[name.model], limits.get(name.model), step_s)
+        if judged is not None:
+            cause, seconds, mhz, usual_mhz, text = judged
+            share = min(1.0, seconds / pace.busy.seconds)
+            place = (name.uuid, name.place, name.model, pace.job)
+            found.append(SlowGpu(*place, cause, share, mhz, usual_mhz, text))
     return tuple(
         sorted(found, key=lambda o: (-o.share * (1.0 - o.clock_mhz / o.usual_clock_mhz), o.uuid))
     )
@@ -133,26 +135,23 @@ def _limits(paces: Mapping[str, GpuClocks], names: Mapping[str, GpuName]) -> dic
 
 
 def _judge(
-    pace: GpuClocks, name: GpuName, top_mhz: float, limit_w: float | None, step_s: float
-) -> SlowGpu | None:
+    pace: GpuClocks, top_mhz: float, limit_w: float | None, step_s: float
+) -> tuple[Cause, float, float, float, str] | None:
+    """Cause, seconds, its own clock and the usual one, and why; None for one that is not slow."""
     busy, slow = pace.busy, pace.slow
     if slow.seconds >= max(SLOW_SHARE_MIN * busy.seconds, STEPS_MIN * step_s):
         cause = _cause(slow)
         usual_mhz = pace.usual_product / slow.seconds
-        text = _text(pace, slow, cause, limit_w)
-        clock = (slow.mean_mhz, usual_mhz)
-        return _found(pace, name, cause, seconds=slow.seconds, clock=clock, text=text)
+        return cause, slow.seconds, slow.mean_mhz, usual_mhz, _text(pace, slow, cause, limit_w)
     grave_s = GRAVE_SHARE_MIN * busy.seconds
     grave = next((cause for _, cause in GRAVE if busy.held_s(cause) > grave_s), None)
     if grave is not None and busy.held_s(grave) >= STEPS_MIN * step_s:
         seconds = busy.held_s(grave)
         text = f"reported by its driver in {100.0 * seconds / busy.seconds:.0f} % of its busy time"
-        clock = (busy.mean_mhz, max(top_mhz, busy.mean_mhz))
-        return _found(pace, name, grave, seconds=seconds, clock=clock, text=text)
+        return grave, seconds, busy.mean_mhz, max(top_mhz, busy.mean_mhz), text
     if _locked(pace, top_mhz, step_s):
         text = f"constant {busy.mean_mhz:.0f} MHz; {_hint(pace)}"
-        clock = (busy.mean_mhz, top_mhz)
-        return _found(pace, name, "clock lock", seconds=busy.seconds, clock=clock, text=text)
+        return "clock lock", busy.seconds, busy.mean_mhz, top_mhz, text
     return None
 
 
@@ -189,17 +188,3 @@ def _text(pace: GpuClocks, slow: _ClockSums, cause: Cause, limit_w: float | None
         return "no event reason" if pace.has_reasons else "no series has clock event reasons"
     share = slow.held_s(cause) / slow.seconds
     return f"reported by its driver in {100.0 * share:.0f} % of the slow time"
-
-
-def _found(
-    pace: GpuClocks,
-    name: GpuName,
-    cause: Cause,
-    *,
-    seconds: float,
-    clock: tuple[float, float],
-    text: str,
-) -> SlowGpu:
-    """`clock` is its own and the usual one, in MHz."""
-    share = min(1.0, seconds / pace.busy.seconds)
-    return SlowGpu(name.uuid, name.place, name.model, pace.job, cause, share, *clock, text)

@@ -52,26 +52,26 @@ def clock_per_stage(problem: Problem) -> list[Clocks]:
     that keeps within it, or at its quickest where none does. Raises NoCommonClock.
     """
     menus = menus_of(problem)
-    stages: list[list[tuple[float, list[ClockOption]]]] = []
+    stages = []
     for stage, indices in enumerate(problem.graph.order):
         shared = [{o.clock_mhz for o in menus[i]} for i in indices if len(menus[i]) > 1]
         clocks = sorted(set.intersection(*shared)) if shared else [0]
         if not clocks:
             raise NoCommonClock(stage)
-        choices = [[_at(menus[i], clock) for i in indices] for clock in clocks]
-        stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
+        stages.append([[_at(menus[i], clock) for i in indices] for clock in clocks])
     return _balanced(problem, stages)
 
 
-def _balanced(
-    problem: Problem, stages: Sequence[list[tuple[float, list[ClockOption]]]]
-) -> list[Clocks]:
-    """For each busy time of some stage the first choice of every stage that keeps within it."""
-    budgets = sorted({busy_s for plans in stages for busy_s, _ in plans})
+def _balanced(problem: Problem, stages: Sequence[list[list[ClockOption]]]) -> list[Clocks]:
+    """Of the choices of every stage, for each busy time of some stage: the first that keeps within
+    it, or the quickest.
+    """
+    timed = [[(sum(o.time_s for o in choice), choice) for choice in plans] for plans in stages]
+    budgets = sorted({busy_s for plans in timed for busy_s, _ in plans})
     found = []
     for budget_s in budgets[:: max(1, len(budgets) // BUDGETS_MAX)]:
         clocks_by_operation = list(all_max(problem))
-        for indices, plans in zip(problem.graph.order, stages, strict=True):
+        for indices, plans in zip(problem.graph.order, timed, strict=True):
             within = [plan for busy_s, plan in plans if busy_s <= budget_s * (1 + SLACK)]
             chosen = within[0] if within else min(plans, key=lambda p: p[0])[1]
             for i, option in zip(indices, chosen, strict=True):
@@ -98,11 +98,10 @@ def cap_per_stage(problem: Problem) -> list[Clocks]:
     menus = menus_of(problem)
     held = [_held(menus, limit_w) for limit_w in _limits_w(menus)]
     highest = all_max(problem)
-    stages: list[list[tuple[float, list[ClockOption]]]] = []
-    for indices in problem.graph.order:
-        choices = [[found[menus[i]] for i in indices] for found in held]
-        choices.append([highest[i] for i in indices])
-        stages.append([(sum(o.time_s for o in choice), choice) for choice in choices])
+    stages = [
+        [*([found[menus[i]] for i in indices] for found in held), [highest[i] for i in indices]]
+        for indices in problem.graph.order
+    ]
     return _balanced(problem, stages)
 
 
@@ -151,12 +150,6 @@ def cheapest_within(plans: Iterable[Timed], deadline_s: float) -> Clocks | None:
     """The plan of least energy that meets a deadline; None where none does."""
     within = [one for one in plans if one.time_s <= deadline_s * (1 + SLACK)]
     return min(within, key=lambda one: one.energy_j).clocks if within else None
-
-
-def quickest_under(plans: Iterable[Timed], power_w: float) -> Clocks | None:
-    """The fastest plan whose mean power (all GPUs) keeps a limit; None where none does."""
-    under = [one for one in plans if one.energy_j <= power_w * one.time_s * (1 + SLACK)]
-    return min(under, key=lambda one: one.time_s).clocks if under else None
 
 
 def _at(menu: tuple[ClockOption, ...], clock_mhz: int) -> ClockOption:

@@ -46,9 +46,9 @@ def run(argv: list[str]) -> int:
     slowdowns = tuple(sorted(set(options.max_slowdown)))
     setting = Setting(problem, slowdowns, options.straggler, pipelines, job.pipeline.sync)
     perseus_unit_s = unit_s(problem) if unit_ms is None else unit_ms / 1e3
-    with Progress(f"comparing on {options.job.name}") as progress:
-        entries = contest.entries(setting, contest.OURS, perseus_unit_s, progress.advance)
     judge = contest.Judge(setting)
+    with Progress(f"comparing on {options.job.name}") as progress:
+        entries = judge.entries(contest.OURS, perseus_unit_s, progress.advance)
     outcome = contest.Outcome(
         job=job,
         setting=setting,

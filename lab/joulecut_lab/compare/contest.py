@@ -7,6 +7,7 @@ the measured options.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile
@@ -52,39 +53,6 @@ CLAIMS = (
 )  # fmt: skip
 
 
-def entries(
-    setting: Setting,
-    ours: Sequence[Asked],
-    perseus_unit_s: float,
-    heard: Callable[[int, int], None] | None = None,
-) -> list[Entry]:
-    """All rules, from knowing least to knowing most. Raises Infeasible."""
-    makers: list[tuple[str, str, Callable[[], Rule]]] = [
-        ("highest clock", "base", lambda: Chosen(setting, lambda p: [baselines.all_max(p)])),
-        ("one clock for all", "one", lambda: Chosen(setting, baselines.one_clock)),
-        ("power cap for all (Zeus)", "cap", lambda: Chosen(setting, baselines.power_cap)),
-        ("cap per stage (Zeus)", "sand", lambda: Chosen(setting, baselines.cap_per_stage)),
-        ("clock per stage", "stage", lambda: Chosen(setting, baselines.clock_per_stage)),
-        ("EnvPipe-like", "sky", lambda: Chosen(setting, lambda p: [off_path(p)])),
-        ("Perseus", "perseus", lambda: Published(setting, perseus_unit_s)),
-    ]
-    for asked in ours:
-        name = f"changes:{asked.changes or 2}" if asked.granularity == "changes" else None
-        name = name or asked.granularity
-        makers.append((f"Joulecut {name}", STYLES.get(name, "changes"), _ours(setting, asked)))
-    judge = Judge(setting)
-    found = []
-    for done, (name, style, make) in enumerate(makers):
-        found.append(judge.entry(name, style, make))
-        if heard is not None:
-            heard(done + 1, len(makers))
-    return found
-
-
-def _ours(setting: Setting, asked: Asked) -> Callable[[], Rule]:
-    return lambda: Ours(setting, asked)
-
-
 class Judge:
     """Prices the clocks of every rule; its bounds are those of a clock per operation."""
 
@@ -94,7 +62,35 @@ class Judge:
         self._fastest = baseline(setting.problem)
         self._frontier = Solver(setting.problem, "computation")
 
-    def entry(self, name: str, style: str, make: Callable[[], Rule]) -> Entry:
+    def entries(
+        self,
+        ours: Sequence[Asked],
+        perseus_unit_s: float,
+        heard: Callable[[int, int], None] = lambda *_: None,
+    ) -> list[Entry]:
+        """All rules, from knowing least to knowing most. Raises Infeasible."""
+        setting = self._setting
+        makers: list[tuple[str, str, Callable[[], Rule]]] = [
+            ("highest clock", "base", lambda: Chosen(setting, lambda p: [baselines.all_max(p)])),
+            ("one clock for all", "one", lambda: Chosen(setting, baselines.one_clock)),
+            ("power cap for all (Zeus)", "cap", lambda: Chosen(setting, baselines.power_cap)),
+            ("cap per stage (Zeus)", "sand", lambda: Chosen(setting, baselines.cap_per_stage)),
+            ("clock per stage", "stage", lambda: Chosen(setting, baselines.clock_per_stage)),
+            ("EnvPipe-like", "sky", lambda: Chosen(setting, lambda p: [off_path(p)])),
+            ("Perseus", "perseus", lambda: Published(setting, perseus_unit_s)),
+        ]
+        for asked in ours:
+            changes = f":{asked.changes or 2}" if asked.granularity == "changes" else ""
+            name = asked.granularity + changes
+            make = partial(Ours, setting, asked)
+            makers.append((f"Joulecut {name}", STYLES.get(name, "changes"), make))
+        found = []
+        for done, maker in enumerate(makers, start=1):
+            found.append(self._entry(*maker))
+            heard(done, len(makers))
+        return found
+
+    def _entry(self, name: str, style: str, make: Callable[[], Rule]) -> Entry:
         began_s = time.perf_counter()
         try:
             rule = make()
@@ -119,8 +115,7 @@ class Judge:
         """Joules and lateness. All pipelines but one wait for the one that takes the factor's
         time; that one draws its plan's power for that much longer."""
         setting, deadline_s = self._setting, self._setting.deadlines_s[0]
-        joules: list[float] = []
-        late: list[float] = []
+        joules, late = list[float](), list[float]()
         for factor in setting.stragglers:
             until_s = factor * self._fastest.iteration_time_s
             clocks = rule.waiting(until_s, deadline_s)

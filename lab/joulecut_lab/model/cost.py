@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from joulecut_lab.model.links import BITS, Group
-from joulecut_lab.model.power import Load, Power, memory_slowdown
+from joulecut_lab.model.power import Power, memory_slowdown, power_of
 from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import HALF, Products, Work, narrow
@@ -27,6 +27,7 @@ ALIGNED = 8.0  # numbers of 16 bits that a tensor core loads at once
 # Rate of a product with an odd dimension: logits of 50,257 words reach 79 TFLOP/s on an A100 where
 # padded ones reach 290 (vTrain's single-node set).
 MISALIGNED = 0.27
+SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 SPARSE_BITS = 2.0  # of a kept weight: its place among four
 
 
@@ -49,6 +50,7 @@ class Cost:
     tensor: Floats
     expert: Floats
     context: Floats
+    data: Floats  # collectives among copies of the model
     host: Floats
     flops: Floats  # 16-bit equivalents; see `cost_of`
     bytes: Floats
@@ -69,14 +71,33 @@ class Cost:
 
     @property
     def seconds(self) -> Floats:
-        return self.compute + self.memory + self.launch + self.tensor + self.expert + self.context
+        work = self.compute + self.memory + self.launch
+        return work + self.tensor + self.expert + self.context + self.data
 
-    def load(self, clock_mhz: Floats) -> Load:
-        other = self.tensor + self.expert + self.context
-        moved = BITS * self.bytes
-        return Load(
-            clock_mhz, self.compute, self.launch, self.memory, other, self.flops, moved
-        )  # fmt: skip
+    def held_clock_mhz(self, system: System, clock_mhz: Floats) -> Floats:
+        """The clock at or below `clock_mhz`, of this cost, where working power meets the cap.
+
+        The cap acts on the mean of work, not of bubbles: a card averages over milliseconds.
+        """
+        low = np.full_like(clock_mhz, system.clock_min_mhz)
+        high = np.maximum(clock_mhz, low)
+        free = self._working_w(system, clock_mhz, high) <= system.power_cap_w
+        for _ in range(SEARCH_STEPS):
+            middle = 0.5 * (low + high)
+            fits = self._working_w(system, clock_mhz, middle) <= system.power_cap_w
+            low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+        return np.where(free, clock_mhz, low)
+
+    def _working_w(self, system: System, own_mhz: Floats, clock_mhz: Floats) -> Floats:
+        """Of the work at another clock than its own."""
+        power, slower = power_of(system), own_mhz / clock_mhz
+        compute, waiting = self.compute * slower, self.launch * slower
+        slower = memory_slowdown(system, clock_mhz) / memory_slowdown(system, own_mhz)
+        waiting = waiting + self.memory * slower + (self.tensor + self.expert + self.context)
+        joules = self.flops * power.flop_j * power.voltage_square(clock_mhz)
+        joules = joules + BITS * self.bytes * power.hbm_bit_j
+        joules = joules + power.waiting_over_idle_w(clock_mhz) * waiting
+        return np.asarray(power.idle_w + joules / np.maximum(compute + waiting, 1e-12))
 
     def send(self, ring: Group, volume: Floats, crossing: Floats | float = 1.0) -> None:
         """Adds what a collective moves; of slow links the share `crossing`."""

@@ -22,7 +22,7 @@ from joulecut_lab.model.estimate import (
 )
 from joulecut_lab.model.links import BITS, group
 from joulecut_lab.model.memory import Memory, memory_of, stage_memory
-from joulecut_lab.model.power import held_clock_mhz, power_of
+from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.runs import Flags, Floats, Runs
 from joulecut_lab.model.stages import BUSY_PROCESSORS, Phases, Stages, stages_of
@@ -146,8 +146,8 @@ def held_stages(
     top = np.full(len(runs), system.clock_max_mhz)
     asked = np.where(runs.clock_mhz > 0.0, runs.clock_mhz, top)
     stages = stages_of(architecture, system, runs.at_clock(top))
-    load = _sum(pipe_of(stages).total).load(stages.runs.clock_mhz)  # mean of a microbatch
-    held = np.minimum(asked, held_clock_mhz(system, load))
+    work = _sum(pipe_of(stages).total)
+    held = np.minimum(asked, work.held_clock_mhz(system, top))
     if (held < top).any():
         stages = stages_of(architecture, system, runs.at_clock(held))
     return runs.at_clock(asked), stages, held
@@ -273,20 +273,19 @@ def assemble(
     """All values from the cost of stages and from what their schedule adds."""
     runs, model, system = stages.runs, stages.model, stages.system
     pipe = pipe_of(stages)
-    m = runs.microbatches
-    slow = pipe.slowest
-    train = 1.0 - runs.forward_only
+    m, slow, train = runs.microbatches, pipe.slowest, 1.0 - runs.forward_only
     memory = memory_of(model, runs)
-    data = _gradients(stages, memory, slow, m)
-    step, step_bytes = _step(stages, memory)
-    offload = _offload(stages, memory, slow, m)
+    data = _gradients(stages, memory, slow) * train
+    step = _step(stages, memory) * train
+    offload = _offload(stages, memory, slow) * train
     sums = _sum(slow) * m
-    breakdown = _parts(slow, m)
-    breakdown["pipeline_comm"] = transfers
-    breakdown["bubble"] = bubble
-    breakdown["data_comm"] = data.exposed_s * train
-    breakdown["optimizer"] = step * train + system.step_s
-    breakdown["offload"] = offload * train
+    breakdown = _parts(slow, m) | {
+        "pipeline_comm": transfers,
+        "bubble": bubble,
+        "data_comm": data.data,
+        "optimizer": step.memory + system.step_s,
+        "offload": offload,
+    }
     breakdown = {name: breakdown[name] for name in BREAKDOWN}
     time_s = np.asarray(sum(breakdown.values()))
     # Of the mean GPU, which waits for what the slowest stage has more.
@@ -294,23 +293,15 @@ def assemble(
     mean["bubble"] = np.maximum(
         0.0, time_s - sum(part for name, part in mean.items() if name != "bubble")
     )
-    network = sums.tensor + sums.expert + sums.context + breakdown["data_comm"] + offload * train
+    network = sums.tensor + sums.expert + sums.context + data.data + offload
     component = {
         "compute": sums.compute,
-        "memory": sums.memory + step * train,
+        "memory": sums.memory + step.memory,
         "network": network + breakdown["pipeline_comm"],
         "launch": sums.launch + system.step_s,
         "waiting": breakdown["bubble"],
     }
-    energy, phase = _energy(
-        stages,
-        pipe,
-        m,
-        time_s=time_s,
-        step_bytes=step_bytes * train,
-        data_bits=(data.bits[0] * train, data.bits[1] * train),
-        clock_mhz=clock_mhz,
-    )
+    energy, phase = _energy(stages, pipe, time_s, data + step, clock_mhz)
     flops = model_flops(model, runs) * np.where(train > 0, 1.0, 1.0 / 3.0)
     return Estimates(
         runs=asked,
@@ -320,7 +311,7 @@ def assemble(
         breakdown_s=breakdown,
         mean_breakdown_s=mean,
         component_time_s={name: component[name] for name in COMPONENTS},
-        hidden_s={"data_comm": data.hidden_s * train, "tensor_comm": sums.hidden},
+        hidden_s={"data_comm": data.hidden, "tensor_comm": sums.hidden},
         memory=memory,
         energy_breakdown_j=energy,
         energy_phase_j=phase,
@@ -362,19 +353,6 @@ def _repeated_flops(stages: Stages) -> Floats:
 
 
 @dataclass(slots=True)
-class Traffic:
-    """What copies of the model exchange in one iteration, of one GPU."""
-
-    exposed_s: Floats
-    hidden_s: Floats
-    bits: tuple[Floats, Floats]  # over fast and over slow links
-
-    def __add__(self, other: "Traffic") -> "Traffic":
-        bits = self.bits[0] + other.bits[0], self.bits[1] + other.bits[1]
-        return Traffic(self.exposed_s + other.exposed_s, self.hidden_s + other.hidden_s, bits)
-
-
-@dataclass(slots=True)
 class Copies:
     """Parameters of one GPU that `number` GPUs have, every `stride`-th of them; ZeRO shards them
     over the first `shards`.
@@ -386,26 +364,27 @@ class Copies:
     stride: Floats
 
 
-def _gradients(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Traffic:
-    """Data-parallel collectives: of the parameters that every rank has, then of the experts, whose
-    copies are fewer. What hides them takes longer by the processors that they take.
+def _gradients(stages: Stages, memory: Memory, slow: Phases) -> Cost:
+    """Data-parallel collectives of one iteration: of the parameters that every rank has, then of
+    the experts, whose copies are fewer. What hides them takes longer by the processors that they
+    take.
     """
     runs, t = stages.runs, stages.runs.tensor
     near = Copies(memory.near.max(axis=0), runs.shards, runs.data * runs.context, t)
-    total = _exchanged(stages, near, slow, m)
+    total = _exchanged(stages, near, slow)
     if stages.model.experts:
         part = runs.expert * runs.expert_parts
         far = Copies(memory.far.max(axis=0), runs.expert_shards, runs.expert_copies, part)
-        total = total + _exchanged(stages, far, slow, m)
-    total.exposed_s = total.exposed_s + BUSY_PROCESSORS * total.hidden_s
+        total = total + _exchanged(stages, far, slow)
+    total.data = total.data + BUSY_PROCESSORS * total.hidden
     words = HALF * stages.model.embedding_weights / t
     tied = (runs.pipeline > 1) & bool(stages.model.tied)
     pair = group(stages.system, np.full(len(runs), 2.0), runs.gpus / 2.0)
-    total.exposed_s = total.exposed_s + np.where(tied, pair.all_reduce(2.0 * words), 0.0)
+    total.data = total.data + np.where(tied, pair.all_reduce(2.0 * words), 0.0)
     return total
 
 
-def _exchanged(stages: Stages, copies: Copies, slow: Phases, m: Floats) -> Traffic:
+def _exchanged(stages: Stages, copies: Copies, slow: Phases) -> Cost:
     """The collectives of some parameters.
 
     With ZeRO gradients are scattered and weights gathered, otherwise gradients are all-reduced;
@@ -427,7 +406,7 @@ def _exchanged(stages: Stages, copies: Copies, slow: Phases, m: Floats) -> Traff
     across = outer.all_reduce(gradients / np.where(runs.zero >= 1, shards, 1.0))
     # Of the first layer's weights and the last one's gradients, with no work beside them.
     alone = 1.0 / np.maximum(1.0, stages.layers.first)
-    rounds = np.where((runs.zero >= 2) & (runs.pipeline <= 1), m, 1.0)
+    rounds = np.where((runs.zero >= 2) & (runs.pipeline <= 1), runs.microbatches, 1.0)
     alone = alone / rounds
     again = np.where(fully & (runs.pipeline <= 1), 1.0, 0.0)  # gathered for backward as well
     back = scatter + across + again * gather
@@ -436,24 +415,26 @@ def _exchanged(stages: Stages, copies: Copies, slow: Phases, m: Floats) -> Traff
     hidden = np.where(over, hidden, 0.0)
     times = np.where(runs.zero >= 1, 1.0 + again, 0.0)
     sent = np.where(runs.zero >= 1, 1.0, 2.0) * gradients + times * weights
-    up, out = ring.bits(rounds * sent)
-    more_up, more_out = outer.bits(rounds * 2.0 * gradients / shards)
-    exposed = rounds * (gather + back - hidden)
-    return Traffic(exposed, rounds * hidden, (up + more_up, out + more_out))
+    cost = Cost.none(len(runs))
+    cost.data, cost.hidden = rounds * (gather + back - hidden), rounds * hidden
+    cost.send(ring, rounds * sent)
+    cost.send(outer, rounds * 2.0 * gradients / shards)
+    return cost
 
 
-def _step(stages: Stages, memory: Memory) -> tuple[Floats, Floats]:
-    """Seconds and bytes of the optimizer on the GPU with most parameters."""
-    runs = stages.runs
+def _step(stages: Stages, memory: Memory) -> Cost:
+    """The optimizer on the GPU with most parameters."""
+    runs, cost = stages.runs, Cost.none(len(stages.runs))
     sharded = runs.zero >= 1
     parameters = memory.near.max(axis=0) / np.where(sharded, runs.shards, 1.0)
     parameters = parameters + memory.far.max(axis=0) / np.where(sharded, runs.expert_shards, 1.0)
-    moved = OPTIMIZER_BYTES * parameters
+    cost.bytes = OPTIMIZER_BYTES * parameters
     launches = OPTIMIZER_KERNELS * (stages.system.kernel_s + stages.system.launch_s)
-    return moved / stages.rates.bytes + launches, moved
+    cost.memory = cost.bytes / stages.rates.bytes + launches
+    return cost
 
 
-def _offload(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Floats:
+def _offload(stages: Stages, memory: Memory, slow: Phases) -> Floats:
     """Exposed traffic with host memory. Activations travel beside the work, the optimizer's
     gradients and weights after it."""
     runs, system = stages.runs, stages.system
@@ -463,22 +444,17 @@ def _offload(stages: Stages, memory: Memory, slow: Phases, m: Floats) -> Floats:
     kept = memory.activations.max(axis=0) * np.maximum(stages.layers.first - 1.0, 0.0)
     late = np.maximum(0.0, kept / rate - slow.forward_s)
     late = late + np.maximum(0.0, kept / rate - slow.input_s - slow.weight_s)
-    moved = np.where(runs.word("offload", "activations"), m * late, 0.0)
+    moved = np.where(runs.word("offload", "activations"), runs.microbatches * late, 0.0)
     return moved + np.where(state, parameters / rate, 0.0)
 
 
 def _energy(
-    stages: Stages,
-    pipe: Pipe,
-    m: Floats,
-    *,
-    time_s: Floats,
-    step_bytes: Floats,
-    data_bits: tuple[Floats, Floats],
-    clock_mhz: Floats,
+    stages: Stages, pipe: Pipe, time_s: Floats, more: Cost, clock_mhz: Floats
 ) -> tuple[dict[str, Floats], dict[str, Floats]]:
-    """Joules by component and by phase, of all GPUs."""
-    runs, system = stages.runs, stages.system
+    """Joules by component and by phase, of all GPUs; `more` is what each moves beside its
+    microbatches.
+    """
+    runs, system, m = stages.runs, stages.system, stages.runs.microbatches
     power = power_of(system)
     pipelines = runs.gpus / runs.pipeline
     work = _sum(pipe.total) * (m * pipelines)
@@ -486,9 +462,9 @@ def _energy(
     waiting_w = power.waiting_over_idle_w(clock_mhz)
     sends = 2.0 * (stages.layers.parts - 1.0) * m * pipelines * stages.send_bits
     inside = stages.send_inside
-    up = work.up_bits + runs.gpus * data_bits[0] + np.where(inside, sends, 0.0)
-    out = work.out_bits + runs.gpus * data_bits[1] + np.where(inside, 0.0, sends)
-    moved = work.bytes + runs.gpus * step_bytes
+    up = work.up_bits + runs.gpus * more.up_bits + np.where(inside, sends, 0.0)
+    out = work.out_bits + runs.gpus * more.out_bits + np.where(inside, 0.0, sends)
+    moved = work.bytes + runs.gpus * more.bytes
     nodes = runs.gpus / np.minimum(runs.gpus, system.gpus_per_node)
     energy = {
         "compute": work.flops * power.flop_j * square,

@@ -1,4 +1,4 @@
-"""Power of a GPU by what it does, and the clock that its power cap leaves.
+"""Power of a GPU by what it does.
 
 Energy per FLOP follows the square of the voltage, which rises above the knee (Schoonhoven et al.,
 PMBS'22). A GPU that waits, for a link, its host, its memory or another stage, keeps its units
@@ -22,7 +22,6 @@ WAITING_SHARE = 0.22
 COMPUTE_SHARE = 1.0
 MHZ_PER_GHZ = 1000.0
 PICO = 1e-12
-SEARCH_STEPS = 24  # halvings of the clock range: below 0.001 MHz
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,50 +80,7 @@ def blocking_power_w(system: System, clock_mhz: float = 0.0) -> float:
     return float(power.idle_w + power.waiting_over_idle_w(clock))
 
 
-@dataclass(slots=True)
-class Load:
-    """What a GPU does while it works at `clock_mhz`: seconds that follow the clock (of units at
-    work, of kernels that begin and end), of memory, which follow it in part, others, and what they
-    move. Arrays of one entry per run."""
-
-    clock_mhz: Floats
-    compute_s: Floats
-    launch_s: Floats
-    memory_s: Floats
-    other_s: Floats
-    flops: Floats
-    bits: Floats
-
-
 def memory_slowdown(system: System, clock_mhz: Floats) -> Floats:
     """Time of memory-bound kernels over that at the highest clock."""
     share = system.memory_clock_share
     return np.asarray(1.0 - share + share * system.clock_max_mhz / clock_mhz)
-
-
-def held_clock_mhz(system: System, load: Load) -> Floats:
-    """The clock at or below `load.clock_mhz` where working power meets the cap.
-
-    The cap acts on the mean of work, not of bubbles: a card averages over milliseconds.
-    """
-    power = power_of(system)
-    low = np.full_like(load.clock_mhz, system.clock_min_mhz)
-    high = np.maximum(load.clock_mhz, low)
-    free = _working_w(system, power, load, high) <= system.power_cap_w
-    for _ in range(SEARCH_STEPS):
-        middle = 0.5 * (low + high)
-        fits = _working_w(system, power, load, middle) <= system.power_cap_w
-        low, high = np.where(fits, middle, low), np.where(fits, high, middle)
-    return np.where(free, load.clock_mhz, low)
-
-
-def _working_w(system: System, power: Power, load: Load, clock_mhz: Floats) -> Floats:
-    slower = load.clock_mhz / clock_mhz
-    compute, waiting = load.compute_s * slower, load.launch_s * slower
-    slower = memory_slowdown(system, clock_mhz) / memory_slowdown(system, load.clock_mhz)
-    waiting = waiting + load.memory_s * slower + load.other_s
-    joules = load.flops * power.flop_j * power.voltage_square(clock_mhz)
-    joules = joules + load.bits * power.hbm_bit_j
-    joules = joules + power.waiting_over_idle_w(clock_mhz) * waiting
-    seconds = np.maximum(compute + waiting, 1e-12)
-    return np.asarray(power.idle_w + joules / seconds)

@@ -16,7 +16,7 @@ import numpy as np
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.cost import Cost, Rates, rates
 from joulecut_lab.model.links import group, neighbour
-from joulecut_lab.model.power import held_clock_mhz, power_of
+from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import Dtype, Run
 from joulecut_lab.model.runs import Floats, Runs
 from joulecut_lab.model.system import System
@@ -229,7 +229,7 @@ class _Pass:
         system, serving = self.system, self.serving
         asked = np.array([serving.clock_mhz or system.clock_max_mhz])
         cost = self._cost(asked)
-        held = held_clock_mhz(system, cost.load(asked))
+        held = cost.held_clock_mhz(system, asked)
         if held[0] < asked[0]:
             cost = self._cost(held)
         seconds, joules = float(cost.seconds[0]), float(cost.energy_j(power_of(system), held)[0])

@@ -104,59 +104,21 @@ INSTRUCTIONS: tuple[Instruction, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """Operations per second and watt of a chip; of the test chip as published."""
-
-    name: str
-    what: str
-    tops_per_w: float
-    source: str
-
-
-def accelerators() -> tuple[Accelerator, ...]:
-    """A chip made for 4-bit integers beside cards at their peak and their limit."""
-    vs_quant = Accelerator(
-        "VS-Quant test chip, 5 nm", "INT4, inputs half zero, 0.46 V", 95.6,
-        "Keller et al., VLSI 2022, by Dally 2024",
-    )  # fmt: skip
-    return (
-        vs_quant,
-        *(
-            Accelerator(name, what, getattr(SYSTEMS[name], key) / SYSTEMS[name].power_cap_w,
-                        "data sheet, dense peak over limit")
-            for name, what, key in (
-                ("a100-sxm-80gb", "INT8", "int8_tops"), ("h100-sxm", "INT8", "int8_tops"),
-                ("b200", "FP4", "fp4_tflops"),
-            )
-        ),
-    )  # fmt: skip
-
-
 # Years of the data sheets.
 _GENERATIONS = {"v100-sxm-32gb": 2017, "a100-sxm-80gb": 2020, "h100-sxm": 2022, "b200": 2024}
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Power of a package that is not measured: announced by its maker, or a roadmap's claim."""
-
-    what: str
-    year: int
-    watts: float
-    claim: str  # announced | roadmap
 
 
 ROADMAP_SOURCE = (
     "KAIST Teralab, HBM roadmap 1.7, June 2025 (generations by their HBM; watts of Rubin and of "
     "HBM6 recalled); B300 and GB300: NVIDIA's data sheets"
 )
-ROADMAP: tuple[Claim, ...] = (
-    Claim("B300", 2025, 1400.0, "announced"),
-    Claim("Rubin, HBM4", 2026, 2200.0, "roadmap"),
-    Claim("Feynman, HBM5", 2029, 4400.0, "roadmap"),
-    Claim("after Feynman, HBM6", 2032, 5920.0, "roadmap"),
-    Claim("next generation, HBM7", 2035, 15_360.0, "roadmap"),
+# Power of packages that is not measured: announced by their maker, or a roadmap's claim.
+ROADMAP: tuple[tuple[str, int, float, str], ...] = (
+    ("B300", 2025, 1400.0, "announced"),
+    ("Rubin, HBM4", 2026, 2200.0, "roadmap"),
+    ("Feynman, HBM5", 2029, 4400.0, "roadmap"),
+    ("after Feynman, HBM6", 2032, 5920.0, "roadmap"),
+    ("next generation, HBM7", 2035, 15_360.0, "roadmap"),
 )
 OUTLOOK = 2030  # the year that the growth of a package's power is carried on to
 WIDTHS = (512, 1024, 2048, 4096, 8192, 16384)

@@ -1,7 +1,7 @@
 """The interface of a card to a study; a real and a simulated one are measured alike."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from joulecut_lab.study.cell import Cell
 from joulecut_sim.layer import Dtype
@@ -40,16 +40,6 @@ class Done:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Joules of one pass by cause; known of a simulated card alone."""
-
-    switching_j: float
-    clock_j: float
-    leakage_j: float
-    memory_j: float
-
-
 class Bench(Protocol):
     """Runs a layer over and over, and reads the card meanwhile."""
 
@@ -67,8 +57,8 @@ class Bench(Protocol):
 
     def read(self) -> Reading: ...
 
-    def split(self) -> Split | None:
-        """Where the energy of a pass goes now."""
+    def causes_j(self) -> dict[str, Any]:
+        """Joules of one pass by cause, by the names of `Row`; known of a simulated card alone."""
         ...
 
     def close(self) -> None: ...

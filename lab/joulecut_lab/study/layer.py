@@ -8,7 +8,7 @@ from pathlib import Path
 
 from joulecut_cli import figures, tablefile
 from joulecut_lab.study import cell, row
-from joulecut_lab.study.bench import DEFAULT_CLOCK, Bench, Clocks, NoClocks, Split
+from joulecut_lab.study.bench import DEFAULT_CLOCK, Bench, Clocks, NoClocks
 from joulecut_lab.study.cell import CLOCKS_MAX, CLOCKS_MIN, CLOCKS_USUAL, Cell, Selection
 from joulecut_lab.study.measure import QUICK, Measurement, Rule, measure
 from joulecut_lab.study.row import Row
@@ -51,15 +51,15 @@ def sweep(
             if not measured.stable:
                 at = f"{clock} MHz" if clock else "the default clock"
                 say(f"{one} at {at}: not stable after {measured.windows} windows")
-            yield _row(bench, one, clock, measured, bench.split())
+            yield _row(bench, one, clock, measured)
 
 
-def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement, split: Split | None) -> Row:
-    card, causes = bench.machine, asdict(split) if split else {}
+def _row(bench: Bench, cell: Cell, asked_mhz: int, found: Measurement) -> Row:
+    card = bench.machine
     return Row(
         basis=card.basis, card=card.card, driver=card.driver, uuid=card.uuid, dtype=cell.dtype,
         which=cell.which, clock_asked_mhz=asked_mhz, energy_j=found.energy_j, flops=cell.flops,
-        **asdict(cell.layer), **asdict(found), **causes,
+        **asdict(cell.layer), **asdict(found), **bench.causes_j(),
     )  # fmt: skip
 
 

@@ -8,8 +8,9 @@ import random
 import zlib
 from dataclasses import replace
 from math import exp, floor
+from typing import Any
 
-from joulecut_lab.study.bench import DEFAULT_CLOCK, Done, Machine, Reading, Split
+from joulecut_lab.study.bench import DEFAULT_CLOCK, Done, Machine, Reading
 from joulecut_lab.study.cell import Cell
 from joulecut_sim.layer import memory_bytes
 from joulecut_sim.layer_plant import LayerCard, LayerPlant, Operating
@@ -95,17 +96,12 @@ class SimulatedBench:
         """What the card draws now."""
         return self._working().parts.power_w
 
-    def split(self) -> Split | None:
+    def causes_j(self) -> dict[str, Any]:
         """As of the warm card, without noise."""
         assert self._plant is not None
         point = self._plant.at(self._asked_mhz)
-        parts, time_s = point.parts, point.time_s
-        return Split(
-            parts.switching_w * time_s,
-            parts.clock_w * time_s,
-            parts.leakage_w * time_s,
-            parts.memory_w * time_s,
-        )
+        names = ("switching", "clock", "leakage", "memory")
+        return {f"{one}_j": getattr(point.parts, f"{one}_w") * point.time_s for one in names}
 
     def close(self) -> None:
         self._plant = None

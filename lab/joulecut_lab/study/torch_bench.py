@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from joulecut_agent.devices import load
 from joulecut_agent.ports.failure import DeviceError
-from joulecut_lab.study.bench import Done, Machine, Reading, Split
+from joulecut_lab.study.bench import Done, Machine, Reading
 from joulecut_lab.study.cell import Cell
 from joulecut_sim.layer import Dtype
 from joulecut_wire.errors import Unavailable, not_installed
@@ -109,8 +109,8 @@ class WorkedBench:
             capped=any(reason in LIMITS for reason in seen.event_reasons),
         )
 
-    def split(self) -> Split | None:
-        return None
+    def causes_j(self) -> dict[str, Any]:
+        return {}
 
     def close(self) -> None:
         self._drain()

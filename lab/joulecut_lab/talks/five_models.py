@@ -22,7 +22,7 @@ from joulecut_engine.graph.pipeline import KINDS, Kind, Pipeline, Profile
 from joulecut_engine.optimize.problem import Goal
 from joulecut_engine.optimize.solver import solve
 from joulecut_lab.model.cost import Cost, Rates, cost_of, rates
-from joulecut_lab.model.power import blocking_power_w, held_clock_mhz, power_of
+from joulecut_lab.model.power import blocking_power_w, power_of
 from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.system import System
 from joulecut_lab.model.work import Products, Work
@@ -244,7 +244,7 @@ def resnet(work: Workload) -> Predicted:
         return found
 
     whole = sum((one for stage in stages([top]) for one in stage.values()), Cost.none(1))
-    held = float(held_clock_mhz(system, whole.load(np.array([top])))[0])
+    held = float(whole.held_clock_mhz(system, np.array([top]))[0])
     clocks = range(int(top), int(LOW_SHARE * top), -STEP_MHZ)
     real = [min(float(mhz), held) for mhz in clocks]
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}

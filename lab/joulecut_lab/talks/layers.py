@@ -4,7 +4,7 @@ H. Froening, Heidelberg University, January 2026 (HPC at FAU). Its A30 study is 
 simulated A30, its model of runs by ours.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, product
@@ -75,12 +75,12 @@ def _curve(model: str, sequence: int, dtype: str = "fp16") -> tuple[Row, ...]:
 
 def packages() -> Iterator[Exhibit]:
     marks = tuple(
-        Mark(one.claim, {"announced": "gpu", "roadmap": "due"}[one.claim],
-             (float(one.year), one.watts), "square", one.what)
-        for one in technology.ROADMAP
+        Mark(claim, {"announced": "gpu", "roadmap": "due"}[claim], (float(year), watts), "square",
+             what)
+        for what, year, watts, claim in technology.ROADMAP
     )  # fmt: skip
-    latest = technology.ROADMAP[-1]
-    known = package_panel(latest.year)
+    _, year, watts, _ = technology.ROADMAP[-1]
+    known = package_panel(year)
     panel = Panel("power per package", "year", "W", (*known.items, *marks), log="y",
                   x_range=(2014.0, 2038.0), y_range=(200.0, 25_000.0))  # fmt: skip
     yield Exhibit(
@@ -88,8 +88,8 @@ def packages() -> Iterator[Exhibit]:
         "data sheets; announced; a roadmap's claims",
         (
             "Dots are limits of data sheets, squares are announced or a roadmap's; the dashed "
-            f"line is fitted to the dots alone. It has {technology.package_w(latest.year):,.0f}"
-            f" W in {latest.year}, the roadmap {latest.watts:,.0f} W."
+            f"line is fitted to the dots alone. It has {technology.package_w(year):,.0f}"
+            f" W in {year}, the roadmap {watts:,.0f} W."
         ),
         technology.ROADMAP_SOURCE,
         [panel],
@@ -220,25 +220,25 @@ def deviations() -> Iterator[Exhibit]:
     curve = _curve("gpt-1.3b", 1024)
     known = [one for one in curve if one.switching_j is not None]
     base = known[0]
-    ideal = tuple((one.nominal_mhz, base.switching_j or 0.0) for one in known)
-    real = tuple((one.nominal_mhz, one.switching_j or 0.0) for one in known)
-    whole = tuple((one.nominal_mhz, one.energy_j) for one in known)
-    slow = {one.nominal_mhz: base.time_s * base.nominal_mhz / one.nominal_mhz for one in known}
-    perf = tuple((mhz, known[-1].time_s and base.time_s / one.time_s)
-                 for mhz, one in ((one.nominal_mhz, one) for one in known))  # fmt: skip
-    straight = tuple((mhz, base.time_s / slow[mhz]) for mhz in slow)
+
+    def line(
+        name: str, colour: str, value: Callable[[Row], float | None], kind: str = "line"
+    ) -> Line:
+        points = tuple((one.nominal_mhz, value(one) or 0.0) for one in known)
+        return Line(name, colour, points, kind)  # type: ignore[arg-type]
+
     panels = [
         Panel("useful switching: V(f) squared", "clock, MHz", "J of one pass",
-              (Line("constant voltage", "base", ideal, "dashed"),
-               Line("switching", "gpu", real)), zero=True),
+              (line("constant voltage", "base", lambda _: base.switching_j, "dashed"),
+               line("switching", "gpu", lambda one: one.switching_j)), zero=True),
         Panel("time-proportional: leakage and uncore", "clock, MHz", "J of one pass",
-              (Line("leakage", "base", tuple((o.nominal_mhz, o.leakage_j or 0.0) for o in known)),
-               Line("memory and uncore", "cap",
-                    tuple((o.nominal_mhz, o.memory_j or 0.0) for o in known))), zero=True),
+              (line("leakage", "base", lambda one: one.leakage_j),
+               line("memory and uncore", "cap", lambda one: one.memory_j)), zero=True),
         Panel("Perf(f) saturates", "clock, MHz", "speed over that at 210 MHz",
-              (Line("Perf ~ f", "base", straight, "dashed"), Line("layer", "ours", perf))),
+              (line("Perf ~ f", "base", lambda one: one.nominal_mhz / base.nominal_mhz, "dashed"),
+               line("layer", "ours", lambda one: base.time_s / one.time_s))),
         Panel("their sum: a U", "clock, MHz", "J of one pass",
-              (Line("energy to completion", "ours", whole),), zero=True),
+              (line("energy to completion", "ours", lambda one: one.energy_j),), zero=True),
     ]  # fmt: skip
     least = min(known, key=lambda one: one.energy_j)
     yield Exhibit(

@@ -90,18 +90,6 @@ def test_no_rule_beats_brute_force(asked: Problem, slower: float) -> None:
             assert energy(asked, clocks, time_s) >= best_j * (1 - 1e-9)
 
 
-def test_the_quickest_under_a_power_keeps_it() -> None:
-    asked = job()
-    fastest = baseline(asked)
-    limit_w = 0.9 * fastest.energy_j / fastest.iteration_time_s
-    plans = baselines.timed(asked, baselines.one_clock(asked))
-    clocks = baselines.quickest_under(plans, limit_w)
-    assert clocks is not None
-    time_s, _ = makespan(asked, clocks)
-    assert energy(asked, clocks, time_s) / time_s <= limit_w * (1 + 1e-9)
-    assert baselines.quickest_under(plans, 1.0) is None
-
-
 def brute_units(asked: Problem, solver: Perseus, units: int) -> float:
     """Least fitted cost over all whole durations, one number per stage and kind excepted."""
     fitted = solver.fitted

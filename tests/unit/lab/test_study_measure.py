@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_lab.study.bench import Done, Machine, Reading, Split
+from joulecut_lab.study.bench import Done, Machine, Reading
 from joulecut_lab.study.cell import Cell
 from joulecut_lab.study.measure import QUICK, Rule, measure
 from joulecut_wire.assumed import COUNTER_STEP_S
@@ -45,8 +45,8 @@ class KnownBench:
     def read(self) -> Reading:
         return Reading(self._shown_j, 900.0, 50.0, capped=False)
 
-    def split(self) -> Split | None:
-        return None
+    def causes_j(self) -> dict[str, float]:
+        return {}
 
     def close(self) -> None: ...
 
