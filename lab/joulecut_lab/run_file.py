@@ -190,15 +190,10 @@ def predicted(file: RunFile) -> Predicted:
     top = int(run.clock_mhz or system.clock_max_mhz)
     lowest = int(LOW_SHARE * system.clock_max_mhz)
     clocks = tuple(range(top, lowest, -STEP_MHZ)) or (top,)
-    profile = stage_profile(
-        file.architecture, system, run, [min(mhz, round(held)) for mhz in clocks]
-    )
-    options = {
-        key: tuple(replace(one, clock_mhz=mhz) for mhz, one in zip(clocks, each, strict=True))
-        for key, each in profile.options.items()
-    }
+    profile = stage_profile(file.architecture, system, run, clocks, round(held))
     watts = blocking_power_w(system, held)
-    return Predicted(Profile(options, f"predicted: {file.path}"), watts, run.shape())
+    profile = replace(profile, source=f"predicted: {file.path}")
+    return Predicted(profile, watts, run.shape())
 
 
 def predicted_run(path: Path, take: Take) -> tuple[Profile, float, Pipeline]:

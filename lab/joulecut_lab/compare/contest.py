@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from joulecut_cli.granularity import Asked
 from joulecut_cli.jobfile import JobFile
@@ -129,6 +130,17 @@ class Judge:
 LATE = 1e-6  # relative: what floats differ by is not late
 
 
+class Straggler(NamedTuple):
+    """Joules of all pipelines while one takes `factor` times as long; the others end late by the
+    fraction `late_ratio`.
+    """
+
+    factor: float
+    energy_j: float
+    saving_ratio: float
+    late_ratio: float
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What all rules came to on one job; `fastest` is the baseline, `bounds_j` are of a clock per
@@ -165,6 +177,11 @@ class Outcome:
         points = [self.fastest, *(one.plan for one in entry.points)]
         return worth(self.fastest, least_cost(points, gpus, self.prices), gpus, self.prices)
 
-    def baseline_cluster_j(self) -> tuple[float, ...]:
-        """Joules of all pipelines at full speed, for each straggler."""
-        return cluster_baseline_j(self.setting, self.fastest)
+    def stragglers(self, entry: Entry) -> list[Straggler]:
+        """What a rule saves of all pipelines at full speed, for each straggler."""
+        against_j = cluster_baseline_j(self.setting, self.fastest)
+        rows = zip(self.setting.stragglers, entry.cluster_j, against_j, entry.late, strict=False)
+        return [
+            Straggler(factor, joules, self.saving(joules, base_j), late)
+            for factor, joules, base_j, late in rows
+        ]

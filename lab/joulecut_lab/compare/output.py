@@ -63,17 +63,13 @@ def _points(outcome: Outcome, entry: Entry) -> list[tuple[Point, float]]:
 
 
 def _straggler_table(outcome: Outcome) -> list[str]:
-    against_j = outcome.baseline_cluster_j()
     head = ["", *(f"x{factor:g}" for factor in outcome.setting.stragglers)]
-    rows = []
-    for entry in outcome.entries:
-        if not entry.points:
-            continue
-        cells = [
-            figures.percent(outcome.saving(joules, base_j)) + ("*" if late > LATE else "")
-            for joules, base_j, late in zip(entry.cluster_j, against_j, entry.late, strict=True)
-        ]
-        rows.append([entry.name, *cells])
+    rows = [
+        [entry.name, *(figures.percent(one.saving_ratio) + "*" * (one.late_ratio > LATE)
+                       for one in outcome.stragglers(entry))]
+        for entry in outcome.entries
+        if entry.points
+    ]  # fmt: skip
     title = f"saving of {outcome.setting.pipelines} pipelines while one of them is a straggler"
     return [title, *figures.table(head, rows, frozenset(head[1:])), *late_there(outcome)]
 
@@ -115,7 +111,6 @@ def notes(outcome: Outcome) -> list[str]:
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The comparison for programs; ratios and gaps are fractions, units are in the names."""
     setting = outcome.setting
-    against_j = outcome.baseline_cluster_j()
     return {
         "slowdowns": list(setting.slowdowns),
         "deadlines_s": list(setting.deadlines_s),
@@ -126,7 +121,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "baseline": _priced(outcome.fastest),
         "lower_bounds_j": list(outcome.bounds_j),
         "prices": asdict(outcome.prices),
-        "rules": [_rule(outcome, entry, against_j) for entry in outcome.entries],
+        "rules": [_rule(outcome, entry) for entry in outcome.entries],
         "claimed_by_vendors": [asdict(one) for one in CLAIMS],
     }
 
@@ -135,7 +130,7 @@ def _priced(priced: Iteration) -> dict[str, float]:
     return {"iteration_time_s": priced.time_s, "energy_j": priced.energy_j}
 
 
-def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[str, Any]:
+def _rule(outcome: Outcome, entry: Entry) -> dict[str, Any]:
     shown: dict[str, Any] = {"name": entry.name, "seconds": entry.seconds}
     if entry.remark:
         shown["remark"] = entry.remark
@@ -151,17 +146,7 @@ def _rule(outcome: Outcome, entry: Entry, against_j: tuple[float, ...]) -> dict[
         for one, deadline_s in _points(outcome, entry)
     ]
     shown["money"] = outcome.worth(entry).as_json() if entry.points else None
-    shown["stragglers"] = [
-        {
-            "factor": factor,
-            "energy_j": joules,
-            "saving_ratio": outcome.saving(joules, base_j),
-            "late_ratio": late,
-        }
-        for factor, joules, base_j, late in zip(
-            outcome.setting.stragglers, entry.cluster_j, against_j, entry.late, strict=False
-        )
-    ]
+    shown["stragglers"] = [one._asdict() for one in outcome.stragglers(entry)]
     return shown
 
 
@@ -193,18 +178,14 @@ def savings_panel(outcome: Outcome) -> panel.Panel:
 
 def stragglers_panel(outcome: Outcome) -> panel.Panel:
     """Bars of each rule, a group for each straggler."""
-    setting, against_j = outcome.setting, outcome.baseline_cluster_j()
-    bars = []
+    setting, bars = outcome.setting, []
     for entry in (one for one in outcome.entries if one.points and one.style != "base"):
-        ratios = [
-            round(outcome.saving(joules, base_j), 6) + 0.0  # no minus before a zero
-            for joules, base_j in zip(entry.cluster_j, against_j, strict=True)
-        ]
+        found = outcome.stragglers(entry)
+        values = tuple(100.0 * (round(one.saving_ratio, 6) + 0.0) for one in found)  # no -0
         texts = tuple(
-            f"{100.0 * ratio:.1f}{'*' * (late > LATE)}"
-            for ratio, late in zip(ratios, entry.late, strict=True)
+            f"{value:.1f}{'*' * (one.late_ratio > LATE)}"
+            for value, one in zip(values, found, strict=True)
         )
-        values = tuple(100.0 * ratio for ratio in ratios)
         bars.append(panel.Bars(entry.name, entry.style, values, texts))
     title = f"saving of {setting.pipelines} pipelines while one is a straggler, %"
     groups = tuple(f"straggler x{factor:g}" for factor in setting.stragglers)

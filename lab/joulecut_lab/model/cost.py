@@ -9,10 +9,12 @@ Products of experts follow each other with cold weights and short tails, so that
 other: their time is the root of the sum of squares (benchmarks/model_kernels.py).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_lab.model.links import BITS, Group
 from joulecut_lab.model.power import Power, memory_slowdown, power_of
 from joulecut_lab.model.runs import Floats, Runs
@@ -73,6 +75,13 @@ class Cost:
     def seconds(self) -> Floats:
         work = self.compute + self.memory + self.launch
         return work + self.tensor + self.expert + self.context + self.data
+
+    def options(
+        self, power: Power, clocks_mhz: Sequence[int], real_mhz: Floats
+    ) -> tuple[ClockOption, ...]:
+        """One for each clock that is asked for; `real_mhz` are those of this cost."""
+        rows = zip(clocks_mhz, self.seconds, self.energy_j(power, real_mhz), strict=True)
+        return tuple(ClockOption(mhz, float(time_s), float(joules)) for mhz, time_s, joules in rows)
 
     def held_clock_mhz(self, system: System, clock_mhz: Floats) -> Floats:
         """The clock at or below `clock_mhz`, of this cost, where working power meets the cap.

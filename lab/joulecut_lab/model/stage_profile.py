@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.cost import Cost
@@ -22,24 +21,25 @@ SPLIT_BACKWARD = ("zb-h1", "zb-h2", "zb-v", "dualpipe-v")
 
 
 def stage_profile(
-    architecture: Architecture, system: System, run: Run, clocks_mhz: Sequence[int]
+    architecture: Architecture,
+    system: System,
+    run: Run,
+    clocks_mhz: Sequence[int],
+    held_mhz: float = np.inf,
 ) -> Profile:
-    """Options of every part and kind at `clocks_mhz`, above 0; the power cap is not applied.
+    """Options of every part and kind at `clocks_mhz`, above 0. Those above `held_mhz`, which the
+    power limit leaves, cost as that one.
 
     Keys count parts of the model in its order: stages where each holds one.
     """
-    runs = Runs.of([run] * len(clocks_mhz)).at_clock(np.array(clocks_mhz, dtype=np.float64))
-    stages = stages_of(architecture, system, runs)
-    power = power_of(system)
-    options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
-    for part, phases in enumerate(stages.every_part(run)):
-        for kind, cost in _kinds(phases, run).items():
-            joules = cost.energy_j(power, runs.clock_mhz)
-            rows = zip(clocks_mhz, cost.seconds, joules, strict=True)
-            options[part, kind] = tuple(
-                ClockOption(clock, float(time_s), float(energy_j))
-                for clock, time_s, energy_j in rows
-            )
+    real_mhz = np.minimum(np.array(clocks_mhz, dtype=np.float64), held_mhz)
+    runs = Runs.of([run] * len(clocks_mhz)).at_clock(real_mhz)
+    stages, power = stages_of(architecture, system, runs), power_of(system)
+    options = {
+        (part, kind): cost.options(power, clocks_mhz, real_mhz)
+        for part, phases in enumerate(stages.every_part(run))
+        for kind, cost in _kinds(phases, run).items()
+    }
     return Profile(options, source=f"model of {architecture.name or 'a transformer'}")
 
 

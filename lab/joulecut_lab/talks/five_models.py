@@ -250,9 +250,7 @@ def resnet(work: Workload) -> Predicted:
     options: dict[tuple[int, Kind], tuple[ClockOption, ...]] = {}
     for place, stage in enumerate(stages(real)):
         for kind, cost in stage.items():
-            joules = cost.energy_j(power_of(system), np.array(real))
-            rows = zip(clocks, cost.seconds, joules, strict=True)
-            options[place, kind] = tuple(ClockOption(c, float(t), float(j)) for c, t, j in rows)
+            options[place, kind] = cost.options(power_of(system), clocks, np.array(real))
     watts = blocking_power_w(system, held)
     return Predicted(Profile(options, "predicted convolutions"), watts, frame.run.shape())
 
