@@ -8,6 +8,7 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,9 @@ def run(options: Namespace, word: Asked | None) -> int:
                 progress.note(f"{plan.energy_j:.9g} J, gap {plan.gap * 100:.3f} %")
 
             solver = Solver(problem, granularity, limits)
+            if granularity == "changes":  # shown at once, and where the search begins
+                with suppress(Infeasible, NoCommonClock):
+                    show(Solver(problem, "gpu", beside=solver).solve(goal, quick=True))
             if job.jitter is not None:
                 kept = _assured(options, job, solver, goal, prove_s=options.prove, show=show)
                 found = kept.plan

@@ -157,6 +157,8 @@ class ClockChanges:
     ) -> Solution:
         """The plan of least energy found; hints compete. Raises Infeasible."""
         must_meet(goal.deadline_s, self.fastest_s)
+        if effort == "start" and not self.limits.per_iteration:
+            effort = "rung"
         key = goal, effort
         if not hints and key in self._answers:
             return self._answers[key]
