@@ -15,7 +15,7 @@ import numpy as np
 from joulecut_engine.graph.pipeline import SENDS
 from joulecut_engine.optimize.compiled import compiled
 from joulecut_engine.optimize.curves import Curves, curves_of
-from joulecut_engine.optimize.levels import Floats, Ints
+from joulecut_engine.optimize.levels import Floats, Ints, Levels, levels_of
 from joulecut_engine.optimize.problem import Problem
 
 
@@ -35,6 +35,7 @@ class Envelope(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ActivityNetwork:
+    levels: Levels
     operation: Ints  # by row: index into the graph's operations
     row: Ints  # by operation
     curve: Ints  # by row
@@ -58,23 +59,10 @@ class ActivityNetwork:
     def size(self) -> int:
         return len(self.operation)
 
-    def ends(self, duration: Floats) -> Floats:
-        """Earliest end of each row."""
-        return _ends_of_rows(self.tails, self.enters, self.entering, duration)
-
-    def latest_ends(self, duration: Floats) -> Floats:
-        """Latest end of each row, as long as nothing ends later than the last `ends`."""
-        rest = _rests_of_rows(self.heads, self.leaves, duration)
-        late: Floats = rest.max() - (rest - duration)
-        return late
-
-    def starts(self, end: Floats) -> Floats:
-        """Earliest start of each row, from the earliest ends."""
-        after = np.where(self.tails >= 0, end[self.tails], 0.0)[self.entering]
-        starts: Floats = np.maximum.reduceat(
-            after[: self.enters[self.size]], self.enters[: self.size]
-        )
-        return starts
+    def around(self, duration: Floats) -> tuple[Floats, Floats]:
+        """By row: the longest path to its start, and from there to the end."""
+        starts, rests = self.levels.around(duration[self.row])
+        return starts[self.operation], rests[self.operation]
 
 
 def activity_network(problem: Problem) -> ActivityNetwork:
@@ -84,9 +72,9 @@ def activity_network(problem: Problem) -> ActivityNetwork:
     fastest_s = np.array([h[0] for h in hull_s])[curves.curve]
     cheapest_s = np.array([h[-1] for h in hull_s])[curves.curve]
     edges = _needed(problem)
-    ends_s = _ends(count, edges, (fastest_s + cheapest_s) / 2)
+    levels, middle_s = levels_of(problem.graph), (fastest_s + cheapest_s) / 2
     # Any order in time keeps the envelope narrow; starts, so that neighbours meet early.
-    operation = np.argsort(ends_s - (fastest_s + cheapest_s) / 2, kind="stable")
+    operation = np.argsort(levels.around(middle_s)[0] + middle_s - middle_s, kind="stable")
     row = np.empty(count, dtype=np.int64)
     row[operation] = np.arange(count)
     tails, heads = row[edges[:, 0]], row[edges[:, 1]]
@@ -104,9 +92,10 @@ def activity_network(problem: Problem) -> ActivityNetwork:
     curve = curves.curve[operation]
     slopes = np.array([c.saved_w[0] if len(c.saved_w) else 0.0 for c in curves.distinct])[curve]
     mean_w = float(slopes.mean()) or 1.0
-    times = [float(_ends(count, edges, d).max()) for d in (fastest_s, cheapest_s)]
+    times = [float((levels.around(d)[0] + d).max()) for d in (fastest_s, cheapest_s)]
     second = 1.0 / times[0]
     return ActivityNetwork(
+        levels=levels,
         operation=operation,
         row=row,
         curve=curve,
@@ -155,21 +144,6 @@ def _needed(problem: Problem) -> Ints:
 
 
 @compiled
-def _ends(count: int, edges: Ints, duration: Floats) -> Floats:
-    """Earliest ends; operations are in topological order and edges sorted by their tail."""
-    start = np.zeros(count)
-    end = np.zeros(count)
-    e = 0
-    for i in range(count):
-        end[i] = start[i] + duration[i]
-        while e < len(edges) and edges[e, 0] == i:
-            j = edges[e, 1]
-            start[j] = max(start[j], end[i])
-            e += 1
-    return end
-
-
-@compiled
 def _first(heads: Ints, leaves: Ints) -> Ints:
     """First column of each row once the ends of operations are eliminated: an operation
     meets its successors, and these meet each other."""
@@ -183,30 +157,3 @@ def _first(heads: Ints, leaves: Ints) -> Ints:
             first[heads[link]] = min(first[heads[link]], least)
         first[i] = min(first[i], least)
     return first
-
-
-@compiled
-def _ends_of_rows(tails: Ints, enters: Ints, entering: Ints, duration: Floats) -> Floats:
-    end = np.zeros(len(duration))
-    for i in range(len(duration)):
-        begin = 0.0
-        for e in range(enters[i], enters[i + 1]):
-            before = tails[entering[e]]
-            if before >= 0:
-                begin = max(begin, end[before])
-        end[i] = begin + duration[i]
-    return end
-
-
-@compiled
-def _rests_of_rows(heads: Ints, leaves: Ints, duration: Floats) -> Floats:
-    """Longest way from the start of each row to the end of the iteration."""
-    rows = len(duration)
-    rest = np.zeros(rows)
-    for i in range(rows - 1, -1, -1):
-        after = 0.0
-        for link in range(leaves[i], leaves[i + 1]):
-            if heads[link] < rows:
-                after = max(after, rest[heads[link]])
-        rest[i] = after + duration[i]
-    return rest

@@ -47,12 +47,3 @@ def kept() -> bool:
     """Whether an earlier run has left machine code on disk; also true where nothing compiles."""
     places = {f.stats.cache_path for f in _compiled if hasattr(f, "stats")}
     return not places or any(place and any(Path(place).glob("*.nbi")) for place in places)
-
-
-def versions() -> set[str]:
-    """The machine code that this process has called so far, by function and types."""
-    return {
-        f"{one.py_func.__module__}.{one.py_func.__qualname__}{types}"
-        for one in _compiled
-        for types in getattr(one, "signatures", ())
-    }

@@ -105,7 +105,7 @@ class Computation:
             deadline_price_w=0.0,
             price_w=np.zeros(network.size),
             arrives_w=0.0,
-            limits_s=network.ends(network.cheapest) / network.second,
+            limits_s=(network.around(network.cheapest)[0] + network.cheapest) / network.second,
             iteration_s=self.cheapest_s,
         )
 
@@ -186,8 +186,9 @@ class Computation:
     def _timed(self, choice: Ints) -> tuple[float, tuple[float, ...]]:
         """As `schedule.makespan`, to the last bit: same sums in the same order."""
         network = self.network
-        ends_s = network.ends(self._seconds[network.curve, choice])
-        return float(ends_s.max()), tuple(network.starts(ends_s)[network.row].tolist())
+        seconds = self._seconds[network.curve, choice]
+        starts_s = network.around(seconds)[0]
+        return float((starts_s + seconds).max()), tuple(starts_s[network.row].tolist())
 
     @cached_property
     def _seconds(self) -> Floats:

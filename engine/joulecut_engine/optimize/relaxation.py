@@ -163,8 +163,9 @@ class Relaxer:
         fast, slow = network.fastest, network.cheapest
         margin = 0.05 * (slow - fast)
         x = np.clip(fast * deadline, fast + margin, slow - margin)
-        early, late = network.ends(x), network.latest_ends(x)
-        middle = ((early - x) + (late - x)) / 2 / float(early.max())
+        starts, rests = network.around(x)
+        least = float((starts + x).max())
+        middle = (starts + (least - rests)) / 2 / least
         start = np.append(middle * deadline, deadline)
         end = start[:-1] + x
         base = BASE_SHARE * float(top.mean()) + 1e-6

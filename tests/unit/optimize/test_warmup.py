@@ -34,9 +34,14 @@ warm_up()
 """
 TELL = """
 import json
-from joulecut_engine.optimize.compiled import versions
+from joulecut_engine.optimize.compiled import _compiled
 
-print(json.dumps(sorted(versions())))
+called = (
+    f"{one.py_func.__module__}.{one.py_func.__qualname__}{types}"
+    for one in _compiled
+    for types in getattr(one, "signatures", ())
+)
+print(json.dumps(sorted(called)))
 """
 
 
