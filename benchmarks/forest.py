@@ -23,6 +23,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ from joulecut_controller.learn.known_jobs import NAME, encoded
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.policy.policy import ClockPolicy, PredictPolicy
 from joulecut_controller.store.database import open_store
+from joulecut_engine.estimate.forest import forest
 from joulecut_engine.estimate.other_jobs import (
+    LEAF_MIN,
     LOWEST_RATIO,
     Counters,
     FirstSaving,
@@ -55,7 +58,6 @@ from joulecut_engine.estimate.other_jobs import (
     OtherJobs,
     Prior,
     first_saving,
-    forest,
     measured_shares,
 )
 from joulecut_engine.graph.pipeline import KINDS, Profile
@@ -165,7 +167,7 @@ def neighbours(rows: Floats, targets: Floats) -> Any:
 
 
 PREDICTORS: dict[str, Callable[[Floats, Floats], Any]] = {
-    "forest": forest,
+    "forest": partial(forest, leaf_min=LEAF_MIN),
     "ridge": ridge,
     "neighbours": neighbours,
 }

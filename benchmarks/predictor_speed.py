@@ -3,9 +3,9 @@
     python benchmarks/predictor_speed.py [--samples 2000] [--gpus 128]
 
 A job of `--gpus` GPUs in 8 stages, forward and backward, at 8 clocks (synthetic physics with
-1 % noise) with a profile: one refit of `--samples` samples, 81 clocks for all GPUs (first, with
+1 % noise) with a profile: one fit after `--samples` samples, 81 clocks for all GPUs (first, with
 every curve evaluated; then again), one sample learnt, state and restore. Times are CPU time of
-this process, so that what else runs on the machine does not count; refit also by the wall clock.
+this process, so that what else runs on the machine does not count.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import numpy as np
 
 from joulecut_engine.estimate.estimator import Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -38,10 +37,7 @@ def main() -> None:
         profiles = {f"job-{i}": _profile(i) for i in range(workloads)}
         estimator = OnlineEstimator(profiles)
         learn_s = _once(lambda: estimator.learn(samples))  # noqa: B023 -- called at once
-        taken = estimator.snapshot()
-        fitted, refit_s = refit(taken), _best(lambda: refit(taken))  # noqa: B023
-        wall_s = min(_wall(lambda: refit(taken)) for _ in range(REPEATS))  # noqa: B023
-        adopt_s = _once(lambda: estimator.adopt(taken, fitted))  # noqa: B023
+        fit_s = _once(estimator.fit)
         subjects = [
             Subject("job-0", f"GPU-{i}", i % STAGES, KINDS[i // STAGES % 2])
             for i in range(args.gpus)
@@ -52,9 +48,7 @@ def main() -> None:
         restored = OnlineEstimator(profiles)
         restore_s = _once(lambda: restored.restore(json.loads(text)))  # noqa: B023
         print(
-            f"{workloads} workloads, {len(samples)} samples, {len(fitted.curves)} curves: "
-            f"refit {refit_s * 1e3:.0f} ms ({wall_s * 1e3:.0f} ms by the wall), "
-            f"adopt {adopt_s * 1e3:.1f} ms, "
+            f"{workloads} workloads, {len(samples)} samples: fit of one {fit_s * 1e3:.1f} ms, "
             f"{len(GRID)} clocks x {len(subjects)} GPUs {cold_s * 1e3:.1f} ms first, "
             f"{warm_s * 1e3:.1f} ms after, learn {learn_s / len(samples) * 1e6:.0f} us each, "
             f"state {len(text) / 1e3:.0f} kB, restore {restore_s * 1e3:.0f} ms"
@@ -101,12 +95,6 @@ def _once(work: Callable[[], object]) -> float:
     began_s = time.process_time()
     work()
     return time.process_time() - began_s
-
-
-def _wall(work: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    work()
-    return time.perf_counter() - began_s
 
 
 def _best(work: Callable[[], object]) -> float:

@@ -11,7 +11,6 @@ for library in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # a fork keeps one 
     os.environ.setdefault(library, "1")
 
 import joulecut_controller.reconcile.worker_calls  # noqa: E402, F401
-import joulecut_engine.estimate.refit  # noqa: E402, F401
 from joulecut_engine.optimize.compiled import kept  # noqa: E402
 from joulecut_engine.optimize.warmup import warm_up  # noqa: E402
 

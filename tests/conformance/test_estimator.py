@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from joulecut_engine.estimate.estimator import Estimator, Sample, Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.refit import refit
 from joulecut_engine.estimate.sample_window import CELLS_MAX
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
@@ -52,8 +51,8 @@ def fitted(profiles: Mapping[str, Profile]) -> OnlineEstimator:
             for option in options:
                 sample = Sample(subject, option.clock_mhz, option.time_s, option.power_w)
                 assert estimator.learn((sample,)) == ()
-    taken = estimator.snapshot()
-    estimator.adopt(taken, refit(taken))
+    for _ in profiles:
+        estimator.fit()
     return estimator
 
 

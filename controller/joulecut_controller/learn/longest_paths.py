@@ -5,7 +5,7 @@ Operation times are seconds of shape (stages, kinds, guesses), kinds in the orde
 
 import numpy as np
 
-from joulecut_controller.learn.clock_curves import Floats
+from joulecut_engine.estimate.clock_curves import Floats
 from joulecut_engine.graph.build import build
 from joulecut_engine.graph.pipeline import EVALUATION, KINDS, Kind, Pipeline
 from joulecut_engine.graph.shape import kinds_of

@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from joulecut_controller.learn.clock_curves import Floats
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import ProbedJob
 from joulecut_controller.learn.operation_model import OperationModel
+from joulecut_engine.estimate.clock_curves import Floats
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 

@@ -11,12 +11,12 @@ import math
 import numpy as np
 
 from joulecut_controller.learn.advice import Advice, ExplorerInput, Verdict
-from joulecut_controller.learn.clock_curves import Floats, Ints
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import Measurement
 from joulecut_controller.learn.operation_model import OperationModel
 from joulecut_controller.learn.operation_search import SURPLUS_ROUNDS, OperationSearch
 from joulecut_controller.reference.reference import LATE_SDS
+from joulecut_engine.estimate.clock_curves import Floats, Ints
 
 GAIN_MIN = 0.002  # of the job's energy: the noise of counters over a window
 ANCHORS_PART = 4  # of the stages one in so many

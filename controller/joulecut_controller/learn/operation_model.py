@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from joulecut_controller.learn.advice import STEP_RATIO, Expected, lowest_of
-from joulecut_controller.learn.clock_curves import (
+from joulecut_controller.learn.longest_paths import LongestPaths
+from joulecut_controller.learn.measurement_log import JobConstants, Measurement
+from joulecut_engine.estimate.clock_curves import (
     ClockCurves,
     CurvePrior,
     CurveValues,
@@ -21,8 +23,6 @@ from joulecut_controller.learn.clock_curves import (
     Ints,
     below_cap,
 )
-from joulecut_controller.learn.longest_paths import LongestPaths
-from joulecut_controller.learn.measurement_log import JobConstants, Measurement
 
 # Public sweeps: work follows the clock by 0.25-0.93, stages of one job alike to 0.03; forward times
 # of the A40 jump by 1 % between neighbouring clocks. The noise is what heat and neighbours add to

@@ -9,8 +9,8 @@ is higher than the deadline needs. One longest path is computed per step of a cl
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.learn.clock_curves import Floats, Ints
 from joulecut_controller.learn.longest_paths import LongestPaths
+from joulecut_engine.estimate.clock_curves import Floats, Ints
 
 SWEEPS = 4  # over all stages, lowering; the second rarely finds anything
 SURPLUS_ROUNDS = 4  # the effect of jitter depends on the clocks chosen, and converges in two

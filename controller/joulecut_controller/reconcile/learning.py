@@ -1,7 +1,6 @@
-"""Fits the estimators in the background and keeps their state across restarts.
+"""Fits the estimator and keeps its state across restarts.
 
-Steps only add samples; a fit uses a snapshot and takes effect later. The state is
-stored every KEEP_S, so that a restarted controller continues where it was.
+The state is stored every KEEP_S, so that a restarted controller continues where it was.
 """
 
 import asyncio
@@ -13,20 +12,14 @@ import math
 import zlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import InitVar, dataclass, field
-from functools import partial
 from typing import Any
 
 from joulecut_controller.board import Learnt
 from joulecut_controller.ports import Store
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_engine.estimate.online import LearningStats, OnlineEstimator, joined
-from joulecut_engine.estimate.refit import Snapshot, refit
-from joulecut_engine.estimate.work_fit import Fitted
 
-KEY = ("learning", "")  # of the fit among the studies
 NAME = "predictors"  # of the text in the store
-REFIT_S = 30.0  # a fit takes 0.05-0.4 s: at most a hundredth of one core
 # What a crash may lose. A pass with samples adds some kilobytes to what is written, durably.
 KEEP_S = 10.0
 KEEP_LARGE_S = 120.0  # for what takes more than a moment to write
@@ -43,11 +36,9 @@ class Learning:
     learner: OnlineEstimator
     store: Store
     audit: AuditLog
-    background: BackgroundTasks
     restored: InitVar[str] = ""
     own: Callable[[str], bool] | None = None  # the jobs of this controller; None: all
     begun: bool = field(init=False)
-    _fitted_s: float = -math.inf
     _kept_s: float = -math.inf
     _kept: str = field(init=False)
     _trouble: str = ""
@@ -84,14 +75,8 @@ class Learning:
             await asyncio.to_thread(self.learner.restore, state)
 
     async def step(self, now_s: float) -> None:
-        """Requests a fit where samples are new, and writes the state where it changed. Raises
-        Unavailable.
-        """
-        due = self.learner.due() and now_s - self._fitted_s >= REFIT_S
-        if due and not self.background.pending(KEY):
-            self._fitted_s = now_s
-            taken = self.learner.snapshot()
-            self.background.want(KEY, partial(_fit, taken), partial(self._adopt, taken))
+        """Fits where samples are new, and writes the state where it changed. Raises Unavailable."""
+        self.learner.fit()
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
         if now_s - self._kept_s >= every_s:
             self._kept_s = now_s
@@ -126,12 +111,6 @@ class Learning:
         """For the board, of a job with a profile."""
         lesson = self.learner.learning_stats(job)
         return Learnt(text=sentence(lesson), refused=lesson.refused)
-
-    def _adopt(self, taken: Snapshot, fitted: Fitted | str) -> None:
-        if isinstance(fitted, str):
-            self._complain(f"what was learnt cannot be fitted, the fit before stays: {fitted}")
-        else:
-            self.learner.adopt(taken, fitted)
 
     def _complain(self, text: str) -> None:
         if text != self._trouble:
@@ -175,11 +154,3 @@ def unpacked(content: str) -> dict[str, Any]:
     if not isinstance(state, dict):
         raise ValueError("damaged (no mapping)")
     return state
-
-
-def _fit(taken: Snapshot) -> Fitted | str:
-    """Runs in a thread; returns an error as text."""
-    try:
-        return refit(taken)
-    except (ValueError, ArithmeticError) as error:  # LinAlgError is a ValueError
-        return str(error).splitlines()[0] if str(error) else type(error).__name__

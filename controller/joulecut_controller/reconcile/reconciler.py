@@ -138,7 +138,7 @@ class Reconciler:
                 now_s=now_s,
             ),
             background=tasks,
-            learning=Learning(learner, store, audit, tasks, learnt, claims.has if shared else None),
+            learning=Learning(learner, store, audit, learnt, claims.has if shared else None),
             frontiers=Frontiers(solver.frontier, tasks),
             budgets=Budgets(),
             power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),

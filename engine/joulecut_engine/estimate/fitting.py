@@ -210,9 +210,8 @@ class _Batch:
         for i in range(len(sweeps)):
             key = clocks_mhz[i].tobytes() + first.low_mhz[i].tobytes()
             alike.setdefault(key, []).append(i)
-        times, powers = _measured(
-            sweeps, [s.weights for s in sweeps], [s.power_weights for s in sweeps], prior
-        )
+        even = [np.ones_like(sweep.clocks_mhz) for sweep in sweeps]
+        times, powers = _measured(sweeps, even, even, prior)
         known = CapPrior.of(sweeps, prior)
         return _Batch(sweeps, clocks_mhz, known, first, list(alike.values()), times, powers)
 
@@ -221,12 +220,11 @@ class _Batch:
         times, powers = _measured(
             self.sweeps,
             [
-                sweep.weights * _huber(np.log(sweep.time_s / curve.time_s(sweep.clocks_mhz)))
+                _huber(np.log(sweep.time_s / curve.time_s(sweep.clocks_mhz)))
                 for sweep, curve in zip(self.sweeps, curves, strict=True)
             ],
             [
-                sweep.power_weights
-                * _huber(np.log(sweep.power_w / curve.power_w(sweep.clocks_mhz)))
+                _huber(np.log(sweep.power_w / curve.power_w(sweep.clocks_mhz)))
                 for sweep, curve in zip(self.sweeps, curves, strict=True)
             ],
             prior,

@@ -15,7 +15,7 @@ from joulecut_engine.estimate.evidence import Evidence
 from joulecut_engine.estimate.physics import Floats, Physics
 
 if TYPE_CHECKING:
-    from sklearn.tree import DecisionTreeRegressor
+    from sklearn.ensemble import RandomForestRegressor
 
 TREES = 40  # twice as many change the public figures by under 0.01 points
 LEAF_MIN = 3  # single rows are noise
@@ -23,7 +23,7 @@ FEATURES_SHARE = 0.6  # per split; all of them at once make the trees alike
 SEED = 0  # same data, same code: same numbers
 ROWS_MIN = 8  # rows a forest needs
 RESIDUAL_MAX = 0.25  # a row further off is another regime
-ROUNDED_TO = 2.0**20  # steps of a millionth: sums of them are exact
+ROUNDED_TO = 2.0**20  # steps of a millionth
 UNCAPPED = 1.3  # of the highest clock: stands for a cap that is never met
 
 FEATURES = (
@@ -44,59 +44,33 @@ FEATURES = (
 )
 
 
-class Forest:
-    """Random forest of vectors on rows of features. The same data give the same numbers."""
+def forest(rows: Floats, targets: Floats, *, leaf_min: int = LEAF_MIN) -> "RandomForestRegressor":
+    """Taught by `rows` (n, features) and `targets` (n, k). The same data give the same numbers."""
+    # Loading takes a second, and a fit of one workload needs no forest.
+    from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
 
-    def __init__(self, rows: Floats, targets: Floats, weight: Floats) -> None:
-        """`rows` (n, features), `targets` (n, k), `weight` (n,) above 0; n >= 1."""
-        self._trees = _grown(_rounded(rows), _rounded(targets), weight)
-
-    def predict(self, rows: Floats) -> Floats:
-        """Means of the trees, of shape (rows, k)."""
-        asked = _rounded(rows).astype(np.float32)
-        found = sum(tree.tree_.predict(asked)[:, :, 0] for tree in self._trees)
-        return np.asarray(found / TREES)
+    made = RandomForestRegressor(
+        TREES, min_samples_leaf=leaf_min, max_features=FEATURES_SHARE, random_state=SEED
+    )
+    return made.fit(rounded(rows), rounded(targets))
 
 
-def residual_forest(evidence: Sequence[Evidence], curves: Sequence[Physics]) -> Forest:
+def rounded(values: Floats) -> Floats:
+    """Round to millionths: last bits must not choose between features that order rows alike."""
+    return np.round(values * ROUNDED_TO) / ROUNDED_TO
+
+
+def residual_forest(
+    evidence: Sequence[Evidence], curves: Sequence[Physics]
+) -> "RandomForestRegressor":
     """Forest of log(measured / physics) of time and power; ROWS_MIN rows at least (`enough`)."""
     targets = np.concatenate(
         [log_residuals(one, curve) for one, curve in zip(evidence, curves, strict=True)]
     )
-    return Forest(
+    return forest(
         features(evidence, curves, [one.sweep.clocks_mhz for one in evidence]),
         np.clip(targets, -RESIDUAL_MAX, RESIDUAL_MAX),
-        np.concatenate([one.sweep.weights for one in evidence]),
     )
-
-
-def _grown(rows: Floats, targets: Floats, weight: Floats) -> tuple["DecisionTreeRegressor", ...]:
-    """Trees of a random forest, each on a bootstrap sample drawn by weight.
-
-    scikit-learn's forest object spends more time on checks and copies than on such small trees,
-    and its weighted draw changed between versions; so rows are drawn here.
-    """
-    # Loading takes a second, and a fit of one workload needs no forest.
-    from sklearn import config_context  # noqa: PLC0415
-    from sklearn.tree import DecisionTreeRegressor  # noqa: PLC0415
-
-    seeds = np.random.RandomState(SEED).randint(np.iinfo(np.int32).max, size=TREES)
-    count, asked, share = rows.shape[0], rows.astype(np.float32), weight / weight.sum()
-    trees = []
-    with config_context(assume_finite=True, skip_parameter_validation=True):
-        for seed in seeds:
-            drawn = np.random.RandomState(seed).choice(count, count, p=share)
-            tree = DecisionTreeRegressor(
-                min_samples_leaf=LEAF_MIN, max_features=FEATURES_SHARE, random_state=int(seed)
-            )
-            times = np.bincount(drawn, minlength=count).astype(np.float64)
-            trees.append(tree.fit(asked, targets, sample_weight=times, check_input=False))
-    return tuple(trees)
-
-
-def _rounded(values: Floats) -> Floats:
-    """Round to millionths: last bits must not choose between features that order rows alike."""
-    return np.round(values * ROUNDED_TO) / ROUNDED_TO
 
 
 def enough(evidence: Sequence[Evidence]) -> bool:

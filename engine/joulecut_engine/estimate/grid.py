@@ -1,17 +1,12 @@
 """A curve evaluated over a grid of clocks, and predictions for one GPU."""
 
-from collections import OrderedDict
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from joulecut_engine.estimate.bias import GpuBias
 from joulecut_engine.estimate.estimator import Prediction
 from joulecut_engine.estimate.physics import Floats
-
-GRIDS_MAX = 8_192  # a grid of 81 clocks takes three kilobytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +46,3 @@ class Grid:
             time_low_s=low_s * factor,
             time_high_s=high_s * factor,
         )
-
-
-class Curve(Protocol):
-    """Time, power and band of one kind of work over the clock."""
-
-    def grid(self, clocks_mhz: Floats) -> Grid: ...
-
-
-class Grids:
-    """Curves at the clocks last asked for: the same few are asked of all GPUs in every pass, and
-    a curve takes a tenth of a millisecond.
-    """
-
-    def __init__(self) -> None:
-        self._made: OrderedDict[Hashable, Grid] = OrderedDict()
-
-    def of(self, work: Hashable, curve: Curve, clocks_mhz: tuple[int, ...]) -> Grid:
-        """The grid of `work`, whose curve is `curve` until `clear`. Raises ValueError if a clock
-        is not above 0.
-        """
-        key = (work, clocks_mhz)
-        found = self._made.get(key)
-        if found is not None:
-            self._made.move_to_end(key)
-            return found
-        if any(clock <= 0 for clock in clocks_mhz):
-            raise ValueError("clocks must be above 0 MHz")
-        found = self._made[key] = curve.grid(np.asarray(clocks_mhz, dtype=np.float64))
-        while len(self._made) > GRIDS_MAX:
-            self._made.popitem(last=False)
-        return found
-
-    def clear(self) -> None:
-        self._made.clear()

@@ -1,13 +1,7 @@
 """The controller's estimator: curves of every profile, corrected by the running work.
 
-A profile gives curves at once; samples of running work move a bias per GPU, and a fit of profile
-and samples together corrects the curves. `learn` is cheap and runs in the control loop. A fit is
-expensive and pure, so the caller runs it elsewhere:
-
-    if estimator.due():
-        snapshot = estimator.snapshot()
-        fitted = await asyncio.to_thread(refit, snapshot)
-        estimator.adopt(snapshot, fitted)
+A profile gives curves at once; samples of running work move a bias per GPU, and once there are
+enough of them `fit` corrects the curves of a workload.
 
 Without a profile there is no prediction, and a sample that cannot belong to the profile is refused
 with a reason.
@@ -26,22 +20,16 @@ from joulecut_engine.estimate.admission import (
     refusal,
     values_refused,
 )
-from joulecut_engine.estimate.bias import (
-    LOG_MAX,
-    RATIO_MAX,
-    Biases,
-    GpuBias,
-)
+from joulecut_engine.estimate.bias import LOG_MAX, RATIO_MAX, Biases, GpuBias
+from joulecut_engine.estimate.correction import Corrected, corrected, fit_profile, scatter_of
 from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import Work, fingerprint
-from joulecut_engine.estimate.grid import Grid, Grids
-from joulecut_engine.estimate.refit import WORKS_MAX, Snapshot, fit_profile, refit
+from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.sample_window import Cell, Reading, Window
-from joulecut_engine.estimate.work_fit import Fitted, WorkCurve
 from joulecut_engine.graph.pipeline import Kind, Profile
 
 STATE_VERSION = 2
-REFIT_EVERY = 25  # accepted samples; as in the public stream experiment
+REFIT_EVERY = 25  # accepted samples of a kind of work; as in the public stream experiment
 UNSEEN_GPU = 0.08  # half width for a GPU without samples: cards of one kind differ by 8 %
 STEP_MHZ = 15  # of clock tables: tolerance between asked and observed clock
 ERROR_WEIGHT = 0.05  # of the newest error in the mean; about forty count
@@ -67,15 +55,14 @@ class OnlineEstimator:
 
     def __init__(self, profiles: Mapping[str, Profile]) -> None:
         """`profiles` by workload. Raises ValueError if one has unusable numbers."""
-        self._profiles: dict[str, Profile] = {}
         self._fingerprints: dict[str, str] = {}
         self._window = Window()
         self._biases = Biases()
         self._plausibility = Plausibility()
-        self._current = CurrentFit()
+        self._curves: dict[str, dict[Work, Corrected]] = {}
         self._number = 0
-        self._since_snapshot = 0
-        self._new_clock = False
+        self._since_fit: Counter[str] = Counter()
+        self._waiting: dict[str, None] = {}  # for a fit, in this order
         self._taken: Counter[str] = Counter()
         self._errors: dict[str, float] = {}
         self._refused: dict[str, Counter[str]] = {}
@@ -100,7 +87,7 @@ class OnlineEstimator:
         cell, separated = _filed(sample)
         judged = self._refusal(sample) or self._plausibility.judge(sample, cell, self._window)
         if isinstance(judged, Refusal):
-            if workload in self._profiles:  # bounded: only known workloads are counted
+            if workload in self._curves:  # bounded: only known workloads are counted
                 self._count(workload, judged.reason)
             return judged
         if judged == "shape-changed":
@@ -114,8 +101,10 @@ class OnlineEstimator:
             self._number, sample.time_s, sample.power_w, sample.weight, sample.clock_mhz
         )
         self._compare(cell, reading)
-        self._new_clock |= self._window.add(cell, reading)
-        self._since_snapshot += 1
+        self._since_fit[workload] += 1
+        enough = REFIT_EVERY * len(self._curves[workload])
+        if self._window.add(cell, reading) or self._since_fit[workload] >= enough:
+            self._waiting.setdefault(workload)
         self._move_bias(cell, reading)
         return None
 
@@ -134,8 +123,7 @@ class OnlineEstimator:
         if not known_mhz[0] <= clock_mhz <= known_mhz[-1]:
             what = f"is outside the profiled {known_mhz[0]}-{known_mhz[-1]} MHz"
             return refusal("clock", subject, f"{clock_mhz} MHz {what}")
-        grid = self._current.grid(_work(subject), (clock_mhz,))
-        assert grid is not None
+        grid = self._curves[subject.workload][_work_of(subject)].at((clock_mhz,))
         ratios = {"time": sample.time_s / float(grid.time_s[0])}
         if sample.power_w is not None:
             ratios["power"] = sample.power_w / float(grid.power_w[0])
@@ -147,7 +135,7 @@ class OnlineEstimator:
 
     def _compare(self, cell: Cell, reading: Reading) -> None:
         """Adds the reading's error to the mean one of its workload."""
-        predicted_s = self._current.at(cell).time_s[0]
+        predicted_s = self._at(cell).time_s[0]
         predicted_s *= math.exp(self._biases.get(cell.workload, cell.uuid).time.mean)
         before = self._errors.get(cell.workload)
         off = abs(predicted_s / reading.time_s - 1.0)
@@ -156,7 +144,7 @@ class OnlineEstimator:
 
     def _move_bias(self, cell: Cell, reading: Reading) -> None:
         """Move the GPU's bias by one reading."""
-        grid = self._current.at(cell)
+        grid = self._at(cell)
         old = self._biases.get(cell.workload, cell.uuid)
         time = old.time.after(_log(reading.time_s / grid.time_s[0]), reading.weight)
         power = old.power
@@ -164,11 +152,9 @@ class OnlineEstimator:
             power = power.after(_log(reading.power_w / grid.power_w[0]), reading.weight)
         self._biases.put(cell.workload, cell.uuid, GpuBias(time, power))
 
-    def _replay(self, workload: str, uuid: str) -> None:
-        """Compute a bias from the readings in the window, against the current curves."""
-        self._biases.put(workload, uuid, GpuBias())
-        for cell, reading in self._window.of_gpu(workload, uuid):
-            self._move_bias(cell, reading)
+    def _at(self, cell: Cell) -> Grid:
+        """The curve at a cell, whose work has a profile."""
+        return self._curves[cell.workload][_work_of(cell)].at((cell.clock_mhz,))
 
     # -- workloads -----------------------------------------------------------------------
 
@@ -182,16 +168,13 @@ class OnlineEstimator:
         }
         for workload in made.keys() | (self._fingerprints.keys() - prints.keys()):
             self._forget(workload)
-        for workload, fitted in made.items():
-            self._profiles[workload] = profiles[workload]
-            self._current.put_profile(workload, fitted)
+        self._curves |= made
         self._fingerprints = prints
 
     def _forget(self, workload: str) -> None:
         """Drop everything about a workload."""
         self._start_over(workload)
-        self._current.drop(workload)
-        self._profiles.pop(workload, None)
+        self._curves.pop(workload, None)
         self._taken.pop(workload, None)
         self._errors.pop(workload, None)
         self._refused.pop(workload, None)
@@ -201,80 +184,58 @@ class OnlineEstimator:
         self._window.forget(workload)
         self._biases.forget(workload)
         self._plausibility.forget(workload)
-        self._current.start_over(workload)
-        self._new_clock = True  # curves of other work were fitted together with it
+        for work, curve in self._curves.get(workload, {}).items():
+            self._curves[workload][work] = Corrected(curve.swept)
+        self._waiting.pop(workload, None)
+        self._since_fit.pop(workload, None)
 
     def forget_gpu(self, workload: str, uuid: str) -> None:
         """Drop what was learnt of one GPU, which works at another pace from now on."""
         self._window.forget_before(workload, uuid, self._number + 1)
         self._biases.put(workload, uuid, GpuBias())
-        self._new_clock = True
+        self._waiting.setdefault(workload)
 
     # -- fitting -------------------------------------------------------------------------
 
-    def due(self) -> bool:
-        """Whether a fit would know more: a new clock, or enough new samples."""
-        return self._new_clock or self._since_snapshot >= REFIT_EVERY
+    def fit(self) -> None:
+        """Correct the curves of the workload that waits longest for it, if any, by its readings."""
+        for workload in list(self._waiting)[:1]:
+            self._fit(workload)
 
-    def snapshot(self) -> Snapshot:
-        """Everything the next fit uses, immutable: of WORKS_MAX kinds of work at most, by turns."""
-        self._since_snapshot, self._new_clock = 0, False
-        turn = self._turn()
-        return Snapshot(
-            number=self._number,
-            cells=tuple(pair for pair in self._window.cells() if pair[0].workload in turn),
-            profiles={name: self._profiles[name] for name in sorted(turn)},
-        )
-
-    def _turn(self) -> set[str]:
-        """The workloads of the next fit: those with new readings, the one fitted longest ago
-        first, as many as WORKS_MAX allows and one at least.
-        """
-        counts = {
-            name: sum(1 for options in profile.options.values() if options)
-            for name, profile in self._profiles.items()
-        }
-        newest, fitted = self._window.newest(), self._current.fitted_at
-
-        def wait(name: str) -> tuple[bool, int, int, str]:
-            at, last = fitted.get(name, 0), newest.get(name, 0)
-            return last <= at, at, -last, name
-
-        turn: set[str] = set()
-        room = WORKS_MAX
-        for name in sorted(counts, key=wait):
-            if not turn or counts[name] <= room:
-                turn.add(name)
-                room -= counts[name]
-        return turn
-
-    def adopt(self, snapshot: Snapshot, fitted: Fitted) -> None:
-        """Use the curves of a fit from now on, and recompute the biases against them.
-
-        Workloads out of their turn keep their curves, and so do those whose profile came, went or
-        changed since the snapshot.
-        """
-        same = {name for name, one in snapshot.profiles.items() if self._profiles.get(name) is one}
-        self._current.put(snapshot, fitted, same)
-        for workload in same:
-            self._biases.forget(workload)
-        for workload, uuid in self._window.gpus():
-            if workload in same:
-                self._replay(workload, uuid)
+    def _fit(self, workload: str) -> None:
+        self._waiting.pop(workload, None)
+        self._since_fit.pop(workload, None)
+        curves = self._curves.get(workload, {})
+        cells: dict[Work, dict[Cell, tuple[Reading, ...]]] = {work: {} for work in curves}
+        for cell, readings in self._window.cells():
+            if cell.workload == workload:
+                cells[_work_of(cell)][cell] = readings
+        scatter = scatter_of(rows for own in cells.values() for rows in own.values())
+        for work, own in cells.items():
+            curves[work] = corrected(curves[work].swept, own, scatter)
+        self._biases.forget(workload)
+        for name, uuid in self._window.gpus():
+            if name == workload:
+                for cell, reading in self._window.of_gpu(workload, uuid):
+                    self._move_bias(cell, reading)
 
     # -- predicting ----------------------------------------------------------------------
 
     def predict(self, subject: Subject, clocks_mhz: tuple[int, ...]) -> Prediction | None:
         """See `estimator.Estimator`. Raises ValueError if a clock is not above 0."""
-        grid = self._current.grid(_work(subject), clocks_mhz)
-        if grid is None:
+        curve = self._curve(subject)
+        if curve is None:
             return None
         bias = self._biases.get(subject.workload, subject.uuid)
-        return grid.predicted(clocks_mhz, bias, self._scatter(bias))
+        return curve.at(clocks_mhz).predicted(clocks_mhz, bias, self._scatter(bias))
 
     def known_clocks_mhz(self, subject: Subject) -> tuple[int, ...]:
         """Clocks of the profile, ascending; empty without one."""
-        return self._current.swept_mhz(_work(subject))
+        curve = self._curve(subject)
+        return () if curve is None else tuple(map(int, curve.swept.clocks_mhz))
+
+    def _curve(self, subject: Subject) -> Corrected | None:
+        return self._curves.get(subject.workload, {}).get(_work_of(subject))
 
     def _scatter(self, bias: GpuBias) -> float:
         """Half width (a logarithm) that a GPU adds to the band of its work."""
@@ -303,8 +264,8 @@ class OnlineEstimator:
         Set profiles before: a workload whose profile is not the one in `state` is forgotten.
         """
         made = OnlineEstimator({})
-        made._profiles, made._fingerprints = self._profiles, self._fingerprints
-        made._current = self._current.of_profiles()
+        made._fingerprints = self._fingerprints
+        made._curves = {name: dict(own) for name, own in self._curves.items()}
         try:
             made._read(_migrated(state))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
@@ -329,8 +290,8 @@ class OnlineEstimator:
                 self._start_over(name)
                 for counts in (self._taken, self._errors, self._refused):
                     counts.pop(name, None)
-        snapshot = self.snapshot()
-        self.adopt(snapshot, refit(snapshot))
+        for name in self._curves:
+            self._fit(name)
 
 
 def joined(
@@ -382,65 +343,8 @@ def _migrated(state: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
-class CurrentFit:
-    """Curves in use: of the profile, until a fit to readings replaces them."""
-
-    def __init__(self) -> None:
-        self.fitted_at: dict[str, int] = {}  # by workload, the number of its newest snapshot
-        self._swept: dict[str, Mapping[Work, WorkCurve]] = {}  # of the profiles alone
-        self._curves: dict[str, Mapping[Work, WorkCurve]] = {}
-        self._grids = Grids()
-
-    def of_profiles(self) -> "CurrentFit":
-        """The curves of the profiles alone."""
-        made = CurrentFit()
-        made._swept, made._curves = dict(self._swept), dict(self._swept)
-        return made
-
-    def put_profile(self, workload: str, fitted: Fitted) -> None:
-        """Use the curves of a profile."""
-        self._swept[workload] = self._curves[workload] = fitted.curves
-        self._grids.clear()
-
-    def put(self, snapshot: Snapshot, fitted: Fitted, workloads: set[str]) -> None:
-        """Use the curves of `workloads` of a fit; others in it keep theirs."""
-        for name in workloads:
-            own = {work: curve for work, curve in fitted.curves.items() if work.workload == name}
-            self._curves[name] = {**self._curves[name], **own}
-        self.fitted_at |= dict.fromkeys(workloads, snapshot.number)
-        self._grids.clear()
-
-    def start_over(self, workload: str) -> None:
-        """Return to the curves of the profile."""
-        if workload in self._swept:
-            self._curves[workload] = self._swept[workload]
-        self.fitted_at.pop(workload, None)
-        self._grids.clear()
-
-    def drop(self, workload: str) -> None:
-        self._swept.pop(workload, None)
-        self._curves.pop(workload, None)
-
-    def swept_mhz(self, work: Work) -> tuple[int, ...]:
-        """Clocks of the profile, ascending."""
-        curve = self._swept.get(work.workload, {}).get(work)
-        return () if curve is None else tuple(map(int, curve.clocks_mhz))
-
-    def at(self, cell: Cell) -> Grid:
-        """The curve at a cell, whose work has a profile."""
-        found = self.grid(
-            Work(cell.workload, cell.stage, cast("Kind", cell.kind)), (cell.clock_mhz,)
-        )
-        assert found is not None
-        return found
-
-    def grid(self, work: Work, clocks_mhz: tuple[int, ...]) -> Grid | None:
-        curve = self._curves.get(work.workload, {}).get(work)
-        return None if curve is None else self._grids.of(work, curve, clocks_mhz)
-
-
-def _work(subject: Subject) -> Work:
-    return Work(subject.workload, subject.stage, subject.kind)
+def _work_of(one: Subject | Cell) -> Work:
+    return Work(one.workload, one.stage, cast("Kind", one.kind))
 
 
 def _filed(sample: Sample) -> tuple[Cell, Separation | None]:

@@ -25,6 +25,7 @@ from joulecut_engine.estimate.fitting import (
     SLOPE_PRIOR_PER_GHZ,
     STATIC_PRIOR_SHARE,
 )
+from joulecut_engine.estimate.forest import forest
 from joulecut_engine.estimate.physics import Floats, switching
 from joulecut_engine.graph.pipeline import Kind
 
@@ -46,7 +47,6 @@ TIME_HALF, POWER_HALF = 0.4, 0.2
 FORM_HALF = 0.035
 # Of the limit, what full memory traffic adds: STREAM's static power on an A100 is 94 W, DGEMM's 51.
 MEMORY_POWER_SHARE = 0.1
-TREES = 40
 LEAF_MIN = 2  # jobs: fewer would be a table of them
 PRIOR, FOREST = "prior", "forest"  # predictors
 JUDGED_RATIO = 0.85  # of default clocks: errors are those of time and power at this clock
@@ -156,15 +156,6 @@ class KnownJob:
     shares: ClockShares
 
 
-def forest(rows: Floats, targets: Floats) -> "RandomForestRegressor":
-    """Taught by `rows` (n, features) and `targets` (n, 2)."""
-    # Loading scikit-learn takes a second, and a controller that has seen no job needs none of it.
-    from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
-
-    made = RandomForestRegressor(TREES, min_samples_leaf=LEAF_MIN, max_features=0.6, random_state=0)
-    return made.fit(rows, targets)
-
-
 class OtherJobs:
     """The prior, and what the known jobs correct it by. `predicts` names the predictor in use.
 
@@ -196,7 +187,7 @@ class OtherJobs:
         self.erred = {name: _by_workload(workloads, each) for name, each in left.items()}
         if learns and len(names) > ROWS_MIN:
             self.predicts, self._weight = FOREST, weight
-            self._forest = forest(rows, off)
+            self._forest = forest(rows, off, leaf_min=LEAF_MIN)
         if len(names) >= JUDGES_MIN:
             self._errors = left[self.predicts]
 
@@ -219,7 +210,9 @@ def _left_out(rows: Floats, off: Floats, fold: NDArray[np.int64]) -> Floats:
     for out in sorted(set(fold.tolist())):
         others = fold != out
         if len(set(fold[others].tolist())) >= ROWS_MIN:
-            found[~others] = forest(rows[others], off[others]).predict(rows[~others])
+            found[~others] = forest(rows[others], off[others], leaf_min=LEAF_MIN).predict(
+                rows[~others]
+            )
     return found
 
 

@@ -30,33 +30,18 @@ LEAD_SD = 0.018
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Measurements of one kind of work: arrays of shape (n,), n >= 1, finite and above 0.
-
-    `weight` (above 0; None: all 1) is how much each counts. `held_mhz` is the clock at which
-    the power cap held the work, if it was seen.
-    """
+    """Measurements of one kind of work: arrays of shape (n,), n >= 1, finite and above 0."""
 
     clocks_mhz: Floats
     time_s: Floats
     power_w: Floats
-    weight: Floats | None = None
-    power_weight: Floats | None = None  # of the powers, if different
-    held_mhz: float | None = None
 
     def __post_init__(self) -> None:
-        arrays = (self.clocks_mhz, self.time_s, self.power_w, self.weights, self.power_weights)
+        arrays = (self.clocks_mhz, self.time_s, self.power_w)
         if len({a.shape for a in arrays}) != 1 or arrays[0].ndim != 1 or not arrays[0].size:
             raise ValueError("clocks, times and powers must be arrays of one length")
         if not all(np.isfinite(a).all() and (a > 0.0).all() for a in arrays):
             raise ValueError("clocks, times and powers must be finite and above 0")
-
-    @property
-    def weights(self) -> Floats:
-        return np.ones_like(self.clocks_mhz) if self.weight is None else self.weight
-
-    @property
-    def power_weights(self) -> Floats:
-        return self.weights if self.power_weight is None else self.power_weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ CAP_GAIN_MIN_FEW = 9.0
 # Time may flatten without a cap (memory bound) while power rises: at most four standard
 # deviations count against that.
 LEAD_COST_MAX = 16.0
-HELD_SD_MHZ = 20.0  # a held clock wanders by a step or two of the clock table
 CAP_NEAR = 0.95  # of a known cap: work that pauses is held at 3-4 % below it on average
 # Work on one card draws within a factor of two of other work, and so do the clocks it is held at;
 # steps of 1 % are well below the prior's deviation.
@@ -93,7 +92,7 @@ class CapPrior:
     @staticmethod
     def of(sweeps: Sequence[Sweep], prior: Prior) -> "CapPrior":
         held = [_held(sweep, prior) for sweep in sweeps]
-        few = [s.clocks_mhz.size < POINTS_FOR_CAP and not _known(s, prior) for s in sweeps]
+        few = [s.clocks_mhz.size < POINTS_FOR_CAP and not _known(prior) for s in sweeps]
         return CapPrior(
             highest_mhz=np.array([[float(sweep.clocks_mhz.max())] for sweep in sweeps]),
             close=np.array([[_near(sweep, prior)] for sweep in sweeps]),
@@ -106,7 +105,7 @@ class CapPrior:
 def steps(sweep: Sweep, top_mhz: float, prior: Prior) -> int:
     """Number of caps in the first grid besides none; 0 if a cap cannot be determined."""
     clocks = sweep.clocks_mhz.size
-    if clocks < POINTS_FOR_CAP_IN_TIME and not _known(sweep, prior):
+    if clocks < POINTS_FOR_CAP_IN_TIME and not _known(prior):
         return 0
     if _lowest_mhz(sweep, top_mhz, prior) >= top_mhz:
         return 0
@@ -165,7 +164,7 @@ def load(power_w: float, clock_mhz: float, prior: Prior) -> float | None:
 def _lowest_mhz(sweep: Sweep, top_mhz: float, prior: Prior) -> float:
     """Lowest candidate cap: the lowest measured clock, or the lowest knee if only one is known."""
     low_mhz = float(sweep.clocks_mhz.min())
-    if sweep.clocks_mhz.size == 1 and (prior.cap_mhz is not None or sweep.held_mhz is not None):
+    if sweep.clocks_mhz.size == 1 and prior.cap_mhz is not None:
         return min(low_mhz, KNEE_RATIO_MIN * top_mhz)
     return low_mhz
 
@@ -177,8 +176,6 @@ def _near(sweep: Sweep, prior: Prior) -> bool:
 
 def _held(sweep: Sweep, prior: Prior) -> tuple[float, float]:
     """Prior of the clock at which the cap holds the work, and its standard deviation."""
-    if sweep.held_mhz is not None:
-        return sweep.held_mhz, HELD_SD_MHZ
     if _near(sweep, prior) and prior.cap_mhz is not None:
         return _met_mhz(sweep, prior.cap_mhz, prior), prior.cap_sd_mhz
     return 0.0, float("inf")
@@ -211,6 +208,5 @@ def _lead_cost(known: CapPrior, tried: Caps, prior: Prior) -> Floats:
     return np.where(none, 0.0, np.where(time_mhz <= met_mhz, cost, np.inf))
 
 
-def _known(sweep: Sweep, prior: Prior) -> bool:
-    numbers = (prior.static_w, prior.cap_mhz, sweep.held_mhz)
-    return bool(np.isfinite(prior.cap_w)) or any(number is not None for number in numbers)
+def _known(prior: Prior) -> bool:
+    return bool(np.isfinite(prior.cap_w)) or prior.static_w is not None or prior.cap_mhz is not None

@@ -39,7 +39,13 @@ from joulecut_engine.estimate.bands import (
 from joulecut_engine.estimate.card import Card
 from joulecut_engine.estimate.card_fit import fit_beside, fit_cards
 from joulecut_engine.estimate.evidence import Evidence, Work
-from joulecut_engine.estimate.forest import enough, features, log_residuals, residual_forest
+from joulecut_engine.estimate.forest import (
+    enough,
+    features,
+    log_residuals,
+    residual_forest,
+    rounded,
+)
 from joulecut_engine.estimate.grid import Grid
 from joulecut_engine.estimate.physics import Floats, Physics, Sweep
 
@@ -250,7 +256,9 @@ def _tables(pieces: Sequence[Evidence], physics: Sequence[Physics]) -> list[Floa
         forest = residual_forest(training, [physics[i] for i in outside])
         asked = [_table_mhz(physics[i]) for i in inside]
         rows = features([pieces[i] for i in inside], [physics[i] for i in inside], asked)
-        for i, table in zip(inside, np.split(forest.predict(rows), len(inside)), strict=True):
+        for i, table in zip(
+            inside, np.split(forest.predict(rounded(rows)), len(inside)), strict=True
+        ):
             tables[i] = table
     return tables
 

@@ -10,7 +10,6 @@ import pytest
 
 from joulecut_controller.policy.policy import Policy
 from joulecut_controller.reconcile.audit_log import AuditLog
-from joulecut_controller.reconcile.background_tasks import BackgroundTasks
 from joulecut_controller.reconcile.learning import KEEP_S, NAME, Learning, packed, unpacked
 from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.term import Readiness
@@ -43,7 +42,7 @@ def odd() -> Odd:
 
 @pytest.fixture
 def learning(odd: Odd, store: DatabaseStore) -> Learning:
-    made = Learning(odd, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks())
+    made = Learning(odd, store, AuditLog(store, lambda: 1.8e9))
     made.begin()
     return made
 
@@ -127,7 +126,7 @@ def test_more_than_a_store_keeps_is_said_and_tried_once(
 
 def test_nothing_is_kept_before_what_is_there_was_read(odd: Odd, store: DatabaseStore) -> None:
     odd.summaries = {"seconds": 0.5}
-    keep(Learning(odd, store, AuditLog(store, lambda: 1.8e9), BackgroundTasks()))
+    keep(Learning(odd, store, AuditLog(store, lambda: 1.8e9)))
     assert store.learnt(NAME) == ""
 
 
@@ -150,8 +149,7 @@ def test_a_standby_has_what_was_learnt_ready_and_follows_it(store: DatabaseStore
         assert ready.learnt == store.learnt(NAME)
         assert packed(learner.state()) == ready.learnt
     assert prepare() is learner
-    audit, background = AuditLog(store, lambda: 1.8e9), BackgroundTasks()
-    learning = Learning(learner, store, audit, background, restored=ready.learnt)
+    learning = Learning(learner, store, AuditLog(store, lambda: 1.8e9), restored=ready.learnt)
     assert learning.begun
     store.close()  # a write would fail
     asyncio.run(learning.keep())

@@ -12,7 +12,6 @@ from joulecut_controller.reconcile.training_samples import Errors, teach
 from joulecut_controller.view import JobState, Measured, Placement, StageLoad, Window, WindowWork
 from joulecut_engine.estimate.estimator import Subject
 from joulecut_engine.estimate.online import OnlineEstimator
-from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.pipeline import Kind
 
 STAGES, TOP_MHZ, LOW_MHZ = 4, 1410, 1200
@@ -69,8 +68,7 @@ def _learnt(seed: int, spread: float, longer: float) -> tuple[float, float]:
             placement = Placement(tuple((uuid,) for uuid in uuids), 0.0, 10.0)
             job = JobState(policy, placement, measured)
             teach(job, Fresh((1.0,), loads, 1), estimator, gpus={}, before=Errors())
-        taken = estimator.snapshot()
-        estimator.adopt(taken, refit(taken))
+        estimator.fit()
     effects = [
         predicted_s(stage, kind, LOW_MHZ)
         / predicted_s(stage, kind, TOP_MHZ)

@@ -5,10 +5,8 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from joulecut_engine.estimate import online
 from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.online import REFIT_EVERY, OnlineEstimator
-from joulecut_engine.estimate.refit import refit
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Kind, Profile
 
@@ -72,8 +70,8 @@ def _model(*names: str) -> OnlineEstimator:
 
 
 def _fit(model: OnlineEstimator) -> None:
-    taken = model.snapshot()
-    model.adopt(taken, refit(taken))
+    for _ in range(8):  # of at most so many workloads here
+        model.fit()
 
 
 def _counted(model: OnlineEstimator, reason: str) -> int:
@@ -132,18 +130,24 @@ def test_below_the_profile_the_band_opens() -> None:
     assert predicted.time_high_s[at] >= 2.0 * predicted.time_s[edge] * 0.99
 
 
-def test_a_refit_is_due_for_a_new_clock_or_enough_samples() -> None:
-    model, job = _model(), Job()
-    _teach(model, job, (1410,), times=1)
-    assert not model.due()
-    model.learn(job.run(1410))
-    assert not model.due()
-    model.learn(job.run(1395))
-    assert model.due()
-    _fit(model)
+def test_a_new_clock_or_enough_samples_correct_the_curve_of_all_gpus() -> None:
+    """A GPU without samples has the curve alone."""
+    model, job = _model(), Job(noise=0.0, gpus=1)
+    unseen, low = Subject("gpt", "GPU-gpt-1", 0, "forward"), GRID.index(900)
+    seen = []
+    for clock in (1410, 1410, 1200):
+        model.learn(job.run(clock))
+        model.fit()
+        seen.append(_predicted(model, unseen).time_s[low])
+    assert seen[0] == seen[1] != seen[2]
+    job.offset = dict.fromkeys(job.uuids, 1.05)
     for _ in range(REFIT_EVERY):
-        model.learn(job.run(1395))
-    assert model.due()
+        model.fit()
+        assert _predicted(model, unseen).time_s[low] == seen[2]
+        for _ in range(2):
+            model.learn(job.run(1200))  # two of the four kinds of work
+    model.fit()
+    assert _predicted(model, unseen).time_s[low] > 1.02 * seen[2]
 
 
 @pytest.mark.parametrize(
@@ -224,34 +228,22 @@ def test_a_gpu_that_slows_a_little_is_followed() -> None:
     assert _predicted(model, SUBJECT).time_s[at] == pytest.approx(expected, rel=0.01)
 
 
-def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(online, "WORKS_MAX", 8)  # two stages, forward and backward, of two jobs
+def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve() -> None:
     jobs = [Job(i, name=f"job{i}") for i in range(5)]
     model = _model(*(job.name for job in jobs))
-    for job in jobs:
-        for clock in (1410, 1200, 990):
+    for clock in (1410, 1200, 990):
+        for job in jobs:
             for _ in range(4):
                 model.learn(job.run(clock))
-    fits = 0
-    while not all(_predicted_of(model, job) for job in jobs):
-        assert fits < 3, "two jobs a fit"
-        taken = model.snapshot()
-        assert len(taken.profiles) <= 2
-        before = {job.name: _predicted_of(model, job) for job in jobs}
-        model.adopt(taken, refit(taken))
-        for job in jobs:
-            known = before[job.name]
-            if job.name not in taken.profiles and known is not None:
-                after = _predicted_of(model, job)
-                assert after is not None
-                assert _same(known, after), "a job out of its turn"
-        fits += 1
+    for job in jobs:
+        before = {one.name: _predicted_of(model, one) for one in jobs}
+        model.fit()
+        for one in jobs:
+            assert _same(before[one.name], _predicted_of(model, one)) == (one is not job)
     model.set_profiles({job.name: _profile() for job in jobs if job.name != "job1"})
-    _fit(model)
-    assert _predicted_of(model, jobs[1]) is None
+    model.fit()
+    assert model.predict(Subject("job1", jobs[1].uuids[0], 0, "forward"), GRID) is None
 
 
-def _predicted_of(model: OnlineEstimator, job: Job) -> Prediction | None:
-    return model.predict(Subject(job.name, job.uuids[0], 0, "forward"), GRID)
+def _predicted_of(model: OnlineEstimator, job: Job) -> Prediction:
+    return _predicted(model, Subject(job.name, job.uuids[0], 0, "forward"))

@@ -14,7 +14,6 @@ from joulecut_controller.learn.advice import (
     Expected,
     ExplorerInput,
 )
-from joulecut_controller.learn.clock_curves import ClockCurves, CurvePrior, CurveValues
 from joulecut_controller.learn.explorer import advise
 from joulecut_controller.learn.longest_paths import LongestPaths
 from joulecut_controller.learn.measurement_log import (
@@ -27,6 +26,7 @@ from joulecut_controller.learn.operation_search import OperationSearch
 from joulecut_controller.observe.baseline import mature
 from joulecut_controller.policy.policy import Slo
 from joulecut_controller.view import Window
+from joulecut_engine.estimate.clock_curves import ClockCurves, CurvePrior, CurveValues
 from joulecut_engine.graph.pipeline import Pipeline
 
 TOP, CLOCKS = 1410, tuple(range(900, 1411, 15))

@@ -5,7 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_engine.estimate.refit import _aligned
+from joulecut_engine.estimate.correction import aligned
 
 SLOPE = -0.9  # of the logarithm of time over that of the clock
 
@@ -22,7 +22,7 @@ def test_slower_gpus_at_higher_clocks_do_not_flatten_the_curve(
     for i, offset in enumerate(offsets):
         for clock, weight in ((1410, 20.0), (1380 - i * spacing_mhz, 200.0)):
             rows.append((f"GPU-{i}", clock, SLOPE * math.log(clock) + offset, weight))
-    level = _aligned(rows)
+    level = aligned(rows)
     for clock, value in level.items():
         exact = SLOPE * math.log(clock / 1410)
         assert abs(value - level[1410] - exact) < 1e-4
