@@ -20,6 +20,7 @@ from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_engine.estimate.online import LearningStats, OnlineEstimator, joined
 
 NAME = "predictors"  # of the text in the store
+REFIT_S = 30.0  # of one workload: each fit may lead to another plan
 # What a crash may lose. A pass with samples adds some kilobytes to what is written, durably.
 KEEP_S = 10.0
 KEEP_LARGE_S = 120.0  # for what takes more than a moment to write
@@ -39,6 +40,7 @@ class Learning:
     restored: InitVar[str] = ""
     own: Callable[[str], bool] | None = None  # the jobs of this controller; None: all
     begun: bool = field(init=False)
+    _fitted_s: dict[str, float] = field(default_factory=dict)  # of late, by workload
     _kept_s: float = -math.inf
     _kept: str = field(init=False)
     _trouble: str = ""
@@ -76,7 +78,9 @@ class Learning:
 
     async def step(self, now_s: float) -> None:
         """Fits where samples are new, and writes the state where it changed. Raises Unavailable."""
-        self.learner.fit()
+        self._fitted_s = {k: at for k, at in self._fitted_s.items() if now_s - at < REFIT_S}
+        if fitted := self.learner.fit(self._fitted_s):
+            self._fitted_s[fitted] = now_s
         every_s = KEEP_LARGE_S if len(self._kept) > LARGE else KEEP_S
         if now_s - self._kept_s >= every_s:
             self._kept_s = now_s

@@ -7,6 +7,7 @@ left against the clock is one of `clock_curves`, as are the windows of jobs with
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ SCATTER_WEIGHT = 4.0  # readings that the prior counts for
 # neighbouring clocks of a sweep agree (0.2-0.4 %).
 PROFILE_WEIGHT = 1.0
 PROFILE_NOISE = 0.003
+READINGS_MIN = 8  # of all GPUs at one clock: fewer are an accident of a change of clocks
 PROFILED = "profile"  # in place of a GPU's UUID
 OFFSET_WEIGHT = 1e-3  # of "this GPU is like the others", in samples: for those compared with none
 # Readings over the profile, logarithms: the clock-bound share of one work differs by up to 0.3
@@ -123,18 +125,20 @@ def _curve(
     prior: CurvePrior,
     scatter: float,
 ) -> ClockCurves | None:
-    """None without readings. Rows are (value, weight)."""
-    known = [(cell, rows) for cell, rows in cells if rows]
-    clocks = sorted({cell.clock_mhz for cell, _ in known})
+    """None without enough readings. Rows are (value, weight)."""
+    count: Counter[int] = Counter()
+    for cell, rows in cells:
+        count[cell.clock_mhz] += len(rows)
+    clocks = sorted(clock for clock, n in count.items() if n >= READINGS_MIN)
     if not clocks:
         return None
     means = [(PROFILED, clock, 0.0, PROFILE_WEIGHT) for clock in clocks]
-    count = dict.fromkeys(clocks, 0)
-    for cell, rows in known:
+    for cell, rows in cells:
+        if not rows or cell.clock_mhz not in clocks:
+            continue
         weight = sum(w for _, w in rows)
         mean = sum(value * w for value, w in rows) / weight
         means.append((cell.uuid, cell.clock_mhz, mean, weight))
-        count[cell.clock_mhz] += len(rows)
     levels = aligned(means)
     windows = len(clocks)
     return ClockCurves(

@@ -9,7 +9,7 @@ with a reason.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +21,13 @@ from joulecut_engine.estimate.admission import (
     values_refused,
 )
 from joulecut_engine.estimate.bias import LOG_MAX, RATIO_MAX, Biases, GpuBias
-from joulecut_engine.estimate.correction import Corrected, corrected, fit_profile, scatter_of
+from joulecut_engine.estimate.correction import (
+    READINGS_MIN,
+    Corrected,
+    corrected,
+    fit_profile,
+    scatter_of,
+)
 from joulecut_engine.estimate.estimator import NOMINAL_SDS, Prediction, Sample, Subject
 from joulecut_engine.estimate.evidence import Work, fingerprint
 from joulecut_engine.estimate.grid import Grid
@@ -102,8 +108,9 @@ class OnlineEstimator:
         )
         self._compare(cell, reading)
         self._since_fit[workload] += 1
-        enough = REFIT_EVERY * len(self._curves[workload])
-        if self._window.add(cell, reading) or self._since_fit[workload] >= enough:
+        self._window.add(cell, reading)
+        enough = self._since_fit[workload] >= REFIT_EVERY * len(self._curves[workload])
+        if enough or len(self._window.last(cell)) == READINGS_MIN:
             self._waiting.setdefault(workload)
         self._move_bias(cell, reading)
         return None
@@ -197,10 +204,14 @@ class OnlineEstimator:
 
     # -- fitting -------------------------------------------------------------------------
 
-    def fit(self) -> None:
-        """Correct the curves of the workload that waits longest for it, if any, by its readings."""
-        for workload in list(self._waiting)[:1]:
+    def fit(self, resting: Container[str] = ()) -> str:
+        """Correct the curves of the workload that waits longest for it by its readings, but for
+        those `resting`; returns its name, empty if none waits.
+        """
+        workload = next((one for one in self._waiting if one not in resting), "")
+        if workload:
             self._fit(workload)
+        return workload
 
     def _fit(self, workload: str) -> None:
         self._waiting.pop(workload, None)

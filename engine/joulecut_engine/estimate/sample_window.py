@@ -52,10 +52,8 @@ class Window:
     def __contains__(self, cell: object) -> bool:
         return cell in self._cells
 
-    def add(self, cell: Cell, reading: Reading) -> bool:
-        """Add a reading; true if its cell is new."""
+    def add(self, cell: Cell, reading: Reading) -> None:
         readings = self._cells.get(cell)
-        fresh = readings is None
         if readings is None:
             readings = self._cells[cell] = deque(maxlen=READINGS_MAX)
             self._of_work.setdefault((cell.workload, cell.stage, cell.kind), {})[cell] = None
@@ -64,7 +62,6 @@ class Window:
         self._cells.move_to_end(cell)
         while len(self._cells) > self.cells_max:
             self._drop(next(iter(self._cells)))
-        return fresh
 
     def cells(self) -> Iterable[tuple[Cell, tuple[Reading, ...]]]:
         """All cells, the one longest without a reading first."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from joulecut_engine.estimate.correction import READINGS_MIN
 from joulecut_engine.estimate.estimator import Prediction, Sample, Subject
 from joulecut_engine.estimate.online import REFIT_EVERY, OnlineEstimator
 from joulecut_engine.graph.clock_option import ClockOption
@@ -135,8 +136,9 @@ def test_a_new_clock_or_enough_samples_correct_the_curve_of_all_gpus() -> None:
     model, job = _model(), Job(noise=0.0, gpus=1)
     unseen, low = Subject("gpt", "GPU-gpt-1", 0, "forward"), GRID.index(900)
     seen = []
-    for clock in (1410, 1410, 1200):
-        model.learn(job.run(clock))
+    for clock in (1410, 1395, 1200):
+        for _ in range(READINGS_MIN - (clock == 1395)):
+            model.learn(job.run(clock))
         model.fit()
         seen.append(_predicted(model, unseen).time_s[low])
     assert seen[0] == seen[1] != seen[2]
@@ -207,7 +209,7 @@ def test_work_that_stays_another_under_the_same_name_begins_again() -> None:
     model, job = _model(), Job(gpus=1)
     _teach(model, job, (1410, 1200))
     job.offset = dict.fromkeys(job.uuids, 1.8)
-    refused = [one for _ in range(10) for one in model.learn(job.run(1200))]
+    refused = [one for _ in range(6 + READINGS_MIN) for one in model.learn(job.run(1200))]
     assert len(refused) < 10
     assert _counted(model, "shape-changed") == 1
     assert not _seen(model, SUBJECT, 1410)
@@ -233,7 +235,7 @@ def test_of_many_workloads_each_has_its_turn_and_keeps_its_curve() -> None:
     model = _model(*(job.name for job in jobs))
     for clock in (1410, 1200, 990):
         for job in jobs:
-            for _ in range(4):
+            for _ in range(READINGS_MIN):
                 model.learn(job.run(clock))
     for job in jobs:
         before = {one.name: _predicted_of(model, one) for one in jobs}
