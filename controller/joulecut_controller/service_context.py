@@ -50,6 +50,7 @@ class ServiceContext:
     stopping: asyncio.Event
     claims: ClaimTable
     comeback: Comeback = field(default_factory=Comeback)
+    apart: bool = False  # it left its jobs to others, since it reached no agent
     sharing: asyncio.Lock = field(default_factory=asyncio.Lock)  # while the claims are read
 
     async def until_stopped(self, work: Coroutine[Any, Any, Any]) -> None:

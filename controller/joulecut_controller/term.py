@@ -42,6 +42,7 @@ STOP_LIMIT_S = 10.0  # for giving everything back; what does not answer runs out
 BEGUN_BOARDS = 8  # by then a term has made what it keeps
 LAG_LOOK_S = 0.1
 OUTDATED_LOOK_S = 5.0
+APART_S = 10.0  # a stream that breaks is opened again within seconds
 OWNERS = "gpu-owners"  # which agent speaks for which GPU, as text in the store
 OWNERS_EVERY_S = 10.0
 HISTORY_LOOK_S = 60.0  # of a standby; the leader writes a bucket every five minutes
@@ -119,7 +120,10 @@ async def _wait(context: ServiceContext, ready: Readiness) -> bool:
     """Whether this controller leads now; False where it is stopped before that."""
     said, tries = "", 0
     while not context.stopping.is_set():
-        if await context.leadership.try_once() or await _joins(context):
+        if context.apart and not _reaches_agents(context):
+            context.leadership.waiting = "standby: it reaches no agent"
+        elif await context.leadership.try_once() or await _joins(context):
+            context.apart = False
             return True
         tries += 1
         ready.newest |= {one.report.uuid: one for one in context.fleet.take_reports()}
@@ -142,6 +146,10 @@ async def _wait(context: ServiceContext, ready: Readiness) -> bool:
             log(said)
         await context.until_stopped(asyncio.sleep(context.config.timing.check_s))
     return False
+
+
+def _reaches_agents(context: ServiceContext) -> bool:
+    return any(node.connected for node in context.fleet.observe(time.monotonic()).nodes)
 
 
 async def _joins(context: ServiceContext) -> bool:
@@ -290,9 +298,17 @@ async def _lead(
 
 
 async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
-    """Why this term ends, as soon as agents have to be told a newer one."""
+    """Why this term ends, as soon as agents have to be told a newer one, or where another controller
+    of the store may reach the agents and this one reaches none.
+    """
+    apart_s = 0.0
     while True:
         await asyncio.sleep(OUTDATED_LOOK_S)
+        apart_s = 0.0 if _reaches_agents(context) else apart_s + OUTDATED_LOOK_S
+        group = reconciler.claims.group
+        if group and len(group.live) > 1 and apart_s >= APART_S:
+            context.apart = True
+            return "it reaches no agent: its jobs are left to the other controllers of the store"
         if reconciler.policy.enforces and reconciler.leads and reconciler.claims.leads:
             now_s = time.monotonic()
             why = context.comeback.due(context.fleet.observe(now_s), reconciler.epoch, now_s)
