@@ -298,8 +298,8 @@ async def _lead(
 
 
 async def _outdated(context: ServiceContext, reconciler: Reconciler) -> str:
-    """Why this term ends, as soon as agents have to be told a newer one, or where another controller
-    of the store may reach the agents and this one reaches none.
+    """Why this term ends: agents have to be told a newer one, or this controller reaches none of
+    them, and another of the store may.
     """
     apart_s = 0.0
     while True:
