@@ -66,14 +66,20 @@ class Group:
 
     def settled(self) -> bool:
         """Whether every job is held by a plan of the controller that has it."""
-        held = set[str]()
+        held, counts = set[str](), []
         for name in self.running.keys() - self.frozen:
             try:
                 board = json.loads(get(f"{self.http(name)}/api/v1/board"))
             except (urllib.error.URLError, TimeoutError):  # it was killed, or has no board yet
                 continue
-            held |= {job["name"] for job in board["jobs"] if job["applied"]}
-        return held == set(JOBS) and set(self.cluster.locks_mhz()) == {LOCK_MHZ}
+            mine = {job["name"] for job in board["jobs"] if job["applied"]}
+            held, counts = held | mine, [*counts, len(mine)]
+        shares = [count for count in sorted(counts, reverse=True) if count]
+        return (
+            shares == self.shares()
+            and held == set(JOBS)
+            and set(self.cluster.locks_mhz()) == {LOCK_MHZ}
+        )
 
     def shares(self) -> list[int]:
         """Jobs by controller in the database, most first."""
