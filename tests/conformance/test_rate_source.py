@@ -111,17 +111,17 @@ class Datagrams:
     name, stage, addressed = "report", 2, True
 
     def send(self, node: Node, numbers: range, uuid: str = "GPU-a") -> None:
-        reporter = Reporter("demo", uuid, 2, str(node.socket._path))
+        reporter = Reporter("demo", uuid, 2, str(node.socket.path))
         for number in numbers:
             assert reporter.iteration(number, 0.5, {})
         reporter.close()
 
     def garbage(self, node: Node) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b'{"v": 1, "job": "demo", "stage": "two"}', str(node.socket._path))
+            sender.sendto(b'{"v": 1, "job": "demo", "stage": "two"}', str(node.socket.path))
 
     def flood(self, node: Node) -> None:
-        reporter = Reporter("demo", "GPU-a", 2, str(node.socket._path))
+        reporter = Reporter("demo", "GPU-a", 2, str(node.socket.path))
         sent = [reporter.iteration(number, 0.5, {}) for number in range(5000)]
         reporter.close()
         node.counters.count(REPORTS.name, "shed", by=sent.count(False))  # by the kernel

@@ -8,14 +8,15 @@ that a forecast can be compared with a measurement.
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.jitter import STILL, Jitter
-from joulecut_controller.plan.pace import Pace
+from joulecut_controller.plan.pace import EXPLAINED_RATIO, Pace
 from joulecut_controller.plan.plan import Forecast
 from joulecut_controller.plan.solver_cache import Answers, Question
+from joulecut_controller.view import GpuView, JobState
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.graph.pipeline import Granularity
 from joulecut_engine.optimize.jitter_margin import of
@@ -66,6 +67,27 @@ def at_default(costs: Costs) -> Evaluation:
     made = evaluate(costs, default_clocks(costs), uniform=True)
     assert made is not None  # costs cover the default clock of every stage
     return made
+
+
+def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | None) -> JobState:
+    """The job with the baseline that it would have without power limits, for planning.
+
+    Default clocks under a limit are slower than any plan for a job's own target assumes. Where
+    a limit is in force and the measured baseline is slower than the pipeline graph explains, the
+    predicted time takes its place; plans under the limit are still verified against measurements.
+    """
+    baseline = job.measured.baseline
+    if costs is None or baseline is None or not _limited(job, gpus):
+        return job
+    default = at_default(costs)
+    if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
+        return job
+    unlimited = replace(baseline, time_mean_s=default.iteration_time_s, work=None)
+    return replace(job, measured=replace(job.measured, baseline=unlimited, reference=None))
+
+
+def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:
+    return any(uuid in gpus and gpus[uuid].power_limited for uuid in job.placement.uuids)
 
 
 def evaluate(costs: Costs, clocks: Clocks, *, uniform: bool = False) -> Evaluation | None:

@@ -22,6 +22,7 @@ from joulecut_controller.plan.evaluation import (
     forecast,
     slowest_within,
     with_jitter,
+    without_limits,
 )
 from joulecut_controller.plan.goal import (
     ALLOWED_STEP,
@@ -126,6 +127,8 @@ def decide(
         priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
+    # Known only now that there are costs: a limit may have slowed a first baseline.
+    inputs = replace(inputs, job=without_limits(inputs.job, inputs.view.gpus, priced))
     return _planned(inputs, replace(state, costs=priced), priced, solver)
 
 

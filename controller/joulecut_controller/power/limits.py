@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from joulecut_controller.plan.costs import Costs
-from joulecut_controller.plan.evaluation import Clocks, at_default
-from joulecut_controller.plan.pace import EXPLAINED_RATIO
-from joulecut_controller.view import POWER_SLACK_W, GpuView, JobState
+from joulecut_controller.plan.evaluation import Clocks
+from joulecut_controller.view import POWER_SLACK_W
 
 # Power of one GPU above the mean of its siblings, which predictions are of: three standard
 # deviations of 1.5 %, as measured between the GPUs of one node.
@@ -225,24 +224,3 @@ def needed_w(costs: Costs, clocks: Clocks) -> tuple[float, ...] | None:
         power_w = option.power_w
         most[operation.stage] = max(most[operation.stage], power_w)
     return tuple(power_w * (1.0 + HEADROOM_RATIO) for power_w in most)
-
-
-def without_limits(job: JobState, gpus: Mapping[str, GpuView], costs: Costs | None) -> JobState:
-    """The job with the baseline that it would have without power limits, for planning.
-
-    Default clocks under a limit are slower than any plan for a job's own target assumes. Where
-    a limit is in force and the measured baseline is slower than the pipeline graph explains, the
-    predicted time takes its place; plans under the limit are still verified against measurements.
-    """
-    baseline = job.measured.baseline
-    if costs is None or baseline is None or not _limited(job, gpus):
-        return job
-    default = at_default(costs)
-    if baseline.time_mean_s <= default.iteration_time_s * (1.0 + EXPLAINED_RATIO):
-        return job
-    unlimited = replace(baseline, time_mean_s=default.iteration_time_s, work=None)
-    return replace(job, measured=replace(job.measured, baseline=unlimited, reference=None))
-
-
-def _limited(job: JobState, gpus: Mapping[str, GpuView]) -> bool:
-    return any(uuid in gpus and gpus[uuid].power_limited for uuid in job.placement.uuids)

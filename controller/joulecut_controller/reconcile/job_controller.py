@@ -14,6 +14,7 @@ from functools import partial
 from joulecut_controller.board import JobBoard, Learnt
 from joulecut_controller.observe.baseline import progress
 from joulecut_controller.observe.observer import JobObservation
+from joulecut_controller.plan.evaluation import without_limits
 from joulecut_controller.plan.granularity import timing_of
 from joulecut_controller.plan.plan import FrontierPoint, Plan
 from joulecut_controller.plan.planner import SOLVING, given_up, vetoes
@@ -23,7 +24,7 @@ from joulecut_controller.plan.veto import Veto, in_order
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.ports import FleetState
 from joulecut_controller.power.budget import Party, party_of
-from joulecut_controller.power.limits import Draw, needed_w, without_limits
+from joulecut_controller.power.limits import Draw, needed_w
 from joulecut_controller.reconcile.applied_plan import AppliedPlan, as_asked
 from joulecut_controller.reconcile.baseline_record import BaselineRecord
 from joulecut_controller.reconcile.context import (

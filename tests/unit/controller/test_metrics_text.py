@@ -19,7 +19,9 @@ class Scraped(BoardCollector):
 
     def __init__(self, board: Board) -> None:
         self.shown, self.meters, self.leading = board, LoopMetrics(), True
-        super().__init__(lambda: self.shown, self.meters, epoch=7, leads=lambda: self.leading)
+        super().__init__(
+            lambda: self.shown, self.meters, epoch=lambda: 7, leads=lambda: self.leading
+        )
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
