@@ -24,6 +24,9 @@ BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most basel
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
+# A slowdown is known where its standard error is no more of the budget. Work that comes in waves has
+# errors of twice what the reference says, since iterations alike follow each other.
+KNOWN_PART = 0.2
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
 CAREFUL_SDS = 0.5
@@ -66,7 +69,8 @@ class Pace:
         where the model is known to say too much.
         """
         modelled, measured = self.held
-        room = math.log(limit_s / self.default_s) - measured.mean
+        allowed = math.log(limit_s / self.default_s)
+        room = allowed - measured.mean
         if room <= 0.0:
             return self.modelled_s * math.exp(modelled + room / min(self.slope, 1.0))
         slope = self.slope
@@ -74,9 +78,10 @@ class Pace:
             room = max(0.0, room - measured.sd)
             slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
         beyond = room / slope
-        if careful and measured.mean + DOUBT_STDERRS * measured.sd > modelled:
+        surely = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
+        if careful and not (surely and measured.sd <= KNOWN_PART * allowed):
             # Of a job whose work varies each further step would follow luck.
-            beyond = min(beyond, max(0.0, math.log(limit_s / self.default_s) - modelled))
+            beyond = min(beyond, max(0.0, allowed - modelled))
         return self.modelled_s * math.exp(modelled + beyond)
 
 
