@@ -24,8 +24,8 @@ BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most basel
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
-# A slowdown is known where its standard error is no more of the budget. Work that comes in waves has
-# errors of twice what the reference says, since iterations alike follow each other.
+# Of the budget: a slowdown with a larger standard error is not known. Where work comes in waves the
+# true error is up to three times as large, since similar iterations follow each other.
 KNOWN_PART = 0.2
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
