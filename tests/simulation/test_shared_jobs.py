@@ -136,6 +136,8 @@ def group(server: Postgres) -> Iterator[Group]:
             cluster.down()
 
 
+@pytest.mark.long
+@pytest.mark.smoke
 def test_jobs_are_shared_taken_over_in_part_and_handed_over(group: Group) -> None:
     group.start("a")
     group.whole(4)
@@ -165,6 +167,8 @@ def test_jobs_are_shared_taken_over_in_part_and_handed_over(group: Group) -> Non
     group.whole(2, 2)
 
 
+@pytest.mark.long
+@pytest.mark.smoke
 def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
     group.start("a")
     group.whole(4)
@@ -185,6 +189,7 @@ def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
     until(group.settled, "not all are resumed")
 
 
+@pytest.mark.long
 def test_a_power_budget_is_held_by_one_controller(group: Group) -> None:
     group.start("a")
     group.whole(4)
