@@ -155,7 +155,7 @@ def test_jobs_are_shared_taken_over_in_part_and_handed_over(group: Group) -> Non
     group.running["a"].child.kill()
     group.running["a"].child.wait(LIMIT_S)
     group.whole(4)
-    until(lambda: group.leads("b"), "nobody leads")
+    until(lambda: group.leads("b"), "it does not lead")
     until(lambda: group.jobs("b") == set(JOBS), "it has not all jobs")
     ended = {
         line["job"]

@@ -201,8 +201,8 @@ class Fleet(GrpcFleet):
 
 
 class LockServer:
-    """A database's session locks: a number for each controller, and the leader's. Whoever is silent
-    for `hold_s` loses both.
+    """A database's session locks: a number for each controller, and the leader's. A controller
+    that is silent for `hold_s` loses both.
     """
 
     def __init__(self, world: "World") -> None:

@@ -68,8 +68,8 @@ class Observer:
         self, policy: Policy, state: FleetState, now_s: float, own: Container[str] | None = None
     ) -> tuple[View, set[str]]:
         """Gives every entry its GPUs. Returns the cluster as of now, without jobs, and the entries
-        whose GPUs are others than before. What was observed of entries that are not `own` (None:
-        all are) is forgotten.
+        whose GPUs have changed. `own` are the entries that this controller commands (None: all);
+        observations of others are dropped.
         """
         gpus = {gpu.uuid: self._fresh(gpu) for gpu in state.gpus}
         names = [job.name for job in policy.jobs if own is None or job.name in own]

@@ -24,8 +24,8 @@ BASELINE_STDERR_RATIO = 0.0025  # a tenth of a usual slowdown budget; most basel
 # Bounds of the part of predicted slowdowns that comes true: outside of them the profile is of other
 # work, and a scale would extrapolate noise.
 SCALE_MIN, SCALE_MAX = 0.5, 3.0
-# Of the budget: a slowdown with a larger standard error is not known. Where work comes in waves the
-# true error is up to three times as large, since similar iterations follow each other.
+# Of the budget: a slowdown with a larger standard error is not known. In a simulated job whose work
+# comes in waves it was off by three of them, since similar iterations follow each other.
 KNOWN_PART = 0.2
 # Of the scale. Under a profile whose curve is too flat by half, the first clocks then miss a budget
 # of 5 % by one point, for the dozen iterations that show it.
@@ -78,9 +78,10 @@ class Pace:
             room = max(0.0, room - measured.sd)
             slope = max(slope, 1.0) + (0.0 if self.holds else CAREFUL_SDS * self.scale.sd)
         beyond = room / slope
-        surely = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
-        if careful and not (surely and measured.sd <= KNOWN_PART * allowed):
-            # Of a job whose work varies each further step would follow luck.
+        below_model = measured.mean + DOUBT_STDERRS * measured.sd <= modelled
+        known = measured.sd <= KNOWN_PART * allowed
+        if careful and not (below_model and known):
+            # Where work varies, each further step would follow the noise of the last one.
             beyond = min(beyond, max(0.0, allowed - modelled))
         return self.modelled_s * math.exp(modelled + beyond)
 

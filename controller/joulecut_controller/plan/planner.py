@@ -127,7 +127,7 @@ def decide(
         priced = price(inputs.job, gpus, estimator, inputs.host_power_w, held=held)
     if isinstance(priced, str):
         return _give_back(state, "evidence", priced)
-    # Known only now that there are costs: a limit may have slowed a first baseline.
+    # A power limit may have slowed the baseline. Before its first costs that cannot be seen.
     inputs = replace(inputs, job=without_limits(inputs.job, inputs.view.gpus, priced))
     return _planned(inputs, replace(state, costs=priced), priced, solver)
 
