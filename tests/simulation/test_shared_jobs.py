@@ -109,6 +109,13 @@ class Group:
         accepted = (line for line in self.audit() if line["result"] == "accepted")
         return {one["job"] for one in accepted if one["op"] == "apply" and one["epoch"] >= epoch}
 
+    def start_two(self) -> None:
+        """One controller with all jobs, and a second that takes its share."""
+        self.start("a")
+        self.whole(4)
+        self.start("b")
+        self.whole(2, 2)
+
     def whole(self, *shares: int) -> None:
         until(lambda: self.shares() == list(shares), f"not {shares}: {self.shares()}")
         until(self.settled, f"{self.cluster.locks_mhz()}")
@@ -139,10 +146,7 @@ def group(server: Postgres) -> Iterator[Group]:
 @pytest.mark.long
 @pytest.mark.smoke
 def test_jobs_are_shared_taken_over_in_part_and_handed_over(group: Group) -> None:
-    group.start("a")
-    group.whole(4)
-    group.start("b")
-    group.whole(2, 2)
+    group.start_two()
     until(lambda: len(group.jobs("a")) == len(group.jobs("b")) == 2, "not two each")
     assert group.jobs("a") | group.jobs("b") == set(JOBS)
     assert (group.leads("a"), group.leads("b")) == (True, False)
@@ -170,10 +174,7 @@ def test_jobs_are_shared_taken_over_in_part_and_handed_over(group: Group) -> Non
 @pytest.mark.long
 @pytest.mark.smoke
 def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
-    group.start("a")
-    group.whole(4)
-    group.start("b")
-    group.whole(2, 2)
+    group.start_two()
     until(lambda: len(group.jobs("a")) == len(group.jobs("b")) == 2, "not two each")
     name = min(group.jobs("b"))
     done = group.order("a", f"jobs/{name}/pause", reason="a test")
@@ -191,10 +192,7 @@ def test_an_order_reaches_the_controller_that_has_the_job(group: Group) -> None:
 
 @pytest.mark.long
 def test_a_power_budget_is_held_by_one_controller(group: Group) -> None:
-    group.start("a")
-    group.whole(4)
-    group.start("b")
-    group.whole(2, 2)
+    group.start_two()
     group.policy("power_budget_w: 100000")
     until(lambda: group.shares() == [4], "the jobs are still shared")
     until(lambda: group.jobs("a") == set(JOBS), "not with the leader")
@@ -203,10 +201,7 @@ def test_a_power_budget_is_held_by_one_controller(group: Group) -> None:
 
 @pytest.mark.long
 def test_a_controller_that_was_frozen_commands_nothing_and_joins_again(group: Group) -> None:
-    group.start("a")
-    group.whole(4)
-    group.start("b")
-    group.whole(2, 2)
+    group.start_two()
     until(lambda: len(group.jobs("b")) == 2, "it has no jobs")
     frozen = group.running["b"].child
     frozen.send_signal(signal.SIGSTOP)
