@@ -259,7 +259,7 @@ def where_to_ask(board: Json, url: str) -> str:
 
 
 def has_node(board: Json, name: str) -> bool:
-    """Whether a node has this name, or an agent that has told none this address."""
+    """Whether it is the name of a node, or the address of an agent whose node has no name yet."""
     return any((node["node"] or node["address"]) == name for node in board["nodes"])
 
 

@@ -169,7 +169,7 @@ def of_document(document: Document, path: Path, take: Take = user_file.read) -> 
 def _described(
     document: Document, path: Path, keys: FileKeys, given: object, take: Take = user_file.read
 ) -> RunFile:
-    """Its parts, with the run's keys as `given`; whether they fit each other is not looked at."""
+    """Its parts, with the run's keys as `given`; they are not checked against each other."""
     system = read_system(document, path, keys.system, take)
     stack, given, defaults = read_stack(document, ("run",), given, system)
     run = read_run(document, ("run",), given)

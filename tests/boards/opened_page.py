@@ -1,4 +1,4 @@
-"""A page of a server in a headless browser: without a script error, and without requests to other servers."""
+"""A page of a server in a headless browser: without script errors, and without other servers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

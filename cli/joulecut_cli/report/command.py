@@ -22,7 +22,7 @@ def run(argv: list[str]) -> int:
     """Prints a report. Raises BadInput, Unavailable."""
     given = _parsed(argv)
     since_s = duration.seconds(given.since, "--since", SINCE_S_MAX)
-    # Loads numpy and a database, which a wrong flag needs not.
+    # Late: a wrong flag is refused before numpy and the database are loaded.
     from joulecut_cli.report.stored import Place, of_controller, report_of
 
     place = Place(given.store, given.policy) if given.store else of_controller(given.config)

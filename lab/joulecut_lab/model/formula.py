@@ -197,7 +197,7 @@ def pipe_of(stages: Stages) -> Pipe:
 
 
 def _slower(one: Phases, other: Phases, exists: Flags) -> Phases:
-    """Whichever takes longer, run by run; the other only where it exists."""
+    """The slower of the two, run by run; `other` counts only where it exists."""
     later = (exists & (other.seconds > one.seconds)).astype(float)
     return one * (1.0 - later) + other * later
 

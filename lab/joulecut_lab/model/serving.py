@@ -311,7 +311,7 @@ class _Pass:
 
 
 def _roofline(cost: Cost, compute_s: Floats, memory_s: Floats, times: float) -> None:
-    """Whichever holds the operation."""
+    """Adds the longer of the two: it bounds the operation."""
     cost.compute += times * np.where(compute_s >= memory_s, compute_s, 0.0)
     cost.memory += times * np.where(compute_s >= memory_s, 0.0, memory_s)
 

@@ -97,7 +97,7 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`says` is what teaches."""
+    """`says` describes to people which rows teach and which are judged."""
 
     name: str
     says: str
