@@ -75,7 +75,8 @@ def after(words: list[str]) -> list[str]:
 
 def _of(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     """What one parser takes after the words."""
-    flags = {name: one for one in parser._actions for name in one.option_strings}
+    shown = [one for one in parser._actions if one.help is not argparse.SUPPRESS]
+    flags = {name: one for one in shown for name in one.option_strings}
     if words and words[-1] in flags and flags[words[-1]].nargs is None:
         return _values(flags[words[-1]])
     places = [action for action in parser._actions if not action.option_strings]

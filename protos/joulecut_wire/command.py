@@ -33,6 +33,19 @@ def retired(what: str, why: str) -> None:
     sys.stderr.write(f"joulecut: {what} {why}; it goes with 0.3\n")
 
 
+class _Gone(argparse.Action):
+    """A flag that an earlier version had; `const` is what does its work."""
+
+    def __call__(self, _parser: Any, _given: Any, _values: Any, option: str | None = None) -> None:
+        raise BadInput(option or "", "is gone", self.const)
+
+
+def gone(parser: argparse.ArgumentParser, flag: str, instead: str) -> None:
+    """Answers a flag of an earlier version with one line, until 0.3."""
+    hidden = argparse.SUPPRESS
+    parser.add_argument(flag, action=_Gone, const=instead, nargs="?", dest=hidden, help=hidden)
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises `BadInput`, so that errors fit one line."""
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,9 +110,8 @@ def openmetrics(
     *,
     scrape_s: float = 60.0,
     tells: Callable[[Gpu, State, float], Iterator[Row]] = dcgm,
-    also: Iterable[Row] = (),
 ) -> str:
-    """The text; fills in each GPU's truth as it goes. `also` is shown at every scrape."""
+    """The text; fills in each GPU's truth as it goes."""
     families: dict[str, list[str]] = {}  # must not be interleaved
 
     def put(row: Row, at_s: float) -> None:
@@ -138,9 +137,6 @@ def openmetrics(
                 continue
             for row in tells(gpu, state, counter_j):
                 put(row, begin_s + since_s)
-    for row in also:
-        for tick in range(ticks):
-            put(row, begin_s + tick * scrape_s)
     lines = []
     for name, rows in families.items():
         lines += [f"# TYPE {name} {'counter' if '_total' in rows[0] else 'gauge'}", *rows]

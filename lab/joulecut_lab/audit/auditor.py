@@ -112,14 +112,13 @@ NO_PROFILE = "no profile of this job: give --policy FILE with its pipeline and p
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Bloat and savings of a job, from a profile or a controller."""
+    """Bloat and savings of a job."""
 
     intrinsic: Amount
-    extrinsic: Amount
     savings: tuple[PlanSaving, ...] = ()
 
 
-NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE), Amount.unknown(NO_PROFILE))
+NOTHING_KNOWN = Estimate(Amount.unknown(NO_PROFILE))
 
 
 # Of `GpuReading`: means over the time at work at clocks that this product does not hold.
@@ -327,7 +326,6 @@ def _finding(facts: OwnerTotals, estimate: Estimate) -> JobFinding:
         energy_j=facts.energy_j,
         idle=idle,
         intrinsic=estimate.intrinsic,
-        extrinsic=estimate.extrinsic,
         variability=_variability(facts),
         savings=estimate.savings,
     )

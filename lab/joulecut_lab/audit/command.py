@@ -6,10 +6,8 @@
 import argparse
 from pathlib import Path
 
-from joulecut_cli import outfile
 from joulecut_cli.money import add_price_flags
-from joulecut_cli.orders import add_certificate_flags
-from joulecut_wire.command import Parser
+from joulecut_wire.command import Parser, gone
 from joulecut_wire.errors import BadInput
 
 PROG = "joulecut audit"
@@ -29,7 +27,6 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         PROG, "Energy waste of a cluster, from measurements that exist already. Changes nothing."
     )
     parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
-    parser.add_argument("--agents", metavar="HOST:PORT,...", help="Joulecut agents to watch live")
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
     parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
@@ -42,22 +39,20 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
     parser.add_argument("--username", metavar="NAME", default="")
     parser.add_argument("--password-file", metavar="FILE", type=Path)
-    add_certificate_flags(parser)
+    parser.add_argument("--cert", metavar="FILE", type=Path, help="certificate, PEM")
+    parser.add_argument("--key", metavar="FILE", type=Path, help="its private key, PEM")
+    parser.add_argument("--ca", metavar="FILE", type=Path, help="certificate authority, PEM")
+    gone(parser, "--agents", "--prometheus URL, which reads the series of agents")
+    gone(parser, "--html", "the printed text, --json, or --csv")
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--json", action="store_true", help="print one JSON object")
     shape.add_argument("--csv", action="store_true", help="print one line a job")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="also write an HTML page")
     given = parser.parse_args(argv)
-    if bool(given.agents) == bool(given.prometheus):
-        what = "both --agents and --prometheus" if given.agents else "no source to audit"
-        raise BadInput(PROG, what, "one of --prometheus URL and --agents HOST:PORT,...")
-    if given.agents and given.until:
-        raise BadInput("--until", "agents have no history", "--prometheus with --until")
+    if not given.prometheus:
+        raise BadInput(PROG, "no source to audit", "--prometheus URL")
     if bool(given.cert) != bool(given.key):
         raise BadInput("--cert, --key", "one without the other", "both, or none")
     if given.bearer_token_file and given.username:
         what = "two ways to authenticate"
         raise BadInput("--bearer-token-file, --username", what, "one of them")
-    if given.html is not None:
-        outfile.checked("--html", given.html)
     return given

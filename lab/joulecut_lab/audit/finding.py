@@ -1,4 +1,4 @@
-"""Findings of an audit as values: printed, and written as CSV, JSON and HTML.
+"""Findings of an audit as values: printed as text, CSV and JSON.
 
 Every amount has a basis, or names the missing input; nothing is filled in.
 """
@@ -52,7 +52,6 @@ class JobFinding:
     energy_j: float
     idle: Amount
     intrinsic: Amount
-    extrinsic: Amount
     variability: Amount
     savings: tuple[PlanSaving, ...] = ()
 

@@ -11,18 +11,17 @@ CLOCK_STEP_MHZ = 15  # of NVIDIA's clock tables
 
 
 def predicted_saving(
-    facts: OwnerTotals, card: str, top_mhz: float, budget: float, model: OtherJobs
+    facts: OwnerTotals, card: str, budget: float, model: OtherJobs
 ) -> PlanSaving | None:
     """Of the energy that was used at work; None where a counter is missing or nothing is saved.
 
-    `card` is the driver's model name, `top_mhz` the highest clock that the driver lists (0:
-    unknown), `budget` the slowdown (a ratio).
+    `card` is the driver's model name, `budget` the slowdown (a ratio).
     """
     known = find_card(card)
     mean = facts.counters.mean
     power_w, clock_mhz = mean("power_w"), mean("clock_mhz")
     limit_w = mean("power_limit_w") or (known.power_limit_w if known else None)
-    highest_mhz = max(top_mhz, known.clock_max_mhz if known else 0.0, clock_mhz or 0.0)
+    highest_mhz = max(known.clock_max_mhz if known else 0.0, clock_mhz or 0.0)
     if not power_w or not clock_mhz or not limit_w:
         return None
     names = ("memory_ratio", "sm_ratio", "tensor_ratio", "dram_ratio")

@@ -1,7 +1,4 @@
-"""Readings of each GPU, step by step: one form for live agents and for a Prometheus.
-
-None means unknown, never zero. Pure.
-"""
+"""Readings of each GPU, step by step. None means unknown, never zero. Pure."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -36,14 +33,11 @@ AT_WORK, AT_REST = 0.5, 0.05
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    """Labels of a GPU. `place` is node and index, empty where unknown; `top_mhz` is the highest
-    clock that its driver lists, 0 where unknown.
-    """
+    """Labels of a GPU. `place` is node and index, empty where unknown."""
 
     uuid: str
     place: str = ""
     model: str = ""
-    top_mhz: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

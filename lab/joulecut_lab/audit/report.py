@@ -1,4 +1,4 @@
-"""An audit as text, JSON, CSV and HTML.
+"""An audit as text, JSON and CSV.
 
 The text has known figures in columns, and the reason of each unknown one below them.
 """
@@ -7,7 +7,6 @@ import csv
 import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from html import escape
 from typing import Any
 
 from joulecut_cli.figures import NONE, length, moment, percent, table
@@ -18,7 +17,7 @@ from joulecut_lab.audit.reading import POSSIBLE
 
 JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
 
-KINDS = ("idle", "intrinsic", "extrinsic", "variability")
+KINDS = ("idle", "intrinsic", "variability")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class About:
     ended_unix_s: float
     step_s: float
     prices: Prices
-    notes: tuple[str, ...] = ()
 
     def money(self, joules: float | None) -> float | None:
         """Price of this energy at the wall."""
@@ -61,7 +59,7 @@ def whole(ratio: float) -> str:
 
 
 def amounts(job: JobFinding) -> tuple[tuple[str, Amount], ...]:
-    return tuple(zip(KINDS, (job.idle, job.intrinsic, job.extrinsic, job.variability), strict=True))
+    return tuple(zip(KINDS, (job.idle, job.intrinsic, job.variability), strict=True))
 
 
 def text(audit: Audit, about: About) -> str:
@@ -79,11 +77,10 @@ def _head(audit: Audit, about: About) -> Iterator[str]:
     price = money(about.money(audit.energy_j))
     yield f"{audit.gpus} GPUs, {kwh(audit.energy_j)} kWh, {price} of energy"
     yield prices_text(about.prices)
-    yield from (f"! {note}" for note in about.notes)
     looked_s = sum(job.gpu_s for job in audit.jobs) + audit.rest.free_gpu_s
     if looked_s and audit.gap_s > 0.01 * looked_s:
         gap = length(audit.gap_s)
-        yield f"! {gap} of GPU time have no readings: series or agents were missing."
+        yield f"! {gap} of GPU time have no readings: series were missing."
     if looked_s and audit.energy_unknown_s > 0.01 * looked_s:
         yield f"! {length(audit.energy_unknown_s)} of GPU time have no energy, and are not counted."
     for name, count in audit.impossible:
@@ -121,7 +118,7 @@ def _rest_rows(audit: Audit, about: About) -> Iterator[tuple[str, ...]]:
     ):
         if joules:
             price = money(about.money(joules))
-            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE, NONE, NONE)
+            yield (name, NONE, NONE, kwh(joules), price, kwh(idle_j), NONE, NONE)
 
 
 def _wasted(audit: Audit, about: About) -> Iterator[str]:
@@ -191,9 +188,6 @@ def _slow(audit: Audit) -> list[str]:
     return lines
 
 
-_STYLE = "body{font:14px monospace;margin:2em}pre{white-space:pre;overflow-x:auto}"
-
-
 def as_json(audit: Audit, about: About) -> dict[str, Any]:
     """Energies in kWh, times in seconds, shares as fractions; null is unknown."""
     rest = audit.rest
@@ -202,7 +196,6 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
         "begun_unix_s": round(about.ended_unix_s - audit.seconds, 3),
         "ended_unix_s": round(about.ended_unix_s, 3),
         "step_s": about.step_s,
-        "notes": list(about.notes),
         "price_kwh": about.prices.kwh,
         "pue": about.prices.pue,
         "prices": asdict(about.prices),
@@ -244,16 +237,6 @@ def as_csv(audit: Audit, about: About) -> str:
     cost = about.money(rest.free_j)
     writer.writerow(["", "", rest.free_gpu_s, "", _kwh(rest.free_j), cost, *idle, *blank])
     return buffer.getvalue()
-
-
-def as_html(audit: Audit, about: About) -> str:
-    """The text as HTML; names are escaped."""
-    title = escape(f"Audit of {about.source}")
-    body = escape(text(audit, about))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f"<style>{_STYLE}</style></head>\n<body><pre>{body}</pre></body></html>\n"
-    )
 
 
 def _job(job: JobFinding, about: About) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from joulecut_lab.audit.exporters import (
     exporter_of,
     words_of,
 )
-from joulecut_lab.audit.owners import OwnerHistory, joined_by_number, workload
+from joulecut_lab.audit.owners import OwnerHistory, joined_by_number
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire import metrics
 
@@ -54,7 +54,6 @@ class History:
         self.gpus: dict[str, GpuName] = {}
         self._joined: dict[str, set[str]] = {}  # pods, by the job in their names
         self.owner_labels: set[str] = set()  # of the series that name owners
-        self.bloat_j: dict[str, dict[str, float]] = {}  # estimates of a controller, by job and kind
         self.step_s = self._step(end_s - begin_s, end_s)
         self.steps = max(1, round((end_s - begin_s) / self.step_s))
         self._begin_s = end_s - self.steps * self.step_s
@@ -104,7 +103,6 @@ class History:
         most = max(most, self._see_owners(rows, at, count))
         self._see_reasons(rows, at, count)
         self._see_names(at, count)
-        self._see_bloat(at, count)
         return rows, most
 
     def _over(self, name: str, labels: str, *, last: bool) -> str:
@@ -172,17 +170,6 @@ class History:
             uuid, host = series.metric.get("uuid", ""), series.metric.get("instance", "")
             place = f"{host.rpartition(':')[0] or host}/{series.metric.get('index', '?')}"
             self.gpus.setdefault(uuid, GpuName(uuid, place, series.metric.get("model", "")))
-
-    def _see_bloat(self, at: int, count: int) -> None:
-        name = metrics.JOB_ENERGY_BLOAT.full_name
-        if name not in self._names:
-            return
-        query = f"max by (workload, job, exported_job, kind) ({self._over(name, '', last=False)})"
-        for series in self._ask(query, at, count):
-            kinds = self.bloat_j.setdefault(workload(series.metric), {})
-            joules = sum(float(text) * self.step_s for _, text in series.values)
-            kind = series.metric.get("kind", "")
-            kinds[kind] = kinds.get(kind, 0.0) + joules
 
     def _frames(self, rows: Mapping[str, _Row], at: int, count: int) -> Iterator[Frame]:
         has_reasons = (

@@ -117,11 +117,11 @@ def slow_gpus(
 
 
 def _tops(paces: Mapping[str, GpuClocks], names: Mapping[str, GpuName]) -> dict[str, float]:
-    """The highest clock at work of each model, or what its driver lists."""
+    """The highest clock at work of each model."""
     tops: dict[str, float] = {}
     for uuid, pace in paces.items():
         name = names.get(uuid, GpuName(uuid))
-        tops[name.model] = max(tops.get(name.model, 0.0), pace.busy.high_mhz, name.top_mhz)
+        tops[name.model] = max(tops.get(name.model, 0.0), pace.busy.high_mhz)
     return tops
 
 

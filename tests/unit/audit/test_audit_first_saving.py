@@ -10,7 +10,6 @@ from joulecut_engine.estimate.other_jobs import ClockShares, Counters, KnownJob,
 from joulecut_lab.audit import job_estimate
 from joulecut_lab.audit.auditor import Auditor, OwnerTotals
 from joulecut_lab.audit.first_saving import predicted_saving
-from joulecut_lab.audit.job_estimate import Observed
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 from joulecut_wire.errors import BadInput
 
@@ -38,8 +37,7 @@ def totals(
     return job
 
 
-def observed() -> Observed:
-    return Observed(gpus={"g": GpuName("g", "n1/0", MODEL)}, rates={}, allocations={}, bloat_j={})
+GPUS = {"g": GpuName("g", "n1/0", MODEL)}
 
 
 def known(count: int) -> list[KnownJob]:
@@ -51,7 +49,7 @@ def known(count: int) -> list[KnownJob]:
 
 def test_work_that_waits_for_memory_could_save_more() -> None:
     model = OtherJobs(())
-    found = [predicted_saving(totals(memory), MODEL, 0.0, 0.05, model) for memory in (0.1, 0.8)]
+    found = [predicted_saving(totals(memory), MODEL, 0.05, model) for memory in (0.1, 0.8)]
     ratios = [one.ratio for one in found if one is not None and one.ratio is not None]
     assert len(ratios) == 2
     assert ratios[0] < ratios[1]
@@ -61,23 +59,23 @@ def test_work_that_waits_for_memory_could_save_more() -> None:
 
 
 def test_clocks_that_this_product_holds_say_nothing_of_default_clocks() -> None:
-    assert predicted_saving(totals(0.5, on_purpose=True), MODEL, 0.0, 0.05, OtherJobs(())) is None
+    assert predicted_saving(totals(0.5, on_purpose=True), MODEL, 0.05, OtherJobs(())) is None
 
 
 def test_a_job_without_power_has_no_prediction() -> None:
-    assert predicted_saving(totals(0.5, power_w=None), MODEL, 0.0, 0.05, OtherJobs(())) is None
+    assert predicted_saving(totals(0.5, power_w=None), MODEL, 0.05, OtherJobs(())) is None
 
 
 def test_an_audit_predicts_jobs_without_a_profile(tmp_path: Path) -> None:
     job = totals(0.5)
-    alone = job_estimate.estimate(job_estimate.read(None, None), job, observed(), largest=True)
+    alone = job_estimate.estimate(job_estimate.read(None, None), job, GPUS, largest=True)
     assert [one.granularity for one in alone.savings] == ["gpu", "gpu"]
     assert all("from counters, before any probe" in one.text for one in alone.savings)
     url = f"sqlite:///{tmp_path}/controller.db"
     store = open_store(url)
     store.keep_learnt(NAME, encoded(known(20)))
     store.close()
-    taught = job_estimate.estimate(job_estimate.read(None, url), job, observed(), largest=True)
+    taught = job_estimate.estimate(job_estimate.read(None, url), job, GPUS, largest=True)
     widths = [
         (one.high or 0.0) - (one.low or 0.0) for each in (alone, taught) for one in each.savings
     ]

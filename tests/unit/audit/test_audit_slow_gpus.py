@@ -1,5 +1,7 @@
 """Who is slow, why, and what the others burn meanwhile."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,6 @@ from joulecut_lab.audit.lockstep import compare
 from joulecut_lab.audit.reading import Frame, GpuName, GpuReading
 
 STEP_S = 60.0
-A100 = GpuName("", "", "A100", 1410.0)
 
 
 def gpu(
@@ -38,16 +39,16 @@ def gpu(
     )
 
 
-def audit(*steps: list[GpuReading], top_mhz: float = 1410.0) -> Audit:
+def audit(*steps: list[GpuReading]) -> Audit:
     auditor = Auditor()
     for number, readings in enumerate(steps):
         auditor.take(Frame(number * STEP_S, STEP_S, tuple(readings)))
-    names = {one.uuid: GpuName(one.uuid, "n/0", "A100", top_mhz) for one in steps[0]}
+    names = {one.uuid: GpuName(one.uuid, "n/0", "A100") for one in steps[0]}
     return auditor.finish(names, {})
 
 
-def steady(*readings: GpuReading, top_mhz: float = 1410.0) -> Audit:
-    return audit(*[list(readings)] * 20, top_mhz=top_mhz)
+def steady(*readings: GpuReading) -> Audit:
+    return audit(*[list(readings)] * 20)
 
 
 @pytest.mark.parametrize(
@@ -83,12 +84,13 @@ def test_a_clock_that_moves_without_a_reason_stays_unknown() -> None:
     assert slow.cause == "unknown"
 
 
-def test_all_under_one_lock_show_against_what_the_driver_lists() -> None:
-    found = steady(*[gpu(n, 1110.0, 280.0) for n in range(4)])
+def test_all_under_one_lock_show_against_another_job_on_the_same_model() -> None:
+    free = replace(gpu(9), owner="another")
+    found = steady(free, *[gpu(n, 1110.0, 280.0) for n in range(4)])
     assert {one.cause for one in found.slow} == {"clock lock"}
     assert len(found.slow) == 4
-    assert not steady(*[gpu(n, 1110.0, 280.0, on_purpose=True) for n in range(4)]).slow
-    assert not steady(*[gpu(n, 1110.0, 400.0, "sw_power_cap") for n in range(4)]).slow
+    assert not steady(free, *[gpu(n, 1110.0, 280.0, on_purpose=True) for n in range(4)]).slow
+    assert not steady(free, *[gpu(n, 1110.0, 400.0, "sw_power_cap") for n in range(4)]).slow
 
 
 def test_a_brake_counts_without_anybody_to_compare_with() -> None:
