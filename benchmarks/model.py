@@ -31,7 +31,7 @@ from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.calibrate import Calibration, Measurement, calibrate
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
 from joulecut_lab.model.estimate import Estimate
-from joulecut_lab.model.graph_level import estimate_by_table, simulate
+from joulecut_lab.model.graph_level import simulate
 from joulecut_lab.model.memory import layer_bytes
 from joulecut_lab.model.power import power_of
 from joulecut_lab.model.run import Run, misfit
@@ -419,8 +419,8 @@ def idle_share(found: Estimate) -> float:
 
 def zero_bubble() -> None:
     say("\n## Zero bubble, 28.3B on 32 A100 (bar 1.5 points), catalogue, nothing fitted\n")
-    say("| schedule | published idle share | graph | formula | table | published GB | predicted |")
-    say("|---|---|---|---|---|---|---|")
+    say("| schedule | published idle share | graph | formula | published GB | predicted |")
+    say("|---|---|---|---|---|---|")
     system = SYSTEMS["a100-sxm-80gb"]
     for schedule, (real, real_gb) in ZERO_BUBBLE.items():
         model, run = zero_bubble_run(schedule)
@@ -428,7 +428,6 @@ def zero_bubble() -> None:
         predicted = [
             graph,
             formula.estimate(model, system, run),
-            estimate_by_table(model, system, run),
         ]
         shares = " | ".join(f"{100 * idle_share(one):.1f} %" for one in predicted)
         gb = max(stage.total_bytes for stage in graph.memory) / 1e9

@@ -22,24 +22,20 @@ MICRO = 1e6
 Event = dict[str, Any]
 
 
-def target(word: str | None, flag: str = "--timeline") -> Path | None:
-    """Checks the path of a flag before anything is computed. Raises BadInput."""
+def target(word: str | None) -> Path | None:
+    """Checks the path of `--timeline` before anything is computed. Raises BadInput."""
     if word is None:
         return None
     path = Path(word)
     if path.suffix != ".json":
-        raise BadInput(flag, f'"{word}" is no .json file', "a file that ends in .json")
-    return outfile.checked(flag, path)
+        raise BadInput("--timeline", f'"{word}" is no .json file', "a file that ends in .json")
+    return outfile.checked("--timeline", path)
 
 
-def write(path: Path, events: list[Event], about: Event, flag: str = "--timeline") -> None:
+def write(path: Path, events: list[Event], about: Event) -> None:
     """Raises BadInput where the file cannot be written."""
-    trace = {
-        "traceEvents": events,
-        "displayTimeUnit": "ms",
-        **({"otherData": about} if about else {}),
-    }
-    outfile.write(flag, path, json.dumps(trace, allow_nan=False) + "\n")
+    trace = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
+    outfile.write("--timeline", path, json.dumps(trace, allow_nan=False) + "\n")
 
 
 def process(number: int, name: str) -> Event:

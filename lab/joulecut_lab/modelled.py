@@ -14,7 +14,7 @@ from joulecut_lab import run_file
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.estimate import Estimate
-from joulecut_lab.model.graph_level import estimate_by_table, simulate
+from joulecut_lab.model.graph_level import simulate
 from joulecut_lab.model.run import Run
 from joulecut_lab.model.stack import Default
 from joulecut_lab.model.sweep import FIGURES, Layouts, Space, evaluate
@@ -25,10 +25,9 @@ from joulecut_wire.document import Document
 if TYPE_CHECKING:
     import pandas
 
-Level = Literal["formula", "table", "graph"]
+Level = Literal["formula", "graph"]
 LEVELS: dict[str, Callable[[Architecture, System, Run], Estimate]] = {
     "formula": formula.estimate,
-    "table": estimate_by_table,
     "graph": lambda *run: simulate(*run)[0],
 }
 

@@ -21,7 +21,6 @@ from joulecut_lab.model.runs import Runs
 from joulecut_lab.model.stages import Stages
 from joulecut_lab.model.system import System
 
-SLOTS = {"forward": 1.0, "backward": 2.0, "input": 1.0, "weight": 1.0}
 STAGGERED = ("zb-h1", "zb-h2", "zb-v")  # with post-validation of the optimizer
 
 
@@ -49,14 +48,6 @@ class Timeline:
                 last[operation.stage] = max(last[operation.stage], start_s + time_s)
         return max(end_s - start_s for start_s, end_s in zip(first, last, strict=True))
 
-    def busy_s(self, stage: int) -> float:
-        """Time in which the GPU of a stage works; sends run beside it."""
-        return sum(
-            seconds
-            for operation, seconds in zip(self.graph.operations, self.time_s, strict=True)
-            if operation.stage == stage and operation.kind not in SENDS
-        )
-
 
 def laid_out(graph: Graph, time_s: Sequence[float]) -> Timeline:
     """Every operation as early as its edges allow."""
@@ -64,26 +55,6 @@ def laid_out(graph: Graph, time_s: Sequence[float]) -> Timeline:
     for first, second in graph.edges:  # sorted: what `first` waits for came before
         start_s[second] = max(start_s[second], start_s[first] + time_s[first])
     return Timeline(graph, tuple(start_s), tuple(time_s))
-
-
-def ideal_bubble(run: Run) -> float:
-    """Idle slots over busy slots of the ideal table: every phase one slot, a whole backward two,
-    nothing between GPUs. Raises ValueError if the shape does not fit its schedule.
-    """
-    graph = build(replace(run.shape(), transfers="free", data_collective=False, optimizer=False))
-    table = laid_out(graph, [SLOTS[operation.kind] for operation in graph.operations])
-    return table.span_s / max(map(table.busy_s, range(run.pipeline))) - 1.0
-
-
-def estimate_by_table(architecture: Architecture, system: System, run: Run) -> Estimate:
-    """The run with the bubble of its ideal table and without transfers: what a schedule is worth
-    before costs are known.
-    """
-    asked, stages, clock_mhz = held_stages(architecture, system, Runs.of([run]))
-    work_s = pipe_of(stages).slowest.seconds * run.microbatches
-    bubble = work_s * ideal_bubble(run) if run.pipeline > 1 else 0.0 * work_s
-    found = assemble(stages, asked, clock_mhz, bubble, np.zeros(1))
-    return replace(found.estimate(0), level="table")
 
 
 def simulate(architecture: Architecture, system: System, run: Run) -> tuple[Estimate, Timeline]:

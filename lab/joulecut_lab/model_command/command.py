@@ -1,16 +1,17 @@
 """`joulecut model`: flags of every subcommand. Each does its work in a module of its own."""
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from joulecut_wire.command import Parser
+from joulecut_wire.command import Parser, gone, retired
 from joulecut_wire.flags import listed, number, whole
 from joulecut_wire.quantity import Fault
 
 PROG = "joulecut model"
-LEVELS = ("formula", "table", "graph")
+LEVELS = ("formula", "graph")
 JOBS_MAX = 4096
 POINTS_MAX = 1000
 SERVED = ("fp32", "bf16", "fp16", "fp8", "fp4")
@@ -22,11 +23,14 @@ Flag = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Subcommand:
-    """`module:function` of this package's siblings, which takes the flags as they were read."""
+    """`module:function` of this package's siblings, which takes the flags as they were read;
+    `gone` are flags of earlier versions, and what does their work.
+    """
 
     target: str
     summary: str
     flags: tuple[Flag, ...]
+    gone: Mapping[str, str] = field(default_factory=dict)
 
 
 def _flag(*names: str, **more: Any) -> Flag:
@@ -38,6 +42,13 @@ def _also(word: str) -> tuple[int, Path]:
     if not name:
         raise Fault(f'"{word}"', "MHZ=FILE, as in 1065=slow.json")
     return _CLOCK(mhz), Path(name)
+
+
+def _level(word: str) -> str:
+    if word != "table":
+        return word
+    retired("--level table", "means graph, which has the transfers too")
+    return "graph"
 
 
 _JSON = _flag("--json", action="store_true", help="print one JSON object")
@@ -118,11 +129,13 @@ SUBCOMMANDS: dict[str, Subcommand] = {
                 "clock",
             ),
             _flag("--chakra", metavar="DIR", help="write Chakra traces with energy and clock"),
-            _flag("--astra-sim", metavar="DIR", help="write an ASTRA-sim configuration"),
-            _flag("--perfetto", metavar="FILE", help="write a trace for Perfetto: .json"),
             _flag("--calibrated", metavar="FILE", help="write the system as measured: .yaml"),
             _JSON,
         ),
+        {
+            "--astra-sim": "--chakra DIR, whose traces ASTRA-sim reads",
+            "--perfetto": "the recording itself, which Perfetto opens, or --chakra DIR",
+        },
     ),
     "profile": Subcommand(
         "model_command.profiling:run",
@@ -193,6 +206,7 @@ _ESTIMATE = Subcommand(
         _RUN,
         _flag(
             "--level",
+            type=_level,
             choices=LEVELS,
             default="formula",
             help="detail of the estimate (default formula)",
@@ -211,6 +225,8 @@ def run(argv: list[str]) -> int:
     parser = Parser(f"{PROG} {name}".strip(), command.summary)
     for names, more in command.flags:
         parser.add_argument(*names, **more)
+    for flag, instead in command.gone.items():
+        gone(parser, flag, instead)
     options = parser.parse_args(argv[1:] if name else argv)
     module, _, function = command.target.partition(":")
     status: int = getattr(importlib.import_module(f"joulecut_lab.{module}"), function)(options)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from joulecut_lab.model.graph_level import Timeline
 
 OPERATIONS_MAX = 200_000  # of a graph: some seconds; a picture of more shows nothing
-TABLE_MAX = 10 * OPERATIONS_MAX  # of a table, which is bare slots: half a minute
 
 
 def run(options: Namespace) -> int:
@@ -26,9 +25,7 @@ def run(options: Namespace) -> int:
     picture, track = plot.target(options.plot), timeline.target(options.timeline)
     file = read(options.run)
     if options.level == "graph" or track is not None:
-        _must_be_laid_out(file, OPERATIONS_MAX)
-    elif options.level == "table":
-        _must_be_laid_out(file, TABLE_MAX)
+        _must_be_laid_out(file)
     found = LEVELS[options.level](file.architecture, file.system, file.run)
     if picture is not None:
         _draw(picture, file, found)
@@ -85,8 +82,8 @@ def _operations(file: RunFile) -> int:
     return 5 * run.pipeline * run.parts_per_stage * run.microbatches
 
 
-def _must_be_laid_out(file: RunFile, operations_max: int) -> None:
-    if _operations(file) > operations_max:
+def _must_be_laid_out(file: RunFile) -> None:
+    if _operations(file) > OPERATIONS_MAX:
         what = f"about {_operations(file)} operations are too many to lay out"
         raise file.document.bad(
             ("run", "global_batch"), what, "a smaller batch, or --level formula"

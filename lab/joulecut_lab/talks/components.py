@@ -128,7 +128,6 @@ def traces() -> Iterator[Exhibit]:
         ("profile once: Kineto, Nsight or Chakra", "joulecut model trace TRACE --also MHZ=FILE"),
         ("model everywhere", "joulecut model RUN.yaml with --calibrated SYSTEM.yaml"),
         ("Chakra execution traces with energy and clock", "joulecut model trace --chakra DIR"),
-        ("ASTRA-sim system and network", "joulecut model trace --astra-sim DIR"),
     ]
     text = (
         "Written by these commands and read back by the published schema of Chakra; ASTRA-sim, "

@@ -18,7 +18,7 @@ from joulecut_lab.exhibit import PREDICTED, PUBLISHED, SIMULATED, Compared, Exhi
 from joulecut_lab.model import formula, post_dennard, technology
 from joulecut_lab.model import sweep as sweep_of_runs
 from joulecut_lab.model.catalogue import ARCHITECTURES, SYSTEMS
-from joulecut_lab.model.graph_level import SLOTS, laid_out, simulate
+from joulecut_lab.model.graph_level import laid_out, simulate
 from joulecut_lab.model.run import Run, misfit
 from joulecut_lab.model_chart import layouts_panels, package_panel, timeline_panel
 from joulecut_lab.study import charts
@@ -578,7 +578,7 @@ def timelines() -> Iterator[Exhibit]:
         ("interleaved 1F1B, 2 chunks", "interleaved-1f1b", 2),
     ):  # fmt: skip
         graph = build(Pipeline(schedule, 4, 8, chunks=chunks))  # type: ignore[arg-type]
-        slots = [SLOTS[operation.kind] / chunks for operation in graph.operations]
+        slots = [(1.0 + (o.kind == "backward")) / chunks for o in graph.operations]
         timeline = laid_out(graph, slots)
         panels.append(timeline_panel(timeline, title=f"{name}: {timeline.end_s:g} slots",
                                      numbered=chunks == 1, unit="slots"))  # fmt: skip

@@ -1,4 +1,4 @@
-"""The three levels: equal where they must be, ordered where they may differ."""
+"""The two levels: equal where they must be, ordered where they may differ."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 from joulecut_lab.model import formula
 from joulecut_lab.model.architecture import Architecture
 from joulecut_lab.model.catalogue import SYSTEMS
-from joulecut_lab.model.graph_level import estimate_by_table, ideal_bubble, simulate
+from joulecut_lab.model.graph_level import simulate
 from joulecut_lab.model.run import Run, misfit, part_layers
 
 # Hardly a vocabulary: all stages are alike.
@@ -63,21 +63,6 @@ def test_formula_is_near_the_graph_with_logits_and_links(schedule: str, microbat
     assert laid_out.iteration_time_s == pytest.approx(closed.iteration_time_s, rel=near)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "bubble"),
-    [
-        ("gpipe", 7 / 24),
-        ("1f1b", 7 / 24),
-        ("interleaved-1f1b", 7 / 48),
-        ("zb-h1", 7 / 72),  # a third of 1f1b's
-        ("zb-h2", 0.0),
-        ("zb-v", 0.0),
-    ],
-)
-def test_the_table_has_the_published_bubble(schedule: str, bubble: float) -> None:
-    assert ideal_bubble(run_of(schedule)) == pytest.approx(bubble, abs=1e-9)
-
-
 @pytest.mark.parametrize(("schedule", "idle"), [("1f1b", 26.5), ("zb-h1", 14.2), ("zb-h2", 6.4)])
 def test_transfers_and_uneven_halves_give_the_published_idle_share(
     schedule: str, idle: float
@@ -97,13 +82,6 @@ def test_transfers_and_uneven_halves_give_the_published_idle_share(
         working_s = found.iteration_time_s - parts["optimizer"]
         share = (parts["bubble"] + parts["pipeline_comm"]) / working_s
         assert 100.0 * share == pytest.approx(idle, abs=1.5)
-
-
-def test_table_and_formula_agree_where_work_is_as_the_table_has_it() -> None:
-    for schedule in ("gpipe", "1f1b", "interleaved-1f1b"):
-        run = run_of(schedule)
-        ideal, closed = estimate_by_table(ALIKE, FREE, run), formula.estimate(ALIKE, FREE, run)
-        assert ideal.iteration_time_s == pytest.approx(closed.iteration_time_s, rel=4e-3)
 
 
 def test_slow_links_change_the_ranking_of_schedules() -> None:
@@ -131,7 +109,7 @@ def test_layers_are_shared_out_evenly_with_short_ends() -> None:
 def test_an_evaluation_waits_for_forwards_alone() -> None:
     """16 microbatches pass 8 equal stages: 7 forwards of bubble at every level."""
     run = replace(run_of("1f1b", microbatches=16), forward_only=True)
-    levels = (formula.estimate, estimate_by_table, lambda *given: simulate(*given)[0])
+    levels = (formula.estimate, lambda *given: simulate(*given)[0])
     for parts in (level(ALIKE, FREE, run).breakdown_s for level in levels):
         assert parts["bubble"] == pytest.approx(parts["forward"] * 7 / 16, rel=0.03)
         assert parts["backward"] == parts["recompute"] == 0.0

@@ -100,23 +100,14 @@ def test_a_second_clock_measures_what_each_class_takes_from_it(
 
 
 def test_the_files_of_other_tools(traces: list[str], tmp_path: Path) -> None:
-    out = tmp_path / "astra"
+    out = tmp_path / "chakra"
     found = _run(
-        *traces, "--system", "a100-sxm-80gb", "--clock", "1410", "--astra-sim", str(out),
-        "--perfetto", str(tmp_path / "p.json"), "--calibrated", str(tmp_path / "mine.yaml"),
+        *traces, "--system", "a100-sxm-80gb", "--clock", "1410", "--chakra", str(out),
+        "--calibrated", str(tmp_path / "mine.yaml"),
     )  # fmt: skip
-    assert {p.name for p in out.iterdir()} == {
-        "trace.0.et", "trace.1.et", "network.yml", "system.json", "remote_memory.json",
-        "power.json",
-    }  # fmt: skip
+    assert {p.name for p in out.iterdir()} == {"trace.0.et", "trace.1.et"}
     again = chakra.read(out / "trace.1.et", 1)
     assert len(again.kernels) == 3 * OPERATIONS
-    power = json.loads((out / "power.json").read_text())
-    assert power["gpu_w"]["idle"] < power["gpu_w"]["waiting"] < power["gpu_w"]["compute"] <= 400.0
-    events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
-    slices = [event for event in events if event["ph"] == "X"]
-    assert len(slices) == 2 * 3 * OPERATIONS
-    assert all(event["args"]["energy_j"] > 0.0 for event in slices)
     # what one trace measured predicts another model on other numbers of GPUs
     flops = 2 * 4096 * 4096 * 16384
     efficiency = flops / (GEMM_US * 1e-6) / 312e12
@@ -172,7 +163,8 @@ def test_replaying_what_was_written_gives_the_same_times(traces: list[str], tmp_
         ("--also", "slow.json", "--clock", "1410"),
         ("--calibrated", "mine.yaml"),
         ("--system", "a100"),
-        ("--perfetto", "trace.txt"),
+        ("--perfetto", "trace.json"),
+        ("--astra-sim", "out"),
     ],
 )
 def test_bad_flags_are_one_line(traces: list[str], words: tuple[str, ...]) -> None:
