@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from joulecut_controller.plan.plan import Plan
 from joulecut_controller.view import GpuView, NodeView, Window
 from joulecut_wire.messages import Command, IterationReport, ReportFault, Result
 
@@ -90,7 +89,7 @@ EventKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One line of the audit trail. `detail` is JSON text; plans are kept whole."""
+    """One line of the audit trail. `detail` is JSON text."""
 
     at_unix_s: float
     kind: EventKind
@@ -151,14 +150,6 @@ class Store(Protocol):
 
     def events(self, *, job: str = "", limit: int = 100) -> tuple[Event, ...]:
         """Newest first."""
-        ...
-
-    def keep_plan(self, plan: Plan) -> None: ...
-
-    def last_plan_json(self, job: str, generation: int = 0) -> str:
-        """The job's plan of this generation as it was kept, or its newest one (0); empty where
-        there is none.
-        """
         ...
 
     def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None: ...

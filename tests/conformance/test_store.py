@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 
 import pytest
-from databases import event_of, plan_of
+from databases import event_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record, Store, StoredBaseline
 from joulecut_controller.view import Window
 from joulecut_wire.errors import Unavailable
@@ -92,26 +91,7 @@ def test_a_huge_event_is_cut_but_stays_readable(reopen: Reopen) -> None:
     assert len(kept.detail) < 5_000
 
 
-# -- plans, baselines, records ---------------------------------------------------------------
-
-
-def test_the_newest_plan_of_a_job_comes_back_as_it_was(reopen: Reopen) -> None:
-    store = reopen()
-    assert store.last_plan_json("job") == ""
-    for generation in (1, 2, 4):
-        store.keep_plan(plan_of(generation=generation))
-    store.keep_plan(plan_of(job="other", generation=3))
-    store = reopen()
-    assert json.loads(store.last_plan_json("job")) == plan_json(plan_of(generation=4))
-    assert json.loads(store.last_plan_json("job", 2)) == plan_json(plan_of(generation=2))
-    assert store.last_plan_json("job", 3) == ""
-
-
-def test_keeping_a_plan_again_replaces_it(reopen: Reopen) -> None:
-    store = reopen()
-    store.keep_plan(plan_of(reason="before the guard"))
-    store.keep_plan(plan_of(reason="after the guard"))
-    assert json.loads(store.last_plan_json("job"))["reason"] == "after the guard"
+# -- baselines, records ---------------------------------------------------------------
 
 
 def test_baselines_belong_to_a_job_in_a_shape(reopen: Reopen) -> None:

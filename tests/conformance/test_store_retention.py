@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from databases import Database, event_of, plan_of
+from databases import Database, event_of
 
 from joulecut_controller.ports import Event, Record, Store, StoredBaseline
 from joulecut_controller.store.database import LEARNT_MAX, RECORD_MAX, Retention
@@ -14,28 +14,16 @@ DAY_S = 86_400.0
 
 
 def test_what_grows_is_pruned(database: Database) -> None:
-    kept = Retention(events=10, plans_per_job=3, plans=5, baselines=4)
+    kept = Retention(events=10, baselines=4)
     store = database.open(kept)
     for number in range(1, 31):
         store.record(event_of(number))
-        store.keep_plan(plan_of(job=f"job-{number % 3}", generation=number))
         window = Window(1, 1.0, 0.0, None, None)
         store.keep_baseline(f"job-{number}", "shape", StoredBaseline(window))
     store.close()
     assert database.run("select generation from event order by id") == [[n] for n in range(21, 31)]
-    plans = database.run("select generation from plan order by generation")
-    assert plans == [[26], [27], [28], [29], [30]]
     baselines = database.run("select job from baseline order by job")
     assert baselines == [["job-27"], ["job-28"], ["job-29"], ["job-30"]]
-
-
-def test_one_busy_job_does_not_push_out_the_plan_of_another(database: Database) -> None:
-    kept = Retention(events=10, plans_per_job=3, plans=100, baselines=4)
-    store = database.open(kept)
-    store.keep_plan(plan_of(job="quiet", generation=1))
-    for generation in range(2, 50):
-        store.keep_plan(plan_of(job="busy", generation=generation))
-    assert store.last_plan_json("quiet")
 
 
 def test_events_are_kept_by_job_and_for_their_age(database: Database) -> None:

@@ -129,7 +129,7 @@ class FillingStore:
         self.full = False
 
     def __getattr__(self, name: str) -> Any:
-        if self.full and name in {"record", "keep_plan", "next_generation", "keep_baseline"}:
+        if self.full and name in {"record", "next_generation", "keep_baseline"}:
             raise Unavailable("store: the disk is full")
         return getattr(self._store, name)
 

@@ -19,7 +19,7 @@ def test_recommend_plans_records_and_sends_nothing(world: World, store: Database
     assert any(action.verb == "lower" for action in plan.actions)
     assert plan.forecast.saved_ratio > 0.05
     assert controller.job.applied is None
-    assert store.last_plan_json(world.job)
+    assert plan.generation in {one.generation for one in store.events() if one.kind == "plan"}
     controller.stop()
     assert world.calls == []
 

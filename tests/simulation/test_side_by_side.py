@@ -16,7 +16,6 @@ from held_out import HeldOutWorld, Pair
 from worlds import Controller, World
 
 from joulecut_controller.board import JobBoard
-from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.solver_cache import Question
 from joulecut_controller.policy.policy import Policy, Slo
 from joulecut_controller.ports import FleetState, Store, StoredBaseline
@@ -231,10 +230,6 @@ class WaitsForTheLoop:
     def next_generation(self) -> int:
         self._wait()
         return self._store.next_generation()
-
-    def keep_plan(self, plan: Plan) -> None:
-        self._wait()
-        self._store.keep_plan(plan)
 
     def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None:
         self._wait()

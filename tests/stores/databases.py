@@ -4,13 +4,10 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from joulecut_controller.plan.plan import Action, Forecast, Plan
 from joulecut_controller.ports import Event
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.database import DatabaseStore, Retention, open_store
 from joulecut_controller.store.postgres_url import parse_postgres_url
-from joulecut_engine.graph.clock_option import ClockOption
-from joulecut_engine.optimize.problem import Solution
 
 # A controller that writes as fast as it can, and says what was written.
 WRITER = """
@@ -75,23 +72,6 @@ class Database:
         for store in self._opened:
             store.close()
         self._opened.clear()
-
-
-def plan_of(job: str = "job", generation: int = 1, reason: str = "because") -> Plan:
-    option = ClockOption(1200, 0.05, 14.0)
-    return Plan(
-        job=job,
-        generation=generation,
-        parent=generation - 1,
-        mode="recommend",
-        granularity="gpu",
-        actions=(Action("GPU-a", 0, "lower", 1200, "slack"),),
-        reason=reason,
-        made_at_unix_s=1.5e9,
-        deadline_s=6.25,
-        forecast=Forecast(6.2, 900.0, 6.0, 1000.0, 890.0, 0.01, (("gpu", 0.1),)),
-        solution=Solution("gpu", (option, option), (0.0, 0.05), 6.2, 900.0, 890.0, "computation"),
-    )
 
 
 def event_of(number: int, job: str = "job") -> Event:

@@ -3,8 +3,8 @@
 import json
 import math
 
+from joulecut_controller.plan import record
 from joulecut_controller.plan.plan import Action, Forecast, Plan
-from joulecut_controller.plan.record import plan_json
 from joulecut_engine.graph.clock_option import ClockOption
 from joulecut_engine.optimize.problem import Solution
 
@@ -37,7 +37,7 @@ PLAN = Plan(
 
 
 def test_the_whole_plan_survives_json() -> None:
-    content = json.loads(json.dumps(plan_json(PLAN), allow_nan=False))
+    content = json.loads(json.dumps(record.PLAN.json(PLAN), allow_nan=False))
     assert content["job"] == "gpt3"
     assert (content["generation"], content["parent"]) == (7, 6)
     assert content["deadline_s"] == 6.12
@@ -57,7 +57,7 @@ def test_the_whole_plan_survives_json() -> None:
 
 
 def test_operations_are_summed_by_clock() -> None:
-    solution = plan_json(PLAN)["solution"]
+    solution = record.PLAN.json(PLAN)["solution"]
     assert solution["operations_by_clock"] == [
         {"clock_mhz": 1200, "operations": 2, "time_s": 0.112, "energy_j": 38.0},
         {"clock_mhz": 1410, "operations": 1, "time_s": 0.05, "energy_j": 24.0},
@@ -65,7 +65,7 @@ def test_operations_are_summed_by_clock() -> None:
 
 
 def test_a_plan_that_says_only_why_nothing_changes() -> None:
-    content = plan_json(Plan("a", 1, 0, "recommend", "gpu", (), "no profile", 0.0))
+    content = record.PLAN.json(Plan("a", 1, 0, "recommend", "gpu", (), "no profile", 0.0))
     assert content["changes_nothing"] is True
     assert content["forecast"] is None
     assert content["solution"] is None
@@ -79,7 +79,7 @@ def test_numbers_that_are_none_become_null() -> None:
         Forecast(nan, 1.0, 0.0, 0.0, -float("inf"), nan, (("gpu", nan),)),
         Solution("gpu", (ClockOption(1, nan, 1.0),), (0.0,), nan, 1.0, 0.0, "gpu"),
     )  # fmt: skip
-    text = json.dumps(plan_json(broken), allow_nan=False)
+    text = json.dumps(record.PLAN.json(broken), allow_nan=False)
     content = json.loads(text)
     assert content["deadline_s"] is None
     assert content["forecast"]["saved_ratio"] is None

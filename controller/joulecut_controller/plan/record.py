@@ -123,6 +123,3 @@ PLAN = Answer(
     forecast=maybe(Key(a.OBJECT.schema, _forecast)),
     solution=maybe(Key(a.OBJECT.schema, _solution)),
 )
-
-
-plan_json = PLAN.json

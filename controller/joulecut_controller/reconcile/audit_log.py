@@ -70,8 +70,7 @@ class AuditLog:
         self.trouble = ""
 
     def plan(self, plan: Plan) -> None:
-        """Stores a plan and its event. Raises Unavailable."""
-        self._store.keep_plan(plan)
+        """The event of a plan. Raises Unavailable."""
         text = f"{plan.reason} -- refused: {plan.refused}" if plan.refused else plan.reason
         self.note("plan", plan.job, text, generation=plan.generation, mode=plan.mode)
 

@@ -147,12 +147,11 @@ class PlanRollout:
         return outcome
 
     async def complete(self, generation: int, forecast: Forecast) -> None:
-        """Adds the figures that took longer than the decision. Raises Unavailable."""
+        """Adds the figures that took longer than the decision."""
         if self.decision is None or self.decision.generation != generation:
             return
         self.decision = replace(self.decision, forecast=forecast)
         self._context.leases.complete(self.decision)
-        await in_thread(self._context.store.keep_plan, self.decision)
 
     async def _apply_none(self, decision: Decision, job: JobState) -> None:
         """Default clocks, or nothing new."""

@@ -1,1 +1,1 @@
-"""State that survives a restart: counters, baselines, plans, and the log of events."""
+"""State that survives a restart: counters, baselines, and the log of events."""

@@ -1,4 +1,4 @@
-"""Implements `ports.Store` on a database: counters, baselines, plans, events, records.
+"""Implements `ports.Store` on a database: counters, baselines, events, records.
 
 A pass writes a few rows and reads hardly any. Every table is bounded in rows and characters, and
 the transaction that adds a row prunes the oldest, so that no uptime fills a disk.
@@ -13,8 +13,6 @@ from uuid import uuid4
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, select
 
-from joulecut_controller.plan.plan import Plan
-from joulecut_controller.plan.record import plan_json
 from joulecut_controller.ports import Event, Record, StoredBaseline, StoredProfile
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
@@ -25,7 +23,6 @@ from joulecut_controller.store.schema import (
     EVENTS,
     LEARNT,
     NOTEBOOKS,
-    PLANS,
     PROFILES,
     RECORDS,
     migrate,
@@ -52,9 +49,7 @@ class Retention:
     events_per_job: int = 5_000  # weeks of decisions of a busy job
     events_s: float = 92 * 86_400.0  # a quarter: a job that is gone is asked about until then
     events: int = 1_000_000  # of all jobs: the events of 200 busy ones, some 400 MB
-    plans_per_job: int = 50  # the last hours of a busy job
-    plans: int = 10_000  # of all jobs together: one each in the largest policy file
-    baselines: int = 10_000  # likewise
+    baselines: int = 10_000  # of all jobs together: one each in the largest policy file
     notebooks: int = 1_000  # 30 kB each
     records_per_job: int = 5_000  # of one topic: a month of windows, one every ten minutes
     records: int = 1_000_000  # of one topic, of all jobs: a month of 200 of them, some 500 MB
@@ -194,21 +189,6 @@ class DatabaseStore:
         with self._transactions.reading() as connection:
             rows = connection.execute(wanted).all()
         return tuple(Event(*row[1:]) for row in rows)  # its columns after the id
-
-    def keep_plan(self, plan: Plan) -> None:
-        content = json.dumps(plan_json(plan), allow_nan=False, separators=(",", ":"))
-        same = PLANS.c.generation == plan.generation
-        values = {"generation": plan.generation, "job": plan.job, "content": content}
-        with self._transactions.writing() as connection:
-            _replace(connection, same, PLANS, values)
-            prune(connection, PLANS.c.generation, self._kept.plans_per_job, PLANS.c.job == plan.job)
-            prune(connection, PLANS.c.generation, self._kept.plans)
-
-    def last_plan_json(self, job: str, generation: int = 0) -> str:
-        of_job = select(PLANS.c.content).where(PLANS.c.job == job)
-        if generation:
-            of_job = of_job.where(PLANS.c.generation == generation)
-        return self._content(of_job.order_by(PLANS.c.generation.desc()).limit(1))
 
     def keep_baseline(self, job: str, shape: str, kept: StoredBaseline) -> None:
         """Raises ValueError where one of the numbers is not finite."""

@@ -51,15 +51,6 @@ EVENTS = Table(
     sqlite_autoincrement=True,  # an id is never given twice, so pruning by id is exact
 )
 
-PLANS = Table(
-    "plan",
-    METADATA,
-    Column("generation", NUMBER, primary_key=True, autoincrement=False),
-    Column("job", String(253), nullable=False),
-    Column("content", Text, nullable=False),
-    Index("plan_by_job", "job", "generation"),
-)
-
 BASELINES = Table(
     "baseline",
     METADATA,
@@ -140,6 +131,11 @@ def _add_measured_unix_s(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE baseline ADD COLUMN measured_unix_s FLOAT")
 
 
+def _drop_plans(connection: Connection) -> None:
+    """Which only tests read: events have each plan's number and reason, and its clocks."""
+    connection.exec_driver_sql("DROP TABLE plan")
+
+
 # MIGRATIONS[i] turns version i + 1 into i + 2; the tables above are the newest. Append only:
 # files in the field hold every version there ever was.
 MIGRATIONS: tuple[Migration, ...] = (
@@ -150,6 +146,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _add_measured_unix_s,
     CLAIMS.create,
     PARTS.create,
+    _drop_plans,
 )
 
 
