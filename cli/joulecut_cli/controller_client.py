@@ -97,18 +97,6 @@ class Controller:
         """The policy in force, as values. Raises Unavailable."""
         return self._of_this_version(self._get("/api/v1/policy"), {"jobs", "source", "digest"})
 
-    def profiles(self) -> list[Json]:
-        """The uploaded profiles. Raises Unavailable."""
-        found: list[Json] = self._of_this_version(self._get("/api/v1/profiles"), {"profiles"})[
-            "profiles"
-        ]
-        return found
-
-    def profile(self, name: str) -> str:
-        """The content of an uploaded profile. Raises BadInput without it, Unavailable."""
-        raw = self._asked(f"/api/v1/profiles/{quoted(name)}", TIMEOUT_S, bad=(404,))
-        return str(self._of_this_version(self._parsed(raw), {"content"})["content"])
-
     def order(self, path: str, **words: str | bool) -> Json:
         """Send a command and return its outcome.
 

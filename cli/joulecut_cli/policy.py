@@ -2,26 +2,23 @@
 
 `check` reads a policy file as the controller does and prints what it means for every job, or its
 first fault. `diff` compares it with the policy in force, as values after defaults: a comment or
-another order of keys is no difference. `upload` sends a profile to the controller's store, where a
-policy can name it like a file; `profiles` lists what is there, `remove` takes one away.
+another order of keys is no difference.
 """
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, Json, quoted, understood
+from joulecut_cli.controller_client import Controller, Json, understood
 from joulecut_cli.money import add_price_flags, given_prices, prices_text
-from joulecut_cli.orders import print_result
 from joulecut_cli.progress import Progress
 from joulecut_cli.status import add_controller_flags
 from joulecut_engine.money import (
     Prices,
 )
-from joulecut_wire import user_file
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import BadInput
 
@@ -29,8 +26,6 @@ if TYPE_CHECKING:
     from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 
 PROG = "joulecut policy"
-UPLOAD_BYTES_MAX = 4 << 20  # as the controller has it, which refuses more
-DIGEST_SHOWN = 12  # letters, as of a policy
 
 
 @understood
@@ -39,8 +34,8 @@ def run(argv: list[str]) -> int:
     if not argv or argv[0] not in {*SUBCOMMANDS, "-h", "--help"}:
         given = f"{argv[0]!r} is no action" if argv else "no action"
         allowed = (
-            f"{PROG} check FILE [--json], {PROG} diff FILE, {PROG} profiles, "
-            f"{PROG} upload PROFILE.csv, {PROG} remove NAME"
+            f"{PROG} check FILE [--json], {PROG} diff FILE; profiles are files, beside the policy "
+            "or in the controller's folder `profiles`"
         )
         raise BadInput(PROG, given, allowed)
     return SUBCOMMANDS.get(argv[0], lambda _: _check(argv))(argv[1:])
@@ -53,7 +48,7 @@ def _check(argv: list[str]) -> int:
     parser.add_argument(
         "--controller",
         metavar="URL",
-        help="also find profiles uploaded there, and check the power budget against its GPUs",
+        help="also name what bars enforcement there, and check the power budget of its GPUs",
     )
     parser.add_argument(
         "--profiles",
@@ -71,8 +66,7 @@ def _check(argv: list[str]) -> int:
 
     controller = Controller(options.controller) if options.controller else None
     with Progress(f"checking {options.file.name}"):
-        uploaded = _Uploaded(controller) if controller else None
-        policy = load(options.file, profiles=options.profiles, uploaded=uploaded)
+        policy = load(options.file, profiles=options.profiles)
     series = (policy.cost.kwh_series, policy.cost.co2_series)
     if not any(one is not None and one.promql for one in series):  # a controller asks for those
         policy = at_hour(policy, time.time(), {})
@@ -92,60 +86,6 @@ def _check(argv: list[str]) -> int:
     return FINE
 
 
-class _Uploaded:
-    """The profiles uploaded to a controller."""
-
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
-
-    def digests(self) -> Mapping[str, str]:
-        return {one["name"]: one["digest"] for one in self._controller.profiles()}
-
-    def read(self, name: str) -> bytes:
-        return self._controller.profile(name).encode()
-
-
-def _profiles(argv: list[str]) -> int:
-    parser = Parser(f"{PROG} profiles", "Lists the profiles uploaded to a controller.")
-    add_controller_flags(parser)
-    given = parser.parse_args(argv)
-    found = Controller(given.controller).profiles()
-    if given.json:
-        print(json.dumps({"profiles": found}, indent=2))
-        return FINE
-    for one in found:
-        print(f"{one['name']}  {one['bytes']} bytes  {one['digest'][:DIGEST_SHOWN]}")
-    if not found:
-        print("no profile was uploaded")
-    return FINE
-
-
-def _upload(argv: list[str]) -> int:
-    parser = Parser(f"{PROG} upload", "Sends a profile to the controller's store.")
-    parser.add_argument("file", type=Path, metavar="PROFILE.csv")
-    parser.add_argument("--name", metavar="NAME.csv", help="default: the file's own name")
-    parser.add_argument("--replace", action="store_true", help="also one that a job uses")
-    add_controller_flags(parser)
-    given = parser.parse_args(argv)
-    raw = user_file.read(given.file, UPLOAD_BYTES_MAX, "a readable CSV file")
-    try:
-        content = raw.decode()
-    except UnicodeDecodeError:
-        raise BadInput(str(given.file), "is not text", "a readable CSV file") from None
-    path = f"profiles/{quoted(given.name or given.file.name)}"
-    answer = Controller(given.controller).order(path, content=content, replace=given.replace)
-    return print_result(answer, given)
-
-
-def _remove(argv: list[str]) -> int:
-    parser = Parser(f"{PROG} remove", "Removes an uploaded profile that no policy names.")
-    parser.add_argument("name", metavar="NAME.csv")
-    add_controller_flags(parser)
-    given = parser.parse_args(argv)
-    answer = Controller(given.controller).order(f"profiles/{quoted(given.name)}/remove")
-    return print_result(answer, given)
-
-
 def _diff(argv: list[str]) -> int:
     parser = Parser(f"{PROG} diff", "Compares a policy file with the policy in force.")
     parser.add_argument("file", type=Path, metavar="FILE")
@@ -156,7 +96,7 @@ def _diff(argv: list[str]) -> int:
     from joulecut_controller.sources.policy_file import load
 
     controller = Controller(given.controller)
-    mine = policy_json(load(given.file, uploaded=_Uploaded(controller)))
+    mine = policy_json(load(given.file))
     theirs = controller.policy()
     found = difference(theirs, mine)
     if given.json:
@@ -325,7 +265,4 @@ def _word(value: Any) -> str:
 SUBCOMMANDS = {
     "check": _check,
     "diff": _diff,
-    "profiles": _profiles,
-    "upload": _upload,
-    "remove": _remove,
 }

@@ -112,16 +112,6 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredProfile:
-    """An uploaded profile without its content; `digest` is the SHA-256 of its bytes."""
-
-    name: str
-    digest: str
-    bytes: int
-    at_unix_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class StoredBaseline:
     """A job's baseline, and when default clocks were measured last; None: not known, or the job has
     changed since.
@@ -186,19 +176,5 @@ class Store(Protocol):
     ) -> tuple[Record, ...]:
         """The newest `limit` of a topic since a time, newest first; of all jobs without `job`."""
         ...
-
-    def keep_profile(self, about: StoredProfile, content: str) -> None:
-        """Keeps an uploaded profile in place of one of the same name."""
-        ...
-
-    def profiles(self) -> tuple[StoredProfile, ...]:
-        """Every uploaded profile, by name."""
-        ...
-
-    def profile(self, name: str) -> str:
-        """The content of an uploaded profile; empty where there is none."""
-        ...
-
-    def remove_profile(self, name: str) -> None: ...
 
     def close(self) -> None: ...

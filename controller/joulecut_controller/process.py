@@ -28,9 +28,8 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.service_context import ServiceContext
 from joulecut_controller.solver_warmup import SolverWarmup
 from joulecut_controller.sources.agents import AgentSource
-from joulecut_controller.sources.policy_file import PolicyFile, present
-from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
-from joulecut_controller.store.database import DatabaseStore, is_missing, open_store
+from joulecut_controller.sources.policy_file import PolicyFile
+from joulecut_controller.store.database import DatabaseStore, open_store
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import parse_postgres_url
 from joulecut_controller.store.sqlite import file_of
@@ -60,12 +59,11 @@ def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
-    # A wrong path leaves no store behind, and a controller without a page takes no term.
-    present(config.policy)
+    # A policy that is refused leaves no store behind, a controller without a page takes no term.
+    source = PolicyFile(config.policy, profiles=config.profiles)
+    policy = source.load()
     tls = rotating(config.tls, log) if config.tls else None
     web = _protection(config)
-    if is_missing(config.store):  # nor does a policy that is refused; nothing is uploaded yet
-        PolicyFile(config.policy, profiles=config.profiles).load()
     store = open_store(
         config.store,
         base=config.base,
@@ -73,10 +71,6 @@ def run(config: Config) -> int:
         timeout_s=config.timing.timeout_s,
     )
     try:
-        source = PolicyFile(
-            config.policy, profiles=config.profiles, uploaded=UploadedProfiles(store)
-        )
-        policy = source.load()
         asyncio.run(_serve(config, source, policy, store, agents, tls=tls, web=web))
     finally:
         store.close()
@@ -131,7 +125,6 @@ async def _serve(
         roles=config.roles,
         store=store,
         channel=channel,
-        profiles=UploadedProfiles(store),
         history=history,
         links=config.links,
     )
@@ -236,8 +229,7 @@ def _leader_lock(config: Config, port: int) -> LeaderLock:
 def _protection(config: Config) -> WebConfig | None:
     """Raises BadInput where the page would be open to a network."""
     web = WebConfig(config.web_config, log) if config.web_config else None
-    named = {*config.roles.command, *config.roles.replace}
-    if web is not None and web.users and (missing := sorted(named - web.users)):
+    if web and web.users and (missing := sorted({*config.roles.command} - web.users)):
         log(f"warning: roles: web_config has no user {', '.join(missing):.500}", "warning")
     if not is_loopback(config.http[0]):
         if web is None or web.context() is None:

@@ -21,7 +21,6 @@ from joulecut_controller.ports import Store
 from joulecut_controller.web.app import build
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.links import Links
-from joulecut_controller.web.profiles import ProfileLibrary
 from joulecut_controller.web.publisher import Publisher
 from joulecut_controller.web.senders import Roles
 from joulecut_controller.web.server import Server
@@ -56,7 +55,6 @@ class Serving:
         obey: Commander | None = None,
         web: WebConfig | None = None,
         roles: Roles = Roles(),  # noqa: B008 - frozen
-        profiles: ProfileLibrary | None = None,
     ) -> None:
         self._first = board
         self._port = port
@@ -66,7 +64,6 @@ class Serving:
         self._links = links
         self._obey = obey
         self._web, self._roles = web, roles
-        self._profiles = profiles
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="web")
         self.failure: BaseException | None = None
@@ -102,7 +99,6 @@ class Serving:
             roles=self._roles,
             metrics=self._metrics,
             store=self._store,
-            profiles=self._profiles,
             history=self._history,
             links=self._links,
         )

@@ -44,7 +44,7 @@ ADDED = {
     2: "drop table notebook",
     3: "drop table learnt",
     4: "drop table record",
-    5: "drop table profile",
+    5: "drop table if exists profile",
     6: "alter table baseline drop column measured_unix_s",
     7: "drop table claim",
     8: "drop table part",

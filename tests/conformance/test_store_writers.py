@@ -70,7 +70,6 @@ def test_two_controllers_that_start_at_once_migrate_once(server: Postgres) -> No
         "drop table part",
         "drop table claim",
         "alter table baseline drop column measured_unix_s",
-        "drop table profile",
         "drop table record",
         "update joulecut_schema set version = 3",
     )

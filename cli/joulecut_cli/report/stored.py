@@ -11,7 +11,6 @@ from joulecut_controller.policy.policy import Policy
 from joulecut_controller.savings.record import REPORT
 from joulecut_controller.savings.stored import known_jobs, read_report
 from joulecut_controller.sources.policy_file import load
-from joulecut_controller.sources.uploaded_profiles import UploadedProfiles
 from joulecut_controller.store.database import open_store
 from joulecut_controller.store.sqlite import PREFIX, file_of
 from joulecut_wire.errors import BadInput
@@ -51,8 +50,7 @@ def report_of(place: Place, since_s: float, co2_g_per_kwh: float | None, job: st
     with closing(store):
         policy = Policy()
         if place.policy is not None:
-            uploaded = UploadedProfiles(store)
-            policy = load(place.policy, profiles=place.profiles, uploaded=uploaded)
+            policy = load(place.policy, profiles=place.profiles)
         cost = policy.cost
         made = read_report(
             store,

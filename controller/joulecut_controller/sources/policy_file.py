@@ -7,10 +7,8 @@ reported once, and again only when it changes.
 import hashlib
 import re
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from joulecut_controller.policy.hourly import Points
 from joulecut_controller.policy.parse import parse
@@ -42,24 +40,9 @@ class _Seen:
     bytes_max: int
 
 
-class Uploaded(Protocol):
-    """Profiles that are no files: their digests by name, and the content of one."""
-
-    def digests(self) -> Mapping[str, str]: ...
-
-    def read(self, name: str) -> bytes:
-        """Raises BadInput."""
-        ...
-
-
-def load(path: Path, *, profiles: Path | None = None, uploaded: Uploaded | None = None) -> Policy:
+def load(path: Path, *, profiles: Path | None = None) -> Policy:
     """Reads a policy and the profiles it names. Raises BadInput for the first fault."""
-    return PolicyFile(path, profiles=profiles, uploaded=uploaded).load()
-
-
-def present(path: Path) -> None:
-    """Raises BadInput unless there is a file that can be read."""
-    user_file.open_regular(path).close()
+    return PolicyFile(path, profiles=profiles).load()
 
 
 @dataclass(eq=False)
@@ -67,16 +50,14 @@ class PolicyFile:
     """One policy file, and the profiles and run files that it names.
 
     A profile is the file of that path, relative to the policy. A plain name that is no file there
-    is looked for in the folder `profiles`, then among the `uploaded` ones.
+    is looked for in the folder `profiles`.
     """
 
     path: Path
     profiles: Path | None = None
-    uploaded: Uploaded | None = None
 
     def __post_init__(self) -> None:
         self._seen: dict[Path, _Seen] = {}
-        self._named: dict[str, str] = {}  # uploaded profiles at the last load, with their digests
         self._valid = False  # the last load
 
     def newest(self, before: Policy) -> Policy:
@@ -90,15 +71,14 @@ class PolicyFile:
         bytes too.
         """
         seen: dict[Path, _Seen] = {}
-        named: dict[str, str] = {}
-        self._seen, self._named = seen, named  # also of an invalid file, which is reported once
+        self._seen = seen  # also of an invalid file, which is reported once
         self._valid = False
         profiles: dict[str, Profile] = {}
         models: dict[str, tuple[Profile, float, Pipeline]] = {}
 
         def profile(text: str) -> Profile:
             if text not in profiles:
-                profiles[text] = self._profile(text, seen, named)
+                profiles[text] = self._profile(text, seen)
             return profiles[text]
 
         def model(text: str) -> tuple[Profile, float, Pipeline]:
@@ -113,11 +93,11 @@ class PolicyFile:
 
         raw = _take(self.path, document.FILE_BYTES_MAX, seen)
         policy = parse(document.parse(raw, str(self.path)), profile, model, hourly)
-        content = "".join((*(one.digest for one in seen.values()), *named.values()))
+        content = "".join(one.digest for one in seen.values())
         self._valid = True
         return replace(policy, digest=_digest(content.encode())[:DIGEST_LENGTH])
 
-    def _profile(self, text: str, seen: dict[Path, _Seen], named: dict[str, str]) -> Profile:
+    def _profile(self, text: str, seen: dict[Path, _Seen]) -> Profile:
         """The profile of this name, wherever it is; appearing earlier in the order is a change.
         Raises BadInput.
         """
@@ -125,11 +105,6 @@ class PolicyFile:
         if plain and self.profiles is not None and _stamp(place) is None:
             seen[place] = _absent(place)
             place = self.profiles / text
-        if plain and self.uploaded is not None and _stamp(place) is None:
-            seen[place] = _absent(place)
-            named[text] = self.uploaded.digests().get(text, "")
-            if named[text]:
-                return parse_profile(self.uploaded.read(text), f"uploaded {text}")
         return parse_profile(_take(place, PROFILE_BYTES_MAX, seen), str(place))
 
     def changed(self) -> bool:
@@ -147,11 +122,7 @@ class PolicyFile:
             if _digest(_read(path, seen.bytes_max)) != seen.digest:
                 return True
             known[path] = replace(seen, stamp=_trusted(stamp))
-        named = self._named
-        if self.uploaded is None or not named:
-            return False
-        digests = self.uploaded.digests()
-        return any(digests.get(name, "") != digest for name, digest in named.items())
+        return False
 
 
 def _take(path: Path, bytes_max: int, seen: dict[Path, _Seen]) -> bytes:

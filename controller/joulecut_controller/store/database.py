@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from sqlalchemy import Column, ColumnElement, Connection, Engine, Select, Table, select
 
-from joulecut_controller.ports import Event, Record, StoredBaseline, StoredProfile
+from joulecut_controller.ports import Event, Record, StoredBaseline
 from joulecut_controller.store import postgres, sqlite
 from joulecut_controller.store.postgres_url import PREFIX as POSTGRESQL
 from joulecut_controller.store.postgres_url import PostgresUrl, parse_postgres_url
@@ -23,7 +23,6 @@ from joulecut_controller.store.schema import (
     EVENTS,
     LEARNT,
     NOTEBOOKS,
-    PROFILES,
     RECORDS,
     migrate,
 )
@@ -73,11 +72,6 @@ def _replace(
     """Inserts a row in place of the rows `same`."""
     connection.execute(table.delete().where(same))
     connection.execute(table.insert().values(**values))
-
-
-def is_missing(url: str) -> bool:
-    """Whether it is a store in a file that is not there yet."""
-    return not url.startswith(POSTGRESQL) and not sqlite.file_of(url).exists()
 
 
 def open_store(
@@ -280,25 +274,6 @@ class DatabaseStore:
         with self._transactions.reading() as connection:
             rows = connection.execute(wanted.order_by(RECORDS.c.id.desc()).limit(bounded)).all()
         return tuple(Record(row.at_unix_s, row.topic, row.job, row.content) for row in rows)
-
-    def keep_profile(self, about: StoredProfile, content: str) -> None:
-        with self._transactions.writing() as connection:
-            row = asdict(about) | {"content": content}
-            _replace(connection, PROFILES.c.name == about.name, PROFILES, row)
-
-    def profiles(self) -> tuple[StoredProfile, ...]:
-        c = PROFILES.c
-        wanted = select(c.name, c.digest, c.bytes, c.at_unix_s).order_by(c.name)
-        with self._transactions.reading() as connection:
-            rows = connection.execute(wanted).all()
-        return tuple(StoredProfile(*row) for row in rows)
-
-    def profile(self, name: str) -> str:
-        return self._content(select(PROFILES.c.content).where(PROFILES.c.name == name))
-
-    def remove_profile(self, name: str) -> None:
-        with self._transactions.writing() as connection:
-            connection.execute(PROFILES.delete().where(PROFILES.c.name == name))
 
     def close(self) -> None:
         """Closes the database; idempotent."""

@@ -97,16 +97,6 @@ RECORDS = Table(
     sqlite_autoincrement=True,
 )
 
-PROFILES = Table(
-    "profile",
-    METADATA,
-    Column("name", String(132), primary_key=True),
-    Column("digest", String(64), nullable=False),
-    Column("bytes", Integer, nullable=False),
-    Column("at_unix_s", Float, nullable=False),
-    Column("content", Text, nullable=False),
-)
-
 # Which controller of a PostgreSQL store commands a job; a holder of 0 has handed it over.
 CLAIMS = Table(
     "claim",
@@ -131,6 +121,10 @@ def _add_measured_unix_s(connection: Connection) -> None:
     connection.exec_driver_sql("ALTER TABLE baseline ADD COLUMN measured_unix_s FLOAT")
 
 
+def _nothing(_: Connection) -> None:
+    """In place of a table of profiles. Stores that have it keep it: its rows are a user's."""
+
+
 def _drop_plans(connection: Connection) -> None:
     """Which only tests read: events have each plan's number and reason, and its clocks."""
     connection.exec_driver_sql("DROP TABLE plan")
@@ -142,7 +136,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     NOTEBOOKS.create,
     LEARNT.create,
     RECORDS.create,
-    PROFILES.create,
+    _nothing,
     _add_measured_unix_s,
     CLAIMS.create,
     PARTS.create,

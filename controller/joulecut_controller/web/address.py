@@ -22,6 +22,7 @@ from joulecut_wire.quantity import Fault, choice
 PREFIX = "/api/v1/"
 VERSION = "1"
 BODY_BYTES_MAX = 16_384
+JOB_NAME = "the job's name in the policy, percent-encoded"
 STATED = "stated"  # attribute of a handler: its addresses
 ANY: Json = {"type": "string", "default": ""}
 ERROR = Answer("Error", error=TEXT)
@@ -54,12 +55,11 @@ class Address:
     errors: tuple[int, ...]
     query: Mapping[str, Parameter]
     body: Json | None = None
-    bytes_max: int = BODY_BYTES_MAX
 
     @property
     def document(self) -> Json:
         """Its part of the document."""
-        named = [_parameter("name", "path", {"type": "string", "minLength": 1}, _name(self.path))]
+        named = [_parameter("name", "path", {"type": "string", "minLength": 1}, JOB_NAME)]
         parameters = named if "{name}" in self.path else []
         parameters += [_parameter(key, "query", *facts) for key, facts in self.query.items()]
         result = "the result" if self.body else self.text
@@ -89,10 +89,10 @@ class Address:
 
         async def post(request: Request) -> Response:
             sender = senders.of(request)
-            body = _checked_body(self.body or {}, await _body_of(request, self.bytes_max))
+            body = _checked_body(self.body or {}, await _body_of(request))
             claimed = body.get("by", "")
-            request.state.body, request.state.replaces = body, sender.replaces
-            request.state.by = f"{claimed} ({sender.name})" if claimed else sender.name
+            request.state.body = body
+            request.state.by = f"{claimed} ({sender})" if claimed else sender
             return await handler(request)
 
         return Route(path, post, methods=["POST"]) if self.body else Route(path, read)
@@ -122,12 +122,10 @@ def get(
     return _states(Address(path, text, _schema(answer), errors, query))
 
 
-def post(
-    path: str, text: str, body: Json, answer: Answer, bytes_max: int = BODY_BYTES_MAX
-) -> Callable[[H], H]:
+def post(path: str, text: str, body: Json, answer: Answer) -> Callable[[H], H]:
     """Commands."""
     errors = (404, 405, 409, 413, 415, 503, 504)
-    return _states(Address(path, text, _schema(answer), errors, {}, body, bytes_max))
+    return _states(Address(path, text, _schema(answer), errors, {}, body))
 
 
 def _states(one: Address) -> Callable[[H], H]:
@@ -185,10 +183,6 @@ def _parameter(name: str, place: str, schema: Json, text: str) -> Json:
     return parameter if place == "query" else parameter | {"required": True}
 
 
-def _name(path: str) -> str:
-    return "the job's name in the policy, percent-encoded" if path[:5] == "jobs/" else "NAME.csv"
-
-
 def _reader(schema: Json) -> Callable[[str], Any]:
     if "enum" in schema:
         return choice(*schema["enum"])
@@ -228,15 +222,15 @@ def _checked_body(schema: Json, body: Json) -> Json:
     return body
 
 
-async def _body_of(request: Request, bytes_max: int) -> Json:
+async def _body_of(request: Request) -> Json:
     """The JSON object that a command carries. Raises HTTPException."""
     if (coding := request.headers.get("content-encoding", "identity")) != "identity":
         raise HTTPException(415, f"content-encoding {coding!r:.40}; allowed: none, identity")
     raw = bytearray()
     async for part in request.stream():
         raw += part
-        if len(raw) > bytes_max:
-            raise HTTPException(413, f"a command may have up to {bytes_max} bytes")
+        if len(raw) > BODY_BYTES_MAX:
+            raise HTTPException(413, f"a command may have up to {BODY_BYTES_MAX} bytes")
     try:
         body = strict_json.loads(raw) if raw else {}
     except strict_json.GivenTwice as error:

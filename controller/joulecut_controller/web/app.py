@@ -32,7 +32,6 @@ from joulecut_controller.web.commands import CommandChannel, Commands
 from joulecut_controller.web.job_json import JOB, MEASUREMENTS
 from joulecut_controller.web.links import Links
 from joulecut_controller.web.middleware import Guard
-from joulecut_controller.web.profiles import ProfileLibrary, Profiles
 from joulecut_controller.web.publisher import Publisher, Stream
 from joulecut_controller.web.responses import (
     ChunkedResponse,
@@ -62,8 +61,7 @@ class Parts(TypedDict, total=False):
 
     `metrics` yields the text of /metrics, as OpenMetrics where it is True. `web` asks for
     passwords, `roles` says which of its users may command. `store` has the week's
-    savings; `channel` takes commands, `profiles` uploads. The charts show `history`, the page
-    points to `links`.
+    savings; `channel` takes commands. The charts show `history`, the page points to `links`.
     """
 
     metrics: Callable[[bool], bytes] | None
@@ -71,7 +69,6 @@ class Parts(TypedDict, total=False):
     roles: Roles
     store: Store | None
     channel: CommandChannel | None
-    profiles: ProfileLibrary | None
     history: History | None
     links: Links | None
 
@@ -94,16 +91,11 @@ def build(publisher: Publisher, **parts: Unpack[Parts]) -> ASGIApp:
 def routes(publisher: Publisher, **parts: Unpack[Parts]) -> list[BaseRoute]:
     """Every route; those of commands only with a channel for them."""
     senders = Senders(parts.get("web"), parts.get("roles", Roles()))
-    channel, profiles = parts.get("channel"), parts.get("profiles")
+    channel = parts.get("channel")
     history, links = parts.get("history") or History(None), parts.get("links") or Links()
     pages = Pages(publisher, parts.get("metrics"))
     cluster = ClusterPages(pages.now, Week(parts.get("store")), history, links)
-    stating = [
-        pages,
-        cluster,
-        *([Commands(channel)] if channel else ()),
-        *([Profiles(profiles, pages.now)] if profiles else ()),
-    ]
+    stating = [pages, cluster, *([Commands(channel)] if channel else ())]
     found = [(one, getattr(part, name)) for part in stating for one, name in stated(type(part))]
     found.sort(key=lambda pair: pair[0].path == "jobs/{name}")  # the name takes any address below
     return [
@@ -224,7 +216,7 @@ class Pages:
         return board
 
 
-DOCUMENT = document((Pages, ClusterPages, Commands, Profiles))
+DOCUMENT = document((Pages, ClusterPages, Commands))
 
 
 def _job_of(board: Board, name: str) -> JobBoard:

@@ -29,20 +29,10 @@ _USERS = Listed(text(1000, "a user of web_config, or a name in a client certific
 class Roles:
     """Users of `web_config`, or names (subjectAltName) of client certificates where it has none.
 
-    `command`: pause, resume, restore, adopt, and profiles that no job uses. `replace`: these, and
-    profiles that jobs use.
+    `command`: pause, resume, restore, adopt.
     """
 
     command: tuple[str, ...] = key(_USERS, ())
-    replace: tuple[str, ...] = key(_USERS, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """The sender of a command, as the audit log names it, and whether it may replace profiles."""
-
-    name: str
-    replaces: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +42,23 @@ class Senders:
     web: WebConfig | None = None
     roles: Roles = Roles()
 
-    def of(self, request: Request) -> Sender:
-        """The sender of a command. Over loopback root and the controller's own user may send any,
-        without a login they alone: a sidecar's callers come from there as well.
+    def of(self, request: Request) -> str:
+        """The sender of a command, as the audit log names it. Over loopback root and the
+        controller's own user may send any, without a login they alone: a sidecar's callers come
+        from there as well.
         Raises HTTPException.
         """
         _check_origin(request)
         if self.web is None or not self.web.authenticates:
-            return Sender(_local(request, "set users or client certificates in web_config"))
+            return _local(request, "set users or client certificates in web_config")
         # Without passwords an Authorization header is a claim.
         user = basic(request.headers.get("authorization"))[0] if self.web.users else ""
         names = {user} if user else set(getattr(request.state, NAMES, ()))
         known = user or " ".join(sorted(names)) or "a client certificate"
-        if names & {*self.roles.command, *self.roles.replace}:
-            return Sender(known, bool(names & set(self.roles.replace)))
+        if names & set(self.roles.command):
+            return known
         asked = f"name {known:.100} under roles.command in the controller's configuration"
-        return Sender(f"{known}, {_local(request, asked)}")
+        return f"{known}, {_local(request, asked)}"
 
 
 def _local(request: Request, otherwise: str) -> str:

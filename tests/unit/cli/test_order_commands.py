@@ -127,7 +127,7 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("explian", "x"), "no such command (did you mean explain?)"),
         (("--versoin",), "no such command (did you mean --version?)"),
         (("status", "--controler=http://a"), "--controler=http://a (did you mean --controller?)"),
-        (("policy", "upload", "/dev/zero"), "/dev/zero: not a regular file"),
+        (("policy", "upload", "a.csv"), "profiles are files, beside the policy"),
         (("policy", "diff"), "see joulecut policy diff --help"),
         (("completion", "tcsh"), "see joulecut completion --help"),
         (("status", "--watch", "soon"), '--watch: "soon"; allowed: above 0'),

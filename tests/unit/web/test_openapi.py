@@ -21,11 +21,9 @@ from starlette.routing import Route
 
 from joulecut_controller.orders import Done, Hold, Order
 from joulecut_controller.policy.policy import Policy
-from joulecut_controller.ports import StoredProfile
 from joulecut_controller.web.app import DOCUMENT, routes
 from joulecut_controller.web.commands import CommandChannel
 from joulecut_controller.web.publisher import Publisher
-from joulecut_wire.errors import BadInput
 
 ROOT = Path(__file__).resolve().parents[3]
 KEPT = ROOT / "docs" / "openapi.json"
@@ -47,25 +45,8 @@ def served() -> Iterator[Serving]:
     board = replace(
         board, jobs=(job,), holds=(hold,), policy=Policy(jobs=(job.view.policy,), source="p.yaml")
     )
-    library = NoProfiles()
-    with Serving(board, obey=whim, metrics=lambda _: b"", profiles=library) as server:
+    with Serving(board, obey=whim, metrics=lambda _: b"") as server:
         yield server
-
-
-class NoProfiles:
-    """A library that holds one profile and takes no other."""
-
-    def listed(self) -> tuple[StoredProfile, ...]:
-        return (StoredProfile("gpt3-175b", "0" * 64, 5, boards.NOON_UNIX_S),)
-
-    def read(self, name: str) -> bytes:
-        return b"stage" if name == "gpt3-175b" else b""
-
-    def keep(self, name: str, raw: bytes, by: str, at_unix_s: float) -> str:
-        raise BadInput(name, f"{len(raw)} bytes from {by}", f"nothing at {at_unix_s}")
-
-    def remove(self, name: str, by: str, at_unix_s: float) -> str:
-        raise BadInput(name, f"kept from {by}", f"nothing at {at_unix_s}")
 
 
 def test_the_kept_document_is_the_one_served(served: Serving) -> None:
@@ -77,7 +58,7 @@ def test_the_kept_document_is_the_one_served(served: Serving) -> None:
 def test_every_address_is_documented_and_every_documented_one_is_there() -> None:
     there = {
         (route.path.replace(":path}", "}"), method)
-        for route in routes(Publisher(), channel=CommandChannel(), profiles=NoProfiles())
+        for route in routes(Publisher(), channel=CommandChannel())
         if isinstance(route, Route) and route.path.startswith("/api/")
         for method in (route.methods or {"GET"}) - {"HEAD"}
     }
