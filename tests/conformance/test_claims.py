@@ -38,6 +38,7 @@ class Member:
     lock: PostgresLock
     store: DatabaseStore
     claims: Claims | None = None
+    barred: frozenset[str] = frozenset()
 
     def check(self, jobs: frozenset[str], *, alone: bool = False) -> None:
         """What a process does once a second."""
@@ -51,7 +52,8 @@ class Member:
                 self.claims = Claims(group.epoch, group)
             return
         assert self.lock.check()
-        group = table.share(self.lock.number, Wish(jobs, frozenset(self.claims.given), alone))
+        wish = Wish(jobs, frozenset(self.claims.given), alone, self.barred)
+        group = table.share(self.lock.number, wish)
         self.claims.follow(group)
         self.claims.given |= set(self.claims.leaving)
 
@@ -233,6 +235,24 @@ def test_where_jobs_cannot_be_shared_the_leader_has_all(group: Group) -> None:
     group.join()
     group.settle()
     assert group.shares == [4, 3]
+
+
+def test_a_job_leaves_a_controller_that_does_not_reach_its_agents(group: Group) -> None:
+    first, second = group.join(), group.join()
+    group.settle()
+    lost = first.barred = frozenset(sorted(first.jobs)[:2])
+    group.settle()
+    assert lost <= second.jobs
+    assert group.shares == [4, 3], "others moved the other way"
+    held = second.jobs
+    second.barred = group.jobs  # it reaches none: the first has what it may
+    group.settle()
+    assert second.jobs == lost, "none is left to a controller that reaches as little"
+    assert first.jobs == group.jobs - lost
+    group.kill(first)
+    group.join()
+    group.settle()
+    assert (second.jobs, held > lost) == (set(), True), "of one that is gone no bar is left"
 
 
 def test_under_a_leader_of_a_version_before_nothing_is_claimed(group: Group) -> None:

@@ -228,4 +228,5 @@ def test_a_controller_that_reaches_no_agent_leaves_its_jobs_to_the_other(group: 
     group.cluster.agents = agents
     until(lambda: group.shares() == [2, 2], "it has no share")
     group.whole(4)
-    assert "it reaches no agent" in group.running["b"].log.read_text()
+    log = group.running["b"].log
+    until(lambda: "it reaches no agent" in log.read_text(), "it does not stand by")

@@ -1,51 +1,78 @@
-"""Two controllers of one store on a virtual clock: jobs are handed over and taken over, and orders
-reach the one that has the job. A table in memory stands in for the database's claims.
+"""Two controllers of one store on a virtual clock: jobs are handed over and taken over, by reach as
+well, and orders reach the one that has the job. A table in memory stands in for the database's
+claims.
 """
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from enforced import enforcing
+from sharing import Sharing, drawn
 from worlds import Controller, World, studied
 
 from joulecut_controller.election.claims import Claims, Group, divided
 from joulecut_controller.election.fenced_fleet import FencedFleet
+from joulecut_controller.election.reach import LOST_S
 from joulecut_controller.orders import Order
 from joulecut_controller.ports import ArrivedReport, FleetState
 from joulecut_controller.reconcile.pacing import Pacing
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_wire.messages import Command, Result
 
+SILENT = (Result("", accepted=False, reason="no answer"),)
 TTL_S = Pacing(interval_s=5.0, watch_s=1.0).ttl_within_s(0.0)  # of a controller as shipped
 
 
 @dataclass
 class Seat:
-    """The agents as one controller watches them: every report comes to each."""
+    """The agents as one controller watches them: every report comes to each. Those at `lost`
+    addresses it does not reach. `told` are the jobs that its commands reached agents for.
+    """
 
-    world: World
+    world: World | Sharing
     reports: list[ArrivedReport] = field(default_factory=list)
+    lost: frozenset[str] = frozenset()
+    told: list[str] = field(default_factory=list)
 
     def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
-        return self.world.observe(now_s, addresses)
+        state = self.world.observe(now_s, addresses)
+        return FleetState(
+            tuple(replace(one, connected=one.address not in self.lost) for one in state.nodes),
+            tuple(
+                replace(one, snapshot=None, age_s=math.inf) if one.address in self.lost else one
+                for one in state.gpus
+            ),
+        )
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
-        taken, self.reports = tuple(self.reports), []
-        return taken
+        hidden = {u for address in self.lost for u in self.world.agents[address].uuids}
+        taken, self.reports = self.reports, []
+        return tuple(one for one in taken if one.report.uuid not in hidden)
+
+    def _reaches(self, address: str, job: str) -> bool:
+        self.told += (job,) if address not in self.lost else ()
+        return address not in self.lost
 
     async def apply(self, address: str, command: Command) -> tuple[Result, ...]:
+        if not self._reaches(address, command.job):
+            return SILENT
         return await self.world.apply(address, command)
 
     async def renew(
         self, address: str, epoch: int, job: str, generation: int, ttl_s: float
     ) -> tuple[Result, ...]:
+        if not self._reaches(address, job):
+            return SILENT
         return await self.world.renew(address, epoch, job, generation, ttl_s)
 
     async def clear(
         self, address: str, epoch: int, job: str, uuids: Sequence[str], reason: str
     ) -> tuple[Result, ...]:
+        if not self._reaches(address, job):
+            return SILENT
         return await self.world.clear(address, epoch, job, uuids, reason)
 
 
@@ -198,3 +225,146 @@ def test_an_order_to_the_other_controller_releases_the_job(table: Table) -> None
     table.run(120, 1, 2)
     assert not table.world.at_default()
     assert asyncio.run(second.reconciler.commands.execute(Order("adopt", node="n1"))).refused
+
+
+@dataclass
+class Split:
+    """Two controllers, and two jobs on agents of their own: every reading of the claims and every
+    command, with who may send it.
+    """
+
+    world: Sharing
+    store: DatabaseStore
+    holders: dict[str, int]
+    live: set[int] = field(default_factory=lambda: {1, 2})
+    barred: set[tuple[int, str]] = field(default_factory=set)
+    members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
+    default_s: dict[str, int] = field(default_factory=dict)  # longest, of each job
+    masters: list[str] = field(default_factory=list)  # commands of any but the holder
+
+    def __post_init__(self) -> None:
+        policy = replace(self.world.policy(0.0, 0.05), power_budget_w=None)
+        for number in sorted(self.live):
+            claims = Claims(self.store.next_epoch(0), self.group(number))
+
+            async def epoch_above(
+                epoch: int, number: int = number, claims: Claims = claims
+            ) -> bool:
+                if number in self.live:
+                    claims.follow(self.group(number))
+                return claims.epoch > epoch
+
+            seat = Seat(self.world)
+            fleet = FencedFleet(
+                seat,
+                lambda number=number: number in self.live,
+                claims.first,
+                claims=claims,
+                epoch_above=epoch_above,
+            )
+            made = Controller(self.world, self.store, policy, claims=claims, fleet=fleet)
+            self.members[number] = made, claims, seat
+
+    def group(self, number: int) -> Group:
+        leader, live = min(self.live), frozenset(self.live)
+        wanted = divided(self.holders, live, self.barred)
+        epoch = self.store.epoch()
+        return Group(number, epoch, leader, live, dict(self.holders), wanted)
+
+    def check(self, number: int) -> None:
+        controller, claims, _ = self.members[number]
+        wish = controller.reconciler.wish()
+        self.barred = {one for one in self.barred if one[0] != number and one[0] in self.live}
+        self.barred |= {(number, job) for job in wish.barred}
+        wanted = self.group(number).wanted
+        for job, holder in self.holders.items():
+            if holder not in self.live and wanted[job] == number:
+                self.store.next_epoch(0)
+                self.holders[job] = number
+            elif job in claims.given and holder == number:
+                self.holders[job] = wanted[job]
+        controller.reconciler.follow(self.group(number))
+
+    def run(self, seconds: int) -> None:
+        at_default = dict.fromkeys(self.holders, 0)
+        self.default_s = dict.fromkeys(self.holders, 0)
+
+        async def go() -> None:
+            for _ in range(seconds):
+                self.world.advance(1.0)
+                reports = self.world.take_reports()
+                for number, (controller, _, seat) in self.members.items():
+                    seat.reports += reports
+                    if number in self.live:
+                        self.check(number)
+                    before = dict(self.holders)
+                    await controller.reconciler.beat()
+                    controller.boards.append(await controller.reconciler.run_pass())
+                    await studied()
+                    self.masters += [one for one in seat.told if before.get(one) != number]
+                    seat.told.clear()
+                for world in self.world.worlds:
+                    count = at_default[world.job] + 1 if world.at_default() else 0
+                    at_default[world.job] = count
+                    self.default_s[world.job] = max(self.default_s[world.job], count)
+
+        asyncio.run(go())
+
+    def cut(self, number: int, *groups: int) -> None:
+        """The controller reaches no agent of these jobs from now on."""
+        agents = (self.world.worlds[group].agents for group in groups)
+        self.members[number][2].lost = frozenset(one for group in agents for one in group)
+
+
+@pytest.fixture
+def split(store: DatabaseStore) -> Split:
+    made = Split(drawn(0, 2), store, {"job-0": 1, "job-1": 2})
+    made.run(90)
+    assert not any(world.at_default() for world in made.world.worlds)
+    return made
+
+
+def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> None:
+    most_s = TTL_S + LOST_S
+    split.cut(1, 0)
+    split.cut(2, 1)  # each reaches the agents of the other's job alone
+    split.run(60)
+    assert split.holders == {"job-0": 2, "job-1": 1}
+    assert max(split.default_s.values()) <= most_s
+    split.cut(1)
+    split.cut(2)
+    split.run(120)
+    assert split.holders == {"job-0": 2, "job-1": 1}, "what is reached stays"
+    split.cut(1, 0, 1)  # none: the other has both
+    split.run(60)
+    assert split.holders == {"job-0": 2, "job-1": 2}
+    assert max(split.default_s.values()) <= most_s
+    assert not split.masters
+
+
+def test_agents_that_no_controller_reaches_move_no_job_for_long(split: Split) -> None:
+    split.cut(1, 0)
+    split.cut(2, 0)
+    split.run(60)
+    held = dict(split.holders)
+    split.run(60)
+    assert split.holders == held
+    assert split.world.worlds[0].at_default(), "leases run out"
+    split.cut(1)
+    split.cut(2)
+    split.run(40)
+    assert not any(world.at_default() for world in split.world.worlds)
+    assert not split.masters
+
+
+def test_a_controller_without_the_database_commands_nothing_it_reaches_alone(split: Split) -> None:
+    """The database is reached by one, and the agents of the other's job only by the other."""
+    split.cut(2, 0)
+    split.live.discard(1)
+    split.run(60)
+    assert set(split.holders.values()) == {2}
+    assert split.world.worlds[0].at_default()
+    assert not split.masters
+    split.members[1][2].told.append("job-0")
+    split.run(1)
+    assert split.masters == ["job-0"], "one command more would be found"

@@ -11,6 +11,7 @@ Event = dict[str, Any]
 MEMORY_MIB_MAX = 250.0  # of growth, from the end of the first settling on
 MEASURED_S = 45.0  # a baseline of 30 iterations, or a window of 12, at default clocks
 CLAIMED_S = 15.0  # the database ends a silent session after 8 s, and a reading is every 2 s
+EVEN_S = 75.0  # a controller that reaches the agents of a job again may have it a minute later
 REVOKED_S = 2.0  # a look a second, and a command that is under way
 RELOAD_S = 2.0  # besides two intervals, for limits after a driver reload
 DRAWN_RATIO, DRAWN_S = 1.02, 1.0  # of the budget, and for how long more may be drawn
@@ -37,7 +38,7 @@ class Judge:
         self._budget_w, self._interval_s = contract["budget_w"], contract["interval_s"]
         self._liar_w, self._ttl_s = contract["liar_w"], contract["ttl_s"]
         self._starts, self._calm, self._revoked_s = 0, False, -float("inf")
-        self._held_s = self._claimed_s = 0.0
+        self._held_s = self._claimed_s = self._even_s = 0.0
         self._memory_mib: dict[int, float] = {}
         self._excused_s = float("inf")  # limits may exceed the budget until then
         self._within_s = 0.0  # when no more than the budget was drawn, or it was excused
@@ -88,11 +89,13 @@ class Judge:
         even = self._budget_w < float("inf") or max(event["shares"], default=0) <= 1 + min(
             event["shares"], default=0
         )
-        if not self._calm or (event["held"] and even):
+        if not self._calm or event["held"]:
             self._claimed_s = event["at_s"]
-        elif event["at_s"] > self._claimed_s + CLAIMED_S:
+        if not self._calm or even:
+            self._even_s = event["at_s"]
+        if event["at_s"] > min(self._claimed_s + CLAIMED_S, self._even_s + EVEN_S):
             self._break(event, f"jobs are not divided for {CLAIMED_S:g} s: {event['shares']}")
-            self._claimed_s = event["at_s"]
+            self._claimed_s = self._even_s = event["at_s"]
 
     def revoked(self, event: Event) -> None:
         """The leader lock was taken from its holder, who hears of it at its next look."""

@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter, deque
+from collections.abc import Iterable
 from pathlib import Path
 from signal import SIGHUP
 from typing import Any
@@ -30,7 +31,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "agents"), str(HERE.parent / "world
 
 from cluster_judge import Judge  # noqa: E402 - found by the line above
 from lying_node import HARD_LIES, SOFT_LIES  # noqa: E402
-from virtual_cluster import ANSWERS, HONEST, INTERVAL_S, World, loop_of  # noqa: E402
+from virtual_cluster import ANSWERS, HONEST, INTERVAL_S, JOBS, World, loop_of  # noqa: E402
 
 CALM_STEPS, STORM_STEPS = 290, 10
 STEP_S = 0.25
@@ -40,7 +41,7 @@ SETTLED_S = 14.0  # limits and clocks follow the last fault, and agents are list
 EVENTS_KEPT = 3000
 STORMS = (
     "kill", "stop", "cut", "reload", "full", "down", "corrupt", "lock", "wall", "broken", "hup",
-    "apart", "leap", "alone",
+    "apart", "far", "leap", "alone",
 )  # fmt: skip
 
 
@@ -137,9 +138,18 @@ class Walk:
 
     async def _apart(self, one: Any) -> None:
         """The controller reaches no agent."""
-        one.cut = True
-        await self._some_time(12.0)
-        one.cut = False
+        await self._unreached(one, self.world.at, 12.0)
+
+    async def _far(self, one: Any) -> None:
+        """The controller reaches no agent of one job, long enough for another to take that."""
+        nodes = JOBS[self.rng.choice(sorted(JOBS))]
+        at = [address for address, node in self.world.at.items() if node.name in nodes]
+        await self._unreached(one, at, 40.0)
+
+    async def _unreached(self, one: Any, addresses: Iterable[str], most_s: float) -> None:
+        one.cut = frozenset(addresses)
+        await self._some_time(most_s)
+        one.cut = frozenset()
 
     async def _reload(self, _: Any) -> None:
         self.world.nodes[self.rng.choice(HONEST)].reload()

@@ -1,6 +1,7 @@
 """Walks of a cluster on a virtual clock, and the judge's own tests: what is planted is found."""
 
 import importlib.util
+import math
 import random
 import subprocess
 import sys
@@ -21,12 +22,12 @@ CONTRACT = {
 }
 
 
-def judged(*events: dict[str, Any]) -> list[str]:
+def judged(*events: dict[str, Any], **contract: Any) -> list[str]:
     about = importlib.util.spec_from_file_location("cluster_judge", HERE / "cluster_judge.py")
     judge = importlib.util.module_from_spec(about)
     about.loader.exec_module(judge)
     return judge.violations(
-        [{"at_s": float(n), **event} for n, event in enumerate(events)], CONTRACT
+        [{"at_s": float(n), **event} for n, event in enumerate(events)], CONTRACT | contract
     )
 
 
@@ -81,6 +82,12 @@ def test_a_good_walk_breaks_nothing() -> None:
 def test_what_is_planted_is_found(planted: list[dict[str, Any]], said: str) -> None:
     found = judged(STARTED, CALM, COMMAND, *planted)
     assert any(said in text for text in found), found
+
+
+def test_jobs_that_one_controller_keeps_are_found() -> None:
+    uneven = [{**CLAIMS, "shares": [3, 0]}] * 80
+    assert judged(STARTED, CALM, *uneven, budget_w=math.inf)
+    assert not judged(STARTED, CALM, *uneven), "under a power budget one has all"
 
 
 def _walk(steps: int, seed: int = 1, *flags: str) -> str:

@@ -124,7 +124,7 @@ class Cable:
         self._world, self._controller, self._address = world, controller, address
 
     def check(self) -> None:
-        if self._controller.dead or self._controller.cut:
+        if self._controller.dead or self._address in self._controller.cut:
             raise Ended(grpc.StatusCode.UNAVAILABLE)
 
     @contextmanager
@@ -370,7 +370,8 @@ class Controller(Owner):
     def __init__(self, world: "World", name: str) -> None:
         super().__init__()
         self.world, self.name = world, name
-        self.dead, self.cut, self.disk = False, False, ""
+        self.dead, self.disk = False, ""
+        self.cut: frozenset[str] = frozenset()  # addresses of agents that it does not reach
         self._stopping: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
 

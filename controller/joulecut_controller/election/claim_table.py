@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 from joulecut_controller.election.claims import Group, Wish, divided
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.store.postgres import LOCKS
-from joulecut_controller.store.schema import CLAIMS, COUNTERS, PARTS, RECORDS
+from joulecut_controller.store.schema import BARRED, CLAIMS, COUNTERS, PARTS, RECORDS
 from joulecut_wire.errors import Unavailable
 
 HOLDS = "hold"  # topic of the records that hold jobs
@@ -79,7 +79,10 @@ def _shared(
         _count(connection, counters, "alone", int(wish.alone))
     alone = bool(counters.get("alone"))
     candidates = () if before else {leader} & live if alone else live
-    wanted = divided(holders, candidates)
+    if wish:
+        _bar(connection, live, number, wish.barred)
+    barred = {(row.holder, row.job) for row in connection.execute(select(BARRED))}
+    wanted = divided(holders, candidates, barred)
     moved = dict[str, int]()
     if wish:
         for job, holder in holders.items():
@@ -106,6 +109,15 @@ def _shared(
         alone,
         connection.execute(newest).scalar_one() or 0,
     )
+
+
+def _bar(connection: Connection, live: frozenset[int], number: int, jobs: frozenset[str]) -> None:
+    this, of = BARRED.c.holder == number, select(BARRED.c.job)
+    if set(connection.execute(of.where(this)).scalars()) != jobs:
+        connection.execute(BARRED.delete().where(this | BARRED.c.holder.not_in(live)))
+        if jobs:
+            rows = [{"holder": number, "job": job} for job in sorted(jobs)]
+            connection.execute(BARRED.insert(), rows)
 
 
 def _count(connection: Connection, counters: dict[str, int], name: str, value: int) -> None:

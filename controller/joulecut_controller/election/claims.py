@@ -3,29 +3,49 @@
 A claim is a row: a job and the number of its holder. It is alive while the holder's session with
 the database is, so nothing is renewed. A job without a living holder goes to the controller with
 the fewest, in a new epoch of the whole group; the others follow that epoch. A job of a living one
-moves only where two differ by more than one job: its holder sends nothing more for it, leaves its
-leases as they are, and passes the claim on. Pure.
+moves only where two differ by more than one job, or where its holder is barred: it does not reach
+the agents of the job. The holder sends nothing more for it, leaves its leases as they are, and
+passes the claim on. Pure.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 
-def divided(holders: Mapping[str, int], live: Collection[int]) -> dict[str, int]:
-    """Who of the `live` is to have each job."""
+def divided(
+    holders: Mapping[str, int],
+    live: Collection[int],
+    barred: Collection[tuple[int, str]] = frozenset(),
+) -> dict[str, int]:
+    """Who of the `live` is to have each job. One that is `barred` from a job has it only where all
+    are.
+    """
     shares: dict[int, list[str]] = {number: [] for number in sorted(live)}
+    if not shares:
+        return dict.fromkeys(holders, 0)
+    may = {job: [one for one in shares if (one, job) not in barred] or [*shares] for job in holders}
     orphans: list[str] = []
     for job, holder in sorted(holders.items()):
-        shares.get(holder, orphans).append(job)
-    if not shares:
-        return dict.fromkeys(orphans, 0)
+        (shares[holder] if holder in may[job] else orphans).append(job)
     for job in orphans:
-        min(shares.values(), key=len).append(job)
-    while (
-        len(most := max(shares.values(), key=len)) > len(least := min(shares.values(), key=len)) + 1
-    ):
-        least.append(most.pop())
+        min((shares[one] for one in may[job]), key=len).append(job)
+    while _moves(shares, may):
+        pass
     return {job: number for number, jobs in shares.items() for job in jobs}
+
+
+def _moves(shares: dict[int, list[str]], may: Mapping[str, Collection[int]]) -> bool:
+    """Moves one job towards even shares; False where none helps."""
+    fewest = sorted(shares, key=lambda number: len(shares[number]))
+    for most, least in product(reversed(fewest), fewest):
+        if len(shares[most]) > len(shares[least]) + 1:
+            for job in reversed(shares[most]):
+                if least in may[job]:
+                    shares[most].remove(job)
+                    shares[least].append(job)
+                    return True
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +78,14 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a term wants of the group: rows for `jobs` (None before it knows its policy's), an end
-    of its claims on `given`, and `alone` to hold all. A term that begins asks for an epoch beyond
-    `above`.
+    of its claims on `given`, `alone` to hold all, and none of the jobs that it is `barred` from. A
+    term that begins asks for an epoch beyond `above`.
     """
 
     jobs: frozenset[str] | None = None
     given: frozenset[str] = frozenset()
     alone: bool = False
+    barred: frozenset[str] = frozenset()
     above: int | None = None
 
 

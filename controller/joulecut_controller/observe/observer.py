@@ -128,6 +128,11 @@ class Observer:
         new = frozenset(arrived.report.uuid for arrived in reports)
         return self._match(job).uuids | self._placements.reporting(job) | new
 
+    def agents_of(self, job: str, reports: Iterable[ArrivedReport]) -> frozenset[str]:
+        """The addresses of the job's agents; empty text for one that is not known."""
+        uuids = self.gpus_of(job, reports).union(self._match(job).listed)
+        return frozenset(self._addresses.get(uuid, "") for uuid in uuids) or frozenset(("",))
+
     def look(
         self,
         policy: JobPolicy,

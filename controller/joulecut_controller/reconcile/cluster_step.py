@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import InitVar, dataclass, field, replace
 
+from joulecut_controller.election.reach import Reach
 from joulecut_controller.observe.found_jobs import FoundJobs
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.observe.unused_gpus import with_unused
@@ -61,6 +62,7 @@ class Cluster:
     prices: Mapping[str, Points]
     changed: Callable[[str], None]
     watcher: PolicyWatcher = field(init=False)
+    reach: Reach = field(default_factory=Reach)
     steps: int = 0
     _booked_s: float = -math.inf
     _unkept: list[Record] = field(default_factory=list)  # until the store has them
@@ -175,6 +177,7 @@ class Cluster:
         view, moved = context.observer.arrange(self.seen.policy, state, now_s, self.jobs)
         faults = self.rates.faults(now_s) if self.rates else ()
         self.seen.view = replace(view, rate_faults=faults)
+        self.reach.look(state.nodes, now_s)
         if context.claims.leads:
             self.services.energy.look(self.seen.view, context.unix_s(), self.seen.policy.idle)
         lost = await self._overtaken(state.nodes)

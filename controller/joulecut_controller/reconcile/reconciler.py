@@ -262,7 +262,19 @@ class Reconciler:
         # The first step of the cluster knows no running jobs of classes yet.
         jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
         alone = self._services.power_budget.needed(seen.policy)
-        return Wish(jobs, frozenset(claims.given), alone)
+        return Wish(jobs, frozenset(claims.given), alone, self._barred())
+
+    def _barred(self) -> frozenset[str]:
+        """The jobs of which this controller does not reach an agent, or knows none."""
+        lost = self._cluster.reach.lost(self._context.now_s())
+        if not lost:
+            return frozenset()
+        of, elsewhere = self._context.observer.agents_of, self._elsewhere
+        return frozenset(
+            name
+            for name in self._cluster.seen.policies
+            if not of(name, elsewhere.get(name, {}).values()).isdisjoint((*lost, ""))
+        )
 
     def follow(self, group: Group) -> None:
         """A newer state of the controllers that share the store."""

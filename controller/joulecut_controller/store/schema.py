@@ -105,6 +105,14 @@ CLAIMS = Table(
     Column("holder", NUMBER, nullable=False),
 )
 
+# The jobs that each of these controllers is not to have: it does not reach their agents.
+BARRED = Table(
+    "barred",
+    METADATA,
+    Column("holder", NUMBER, primary_key=True, autoincrement=False),
+    Column("job", String(253), primary_key=True),
+)
+
 # What each of these controllers shows of its jobs, as JSON, and when by the database's clock.
 PARTS = Table(
     "part",
@@ -141,6 +149,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     CLAIMS.create,
     PARTS.create,
     _drop_plans,
+    BARRED.create,
 )
 
 

@@ -45,6 +45,24 @@ def test_a_job_of_a_living_controller_stays_where_shares_differ_by_one(
     assert divided(holders, ()) == dict.fromkeys(holders, 0)
 
 
+BARRED = st.sets(st.tuples(st.integers(1, 8), st.text("abcdefgh", min_size=1)), max_size=60)
+
+
+@given(HOLDERS, LIVE, BARRED)
+def test_a_barred_controller_has_a_job_only_where_all_are(
+    holders: dict[str, int], live: set[int], barred: set[tuple[int, str]]
+) -> None:
+    wanted = divided(holders, live, barred)
+    assert wanted.keys() == holders.keys()
+    may = {job: {one for one in live if (one, job) not in barred} or live for job in holders}
+    assert all(number in may[job] for job, number in wanted.items())
+    shares = {one: [job for job, number in wanted.items() if number == one] for one in live}
+    for job, number in wanted.items():
+        fewest = min(len(shares[one]) for one in may[job])
+        assert len(shares[number]) <= fewest + 1, "no single move makes shares more even"
+    assert divided(wanted, live, barred) == wanted, "what has moved stays"
+
+
 @dataclass
 class Agent:
     """An agent that has seen an epoch, and refuses older ones."""
