@@ -14,7 +14,6 @@ from joulecut_controller.reconcile.pacing import Pacing, renewal_s
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
-    AgentsBySrv,
     AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
@@ -83,7 +82,6 @@ class AgentKeys:
 
     file: str | None = key(_PATH, None)
     dns: AgentsByName | None = key(AgentsByName, None)
-    srv: AgentsBySrv | None = key(AgentsBySrv, None)
     kubernetes: AgentsOfService | None = key(AgentsOfService, None)
     slurm: AgentsOfSlurm | None = key(AgentsOfSlurm, None)
 

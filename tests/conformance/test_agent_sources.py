@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from found_agents import NAME, SERVICE, NameServer, SliceApi, endpoint
+from found_agents import SERVICE, SliceApi, endpoint
 
 from joulecut_controller.sources.agents import (
     AGENTS_MAX,
     AgentsByName,
-    AgentsBySrv,
     AgentsOfSlurm,
     AgentSource,
     FileOfAgents,
@@ -127,12 +126,6 @@ def test_a_source_that_is_away_is_unavailable(source: AgentSource) -> None:
 
 
 @pytest.fixture
-def names() -> Iterator[NameServer]:
-    with NameServer() as server:
-        yield server
-
-
-@pytest.fixture
 def api(tmp_path: Path) -> Iterator[SliceApi]:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not here (Debian package openssl)")
@@ -142,22 +135,6 @@ def api(tmp_path: Path) -> Iterator[SliceApi]:
 
 def of_service(api: SliceApi) -> AgentsOfService:
     return AgentsOfService(SERVICE, ("127.0.0.1", api.port), account=api.credentials)
-
-
-def test_srv_records_name_hosts_and_ports(names: NameServer) -> None:
-    source = AgentsBySrv(NAME, names.address)
-    names.targets = (("node1.example", 9431), ("node2.example", 9555))
-    assert source.addresses() == ("node1.example:9431", "node2.example:9555")
-    names.targets = (("node2.example", 9555),)
-    assert source.addresses() == ("node2.example:9555",)
-    names.targets = ()
-    with pytest.raises(Unavailable, match="agents"):
-        source.addresses()
-
-
-def test_more_srv_records_than_a_datagram_holds(names: NameServer) -> None:
-    names.targets = tuple((f"node{i}.example", 9431) for i in range(500))
-    assert len(AgentsBySrv(NAME, names.address).addresses()) == 500
 
 
 def test_endpoint_slices_of_several_pages(api: SliceApi) -> None:

@@ -16,7 +16,6 @@ from typing import Protocol
 from joulecut_wire import user_file
 from joulecut_wire.address import is_loopback, port_of
 from joulecut_wire.errors import BadInput, Unavailable
-from joulecut_wire.quantity import address as host_and_port
 from joulecut_wire.quantity import text, whole
 from joulecut_wire.section import key
 
@@ -26,7 +25,6 @@ WORD = text(4096, "a text")
 FILE_BYTES_MAX = 1 << 20  # 4,096 lines of 253 characters
 SOCKET = "unix:"
 SLURM_LIMIT_S = 10.0
-DNS_LIMIT_S = 10.0
 # Without energy, or about to be taken out of service: their agents would only be waited for.
 SLURM_ABSENT = frozenset({"down", "powered_down", "powering_down", "powering_up", "unknown"})
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -97,37 +95,6 @@ class AgentsByName:
             raise Unavailable(f"agents of {self.name}: {error.strerror or error}") from None
         hosts = {str(answer[4][0]) for answer in answers}
         return checked([joined(host, self.port) for host in sorted(hosts)], self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class AgentsBySrv:
-    """Every host and port of the SRV records of one name, whatever their priority. `server` is the
-    name server (host, port); without one, those of /etc/resolv.conf.
-    """
-
-    name: str = key(WORD)
-    server: tuple[str, int] | None = key(host_and_port(1), None)
-    moves: bool = True
-
-    def addresses(self) -> tuple[str, ...]:
-        import dns.exception  # noqa: PLC0415 -- only where SRV records are asked for
-        import dns.rdatatype  # noqa: PLC0415
-        import dns.resolver  # noqa: PLC0415
-
-        try:
-            resolver = dns.resolver.Resolver(configure=self.server is None)
-            if self.server is not None:
-                resolver.nameservers, resolver.port = [self.server[0]], self.server[1]
-            answer = resolver.resolve(
-                self.name, dns.rdatatype.SRV, lifetime=DNS_LIMIT_S, search=True
-            )
-        except dns.exception.DNSException as error:
-            raise Unavailable(f"agents of {self.name}: {str(error).splitlines()[0]}") from None
-        found = [
-            joined(_host(record.target.to_text(omit_final_dot=True), self.name), record.port)
-            for record in answer
-        ]
-        return checked(sorted(found), self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from joulecut_controller import main
 from joulecut_controller.config import read
 from joulecut_controller.sources.agents import (
     AgentsByName,
-    AgentsBySrv,
     AgentsOfSlurm,
     FileOfAgents,
 )
@@ -129,10 +128,6 @@ def test_agents_are_found_in_each_documented_way(
     for source, expected in {
         "{file: agents.txt}": FileOfAgents(tmp_path / "agents.txt", encrypted=True),
         "{dns: {name: agents.svc}}": AgentsByName("agents.svc", 9431),
-        "{srv: {name: _grpc._tcp.agents}}": AgentsBySrv("_grpc._tcp.agents"),
-        "{srv: {name: a.service.consul, server: 127.0.0.1:8600}}": AgentsBySrv(
-            "a.service.consul", ("127.0.0.1", 8600)
-        ),
         "{kubernetes: {service: agents}}": AgentsOfService("agents", ("10.96.0.1", 443)),
         "{kubernetes: {service: agents, namespace: n, port: p, api: h:1, account: d}}": (
             AgentsOfService("agents", ("h", 1), "n", "p", tmp_path / "d")
@@ -146,9 +141,9 @@ def test_agents_are_found_in_each_documented_way(
     ("text", "expected"),
     [
         (found("{}"), "names no source"),
-        (found("{file: x, srv: {name: x}}"), "2 sources; allowed: one of"),
-        (found("{srv: {name: x, server: y}}"), 'agents.srv.server: "y" is not an address'),
-        (found("{srv: {name: x}}", tls=""), "agents.srv: agents without encryption"),
+        (found("{file: x, dns: {name: x}}"), "2 sources; allowed: one of"),
+        (found("{srv: {name: x}}"), "agents.srv: unknown key"),
+        (found("{dns: {name: x}}", tls=""), "agents.dns: agents without encryption"),
         (found("{kubernetes: {service: x}}"), "key api is missing outside a pod"),
     ],
 )
