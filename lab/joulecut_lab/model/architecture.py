@@ -44,9 +44,11 @@ class Architecture:
     bias: bool = False  # of all linear layers
     query_bias: bool = False  # of queries, keys and values alone (qwen2)
     norm_bias: bool = False  # LayerNorm has one, RMSNorm none
-    norms: int = 2  # norms of `hidden` numbers in a layer; 1 where blocks run in parallel (cohere)
+    norms: int = 2  # norms of `hidden` numbers in a layer; 1 where blocks run in parallel (falcon)
     head_norm: bool = False  # norms of queries and keys per head (qwen3)
+    final_norm: bool = True
     embedding_norm: bool = False  # after the embedding (bloom)
+    embedding_dim: int = 0  # below `hidden` with a projection to it (opt-350m)
     experts: int = 0
     experts_active: int = 0
     experts_shared: int = 0
@@ -136,7 +138,7 @@ class Architecture:
     @property
     def embedding_weights(self) -> int:
         """Weights of the embedding, or of the logits, without positions."""
-        return self.vocab * self.hidden
+        return self.vocab * (self.embedding_dim or self.hidden)
 
     @property
     def small_weights(self) -> int:
@@ -169,9 +171,11 @@ class Architecture:
         """Embedding, positions, last norm and logits."""
         norm = self.hidden * (2 if self.norm_bias else 1)
         count = self.embedding_weights * (1 if self.tied else 2)
-        count += self.positions * self.hidden + norm
+        count += self.positions * self.hidden + (norm if self.final_norm else 0)
         if self.embedding_norm:
             count += norm
+        if self.embedding_dim and self.embedding_dim != self.hidden:
+            count += 2 * self.embedding_dim * self.hidden
         return count
 
     @property

@@ -159,6 +159,25 @@ def indexed(keys: Keys, found: Architecture) -> Architecture:
     return replace(found, extra=layers * indexer if heads else 0)
 
 
+def projected(keys: Keys, found: Architecture) -> Architecture:
+    """Of OPT: positions start at 2; opt-350m projects its embedding and has no last norm."""
+    width = keys.whole("word_embed_proj_dim", otherwise=found.hidden)
+    positions = keys.whole("max_position_embeddings") + 2
+    return replace(found, positions=positions, embedding_dim=0 if width == found.hidden else width)
+
+
+def multi_query(keys: Keys, found: Architecture) -> Architecture:
+    """Of Falcon: one head of keys in the first ones, and blocks in parallel."""
+    grouped = keys.flag("new_decoder_architecture", False)
+    kv_heads = found.heads
+    if grouped:
+        kv_heads = keys.whole("num_kv_heads", "n_head_kv", otherwise=found.heads)
+    elif keys.flag("multi_query", True):
+        kv_heads = 1
+    parallel = keys.flag("parallel_attn", True) and not grouped
+    return replace(found, kv_heads=kv_heads, norms=1 if parallel else 2)
+
+
 def wide_full_layers(keys: Keys, found: Architecture) -> Architecture:
     """Of Gemma 4: its full layers have wider heads and take keys for values; of these only the
     parameters count.
@@ -213,6 +232,17 @@ def interleaved(keys: Keys, found: Architecture) -> Architecture:
     return replace(found, dense_layers=found.layers - experts)
 
 
+def lightning(keys: Keys, found: Architecture) -> Architecture:
+    """Of MiniMax-Text-01: lightning attention in seven of eight layers."""
+    listed = keys.listed("attn_type_list") or keys.listed("layer_types")
+    linear = sum(one in (0, "linear_attention") for one in listed)
+    width = found.heads * found.query_dim
+    return replace(
+        found, linear_layers=linear, linear_weights=5 * found.hidden * width,
+        linear_state=found.heads * found.query_dim**2, extra=linear * width,
+    )  # fmt: skip
+
+
 def logit_biases(keys: Keys, found: Architecture) -> Architecture:
     """Of Phi MoE: biases of attention's output and of the logits."""
     out = found.layers * found.hidden if found.query_bias else 0
@@ -234,13 +264,45 @@ def mamba_layers(keys: Keys, found: Architecture) -> Architecture:
     heads = keys.whole("mamba_n_heads", otherwise=128)
     state = keys.whole("mamba_d_state", otherwise=128)
     inner = heads * keys.whole("mamba_d_head", otherwise=64)
-    passed = inner + 2 * keys.whole("mamba_n_groups", otherwise=1) * state
-    kernel = keys.whole("mamba_d_conv", otherwise=4) + keys.flag("mamba_conv_bias", True)
+    weights, small = mamba2(keys, found.hidden, heads, inner, "mamba_")
     return replace(
-        found, linear_layers=linear, linear_state=inner * state,
-        linear_weights=found.hidden * (2 * inner + passed + heads),
-        extra=linear * (passed * kernel + 3 * heads + inner),
+        found, linear_layers=linear, linear_weights=weights, linear_state=inner * state,
+        extra=linear * small,
     )  # fmt: skip
+
+
+def mamba2(keys: Keys, hidden: int, heads: int, inner: int, prefix: str) -> tuple[int, int]:
+    """Weights of the matrices of a Mamba-2 mixer, and its other parameters."""
+    state = keys.whole(f"{prefix}d_state", "ssm_state_size", otherwise=128)
+    groups = keys.whole(f"{prefix}n_groups", "n_groups", otherwise=1)
+    kernel = keys.whole(f"{prefix}d_conv", "conv_kernel", otherwise=4)
+    passed = inner + 2 * groups * state
+    bias = keys.flag("use_conv_bias" if prefix == "" else f"{prefix}conv_bias", True)
+    small = passed * (kernel + (1 if bias else 0)) + 3 * heads + inner
+    return hidden * (inner + passed + heads) + inner * hidden, small
+
+
+def nemotron_h(keys: Keys) -> int:
+    """Parameters: layers are Mamba-2, attention, or a block alone, each with its norm."""
+    hidden, vocab = keys.whole("hidden_size"), keys.whole("vocab_size")
+    pattern = keys.word("hybrid_override_pattern")
+    heads = keys.whole("mamba_num_heads")
+    inner = heads * keys.whole("mamba_head_dim")
+    mamba = sum(mamba2(keys, hidden, heads, inner, ""))
+    width = keys.whole("head_dim", "attention_head_dim", otherwise=128)
+    attention = 2 * hidden * width
+    attention *= keys.whole("num_attention_heads") + keys.whole("num_key_value_heads")
+    dense = 2 * hidden * keys.whole("intermediate_size")
+    experts = keys.whole("n_routed_experts", otherwise=0, low=0)
+    routed = experts * (2 * hidden * keys.whole("moe_intermediate_size", otherwise=0, low=0))
+    routed += experts * (hidden + 1)
+    routed += 2 * hidden * keys.whole("moe_shared_expert_intermediate_size", otherwise=0, low=0)
+    each = {"M": mamba, "*": attention, "-": dense, "E": routed}
+    unknown = next((one for one in pattern if one not in each), "")
+    if unknown or not pattern:
+        raise Unreadable("hybrid_override_pattern", f"{pattern!r:.40}", "letters M, *, - and E")
+    ends = hidden * vocab * (1 if keys.flag("tie_word_embeddings", False) else 2) + hidden
+    return ends + sum(each[one] + hidden for one in pattern)
 
 
 FAMILIES: dict[str, Family] = {
@@ -257,6 +319,12 @@ FAMILIES: dict[str, Family] = {
     "baichuan": Family("llama"),
     "ernie4_5": Family("llama", TIED),
     "exaone4": Family("llama", {"head_norm": True, "head_dim": count("head_dim")}, (windowed(4),)),
+    "chatglm": Family("llama", {
+        "layers": whole("num_layers"), "ffn": whole("ffn_hidden_size"),
+        "kv_heads": whole("multi_query_group_num", otherwise="heads"),
+        "vocab": whole("padded_vocab_size"), "head_dim": count("kv_channels"),
+        "query_bias": flag("add_qkv_bias", False),
+    }),
     "mistral": Family("llama", {"window": count("sliding_window")}),
     "ministral": Family("mistral"),
     "ministral3": Family("mistral"),
@@ -328,6 +396,11 @@ FAMILIES: dict[str, Family] = {
         "experts": whole("num_local_experts", otherwise=16),
         "experts_active": whole("num_experts_per_tok", otherwise=1),
     }, (interleaved, windowed(4))),
+    "minimax": Family("mixtral", {
+        "window": 0, "head_dim": whole("head_dim", otherwise=128),
+    }, (lightning,)),
+    "minimax_text_01": Family("minimax"),
+    "minimax_m1": Family("minimax"),
     "minimax_m2": Family("mixtral", {
         "window": 0, "head_dim": whole("head_dim", otherwise=128), "router_bias": True,
     }, (normed_if_asked,)),
@@ -366,6 +439,29 @@ FAMILIES: dict[str, Family] = {
         "kv_heads": whole("num_key_value_heads", otherwise="heads"), "bias": True, "norms": 1,
         "extra": lambda _, found: found["vocab"],
     }),
+    "stablelm": Family("phi", {
+        "gated": True, "bias": False, "query_bias": flag("use_qkv_bias", False), "extra": 0,
+        "norms": lambda keys, _: 1 if keys.flag("use_parallel_residual", False) else 2,
+    }),
+    "gptj": Family("gpt_neox", {
+        "layers": whole("n_layer"), "hidden": whole("n_embd"), "heads": whole("n_head"),
+        "ffn": fourfold("n_inner"), "norms": 1, "bias": False,
+        # Biases of the feed-forward blocks and of the logits alone.
+        "extra": lambda _, f: f["layers"] * (f["ffn"] + f["hidden"]) + f["vocab"],
+    }),
+    "mpt": Family("gpt_neox", {
+        "layers": whole("n_layers"), "hidden": whole("d_model"), "heads": whole("n_heads"),
+        "kv_heads": whole("kv_n_heads", otherwise="heads"),
+        "bias": lambda keys, _: not keys.flag("no_bias", True),
+        "norm_bias": lambda _, f: f["bias"],
+        "ffn": lambda keys, f: f["hidden"] * keys.whole("expansion_ratio", otherwise=4), **TIED,
+        "positions": lambda keys, _: 0 if keys.flag("alibi", False) else keys.whole("max_seq_len"),
+    }),
+    "dbrx": Family("mpt", {
+        "gated": True, "ffn": whole("ffn_hidden_size"), "experts": whole("moe_num_experts"),
+        "experts_active": whole("moe_top_k"), "tied": flag("tie_word_embeddings", False),
+        "positions": 0,
+    }),
     "starcoder2": Family("gpt_neox", {
         "kv_heads": whole("num_key_value_heads", otherwise="heads"), **TIED,
         "bias": flag("use_bias", True), "window": count("sliding_window"),
@@ -383,4 +479,15 @@ FAMILIES: dict[str, Family] = {
         "heads": whole("n_head", "num_attention_heads"), "bias": True, "embedding_norm": True,
         "ffn": lambda _, found: 4 * found["hidden"], **TIED,
     }),
+    "opt": Family("gpt_neox", {
+        "ffn": whole("ffn_dim"), **TIED, "bias": flag("enable_bias", True),
+        "final_norm": flag("do_layer_norm_before", True),
+    }, (projected,)),
+    "falcon": Family("gpt_neox", {
+        "layers": whole("num_hidden_layers", "n_layer"),
+        "heads": whole("num_attention_heads", "n_head"), "ffn": fourfold("ffn_hidden_size"),
+        **TIED, "bias": flag("bias", False),
+    }, (multi_query,)),
+    "RefinedWeb": Family("falcon"),  # names of falcon before it joined the library
+    "RefinedWebModel": Family("falcon"),
 }  # fmt: skip

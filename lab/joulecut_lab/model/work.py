@@ -254,7 +254,7 @@ def ends_work(model: Architecture, runs: Runs) -> tuple[Work, Work, Work, Work]:
     """
     tokens, one = runs.tokens, np.ones_like(runs.tokens)
     words = vocabulary_share(model, runs)
-    width = model.hidden * one
+    width = (model.embedding_dim or model.hidden) * one
     loss = np.where(runs.fused_loss > 0, LOSS_FUSED, LOSS) * tokens * words
     norm, kernels = tokens * model.hidden, KERNELS_END * one
     shapes = (tokens, width, words), (tokens, words, width), (width, tokens, words)
