@@ -15,7 +15,7 @@ from joulecut_lab.study.row import Row
 from joulecut_lab.study.simulated import SimulatedBench
 from joulecut_sim.layer import DTYPES, PASSES, SEQUENCES, SIZES
 from joulecut_sim.layer_plant import LAYER_CARDS, layer_card
-from joulecut_wire.command import FAILED, FINE, Parser
+from joulecut_wire.command import FAILED, FINE, Parser, gone
 from joulecut_wire.errors import BadInput, Unavailable
 from joulecut_wire.flags import listed, whole, words
 
@@ -75,11 +75,6 @@ def run(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     selection = _selection(args)
     out = None if args.out is None else tablefile.target(args.out)
-    folder = None
-    if args.report is not None:
-        from joulecut_lab.study import report
-
-        folder = report.folder(args.report)
     bench, clocks = _opened(args)
     try:
         choices = clocks.choices_mhz()
@@ -100,15 +95,12 @@ def run(argv: list[str]) -> int:
     if not rows:
         raise Unavailable("nothing was measured: every layer asked for was left out")
     _tell(rows, out)
-    if folder is not None:
-        print(f"report: {report.write_report(rows, folder)}")
     return FINE if any(one.stable for one in rows) else FAILED
 
 
 def _parser() -> Parser:
     parser = Parser("joulecut study layer", "Sweeps decoder layers across SM clocks.")
-    parser.add_argument("--out", metavar="FILE", help="table to write: .csv, or .parquet")
-    parser.add_argument("--report", metavar="DIR", help="write the report there as well")
+    parser.add_argument("--out", metavar="FILE", help="table to write: .csv")
     parser.add_argument("--device", choices=DEVICES, default="auto", help=", ".join(DEVICES))
     parser.add_argument("--card", metavar="NAME", help=f"simulated: {', '.join(LAYER_CARDS)}")
     parser.add_argument(
@@ -158,6 +150,7 @@ def _parser() -> Parser:
         help="random seed of the simulated card",
     )
     parser.add_argument("--quick", action="store_true", help="few layers, few clocks, short")
+    gone(parser, "--report", "joulecut study report FILE --out DIR, of the table of --out")
     return parser
 
 

@@ -1,17 +1,16 @@
 """A study as a tidy table: a row per layer, data type and clock; its curves and best points.
 
-CSV always; Parquet where pyarrow is installed. Reading checks every field and names the line.
+CSV. Reading checks every field and names the line.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
 from joulecut_cli import figures, tablefile
-from joulecut_cli.tablefile import SUFFIXES
 from joulecut_controller.sources import csv_file
 from joulecut_lab.study.bench import Basis
 from joulecut_sim.layer import DTYPES, Dtype, Pass, Shape
@@ -94,7 +93,7 @@ COLUMNS = tuple(section_of(Row).keys)
 
 
 def write(path: Path, rows: Sequence[Row]) -> None:
-    """Raises BadInput where the file cannot be written, Unavailable without pyarrow."""
+    """Raises BadInput where the file cannot be written."""
     columns = {name: [_typed(row, name) for row in rows] for name in COLUMNS}
     tablefile.write(path, columns, _text)
 
@@ -113,9 +112,7 @@ def ordered(rows: Iterable[Row]) -> list[Row]:
 
 def read(path: Path) -> list[Row]:
     """Raises BadInput with file and line on anything that is not such a table."""
-    if path.suffix not in SUFFIXES:
-        raise BadInput(str(path), "ends in none of them", " or ".join(SUFFIXES))
-    lines = _parquet(path) if path.suffix == ".parquet" else csv_file.lines(path, FILE_BYTES_MAX)
+    lines = csv_file.lines(path, FILE_BYTES_MAX)
     rows: list[Row] = []
     seen: dict[tuple[object, ...], int] = {}
     for number, row in csv_file.table(lines, str(path), Row, others=True):
@@ -132,19 +129,6 @@ def read(path: Path) -> list[Row]:
     if not rows:
         raise BadInput(str(path), "holds no rows", "what joulecut study layer --out writes")
     return rows
-
-
-def _parquet(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The names of the columns, then the records as cells."""
-    try:
-        table = tablefile.pyarrow("pyarrow.parquet").read_table(path)
-    except ValueError:  # pyarrow's ArrowInvalid is one, with a message of several lines
-        raise BadInput(str(path), "is not Parquet", "a Parquet file") from None
-    except OSError as error:
-        raise BadInput(str(path), error.strerror or "cannot be read", "a study's table") from None
-    yield 0, table.column_names
-    for number, record in enumerate(table.to_pylist(), start=1):
-        yield number, [_text(value) for value in record.values()]
 
 
 def _typed(row: Row, name: str) -> object:

@@ -61,7 +61,7 @@ def test_the_random_split_is_as_good_as_reported_and_the_honest_ones_are_harder(
     "flags",
     [
         ["--models="], ["--sequences="], ["--dtypes="], ["--clocks="], ["--at="], ["--card="],
-        ["--out="], ["--report="], ["--device=simulated", "--lock-via="], ["--seed="],
+        ["--out="], ["--device=simulated", "--lock-via="], ["--seed="],
     ],
 )  # fmt: skip
 def test_an_empty_word_is_not_a_flag_left_out(flags: list[str]) -> None:

@@ -1,6 +1,5 @@
 """A study's file: what is written is read back, and what is wrong is named by line."""
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from study_rows import ROW
 from joulecut_cli.main import dispatch
 from joulecut_cli.tablefile import target
 from joulecut_lab.study.row import COLUMNS, read, write
-from joulecut_wire.errors import BadInput, Unavailable
+from joulecut_wire.errors import BadInput
 
 ROWS = [ROW, replace(ROW, clock_asked_mhz=0, capped=True, temperature_celsius=61.5, memory_j=0.1)]
 
@@ -19,15 +18,6 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", ROWS)
     assert read(tmp_path / "a.csv") == ROWS
     assert (tmp_path / "a.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
-
-
-def test_parquet_too_or_one_line(tmp_path: Path) -> None:
-    if importlib.util.find_spec("pyarrow") is None:
-        with pytest.raises(Unavailable, match="needs pyarrow"):
-            target(str(tmp_path / "a.parquet"))
-        return
-    write(tmp_path / "a.parquet", ROWS)
-    assert read(tmp_path / "a.parquet") == ROWS
 
 
 def test_columns_may_come_in_any_order_and_with_others(tmp_path: Path) -> None:
