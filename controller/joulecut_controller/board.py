@@ -111,13 +111,13 @@ class JobBoard:
     def slowdown_ratio(self) -> float | None:
         """Measured, of the clocks in force: that of the reference. Before there is one, and while a
         sibling's iterations are waited for, that of the iterations against the baseline. None until
-        there is one.
+        iterations are measured under these clocks: the reference then has its prior alone.
         """
         baseline, current = self.view.measured.baseline, self.view.measured.current
-        if self.slowdown is not None and self.view.measured.peer_iteration_time_s is None:
-            return self.slowdown.mid
         if baseline is None or current is None or baseline.time_mean_s <= 0.0:
             return None
+        if self.slowdown is not None and self.view.measured.peer_iteration_time_s is None:
+            return self.slowdown.mid
         return current.time_mean_s / baseline.time_mean_s - 1.0
 
     @property

@@ -59,6 +59,8 @@ def run(config: Config) -> int:
     """Runs until stopped by a signal. Raises BadInput, Unavailable."""
     agents = _first_agents(config.agents)
     _raise_file_limit(len(agents))
+    if config.profiles is not None and not config.profiles.is_dir():
+        raise BadInput("profiles", f"no folder {config.profiles}", "a folder of profiles")
     # A policy that is refused leaves no store behind, a controller without a page takes no term.
     source = PolicyFile(config.policy, profiles=config.profiles)
     policy = source.load()

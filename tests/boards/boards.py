@@ -211,6 +211,7 @@ def job(mode: Mode = "enforce", *, microbatches: int = 48) -> JobBoard:
     told = job_state(
         policy=shape,
         stages=tuple((uuid(stage),) for stage in range(STAGES)),
+        operations_reported=True,
         loads=tuple(
             StageLoad(uuid(s), s, PLANNED_MHZ[s] if enforced else 1410, {}, 200, 251.0)
             for s in range(STAGES)

@@ -294,7 +294,7 @@ def job_json(job: JobBoard, view: View, *, gpus: bool = True, policy: Policy | N
 
 def evidence(shown: JobState) -> Json:
     """Level of the job's reports, which bounds what can be done for it."""
-    if any(load.samples for load in shown.measured.loads):
+    if shown.measured.operations_reported:
         return {"level": "L1", "text": "reports its iterations and the time of its operations"}
     if number(shown.placement.report_age_s) is not None:
         return {"level": "L1", "text": "reports its iterations"}

@@ -6,9 +6,9 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from sklearn.ensemble import RandomForestRegressor
 
 from joulecut_engine.estimate.card import find_card
 from joulecut_engine.estimate.evidence import Evidence, Work
@@ -76,6 +76,12 @@ def _evidence(curve: Sequence[Row], highest_mhz: dict[str, float]) -> Evidence:
     return Evidence(work, sweep, find_card(first.card), highest_mhz[first.card])
 
 
+def _forest() -> Any:
+    from sklearn.ensemble import RandomForestRegressor  # 2 s: a table that is refused needs none
+
+    return RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1)
+
+
 class PlainForest:
     """A forest on the layer's own numbers: good on rows between others, lost elsewhere."""
 
@@ -83,7 +89,7 @@ class PlainForest:
 
     def __init__(self) -> None:
         self._cards: dict[str, int] = {}
-        self._forest = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1)
+        self._forest = _forest()
 
     def learn(self, rows: Sequence[Row]) -> None:
         self._cards = {name: i for i, name in enumerate(sorted({row.card for row in rows}))}
@@ -99,7 +105,7 @@ class PlainForest:
         self._cards = {name: i for i, name in enumerate(sorted({row.card for row in rows}))}
         found = {}
         for target, truth in targets(rows).items():
-            one = RandomForestRegressor(n_estimators=TREES, random_state=SEED, n_jobs=1)
+            one = _forest()
             one.fit(self._features(rows), np.log(truth))
             found[target] = dict(zip(PLAIN_FEATURES, map(float, one.feature_importances_),
                                      strict=True))  # fmt: skip

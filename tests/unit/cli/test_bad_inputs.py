@@ -331,8 +331,8 @@ def test_a_word_that_went_is_read_with_one_line(
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("key", ["tls", "web_config"])
-def test_certificates_that_are_missing_leave_no_store(folder: Path, key: str) -> None:
+@pytest.mark.parametrize("key", ["tls", "web_config", "profiles"])
+def test_files_that_are_missing_leave_no_store(folder: Path, key: str) -> None:
     files = {"ca": "none.pem", "cert": "none.pem", "key": "none.pem"}
     data = yaml.safe_load((folder / "controller.yaml").read_text())
     value = files if key == "tls" else "none.yml"

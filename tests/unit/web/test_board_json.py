@@ -77,6 +77,8 @@ def test_now_and_baseline_are_compared_only_where_both_are_measured() -> None:
     measured = board_json(boards.board())["jobs"][0]["measured"]
     assert 0.0 < measured["slowdown_ratio"] < 0.02
     assert 0.1 < measured["saved_ratio"] < 0.2
+    [job] = boards.board().jobs
+    assert replace(job, view=changed(job.view, current=None)).slowdown_ratio is None
     young = board_json(boards.measuring())["jobs"][0]["measured"]
     assert young["slowdown_ratio"] is None
     assert young["saved_ratio"] is None
@@ -127,8 +129,10 @@ def test_evidence_grows_with_what_the_job_tells() -> None:
     told = boards.job().view
     assert evidence(told)["level"] == "L1"
     assert "operations" in evidence(told)["text"]
-    assert evidence(changed(told, loads=()))["text"] == "reports its iterations"
-    assert evidence(changed(told, loads=(), report_age_s=math.inf))["level"] == "L0"
+    assert evidence(changed(told, loads=())) == evidence(told), "as after every change of clocks"
+    silent_on_them = changed(told, operations_reported=False)
+    assert evidence(silent_on_them)["text"] == "reports its iterations"
+    assert evidence(changed(silent_on_them, report_age_s=math.inf))["level"] == "L0"
 
 
 def test_the_timeline_has_every_operation_in_the_jobs_own_seconds() -> None:
