@@ -20,6 +20,7 @@ from joulecut_cli.figures import (
     ago,
     gpu_name,
     joules,
+    length,
     mhz,
     percent,
     point_wait,
@@ -32,8 +33,6 @@ from joulecut_cli.figures import (
 from joulecut_wire import duration
 from joulecut_wire.command import FINE, Parser
 from joulecut_wire.errors import Unavailable
-
-MINUTE_S = 60.0
 
 
 def saving_text(saving: Json | None) -> str:
@@ -87,7 +86,7 @@ def _asked(holdout: Json) -> Iterator[str]:
     if holdout["share_ratio"]:
         share = f"{percent(holdout['share_ratio'])} of the time"
         window_s = holdout["window_s"]
-        yield f"{share}, windows of {window_s / MINUTE_S:.3g} min" if window_s else share
+        yield f"{share}, windows of {length(window_s)}" if window_s else share
 
 
 def worth_text(job: Json) -> str:

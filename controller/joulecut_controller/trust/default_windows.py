@@ -208,8 +208,9 @@ class DefaultWindows:
         coming = f"next hold-out window at {clock_text(ahead)}" if ahead else "no hold-out windows"
         missing = HOLDOUTS_MIN - (saving.holdouts if saving else 0)
         if ahead and schedule and missing > 0:
-            hours = math.ceil(missing * schedule.slot_s / schedule.share / 3600.0)
-            coming += f", a first interval within about {hours} h"
+            minutes = math.ceil(missing * schedule.slot_s / schedule.share / 60.0)
+            within = f"{minutes} min" if minutes < 60 else f"{math.ceil(minutes / 60)} h"
+            coming += f", a first interval within about {within}"
         text = f"no hold-out now: {job.text}" if job.text else coming
         return HoldoutsShown(
             share=share,

@@ -38,7 +38,7 @@ def test_ours_is_on_time_and_nobody_on_time_uses_less(tmp_path: Path) -> None:
 def test_money_names_the_best_point_of_each_rule(tmp_path: Path) -> None:
     """No point of a rule is worth more; where energy is dear slowdowns pay."""
     for kwh in ("0.08", "5"):
-        found = compared(tmp_path, "--max-slowdown", "0,2,10", "--kwh", kwh)
+        found = compared(tmp_path, "--max-slowdown", "0,10", "--kwh", kwh)
         prices = Prices(kwh=float(kwh))
         default = Iteration(*found["baseline"].values())
         for rule in found["rules"]:
@@ -73,13 +73,14 @@ def test_a_rule_that_cannot_be_on_time_is_shown_late(tmp_path: Path) -> None:
         assert point["gap"] >= 0.0
         assert len(rules[name]["stragglers"]) == 1
     assert rules["Joulecut computation"]["points"][0]["late_ratio"] == 0.0
-    text = printed("compare", job)
+    text = printed("compare", job, "--max-slowdown", "0")
     assert "%*" in text
     assert "* later than the slowdown" in text
 
 
 def test_stragglers_raise_what_those_save_who_react(tmp_path: Path) -> None:
-    found = compared(tmp_path, "--straggler", "1,1.1,1.3", "--pipelines", "4")
+    flags = "--max-slowdown", "0", "--straggler", "1,1.1,1.3", "--pipelines", "4"
+    found = compared(tmp_path, *flags)
     rules = {rule["name"]: rule for rule in found["rules"]}
     ours = [row["saving_ratio"] for row in rules["Joulecut computation"]["stragglers"]]
     alone = [row["saving_ratio"] for row in rules["EnvPipe-like"]["stragglers"]]
@@ -152,11 +153,12 @@ def test_stages_of_different_cards_are_compared_as_far_as_rules_go(tmp_path: Pat
     ):
         lines = [shifted(x) if x.startswith(first) else x for x in written.splitlines()]
         profile.write_text("\n".join(lines) + "\n")
-        rules = {r["name"]: r for r in answer("compare", job, "--straggler", "1.2")["rules"]}
+        flags = "--max-slowdown", "0", "--straggler", "1.2"
+        rules = {r["name"]: r for r in answer("compare", job, *flags)["rules"]}
         without = {name for name, rule in rules.items() if not rule["points"]}
         assert refused <= without <= refused | {"Joulecut changes:2", "Joulecut changes:4"}
         assert all("no clock that all" in rules[name]["remark"] for name in without)
-        assert "no clock that all" in printed("compare", job)
+        assert "no clock that all" in printed("compare", job, *flags[:2])
     shown = printed("frontier", job, "--granularity", "all", "--points", "3")
     assert "gpu: stage 0 has no clock that all its operations" in shown
     told = answer("frontier", job, "--granularity", "all", "--points", "3")
@@ -169,10 +171,11 @@ def test_stages_of_different_cards_are_compared_as_far_as_rules_go(tmp_path: Pat
 
 def test_what_the_job_says_and_no_rule_hears_is_told(tmp_path: Path) -> None:
     more = "jitter: {operation: 3%}\nswitching: {max_per_iteration: 2}\n"
-    assert compared(tmp_path)["left_out"] == ""
-    told = compared(tmp_path, more=more)["left_out"]
+    alone = "--max-slowdown", "0"
+    assert compared(tmp_path, *alone)["left_out"] == ""
+    told = compared(tmp_path, *alone, more=more)["left_out"]
     assert told.startswith("without the job's jitter and switching")
-    assert told in printed("compare", write_job(tmp_path, more))
+    assert told in printed("compare", write_job(tmp_path, more), *alone)
     job = write_job(tmp_path, "jitter: {operation: 3%}\n")
     assert "without the job's jitter" in printed("frontier", job, "--points", "3")
     assert "without" not in printed("frontier", write_job(tmp_path), "--points", "3")

@@ -47,7 +47,7 @@ def charts(draw: st.DrawFn) -> Chart:
 
 
 @given(charts())
-@settings(max_examples=25)  # each is drawn: a tenth of a second
+@settings(max_examples=10)  # each is drawn: a tenth of a second
 def test_a_chart_is_valid_and_shows_every_plan(chart: Chart) -> None:
     text = svg(frontier_figure(chart), chart.title)
     (drawn,) = svgs(text)

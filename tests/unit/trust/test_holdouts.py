@@ -235,7 +235,7 @@ def test_the_board_says_when_a_first_interval_is_there() -> None:
     bench = Bench()
     bench.run(4 * SLOT_S)
     shown = bench.shown()
-    assert "a first interval within about 1 h" in shown.text  # three cycles of ten minutes
+    assert "a first interval within about 30 min" in shown.text  # three cycles of ten minutes
     bench.run(60 * SLOT_S)
     bench.run(SLOT_S, until=lambda: not bench.held)
     shown = bench.shown()
