@@ -135,7 +135,7 @@ def test_a_store_held_to_a_term_writes_nothing_once_there_is_a_newer_one(
         lambda: older.keep_learnt("predictors", "old"),
         older.next_generation,
     ):
-        with pytest.raises(Unavailable, match=f"another controller leads with term {term + 1}"):
+        with pytest.raises(Unavailable, match=f"another controller leads with epoch {term + 1}"):
             write()
     assert older.events() == (event_of(1),), "reading is for everybody"
     newer.record(event_of(3))

@@ -92,7 +92,7 @@ def test_a_false_term_costs_its_own_node_alone(world: World, store: DatabaseStor
     assert controller.reconciler.leads
     (liar,) = [node for node in controller.boards[-1].view.nodes if node.quarantine]
     assert liar.address == "n2:1"
-    assert "has seen term 18446744073709551615" in liar.quarantine
+    assert "has seen epoch 18446744073709551615" in liar.quarantine
     assert "run joulecut-agent reset-epoch on that node" in liar.quarantine
     assert world.at_default(), "the job uses that node"
     assert "quarantined" in controller.job.decision.reason

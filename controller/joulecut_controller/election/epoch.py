@@ -53,6 +53,6 @@ class Comeback:
             return ""
         self._times, self._quiet_since_s = self._times + 1, float("inf")
         return (
-            f"agents have followed term {seen} of another controller, which holds no lease any "
-            f"more: a new term begins in place of {epoch}"
+            f"agents have followed epoch {seen} of another controller, which holds no lease any "
+            f"more: a new epoch begins in place of {epoch}"
         )

@@ -72,7 +72,7 @@ class FencedFleet:
         if node.quarantine or node.epoch_seen < self._epoch or not self._enforces():
             return node
         why = (
-            f"it has seen term {node.epoch_seen}, and no controller of this store began one after "
+            f"it has seen epoch {node.epoch_seen}, and no controller of this store began one after "
             f"{self._claims.epoch}: another controller commands it, or run joulecut-agent "
             "reset-epoch on that node"
         )

@@ -48,7 +48,7 @@ def refusal(plan: Plan, view: View, authority: Authority, check: Check) -> str:
     """Why this plan must not be applied; empty where it may be. Never raises on content."""
     newer = next((node for node in view.nodes if node.epoch_seen > authority.epoch), None)
     if newer is not None:
-        return f"agent {newer.address} has seen term {newer.epoch_seen}: another leads"
+        return f"agent {newer.address} has seen epoch {newer.epoch_seen}: another leads"
     if plan.generation <= authority.generation_last or plan.generation > GENERATION_MAX:
         return f"generation {plan.generation} is not newer than {authority.generation_last}"
     locks = [action for action in plan.actions if action.leased]

@@ -127,7 +127,7 @@ class AppliedPlan:
     async def clear(self, orphaned: Mapping[str, list[Place]]) -> None:
         """Default clocks for orphaned leases."""
         for job, places in orphaned.items():
-            reason = f"left by job {job} of an earlier term or attempt"
+            reason = f"left by job {job} of an earlier epoch or attempt"
             outcome = await self._context.leases.clear(job, places, reason)
             self._context.audit.post(
                 "clear",

@@ -200,7 +200,7 @@ class Cluster:
         if newer is None or given <= epoch:
             return ""
         return (
-            f"another controller leads: agent {newer.address} has seen term {newer.epoch_seen}, "
+            f"another controller leads: agent {newer.address} has seen epoch {newer.epoch_seen}, "
             f"this one is {epoch}; nothing is commanded until this controller is restarted"
         )
 

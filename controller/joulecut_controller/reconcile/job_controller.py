@@ -210,8 +210,8 @@ class JobController:
         found = (*holds, *((Veto("back-off", waits),) if waits else ()))
         if orphaned := self._applied_plan.orphaned_leases(observation, view):
             await self._applied_plan.clear(orphaned)
-            rollout.action = "cleared orphaned leases of an earlier term or attempt"
-            words = "clearing orphaned leases of an earlier term or attempt: default clocks"
+            rollout.action = "cleared orphaned leases of an earlier epoch or attempt"
+            words = "clearing orphaned leases of an earlier epoch or attempt: default clocks"
             return (*found, Veto("orphaned", words))
         return found
 

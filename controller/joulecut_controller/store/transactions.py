@@ -57,8 +57,8 @@ class Transactions:
                 given = connection.execute(_TERM).scalar_one_or_none() or 0
                 if given > self._term:
                     raise Unavailable(
-                        f"{self.name}: another controller leads with term {given}; "
-                        f"this one has term {self._term} and no longer writes"
+                        f"{self.name}: another controller leads with epoch {given}; "
+                        f"this one has epoch {self._term} and no longer writes"
                     )
             yield connection
 

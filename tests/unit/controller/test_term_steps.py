@@ -93,5 +93,5 @@ def test_agents_of_another_controller_are_named_and_cost_a_dry_run_nothing(
     assert [bool(node.quarantine) for node in nodes] == [enforces, False, False, False]
     said = other_controller(nodes)
     assert "2 of the agents" in said
-    assert "term 9" in said
+    assert "epoch 9" in said
     assert not other_controller(nodes[2:])
