@@ -93,10 +93,6 @@ class Controller:
         raw = self._asked(f"/api/v1/jobs/{quoted(name)}/measurements", TIMEOUT_S, bad=(404,))
         return self._of_this_version(self._parsed(raw), {"name", "probed", "pipeline", "profile"})
 
-    def policy(self) -> Json:
-        """The policy in force, as values. Raises Unavailable."""
-        return self._of_this_version(self._get("/api/v1/policy"), {"jobs", "source", "digest"})
-
     def order(self, path: str, **words: str | bool) -> Json:
         """Send a command and return its outcome.
 

@@ -1,21 +1,14 @@
-"""`joulecut policy check FILE`, `joulecut policy diff FILE`, and the profiles of a controller.
-
-`check` reads a policy file as the controller does and prints what it means for every job, or its
-first fault. `diff` compares it with the policy in force, as values after defaults: a comment or
-another order of keys is no difference.
-"""
+"""`joulecut policy check FILE`: what a policy file means for each job, or its first fault."""
 
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from joulecut_cli.controller_client import Controller, Json, understood
+from joulecut_cli.controller_client import Controller, understood
 from joulecut_cli.money import add_price_flags, given_prices, prices_text
 from joulecut_cli.progress import Progress
-from joulecut_cli.status import add_controller_flags
 from joulecut_engine.money import (
     Prices,
 )
@@ -26,18 +19,21 @@ if TYPE_CHECKING:
     from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
 
 PROG = "joulecut policy"
+FILES = "profiles are files, beside the policy or in the controller's folder `profiles`"
+GONE = {  # answered until 0.3
+    "diff": "policy check and status, which show the digest of a policy's content",
+    **dict.fromkeys(("profiles", "upload", "remove"), FILES),
+}
 
 
 @understood
 def run(argv: list[str]) -> int:
     """Raises BadInput where the file is wrong, Unavailable without a controller to ask."""
+    if argv and argv[0] in GONE:
+        raise BadInput(f"{PROG} {argv[0]}", "is gone", GONE[argv[0]])
     if not argv or argv[0] not in {*SUBCOMMANDS, "-h", "--help"}:
         given = f"{argv[0]!r} is no action" if argv else "no action"
-        allowed = (
-            f"{PROG} check FILE [--json], {PROG} diff FILE; profiles are files, beside the policy "
-            "or in the controller's folder `profiles`"
-        )
-        raise BadInput(PROG, given, allowed)
+        raise BadInput(PROG, given, f"{PROG} check FILE [--json]")
     return SUBCOMMANDS.get(argv[0], lambda _: _check(argv))(argv[1:])
 
 
@@ -83,26 +79,6 @@ def _check(argv: list[str]) -> int:
     lines += [f"  ! {name}: not enforceable now: {why}" for name, why in barred.items()]
     lines += [f"  power budget: {budget['text']}"] if budget else []
     print("\n".join(lines))
-    return FINE
-
-
-def _diff(argv: list[str]) -> int:
-    parser = Parser(f"{PROG} diff", "Compares a policy file with the policy in force.")
-    parser.add_argument("file", type=Path, metavar="FILE")
-    add_controller_flags(parser)
-    given = parser.parse_args(argv)
-    from joulecut_controller.policy.difference import difference
-    from joulecut_controller.policy.policy import policy_json
-    from joulecut_controller.sources.policy_file import load
-
-    controller = Controller(given.controller)
-    mine = policy_json(load(given.file))
-    theirs = controller.policy()
-    found = difference(theirs, mine)
-    if given.json:
-        print(json.dumps(found, indent=2))
-    else:
-        print("\n".join(_diff_lines(found, theirs, str(given.file), controller.url)))
     return FINE
 
 
@@ -237,32 +213,4 @@ def _profiled_mhz(job: "JobPolicy") -> list[int]:
     return sorted({option.clock_mhz for one in options for option in one})
 
 
-def _diff_lines(found: Json, theirs: Json, file: str, url: str) -> Iterator[str]:
-    yield f"--- in force at {url}: {theirs['source']} ({theirs['digest']})"
-    yield f"+++ {file}"
-    if found["same"]:
-        yield "No difference."
-        return
-    for name in found["removed"]:
-        yield f"- job {name}: its clocks would be reset"
-    for name in found["added"]:
-        yield f"+ job {name}"
-    about = None
-    for one in found["changed"]:
-        if one["job"] != about:
-            about = one["job"]
-            yield f"  job {about}" if about else "  cluster"
-        yield f"-   {one['key']}: {_word(one['before'])}"
-        yield f"+   {one['key']}: {_word(one['after'])}"
-    if found["order_changed"]:
-        yield "  the order of jobs changes: a GPU belongs to the first job that matches it"
-
-
-def _word(value: Any) -> str:
-    return "none" if value is None else json.dumps(value) if isinstance(value, list) else str(value)
-
-
-SUBCOMMANDS = {
-    "check": _check,
-    "diff": _diff,
-}
+SUBCOMMANDS = {"check": _check}

@@ -90,7 +90,7 @@ class DocsCluster:
         if text.startswith("joulecut report") and not re.search(r"--(store|config)\b", text):
             return f"{text.partition(' #')[0]} --config controller.yaml"
         asks = re.match(
-            r"joulecut (status|explain|doctor|recommend|pause|resume|restore|policy diff)",
+            r"joulecut (status|explain|doctor|recommend|pause|resume|restore)",
             text,
         )
         if asks and not re.search(r"--(controller|store|agents?|config)\b", text):

@@ -74,7 +74,7 @@ def _kind(command: Command) -> str:
         return "shell"
     if "-m pytest" in text or text.startswith("tools/"):
         return "developer"
-    if _online(command) or text.startswith(("joulecut policy diff", "joulecut completion")):
+    if _online(command) or text.startswith("joulecut completion"):
         return "online"
     if _ours(command) or command.program in {"python", "sh"}:
         return "offline"

@@ -1,4 +1,4 @@
-"""pause, resume, restore, policy diff and completion as a person types them."""
+"""pause, resume, restore and completion as a person types them."""
 
 import json
 import subprocess
@@ -17,8 +17,6 @@ from serving import WAIT_S, Serving
 from joulecut_cli import completion
 from joulecut_cli.commands import all_commands
 from joulecut_controller.orders import Done, Hold, Order
-from joulecut_controller.policy.difference import difference
-from joulecut_controller.policy.policy import policy_json
 from joulecut_controller.sources.policy_file import load
 from joulecut_wire.web_config import WebConfig
 
@@ -128,7 +126,7 @@ def test_an_order_half_done_fails_and_tells_programs(served: Serving, clerk: Cle
         (("--versoin",), "no such command (did you mean --version?)"),
         (("status", "--controler=http://a"), "--controler=http://a (did you mean --controller?)"),
         (("policy", "upload", "a.csv"), "profiles are files, beside the policy"),
-        (("policy", "diff"), "see joulecut policy diff --help"),
+        (("policy", "diff", "p.yaml"), "policy check and status, which show the digest"),
         (("completion", "tcsh"), "see joulecut completion --help"),
         (("status", "--watch", "soon"), '--watch: "soon"; allowed: above 0'),
     ],
@@ -189,34 +187,6 @@ def test_a_hold_is_on_the_first_screen() -> None:
         assert "`joulecut resume gpt3-175b` arms it again" in done.stdout
 
 
-def test_policy_diff_names_what_changes(served: Serving, tmp_path: Path) -> None:
-    path, url = tmp_path / "policy.yaml", ("--controller", served.url)
-    path.write_text(POLICY + "# a comment is no difference\n")
-    done = joulecut("policy", "diff", str(path), *url)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "No difference.")
-    path.write_text(POLICY.replace("1%", "3%").replace("- name: a", "- name: c"))
-    done = joulecut("policy", "diff", str(path), *url)
-    assert "- job a: its clocks would be reset\n+ job c\n  job b\n" in done.stdout
-    assert "-   slo.max_slowdown: 0.01\n+   slo.max_slowdown: 0.03" in done.stdout
-    told = json.loads(joulecut("policy", "diff", str(path), "--json", *url).stdout)
-    assert (told["same"], told["added"], told["removed"]) == (False, ["c"], ["a"])
-    path.write_text("kind: Policy\n")
-    done = joulecut("policy", "diff", str(path), *url)
-    assert done.returncode == 2
-    one_line(done)
-
-
-def test_the_order_of_jobs_is_part_of_a_policy(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY)
-    before = policy_json(load(path))
-    after = {**before, "jobs": before["jobs"][::-1]}
-    assert difference(before, before)["same"]
-    assert difference(before, after) == {
-        "same": False, "added": [], "removed": [], "changed": [], "order_changed": True,
-    }  # fmt: skip
-
-
 def test_watch_goes_on_until_it_is_interrupted(served: Serving) -> None:
     words = ["status", "--watch", "0.2", "--json", "--controller", served.url]
     command = [sys.executable, "-m", "joulecut_cli.main", *words]
@@ -237,7 +207,7 @@ def test_watch_goes_on_until_it_is_interrupted(served: Serving) -> None:
         (("model",), ["sweep", "catalogue", "--level"], ["--points"]),
         (("model", "scale"), ["--component", "--points"], ["sweep"]),
         (("model", "scale", "--component"), ["sm", "hbm"], ["--points"]),
-        (("policy", "check", "x.yaml"), ["--profiles"], ["diff"]),
+        (("policy", "check", "x.yaml"), ["--profiles"], ["check"]),
         (("deploy",), ["helm", "--help"], []),
         (("completion",), ["fish"], []),
         (("study",), ["layer"], []),
@@ -274,14 +244,14 @@ def test_bash_completes_commands_flags_and_actions(tmp_path: Path) -> None:
     joulecut() {{ {sys.executable} -m joulecut_cli.main "$@"; }}
     source {script}
     try() {{ COMP_WORDS=(joulecut "$@"); COMP_CWORD=$#; _joulecut; echo "${{COMPREPLY[@]}}"; }}
-    try re; try pause --re; try pause --re; try policy d; try completion z
+    try re; try pause --re; try pause --re; try policy c; try completion z
     """
     done = subprocess.run(
         ["bash", "-c", ask], capture_output=True, text=True, timeout=WAIT_S * 2, check=False
     )
     lines = done.stdout.splitlines()
     assert set(lines[0].split()) == {name for name in COMMANDS if name.startswith("re")}
-    assert lines[1:] == ["--reason", "--reason", "diff", "zsh"], done.stderr
+    assert lines[1:] == ["--reason", "--reason", "check", "zsh"], done.stderr
 
 
 def test_a_password_comes_from_a_file_and_never_from_the_command_line(tmp_path: Path) -> None:
