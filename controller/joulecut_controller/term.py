@@ -188,6 +188,7 @@ async def lead_term(context: ServiceContext, ready: Readiness) -> None:
         await loading
         context.policy = reconciler.policy_read
         context.commands.close()
+        context.fleet.watch(None)
         await context.leadership.release()
 
 
@@ -324,6 +325,7 @@ async def _share(context: ServiceContext, reconciler: Reconciler, known: int = 0
         if not known or reconciler.epoch <= known:
             number, wish = context.leadership.number, reconciler.wish()
             reconciler.follow(await asyncio.to_thread(context.claims.share, number, wish))
+            context.fleet.watch(reconciler.agents())
 
 
 async def _keep_sharing(context: ServiceContext, reconciler: Reconciler) -> None:

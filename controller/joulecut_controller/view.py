@@ -87,6 +87,7 @@ class GpuView:
     conflict: str = ""  # why it cannot be told whose it is
     # The snapshot was made before our newest command there: it can contradict no plan.
     behind: bool = False
+    every_s: float = 0.0  # between readings, where other controllers watch its agent
 
     @property
     def uuid(self) -> str:

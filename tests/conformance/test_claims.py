@@ -255,6 +255,25 @@ def test_a_job_leaves_a_controller_that_does_not_reach_its_agents(group: Group) 
     assert (second.jobs, held > lost) == (set(), True), "of one that is gone no bar is left"
 
 
+def test_a_leader_that_sees_less_ends_no_job_of_another(group: Group) -> None:
+    first, second = group.join(), group.join()
+    group.settle()
+    seen, kept = frozenset(first.jobs), second.jobs
+    for _ in range(ROUNDS):
+        first.check(seen)
+        second.check(group.jobs)
+    assert second.jobs == kept
+    second.check(seen)
+    assert not second.jobs, "with its own word they end"
+    group.jobs = seen
+    group.settle()
+    assert group.shares == [2, 2]
+    group.kill(second)
+    group.jobs = frozenset(("job 0",))
+    group.settle()
+    assert group.shares == [1], "and those of one that is gone with the leader's"
+
+
 def test_under_a_leader_of_a_version_before_nothing_is_claimed(group: Group) -> None:
     member = group.join()
     group.settle()

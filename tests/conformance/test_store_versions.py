@@ -49,7 +49,7 @@ ADDED = {
     7: "drop table claim",
     8: "drop table part",
     9: "create table plan (generation integer primary key, content text)",
-    10: "drop table barred",
+    10: "drop table reach",
 }
 
 

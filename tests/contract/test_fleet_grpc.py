@@ -426,6 +426,31 @@ def test_agents_that_join_and_leave_touch_no_other() -> None:
     with_fleet(body)
 
 
+def test_an_agent_that_others_watch_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_fleet, "LOOK_EVERY_S", 0.5)
+
+    async def body(servant: Servant, fleet: GrpcFleet, address: str) -> None:
+        await until(connected(fleet))
+        fleet.watch(())
+        for _ in range(3):  # each look is a stream of its own, with one message
+            streams, ticks = servant.watchers, servant.ticks
+            await until(lambda streams=streams: servant.watchers > streams)
+            assert servant.ticks - ticks <= 3
+            assert node(fleet).connected
+        servant.gpus = ("G0", "G1")
+        await until(lambda: len(fleet.observe(time.monotonic()).gpus) == 2)
+        assert {one.every_s for one in fleet.observe(time.monotonic()).gpus} == {0.5}
+        fleet.watch((address,))
+        streams, ticks = servant.watchers, servant.ticks
+        await until(lambda: servant.ticks > ticks + 30)
+        assert servant.watchers <= streams + 1, "one stream, without looks"
+        fleet.watch(())
+        servant.hang = "Watch"
+        await until(lambda: not node(fleet).connected)
+
+    with_fleet(body)
+
+
 def with_two(
     first: Servant, second: Servant, body: Callable[[GrpcFleet, str, str], Awaitable[None]]
 ) -> None:

@@ -29,12 +29,14 @@ TTL_S = Pacing(interval_s=5.0, watch_s=1.0).ttl_within_s(0.0)  # of a controller
 @dataclass
 class Seat:
     """The agents as one controller watches them: every report comes to each. Those at `lost`
-    addresses it does not reach. `told` are the jobs that its commands reached agents for.
+    addresses it does not reach, and without a stream those that are not `needed` (None: all are).
+    `told` are the jobs that its commands reached agents for.
     """
 
     world: World | Sharing
     reports: list[ArrivedReport] = field(default_factory=list)
     lost: frozenset[str] = frozenset()
+    needed: frozenset[str] | None = None
     told: list[str] = field(default_factory=list)
 
     def observe(self, now_s: float, addresses: Collection[str] = ()) -> FleetState:
@@ -48,7 +50,14 @@ class Seat:
         )
 
     def take_reports(self) -> tuple[ArrivedReport, ...]:
-        hidden = {u for address in self.lost for u in self.world.agents[address].uuids}
+        known = self.world.agents
+        watched = known.keys() if self.needed is None else self.needed
+        hidden = {
+            uuid
+            for address, agent in known.items()
+            for uuid in agent.uuids
+            if address in self.lost or address not in watched
+        }
         taken, self.reports = self.reports, []
         return tuple(one for one in taken if one.report.uuid not in hidden)
 
@@ -238,6 +247,7 @@ class Split:
     holders: dict[str, int]
     live: set[int] = field(default_factory=lambda: {1, 2})
     barred: set[tuple[int, str]] = field(default_factory=set)
+    reporting: dict[int, frozenset[tuple[str, str]]] = field(default_factory=dict)
     members: dict[int, tuple[Controller, Claims, Seat]] = field(default_factory=dict)
     default_s: dict[str, int] = field(default_factory=dict)  # longest, of each job
     masters: list[str] = field(default_factory=list)  # commands of any but the holder
@@ -268,14 +278,24 @@ class Split:
     def group(self, number: int) -> Group:
         leader, live = min(self.live), frozenset(self.live)
         wanted = divided(self.holders, live, self.barred)
-        epoch = self.store.epoch()
-        return Group(number, epoch, leader, live, dict(self.holders), wanted)
+        others = (one for of, one in self.reporting.items() if of in live - {number})
+        return Group(
+            number,
+            self.store.epoch(),
+            leader,
+            live,
+            dict(self.holders),
+            wanted,
+            barred=frozenset(self.barred),
+            reporting=frozenset().union(*others),
+        )
 
     def check(self, number: int) -> None:
         controller, claims, _ = self.members[number]
         wish = controller.reconciler.wish()
         self.barred = {one for one in self.barred if one[0] != number and one[0] in self.live}
         self.barred |= {(number, job) for job in wish.barred}
+        self.reporting[number] = wish.reporting
         wanted = self.group(number).wanted
         for job, holder in self.holders.items():
             if holder not in self.live and wanted[job] == number:
@@ -284,6 +304,7 @@ class Split:
             elif job in claims.given and holder == number:
                 self.holders[job] = wanted[job]
         controller.reconciler.follow(self.group(number))
+        self.members[number][2].needed = controller.reconciler.agents()
 
     def run(self, seconds: int) -> None:
         at_default = dict.fromkeys(self.holders, 0)
@@ -335,10 +356,21 @@ def test_a_job_goes_to_the_controller_that_reaches_its_agents(split: Split) -> N
     split.cut(2)
     split.run(120)
     assert split.holders == {"job-0": 2, "job-1": 1}, "what is reached stays"
+    watched = [address for *_, seat in split.members.values() for address in seat.needed or ()]
+    assert set(watched) == set(split.world.agents), "every agent has a stream"
+    assert len(watched) < 2 * len(split.world.agents), "not every agent has two"
     split.cut(1, 0, 1)  # none: the other has both
     split.run(60)
     assert split.holders == {"job-0": 2, "job-1": 2}
     assert max(split.default_s.values()) <= most_s
+    assert not split.masters
+
+
+def test_jobs_of_a_lost_controller_are_found_by_their_reports(split: Split) -> None:
+    split.live.discard(1)
+    split.run(60)
+    assert set(split.holders.values()) == {2}
+    assert max(split.default_s.values()) <= TTL_S + LOST_S
     assert not split.masters
 
 

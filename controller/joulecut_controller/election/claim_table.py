@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, select
 from joulecut_controller.election.claims import Group, Wish, divided
 from joulecut_controller.store.database import DatabaseStore
 from joulecut_controller.store.postgres import LOCKS
-from joulecut_controller.store.schema import BARRED, CLAIMS, COUNTERS, PARTS, RECORDS
+from joulecut_controller.store.schema import CLAIMS, COUNTERS, PARTS, REACH, RECORDS
 from joulecut_wire.errors import Unavailable
 
 HOLDS = "hold"  # topic of the records that hold jobs
@@ -70,18 +70,23 @@ def _shared(
     holders: dict[str, int] = {row.job: row.holder for row in rows}
     counted = connection.execute(select(COUNTERS.c.name, COUNTERS.c.value)).all()
     counters = {row.name: row.value for row in counted}
-    if wish and wish.jobs is not None and leader == number:
-        if new := sorted(wish.jobs - holders.keys()):
-            connection.execute(CLAIMS.insert(), [{"job": job, "holder": 0} for job in new])
-        if gone := sorted(holders.keys() - wish.jobs):
+    if wish and wish.jobs is not None:
+        # The leader lists jobs. What another has ends with its word: it may see what others do not.
+        own = {number, *(set(holders.values()) - live if leader == number else ())}
+        if gone := sorted(job for job in holders.keys() - wish.jobs if holders[job] in own):
             connection.execute(CLAIMS.delete().where(CLAIMS.c.job.in_(gone)))
-        holders = {job: holders.get(job, 0) for job in wish.jobs}
-        _count(connection, counters, "alone", int(wish.alone))
+            holders = {job: holder for job, holder in holders.items() if job not in gone}
+        if leader == number:
+            if new := sorted(wish.jobs - holders.keys()):
+                connection.execute(CLAIMS.insert(), [{"job": job, "holder": 0} for job in new])
+            holders |= dict.fromkeys(new, 0)
+            _count(connection, counters, "alone", int(wish.alone))
     alone = bool(counters.get("alone"))
     candidates = () if before else {leader} & live if alone else live
     if wish:
-        _bar(connection, live, number, wish.barred)
-    barred = {(row.holder, row.job) for row in connection.execute(select(BARRED))}
+        _note(connection, live, number, {*wish.reporting, *((job, "") for job in wish.barred)})
+    reach = [tuple(row) for row in connection.execute(select(REACH))]
+    barred = frozenset((of, name) for of, name, gpu in reach if not gpu)
     wanted = divided(holders, candidates, barred)
     moved = dict[str, int]()
     if wish:
@@ -108,16 +113,21 @@ def _shared(
         wanted,
         alone,
         connection.execute(newest).scalar_one() or 0,
+        barred,
+        frozenset((job, gpu) for of, job, gpu in reach if gpu and of in live - {number}),
     )
 
 
-def _bar(connection: Connection, live: frozenset[int], number: int, jobs: frozenset[str]) -> None:
-    this, of = BARRED.c.holder == number, select(BARRED.c.job)
-    if set(connection.execute(of.where(this)).scalars()) != jobs:
-        connection.execute(BARRED.delete().where(this | BARRED.c.holder.not_in(live)))
-        if jobs:
-            rows = [{"holder": number, "job": job} for job in sorted(jobs)]
-            connection.execute(BARRED.insert(), rows)
+def _note(
+    connection: Connection, live: frozenset[int], number: int, seen: set[tuple[str, str]]
+) -> None:
+    """Keeps what controller `number` reaches, and nothing of one that is gone."""
+    this, of = REACH.c.holder == number, select(REACH.c.job, REACH.c.gpu)
+    if {tuple(row) for row in connection.execute(of.where(this))} != seen:
+        connection.execute(REACH.delete().where(this | REACH.c.holder.not_in(live)))
+        rows = [{"holder": number, "job": job, "gpu": gpu} for job, gpu in sorted(seen)]
+        if rows:
+            connection.execute(REACH.insert(), rows)
 
 
 def _count(connection: Connection, counters: dict[str, int], name: str, value: int) -> None:

@@ -8,8 +8,10 @@ the agents of the job. The holder sends nothing more for it, leaves its leases a
 passes the claim on. Pure.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import product
 
 
@@ -48,13 +50,20 @@ def _moves(shares: dict[int, list[str]], may: Mapping[str, Collection[int]]) -> 
     return False
 
 
+@lru_cache(1 << 17)  # of each agent, while the controllers stay
+def home(address: str, watchers: frozenset[int]) -> int:
+    """Which of these watches the agent, job or not: where one goes, only its own agents move."""
+    return max(watchers, key=lambda number: zlib.crc32(f"{number} {address}".encode()))
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The controllers of one store, as the database showed them at one moment to number `number`.
 
     `leader` is the number of the one with the leader lock, `holders` are those of the jobs, and
     `wanted` who is to have each. `alone`: the leader has to hold all. `holds` is the number of the
-    newest record of a hold.
+    newest record of a hold. `barred` are jobs and agents with a controller that does not reach
+    them; `reporting` are jobs that agents of others hear of, each with a GPU.
     """
 
     number: int
@@ -65,6 +74,21 @@ class Group:
     wanted: Mapping[str, int] = field(default_factory=dict)
     alone: bool = False
     holds: int = 0
+    barred: frozenset[tuple[int, str]] = frozenset()
+    reporting: frozenset[tuple[str, str]] = frozenset()
+
+    @property
+    def watchers(self) -> frozenset[int]:
+        """The controllers that have agents to watch."""
+        return frozenset((self.leader, *self.wanted.values())) - {0}
+
+    def at_home(self, addresses: Iterable[str]) -> Iterator[str]:
+        """Those of these agents that this controller watches, job or not."""
+        watchers = self.watchers
+        for one in addresses:
+            able = frozenset(number for number in watchers if (number, one) not in self.barred)
+            if home(one, able or watchers) == self.number:
+                yield one
 
     @property
     def leads(self) -> bool:
@@ -78,14 +102,16 @@ class Group:
 @dataclass(frozen=True, slots=True)
 class Wish:
     """What a term wants of the group: rows for `jobs` (None before it knows its policy's), an end
-    of its claims on `given`, `alone` to hold all, and none of the jobs that it is `barred` from. A
-    term that begins asks for an epoch beyond `above`.
+    of its claims on `given`, `alone` to hold all, none of the jobs and agents that it is `barred`
+    from, and to show which jobs are `reporting`, with a GPU of each agent. A term that begins asks
+    for an epoch beyond `above`.
     """
 
     jobs: frozenset[str] | None = None
     given: frozenset[str] = frozenset()
     alone: bool = False
     barred: frozenset[str] = frozenset()
+    reporting: frozenset[tuple[str, str]] = frozenset()
     above: int | None = None
 
 

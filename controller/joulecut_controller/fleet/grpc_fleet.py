@@ -3,7 +3,8 @@
 A lost agent is normal: its GPUs grow old, its commands are refused, and the stream reconnects with
 a bounded back-off. Nothing here raises into a pass. An agent that sends what no agent of ours sends
 is quarantined: nothing of it is believed and its GPUs are not set, for a minute, and for twice as
-long after each time. No agent says anything about a GPU of another.
+long after each time. No agent says anything about a GPU of another. An agent that other controllers
+watch is looked at once in a while instead: described, and one message read.
 """
 
 import asyncio
@@ -12,8 +13,15 @@ import re
 import time
 import zlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Container,
+    Iterator,
+    Sequence,
+)
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,6 +65,7 @@ SILENCE_LOOK_S = 0.5
 # A thousand agents that are described at once would answer later than their deadline.
 OPENING_MAX = 64
 DESCRIBE_EVERY_S = 30.0  # controllable and epoch may change without a reconnect
+LOOK_EVERY_S = 60.0  # at agents that others watch: their readings are for pages and the ledger
 RETURN_S = 10.0  # after a GPU is shown again: its keeper opens the reloaded driver within seconds
 RETURN_EVERY_S = 0.5  # meanwhile; a limit that the reload took is missing until it is described
 # Agents that do not number commands sample once a second; sooner after an answer a message may
@@ -90,6 +99,7 @@ class _Agent:
     uuids: frozenset[str] | None = None  # the GPUs of the newest tick
     returned_s: float = float("-inf")  # when one of them was shown again
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # describe again, soon
+    needed: asyncio.Event = field(default_factory=asyncio.Event)  # its stream stays open
     snapshots: dict[str, tuple[GpuSnapshot, float]] = field(default_factory=dict)
     shows: int | None = None  # the number of the newest command that the last message follows
     answered: int = 0  # the largest number of a command of ours, in the order of this stream
@@ -158,7 +168,9 @@ class GrpcFleet:
 
     def _agent(self, address: str) -> _Agent:
         interval_s = _own_interval_s(address, self._watch_s)
-        return _Agent(address, quota=Quota(interval_s, MESSAGE_BYTES_MAX))
+        made = _Agent(address, quota=Quota(interval_s, MESSAGE_BYTES_MAX))
+        made.needed.set()
+        return made
 
     async def start(self) -> None:
         """Opens the streams; does not wait for any agent."""
@@ -184,6 +196,14 @@ class GrpcFleet:
             if address not in self._agents:
                 self._agents[address] = self._agent(address)
                 self._begin(address)
+
+    def watch(self, needed: Container[str] | None) -> None:
+        """Streams stay open to these agents alone (None: to all); others are looked at."""
+        for address, agent in self._agents.items():
+            if needed is None or address in needed:
+                agent.needed.set()
+            else:
+                agent.needed.clear()
 
     def _begin(self, address: str) -> None:
         self._open(address)
@@ -291,6 +311,7 @@ class GrpcFleet:
                 allocation,
                 timing,
                 behind=agent.is_behind(taken_s, now_s),
+                every_s=0.0 if agent.needed.is_set() else LOOK_EVERY_S,
                 conflict=self.owners.conflict(gpu.uuid),
             )
 
@@ -340,16 +361,24 @@ class GrpcFleet:
         """Describe, then watch, again and again."""
         backoff_s = BACKOFF_S_MIN
         while True:
-            stub = self._stubs[agent.address]
+            stub, looked = self._stubs[agent.address], False
             try:
                 async with self._opening:
                     await self._describe(agent)
-                async for tick, arrived_s in self._ticks(agent, stub):
-                    agent.quarantine = ""
-                    self._take(agent, tick, arrived_s)
-                    backoff_s = BACKOFF_S_MIN
-                    if self._is_to_describe(agent, tick, arrived_s):
-                        await self._describe(agent)
+                async with aclosing(self._ticks(agent, stub)) as ticks:
+                    async for tick, arrived_s in ticks:
+                        agent.quarantine = ""
+                        self._take(agent, tick, arrived_s)
+                        backoff_s = BACKOFF_S_MIN
+                        if looked := not agent.needed.is_set():
+                            break
+                        if self._is_to_describe(agent, tick, arrived_s):
+                            await self._describe(agent)
+                if looked:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_own_interval_s(agent.address, LOOK_EVERY_S)):
+                            await agent.needed.wait()
+                    continue
                 if stub is not self._stubs[agent.address]:
                     continue  # only the certificates changed: the agent is not lost
                 agent.error = "the stream ended"
@@ -405,7 +434,7 @@ class GrpcFleet:
 
     async def _ticks(
         self, agent: _Agent, stub: "AgentServiceAsyncStub"
-    ) -> AsyncIterator[tuple[WatchTick, float]]:
+    ) -> AsyncGenerator[tuple[WatchTick, float], None]:
         """Until the stream ends, or another stub has taken its place."""
         interval_s = _own_interval_s(agent.address, self._watch_s)
         call = stub.Watch(pb.WatchRequest(interval_s=interval_s, store=self._store))

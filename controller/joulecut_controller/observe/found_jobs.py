@@ -12,7 +12,6 @@ from joulecut_controller.policy.job_classes import instance_name, match_of
 from joulecut_controller.policy.owner import KUBERNETES, SLURM, Instance, instance_of, matches
 from joulecut_controller.policy.owner import shared as has_several_owners
 from joulecut_controller.policy.policy import JobPolicy, Policy, Slo
-from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
 
 # Each is learnt and planned like a job of the policy. Half the jobs without a profile that one
@@ -26,10 +25,10 @@ class FoundJobs:
     def __init__(self) -> None:
         self._names: dict[Instance, set[str]] = {}
 
-    def note(self, unclaimed: Iterable[ArrivedReport], gpus: Mapping[str, GpuView]) -> None:
-        """Adds the jobs of reports that belong to no entry."""
-        for arrived in unclaimed:
-            gpu = gpus.get(arrived.report.uuid)
+    def note(self, unclaimed: Iterable[tuple[str, str]], gpus: Mapping[str, GpuView]) -> None:
+        """Adds the jobs of reports that belong to no entry: the name in each, and its GPU."""
+        for name, uuid in unclaimed:
+            gpu = gpus.get(uuid)
             owner = gpu.allocation if gpu is not None else None
             if owner is None or owner.source not in (KUBERNETES, SLURM):
                 continue
@@ -37,7 +36,7 @@ class FoundJobs:
                 continue
             instance = instance_of(owner)
             if instance in self._names or len(self._names) < FOUND_MAX:
-                self._names.setdefault(instance, set()).add(arrived.report.job)
+                self._names.setdefault(instance, set()).add(name)
 
     def with_found(self, policy: Policy, gpus: Mapping[str, GpuView]) -> Policy:
         """The policy with an entry for each job found, after all others."""

@@ -205,7 +205,7 @@ class Observer:
         return self._matches.of(job, self._placements.reporting(job).union(reporting))
 
     def _fresh(self, gpu: GpuView) -> GpuView:
-        if gpu.age_s <= self._stale_s:
+        if gpu.age_s <= self._stale_s + gpu.every_s:
             return gpu
         kept = gpu.allocation if gpu.age_s <= OWNER_AGE_S_MAX else None
         return replace(gpu, snapshot=None, allocation=kept)

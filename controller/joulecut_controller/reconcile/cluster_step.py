@@ -21,7 +21,7 @@ from joulecut_controller.orders import ALL
 from joulecut_controller.policy.hourly import HOLDS_S, PRICES, Points, at_hour
 from joulecut_controller.policy.job_classes import with_instances
 from joulecut_controller.policy.policy import Cost, JobPolicy, Policy
-from joulecut_controller.ports import ArrivedReport, Rates, Record
+from joulecut_controller.ports import Rates, Record
 from joulecut_controller.reconcile.context import ClusterSeen, JobServices, ReconcileContext
 from joulecut_controller.reconcile.job_controller import JobController
 from joulecut_controller.reconcile.policy_watcher import PolicySource, PolicyWatcher
@@ -89,8 +89,8 @@ class Cluster:
             self.changed(name)
         self.steps += 1
 
-    def unclaimed(self, reports: Iterable[ArrivedReport]) -> None:
-        """Reports that belong to no entry of the policy."""
+    def unclaimed(self, reports: Iterable[tuple[str, str]]) -> None:
+        """The names and GPUs of reports that belong to no entry of the policy."""
         self._found.note(reports, self.seen.view.gpus)
 
     async def _follow_policy(self) -> set[str]:

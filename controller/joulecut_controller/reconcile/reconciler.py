@@ -46,6 +46,7 @@ from joulecut_controller.reconcile.policy_watcher import PolicySource
 from joulecut_controller.reconcile.power_budget import PowerBudget
 from joulecut_controller.reconcile.predictions import Predictions
 from joulecut_controller.reconcile.trust_inputs import StoredBook
+from joulecut_controller.store.schema import GPU_CHARACTERS_MAX
 from joulecut_controller.trust.default_windows import DefaultWindows
 from joulecut_engine.estimate.online import OnlineEstimator
 from joulecut_wire.errors import JoulecutError
@@ -55,6 +56,7 @@ from joulecut_wire.errors import JoulecutError
 NEWS_S = 0.5
 NEWS_S_PER_JOB = 0.02
 BOARD_S = 0.5  # between boards, so that a hundred plans applied at once are one
+REPORT_S = 120.0  # a job of others that reports no iteration for so long is not known to run
 STOP_WAIT_S = 3.0  # a command under way has been answered or has failed by then
 
 
@@ -94,7 +96,8 @@ class Reconciler:
         self._fleet, self._rates, self._pacing = fleet, rates, pacing
         self._reports = tuple(reports)  # that no job has been given yet
         self._unrenewed: set[str] = set()
-        # The newest report of each GPU of other controllers' jobs: it shows where they run.
+        # The newest report of each GPU of other controllers' jobs, and ("") of jobs without an
+        # entry: it shows where they run.
         self._elsewhere: dict[str, dict[str, ArrivedReport]] = {}
         self._failed_steps = 0  # by the last board
         self._to_show, self.to_share = asyncio.Event(), asyncio.Event()
@@ -262,15 +265,44 @@ class Reconciler:
         # The first step of the cluster knows no running jobs of classes yet.
         jobs = frozenset(seen.policies) if self._cluster.steps > 1 else None
         alone = self._services.power_budget.needed(seen.policy)
-        return Wish(jobs, frozenset(claims.given), alone, self._barred())
+        return Wish(jobs, frozenset(claims.given), alone, self._barred(), self._reporting())
+
+    def agents(self) -> frozenset[str] | None:
+        """The agents that this controller needs streams to: those of its jobs, and its part of
+        all; None: every one.
+        """
+        group, seen = self._context.claims.group, self._cluster.seen
+        if group is None or len(group.watchers) < 2:
+            return None
+        own = group.among(group.holders) | group.among(group.wanted) | self._jobs.keys()
+        gpus, of = seen.view.gpus, self._context.observer.agents_of
+        return frozenset().union(
+            group.at_home(seen.view.node_at),
+            (gpus[uuid].address for job, uuid in group.reporting if job in own and uuid in gpus),
+            *(of(job, self._elsewhere.get(job, {}).values()) for job in own),
+        )
+
+    def _reporting(self) -> frozenset[tuple[str, str]]:
+        """Jobs that only reports place, with a GPU of each agent that hears of them."""
+        policies, gpus = self._cluster.seen.policies, self._cluster.seen.view.gpus
+        found: dict[tuple[str, str], str] = {}
+        for job, reports in self._elsewhere.items():
+            placed = job in policies and (policies[job].gpus or policies[job].found_by_allocation)
+            for uuid in reports.keys() & gpus.keys() if not placed else ():
+                if len(uuid) <= GPU_CHARACTERS_MAX and uuid.isprintable():
+                    at = job, gpus[uuid].address
+                    found[at] = min(uuid, found.get(at, uuid))
+        return frozenset((job, uuid) for (job, _), uuid in found.items())
 
     def _barred(self) -> frozenset[str]:
-        """The jobs of which this controller does not reach an agent, or knows none."""
+        """The agents that this controller does not reach, and the jobs that run on one of them or
+        on none that is known.
+        """
         lost = self._cluster.reach.lost(self._context.now_s())
         if not lost:
             return frozenset()
         of, elsewhere = self._context.observer.agents_of, self._elsewhere
-        return frozenset(
+        return lost.union(
             name
             for name in self._cluster.seen.policies
             if not of(name, elsewhere.get(name, {}).values()).isdisjoint((*lost, ""))
@@ -343,7 +375,7 @@ class Reconciler:
             job = None
         if job is None:
             return False
-        if name in self._context.claims.leaving:
+        if name in self._context.claims.leaving or not self._context.claims.has(name):
             self._hand_over(name)
             return False
         if await job.step():
@@ -380,11 +412,17 @@ class Reconciler:
         return {name for name in holders | reporting if self._context.claims.elsewhere(name)}
 
     async def _step_cluster(self) -> None:
+        group, now_s = self._context.claims.group, self._context.now_s()
+        self._cluster.unclaimed(one for one in (group.reporting if group else ()) if not one[0])
         await self._cluster.step(self._observations())
-        known, group = self._cluster.seen.policies, self._context.claims.group
+        known = self._cluster.seen.policies
         if group and group.leads and known.keys() != group.holders.keys():
             self.to_share.set()
-        self._elsewhere = {name: one for name, one in self._elsewhere.items() if name in known}
+        self._elsewhere = {
+            name: {u: one for u, one in reports.items() if now_s - one.arrived_s < REPORT_S}
+            for name, reports in self._elsewhere.items()
+            if name in known or not name
+        }
         self._loop.add(POWER)
         self._loop.add(MEMORY)
         self.metrics.last_success_unix_s = self._context.unix_s()
@@ -415,7 +453,10 @@ class Reconciler:
             return
         reports, self._reports = self._reports, ()
         routed = self._context.observer.route(reports, self._rates.take() if self._rates else ())
-        self._cluster.unclaimed(routed.unclaimed)
+        self._cluster.unclaimed((one.report.job, one.report.uuid) for one in routed.unclaimed)
+        self._elsewhere.setdefault("", {}).update(
+            {one.report.uuid: one for one in routed.unclaimed}
+        )
         own: dict[str, list[ArrivedReport]] = {}
         for name, arrived in routed.by_job.items():
             if self._context.claims.has(name):

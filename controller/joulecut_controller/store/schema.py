@@ -22,6 +22,7 @@ from sqlalchemy import (
 
 from joulecut_wire.errors import Unavailable
 
+GPU_CHARACTERS_MAX = 96  # a UUID has 40, of MIG 60
 METADATA = MetaData()
 # 63 bits on every engine; SQLite counts its own ids only in what it calls an INTEGER.
 NUMBER = BigInteger().with_variant(Integer(), "sqlite")
@@ -105,12 +106,14 @@ CLAIMS = Table(
     Column("holder", NUMBER, nullable=False),
 )
 
-# The jobs that each of these controllers is not to have: it does not reach their agents.
-BARRED = Table(
-    "barred",
+# Of each of these controllers: GPUs that jobs report from, one an agent; and without a GPU the
+# agents that it does not reach, and the jobs that it is not to have.
+REACH = Table(
+    "reach",
     METADATA,
     Column("holder", NUMBER, primary_key=True, autoincrement=False),
     Column("job", String(253), primary_key=True),
+    Column("gpu", String(GPU_CHARACTERS_MAX), primary_key=True),
 )
 
 # What each of these controllers shows of its jobs, as JSON, and when by the database's clock.
@@ -149,7 +152,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     CLAIMS.create,
     PARTS.create,
     _drop_plans,
-    BARRED.create,
+    REACH.create,
 )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from joulecut_controller.election.claims import Claims, Group, divided
+from joulecut_controller.election.claims import Claims, Group, divided, home
 from joulecut_controller.election.fenced_fleet import UNKNOWN_S, FencedFleet
 from joulecut_controller.ports import FleetState
 from joulecut_controller.view import NodeView
@@ -61,6 +61,22 @@ def test_a_barred_controller_has_a_job_only_where_all_are(
         fewest = min(len(shares[one]) for one in may[job])
         assert len(shares[number]) <= fewest + 1, "no single move makes shares more even"
     assert divided(wanted, live, barred) == wanted, "what has moved stays"
+
+
+@given(st.sets(st.text("abc:", min_size=1), max_size=30), LIVE)
+def test_every_agent_has_one_home_and_few_move(agents: set[str], live: set[int]) -> None:
+    jobs, lost = {str(number): number for number in live}, min(live)
+    of = {number: Group(number, 1, lost, frozenset(live), jobs, jobs) for number in live}
+    homes = [one for group in of.values() for one in group.at_home(agents)]
+    assert sorted(homes) == sorted(agents)
+    for one in agents:
+        before = home(one, frozenset(live))
+        if others := live - {before}:
+            barred = replace(of[before], barred=frozenset(((before, one),)))
+            assert list(barred.at_home((one,))) == [], "another reaches it"
+            assert all(home(one, frozenset(live - {gone})) == before for gone in others), (
+                "only agents of one that is gone move"
+            )
 
 
 @dataclass

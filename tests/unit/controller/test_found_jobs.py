@@ -15,9 +15,8 @@ from joulecut_controller.policy.policy import (
     SlurmJobMatch,
     policy_json,
 )
-from joulecut_controller.ports import ArrivedReport
 from joulecut_controller.view import GpuView
-from joulecut_wire.messages import Allocation, GpuDescription, IterationReport
+from joulecut_wire.messages import Allocation, GpuDescription
 
 SLURM = Allocation("GPU-0", "4711", source="slurm", labels={"slurm_job_id": "4711"})
 POD = Allocation("GPU-0", "gpt", namespace="train", pod="gpt-0", source="kubernetes")
@@ -32,8 +31,8 @@ def gpus(*owners: Allocation | None) -> dict[str, GpuView]:
     }
 
 
-def reports(count: int = 1, job: str = "gpt3") -> list[ArrivedReport]:
-    return [ArrivedReport(IterationReport(job, f"GPU-{i}", 0, 1, 1.0), 10.0) for i in range(count)]
+def reports(count: int = 1, job: str = "gpt3") -> list[tuple[str, str]]:
+    return [(job, f"GPU-{i}") for i in range(count)]
 
 
 def found(policy: Policy, seen: dict[str, GpuView]) -> tuple[JobPolicy, ...]:
