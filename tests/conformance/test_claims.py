@@ -290,7 +290,9 @@ def test_under_a_leader_of_a_version_before_nothing_is_claimed(group: Group) -> 
     assert group.shares == [7]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 8))]
+)
 def test_whatever_happens_no_job_has_two_controllers(group: Group, seed: int) -> None:
     draw = random.Random(seed)
     group.join()

@@ -199,11 +199,11 @@ def test_enforcement_begins_where_other_jobs_let_expect_and_no_window_is_a_point
         controller.run(150, until=lambda world=world: bool(world.sent("apply")))
         asked = world.clocks_mhz()
         lowest[forest] = min(asked.values())
-        base_s = statistics.fmean(duration_s for _, duration_s, _ in world.history[:20])
-        controller.run(60)
-        lived = [duration_s for _, duration_s, _ in world.history]
-        windows = [statistics.fmean(lived[at : at + 10]) for at in range(0, len(lived) - 9, 10)]
-        assert max(windows) <= base_s * (1.0 + 0.05 + 0.01)
+        if forest:  # without it every step is a small one: test_cold_start
+            controller.run(60)
+            lived = [duration_s for _, duration_s, _ in world.history]
+            windows = [statistics.fmean(lived[at : at + 10]) for at in range(0, len(lived) - 9, 10)]
+            assert max(windows) <= statistics.fmean(lived[:20]) * (1.0 + 0.05 + 0.01)
     assert lowest[True] < lowest[False]
 
 

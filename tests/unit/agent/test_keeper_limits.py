@@ -161,16 +161,6 @@ def test_two_limits_denied_at_the_first_leave_nothing_pending(tmp_path: Path) ->
     assert not on_disk(tmp_path)
 
 
-def test_two_limits_denied_at_the_second_take_the_first_back(tmp_path: Path) -> None:
-    def fail(call: str, uuid: str) -> DeviceError | None:
-        return NotPermitted("no_permission", "no right") if call == "limit" else None
-
-    board = Board(fail=fail)
-    keeper = open_keeper(tmp_path, board)
-    assert not set_both(keeper, "GPU-a", 1, (0, 900), 200).accepted
-    assert not board.locked
-
-
 @pytest.mark.parametrize("ended", ["cleared", "job_ended", "keeper_start", "no longer asked"])
 def test_a_limit_that_a_person_has_lowered_is_never_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: str

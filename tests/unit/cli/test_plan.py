@@ -3,8 +3,6 @@
 import io
 import os
 import pty
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -288,17 +286,6 @@ def test_a_missing_job_file_and_no_job_file() -> None:
     assert "No such file" in refusal("plan", "/nowhere/job.yaml")
     assert "JOB.yaml" in refusal("plan")
     assert "JOB.yaml" in refusal("frontier")
-
-
-def test_as_a_process(job: Path) -> None:
-    """The installed way in: exit status, one line, and a closed pipe that is no error."""
-    command = [sys.executable, "-m", "joulecut_cli.main", "plan", job]
-    good = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (good.returncode, good.stderr) == (0, "")
-    assert good.stdout.startswith(f"{job}: 1f1b, 2 stages x 2 microbatches")
-    bad = subprocess.run([*command, "--deadline", "1"], capture_output=True, text=True, check=False)
-    assert (bad.returncode, bad.stdout) == (2, "")
-    assert bad.stderr.count("\n") == 1
 
 
 def test_progress_shows_on_a_terminal_and_wipes_itself_out() -> None:

@@ -260,7 +260,7 @@ def _one_line_or_a_policy(text: str | bytes) -> None:
         assert isinstance(policy, Policy)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(text=mutated())
 @example(text="a: !!bool x")
 @example(text="a: !!int ''")

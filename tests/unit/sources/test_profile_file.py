@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from joulecut_controller.sources.profile import FILE_BYTES_MAX, parse, read
@@ -111,7 +111,6 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
             read(path)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: (HEADER + t).encode()))
 )

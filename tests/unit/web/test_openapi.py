@@ -159,7 +159,7 @@ QUERIES = st.dictionaries(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     path=st.one_of(
         st.sampled_from(sorted(DOCUMENT["paths"])), st.just("/api/v1/{name}"), st.just("/{name}")
