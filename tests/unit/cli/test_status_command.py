@@ -26,8 +26,6 @@ from joulecut_controller.web.board_json import board_json
 from joulecut_controller.web.commands import STANDBY
 from joulecut_wire.web_config import WebConfig
 
-EXAMPLE = str(Path(__file__).resolve().parents[3] / "examples" / "policy.yaml")
-
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Serving]:
@@ -249,7 +247,7 @@ def standing() -> Iterator[Serving]:
     "words",
     [
         ("explain", "gpt3-175b"), ("pause", "gpt3-175b"),
-        ("resume", "--all"), ("restore", "--all"), ("policy", "diff", EXAMPLE),
+        ("resume", "--all"), ("restore", "--all"),
     ],
 )  # fmt: skip
 def test_a_standby_says_who_leads(standing: Serving, words: tuple[str, ...]) -> None:
