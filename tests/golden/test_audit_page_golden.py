@@ -1,4 +1,4 @@
-"""What `joulecut audit` prints, writes as CSV and as JSON, as text to be read."""
+"""What `joulecut audit` prints, writes as JSON, as text to be read."""
 
 import json
 from pathlib import Path
@@ -61,10 +61,6 @@ def audited() -> Audit:
 
 def test_page() -> None:
     same_as_golden(KEPT / "page.txt", report.text(audited(), ABOUT))
-
-
-def test_csv() -> None:
-    same_as_golden(KEPT / "jobs.csv", report.as_csv(audited(), ABOUT))
 
 
 def test_json() -> None:

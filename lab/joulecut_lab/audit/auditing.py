@@ -31,8 +31,6 @@ def run(given: argparse.Namespace) -> int:
     audit, about = _audited(given, facts, prices, duration_s)
     if given.json:
         print(json.dumps(report.as_json(audit, about), allow_nan=False, indent=2))
-    elif given.csv:
-        print(report.as_csv(audit, about), end="")
     else:
         print(report.text(audit, about))
     return FINE
@@ -74,11 +72,9 @@ def _audited(
 
 
 def _judged(auditor: Auditor, facts: OperatorInput, history: History) -> Audit:
-    jobs = auditor.jobs()
     with Progress(solving("comparing profiles with measurements")):
         estimates = {
-            job.name: job_estimate.estimate(facts, job, history.gpus, largest=job is jobs[0])
-            for job in jobs
+            job.name: job_estimate.estimate(facts, job, history.gpus) for job in auditor.jobs()
         }
     audit = auditor.finish(history.gpus, estimates, history.doubts())
     if not audit.gpus:

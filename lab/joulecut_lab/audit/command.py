@@ -29,7 +29,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--prometheus", metavar="URL", help="Prometheus that scrapes the GPUs")
     parser.add_argument("--for", dest="duration", metavar="TIME", default="24h", help="default 24h")
     parser.add_argument("--until", metavar="WHEN", help="2026-01-31T12:00Z; default now")
-    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file or job file")
+    parser.add_argument("--policy", metavar="FILE", type=Path, help="a policy file")
     parser.add_argument(
         "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
     )
@@ -43,10 +43,9 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--key", metavar="FILE", type=Path, help="its private key, PEM")
     parser.add_argument("--ca", metavar="FILE", type=Path, help="certificate authority, PEM")
     gone(parser, "--agents", "--prometheus URL, which reads the series of agents")
-    gone(parser, "--html", "the printed text, --json, or --csv")
-    shape = parser.add_mutually_exclusive_group()
-    shape.add_argument("--json", action="store_true", help="print one JSON object")
-    shape.add_argument("--csv", action="store_true", help="print one line a job")
+    gone(parser, "--html", "the printed text, or --json")
+    gone(parser, "--csv", "--json")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(argv)
     if not given.prometheus:
         raise BadInput(PROG, "no source to audit", "--prometheus URL")

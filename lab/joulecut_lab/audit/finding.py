@@ -1,4 +1,4 @@
-"""Findings of an audit as values: printed as text, CSV and JSON.
+"""Findings of an audit as values: printed as text and JSON.
 
 Every amount has a basis, or names the missing input; nothing is filled in.
 """

@@ -1,4 +1,4 @@
-"""Estimates that need a profile: from a policy or a job file, beside the measurements.
+"""Estimates that need a profile: from a policy, beside the measurements.
 
 A profile holds what cannot be measured from outside: the least energy of the same iterations.
 Without one, an estimate stays unknown. The engine is imported once there is a profile: an audit
@@ -6,7 +6,7 @@ without one needs no numpy.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,24 +17,20 @@ from joulecut_controller.sources.policy_file import load
 from joulecut_lab.audit.auditor import NO_PROFILE, Estimate, OwnerTotals
 from joulecut_lab.audit.finding import Amount, PlanSaving
 from joulecut_lab.audit.reading import GpuName
-from joulecut_wire import document
 from joulecut_wire.errors import BadInput
 
 if TYPE_CHECKING:
-    from joulecut_cli.jobfile import JobFile
     from joulecut_engine.estimate.other_jobs import KnownJob, OtherJobs
     from joulecut_engine.optimize.problem import Problem
 
 BUDGETS = (0.02, 0.05)  # slowdowns of predictions from counters, where no policy has one
-NO_SLOWDOWN = Slo(max_slowdown=0.0, tolerance=0.0)
 
 
 @dataclass(frozen=True)
 class OperatorInput:
-    """A policy, a job file, or neither. A job file describes the largest job."""
+    """A policy, where there is one, and known jobs."""
 
     policy: Policy | None = None
-    job: "JobFile | None" = None
     known: "tuple[KnownJob, ...]" = ()  # probed jobs of a controller's store
 
     @cached_property
@@ -50,11 +46,9 @@ class OperatorInput:
 
 
 def read(path: Path | None, store: str | None) -> OperatorInput:
-    """A policy or job file, and the jobs in the store of a controller.
-
-    Raises BadInput as the readers of the two kinds of file do, Unavailable for the store.
-    """
-    return replace(_read(path), known=() if store is None else _known(store))
+    """A policy, and the jobs in the store of a controller. Raises BadInput, Unavailable."""
+    policy = None if path is None else load(path)
+    return OperatorInput(policy, () if store is None else _known(store))
 
 
 def _known(url: str) -> "tuple[KnownJob, ...]":
@@ -75,22 +69,9 @@ def _known(url: str) -> "tuple[KnownJob, ...]":
         store.close()
 
 
-def _read(path: Path | None) -> OperatorInput:
-    if path is None:
-        return OperatorInput()
-    data = document.load(path).data
-    if isinstance(data, dict) and ("pipeline" in data or "graph" in data) and "jobs" not in data:
-        from joulecut_cli import jobfile
-
-        return OperatorInput(job=jobfile.read(path))
-    return OperatorInput(policy=load(path))
-
-
-def estimate(
-    known: OperatorInput, facts: OwnerTotals, gpus: Mapping[str, GpuName], *, largest: bool
-) -> Estimate:
+def estimate(known: OperatorInput, facts: OwnerTotals, gpus: Mapping[str, GpuName]) -> Estimate:
     """Predicted bloat and savings of one job; `gpus` by UUID."""
-    found = _problem(known, facts, gpus, largest=largest)
+    found = _problem(known, facts, gpus)
     if isinstance(found, str):
         return Estimate(Amount.unknown(found), _from_counters(known, facts, gpus))
     from joulecut_engine.optimize.solver import Solver
@@ -127,14 +108,9 @@ def _from_counters(
 
 
 def _problem(
-    known: OperatorInput, facts: OwnerTotals, gpus: Mapping[str, GpuName], *, largest: bool
+    known: OperatorInput, facts: OwnerTotals, gpus: Mapping[str, GpuName]
 ) -> "tuple[Problem, Slo, str] | str":
     """The job's problem, its target, and where its costs come from; or why there is none."""
-    if known.job is not None:
-        if not largest:
-            return "the job file describes the largest job only; a policy can describe more"
-        one = known.job
-        return one.problem(), NO_SLOWDOWN, str(one.path)
     if known.policy is None:
         return NO_PROFILE
     job = _entry(known.policy, facts, gpus)

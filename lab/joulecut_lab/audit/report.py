@@ -1,10 +1,8 @@
-"""An audit as text, JSON and CSV.
+"""An audit as text and JSON.
 
 The text has known figures in columns, and the reason of each unknown one below them.
 """
 
-import csv
-import io
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,7 +13,7 @@ from joulecut_engine.money import JOULES_PER_KWH, Iteration, Prices, Worth, sign
 from joulecut_lab.audit.finding import Amount, Audit, JobFinding, PlanSaving
 from joulecut_lab.audit.reading import POSSIBLE
 
-JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json and --csv have them all
+JOBS_SHOWN, SLOW_SHOWN = 40, 40  # a screen; --json has them all
 
 KINDS = ("idle", "intrinsic", "variability")
 
@@ -220,25 +218,6 @@ def as_json(audit: Audit, about: About) -> dict[str, Any]:
     }
 
 
-def as_csv(audit: Audit, about: About) -> str:
-    """One line per job, and one for GPUs without a job."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    amount_columns = [f"{kind}_{what}" for kind in KINDS for what in ("kwh", "basis")]
-    writer.writerow(["job", "gpus", "gpu_s", "busy_s", "energy_kwh", "cost", *amount_columns])
-    for job in audit.jobs:
-        cells = [cell for _, amount in amounts(job) for cell in _cells(amount)]
-        cost = about.money(job.energy_j)
-        energy_kwh = _kwh(job.energy_j)
-        writer.writerow([job.name, job.gpus, job.gpu_s, job.busy_s, energy_kwh, cost, *cells])
-    rest = audit.rest
-    blank = [""] * (len(amount_columns) - 2)
-    idle = [_kwh(rest.free_idle_j), "measured" if rest.free_idle_j is not None else "unknown"]
-    cost = about.money(rest.free_j)
-    writer.writerow(["", "", rest.free_gpu_s, "", _kwh(rest.free_j), cost, *idle, *blank])
-    return buffer.getvalue()
-
-
 def _job(job: JobFinding, about: About) -> dict[str, Any]:
     return {
         "name": job.name,
@@ -270,10 +249,6 @@ def _job(job: JobFinding, about: About) -> dict[str, Any]:
             for one in job.savings
         ],
     }
-
-
-def _cells(amount: Amount) -> tuple[object, object]:
-    return _kwh(amount.joules), amount.basis
 
 
 def _kwh(joules: float | None) -> float | None:

@@ -68,14 +68,14 @@ def test_a_job_without_power_has_no_prediction() -> None:
 
 def test_an_audit_predicts_jobs_without_a_profile(tmp_path: Path) -> None:
     job = totals(0.5)
-    alone = job_estimate.estimate(job_estimate.read(None, None), job, GPUS, largest=True)
+    alone = job_estimate.estimate(job_estimate.read(None, None), job, GPUS)
     assert [one.granularity for one in alone.savings] == ["gpu", "gpu"]
     assert all("from counters, before any probe" in one.text for one in alone.savings)
     url = f"sqlite:///{tmp_path}/controller.db"
     store = open_store(url)
     store.keep_learnt(NAME, encoded(known(20)))
     store.close()
-    taught = job_estimate.estimate(job_estimate.read(None, url), job, GPUS, largest=True)
+    taught = job_estimate.estimate(job_estimate.read(None, url), job, GPUS)
     widths = [
         (one.high or 0.0) - (one.low or 0.0) for each in (alone, taught) for one in each.savings
     ]
