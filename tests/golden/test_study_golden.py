@@ -85,7 +85,7 @@ def test_fit_prints_what_it_found(swept: Path, capsys: pytest.CaptureFixture[str
         ("layer --card a30 --lock-via h:1", "a simulated card needs no agent"),
         ("layer --card a30 --at 1000", "--at: NVIDIA A30 has no 1000 MHz; allowed: 1005"),
         ("layer --card a30 --at 900 --clocks 5", "not allowed with argument --at"),
-        ("layer --card a30 --out table.xlsx", "a name in .csv"),
+        ("layer --card a30 --out table.xlsx", "has another ending; allowed: .csv"),
         ("layer --card a30 --out /nowhere/a.csv", "no folder /nowhere"),
         ("fit", "the following arguments are required: FILE"),
         ("fit nothing.csv", "No such file"),

@@ -178,6 +178,15 @@ def test_bad_sweeps_are_one_line(tmp_path: Path, old: str, new: str, where: str)
     assert said.stderr.count("\n") == 1
 
 
+def test_a_sweep_in_parquet(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = _file(tmp_path, SWEEP, "sweep.yaml")
+    said = _run("sweep", path, "--jobs", "1", "--json", "--out", tmp_path / "all.parquet")
+    table = parquet.read_table(tmp_path / "all.parquet")
+    assert table.num_rows == json.loads(said.stdout)["fitting"]
+    assert {"tensor", "data", "iteration_time_s", "money"} <= set(table.column_names)
+
+
 @pytest.mark.parametrize("level", ["formula", "graph"])
 def test_the_levels_answer_the_same_question(tmp_path: Path, level: str) -> None:
     said = _run(_file(tmp_path, RUN), "--level", level, "--json")
