@@ -21,7 +21,7 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from joulecut_sim.physics import (
     CHANGES_MAX,
@@ -183,25 +183,11 @@ class StateFile:
 
         self._change(index, write)
 
-    def set_load(self, index: int, ratio: float) -> None:
-        """A steady load without a job; 0 is idle, 1 a dense kernel."""
-        self._change(index, lambda card: replace(card, load_ratio=ratio))
-
-    def set_memory(self, index: int, used_bytes: int) -> None:
-        self._change(index, lambda card: replace(card, memory_used_bytes=used_bytes))
-
-    def set_lost(self, index: int, lost: bool = True) -> None:
-        """Off the bus, as an Xid 79 leaves it."""
-        self._change(index, lambda card: replace(card, lost=lost))
-
-    def set_mig(self, index: int, enabled: bool = True) -> None:
-        self._change(index, lambda card: replace(card, mig=enabled))
-
-    def reload(self) -> None:
-        """As a driver reload: every lock and counter of the node is gone."""
-        with self._locked():
-            for index in range(self.cards):
-                self._write(self._start(index), fresh(self.sku, now_s()))
+    def put(self, index: int, **fields: Any) -> None:
+        """Fields of a card from now on: load without a job (1 is a dense kernel), memory, MIG mode,
+        whether it is lost (as an Xid 79 leaves it).
+        """
+        self._change(index, lambda card: replace(card, **fields))
 
     def deposit(self, works: Mapping[int, Work]) -> dict[int, float]:
         """Hands in one piece of work per GPU, in order of time; each GPU's energy at its begin.

@@ -225,7 +225,7 @@ class Job:
 
     def _hold_memory(self, used_bytes: int) -> None:
         for state, gpu in zip(self._states, self._job.gpus, strict=True):
-            state.set_memory(gpu.index, used_bytes)
+            state.put(gpu.index, memory_used_bytes=used_bytes)
 
     def _sleep_until(self, when_s: float) -> None:
         while not self._stopping and (left_s := when_s - now_s()) > 0.0:

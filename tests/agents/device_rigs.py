@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from fixture import CompilerMissing, FakeNvml
-from joulecut_sim.card import StateFile
+from joulecut_sim.card import StateFile, now_s
+from joulecut_sim.physics import Card, fresh
 
 GPUS = 4
 PATIENCE_S = 90.0  # for a machine that stands still now and then; met early on every other
@@ -199,19 +200,21 @@ class SimulatedRig(Rig):
         return {"permission": "none"}
 
     def set_load(self, gpu: int, ratio: float) -> None:
-        self.file.set_load(gpu, ratio)
+        self.file.put(gpu, load_ratio=ratio)
 
     def set_mig(self, gpu: int, enabled: bool) -> None:
-        self.file.set_mig(gpu, enabled)
+        self.file.put(gpu, mig=enabled)
 
     def lose(self, gpu: int) -> None:
-        self.file.set_lost(gpu)
+        self.file.put(gpu, lost=True)
 
     def find(self, gpu: int) -> None:
-        self.file.set_lost(gpu, False)
+        self.file.put(gpu, lost=False)
 
     def reload(self) -> None:
-        self.file.reload()
+        new = fresh(self.file.sku, now_s())
+        for gpu in range(GPUS):
+            self.file.put(gpu, **{name: getattr(new, name) for name in Card.__slots__})
 
     def locks(self) -> tuple[tuple[int, int] | None, ...]:
         asked = [self.file.asked_mhz(gpu) for gpu in range(GPUS)]

@@ -250,7 +250,7 @@ def test_a_sites_own_lock_bars_control_and_a_reload_of_the_driver_ends_every_lea
 
 def test_who_looks_for_sick_gpus_finds_the_intent_and_latency_is_learnt_from_orders() -> None:
     with RunningAgent(cards=1, simulated={"set_latency_s": 0.3}, sample_interval_s=1.0) as node:
-        node.gpus.set_load(0, 0.5)
+        node.gpus.put(0, load_ratio=0.5)
         node.start()
         uuid, path = node.gpus.uuid(0), node.state_dir / "intent.json"
         assert node.describe().gpus[0].set_latency_p95_s == 0.0

@@ -36,14 +36,14 @@ def test_an_older_generation_is_refused_after_a_restart(live: RunningAgent) -> N
 
 def test_one_failed_write_reverts_the_group(live: RunningAgent) -> None:
     assert accepted(live.apply({0: 1200, 1: 1200}))
-    live.gpus.set_lost(3)
+    live.gpus.put(3, lost=True)
     refused = live.apply({0: 1005, 1: 1005, 2: 1005, 3: 1005}, generation=2)
     assert not any(result.accepted for result in refused)
     assert "fell off the bus" in refused[0].reason
     held = {index: mhz for index, mhz in live.locked().items() if index != 3}
     assert held == {0: 1200, 1: 1200}
     assert accepted(live.renew(generation=1)), "the older leases are still in force"
-    live.gpus.set_lost(3, False)
+    live.gpus.put(3, lost=False)
 
 
 def test_every_message_follows_at_least_the_commands_that_were_answered_before_it(

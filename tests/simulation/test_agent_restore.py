@@ -100,12 +100,12 @@ class TestRestore:
         os.kill(node.keeper_pid, signal.SIGSTOP)
         node.kill()
         node.kill_keeper()
-        node.gpus.set_lost(1)
+        node.gpus.put(1, lost=True)
         done = node.restore()
         assert done.returncode == 1
         assert done.stdout.startswith(f"{node.gpus.uuid(1)} NOT restored")
         assert "Traceback" not in done.stderr
-        node.gpus.set_lost(1, False)
+        node.gpus.put(1, lost=False)
         assert node.restore().returncode == 0
         assert not node.locked()
 
@@ -113,13 +113,13 @@ class TestRestore:
 def test_a_restore_that_fails_is_tried_until_it_is_done(node: RunningAgent) -> None:
     node.start()
     assert accepted(node.apply(LOWER))
-    node.gpus.set_lost(2)
+    node.gpus.put(2, lost=True)
     assert accepted(node.renew(ttl_s=0.2))
     eventually("the others at default", lambda: node.locked() == {2: 810})
     eventually("said", lambda: "will retry" in node.log)
     refused = node.apply({2: 810}, generation=2)
     assert "pending" in refused[0].reason or "lost" in refused[0].reason
-    node.gpus.set_lost(2, False)
+    node.gpus.put(2, lost=False)
     eventually("all at default", lambda: not node.locked())
     assert accepted(node.apply({2: 810}, generation=3))
 

@@ -81,7 +81,11 @@ class Site:
 
 def _simulated(stack: ExitStack) -> Site:
     node = stack.enter_context(RunningAgent(cards=2))
-    return Site(node, lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)], node.gpus.set_load)
+    return Site(
+        node,
+        lambda: [node.gpus.asked_mhz(n)[1] for n in range(2)],
+        lambda gpu, ratio: node.gpus.put(gpu, load_ratio=ratio),
+    )
 
 
 def _nvml(stack: ExitStack) -> Site:

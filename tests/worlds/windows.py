@@ -26,6 +26,11 @@ SENSOR_SD_CELSIUS = 0.3  # of the mean over a job's GPUs, one pass
 SEEN_AFTER_S = 30.0  # a controller sees temperatures from here on after a change of clocks
 
 
+def is_drawn(schedule: SwitchbackSchedule, slot: int) -> bool:
+    """Whether a slot is at default clocks."""
+    return schedule.drawn(schedule.cycle(slot)) == slot
+
+
 @dataclass(frozen=True)
 class World:
     """What is true, and how it is hidden; ratios are of energy unless said otherwise."""
@@ -86,7 +91,7 @@ def measured(
     first = schedule.slot(NOON_UNIX_S) + 1
     offset_s = schedule.begins_unix_s(first) - NOON_UNIX_S
     slot = np.floor((at_s - offset_s) / schedule.slot_s).astype(int)
-    held_slots = {n for n in range(slot[-1] + 1) if schedule.is_drawn(first + n)}
+    held_slots = {n for n in range(slot[-1] + 1) if is_drawn(schedule, first + n)}
     plan = 1.0 - np.isin(slot, list(held_slots)).astype(float)
 
     phase = np.minimum((at_s / (days * DAY_S) * world.phases).astype(int), world.phases - 1)

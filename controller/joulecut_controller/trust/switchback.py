@@ -50,9 +50,6 @@ class SwitchbackSchedule:
         skipped = 1 if after - first >= ALONE_MIN else 0
         return first + skipped + _lot(f"{self.job}/{cycle}") % (after - first - skipped)
 
-    def is_drawn(self, slot: int) -> bool:
-        return self.drawn(self.cycle(slot)) == slot
-
     def is_measured(self, slot: int) -> bool:
         """Whether a slot under the plan is measured: one near enough to one at default clocks to
         be compared with it, and where those are rare, some between them.

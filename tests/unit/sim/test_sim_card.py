@@ -48,7 +48,7 @@ def test_a_record_comes_back_as_it_was() -> None:
 def test_energy_goes_on_when_every_process_has_gone(tmp_path: Path) -> None:
     path = tmp_path / "gpus.state"
     with StateFile.open(path, cards=1) as state:
-        state.set_load(0, 1.0)
+        state.put(0, load_ratio=1.0)
         began_s = state.card(0).at_s
         begun_j = state.energy_j(0, began_s)
     code = "s = StateFile.open(sys.argv[1]); t = now_s(); print(t, s.energy_j(0, t))"
@@ -99,7 +99,9 @@ def test_work_counts_in_full_however_late_it_is_handed_in(tmp_path: Path, late_s
         begin_s = now_s()
         first = state.deposit({0: Work(begin_s, begin_s + 0.1, 40.0, 1365)})
         time.sleep(late_s)
-        state.set_memory(0, 1)  # somebody else writes meanwhile, and settles what is final
+        state.put(
+            0, memory_used_bytes=1
+        )  # somebody else writes meanwhile, and settles what is final
         second = state.deposit({0: Work(begin_s + 0.1, begin_s + 0.6, 150.0, 1365)})
         assert second[0] - first[0] == pytest.approx(40.0, rel=1e-9)
         assert state.energy_j(0, begin_s + 0.6) - first[0] == pytest.approx(190.0, rel=1e-9)
@@ -108,7 +110,7 @@ def test_work_counts_in_full_however_late_it_is_handed_in(tmp_path: Path, late_s
 def test_work_that_is_far_too_late_still_costs_no_joule_less(tmp_path: Path) -> None:
     with StateFile.open(tmp_path / "gpus.state", cards=1) as state:
         settled_s = now_s()
-        state.set_memory(0, 1)
+        state.put(0, memory_used_bytes=1)
         before_j = state.energy_j(0, settled_s)
         state.deposit({0: Work(settled_s - 2.0, settled_s - 1.0, 300.0, 1365)})
         gained_j = state.energy_j(0, settled_s + 1.0) - before_j

@@ -48,12 +48,12 @@ def test_refusals_have_their_class(tmp_path: Path) -> None:
             writer.lock("GPU-of-somebody-else", 0, 1005)
         assert writer.clocks_mhz("GPU-of-somebody-else") == ()
         assert writer.uncontrollable("GPU-of-somebody-else")
-        state.set_lost(1)
+        state.put(1, lost=True)
         with pytest.raises(Gone):
             writer.lock(state.uuid(1), 0, 1005)
         with pytest.raises(Gone):
             writer.reset(state.uuid(1))
-        state.set_mig(0)
+        state.put(0, mig=True)
         assert writer.uncontrollable(state.uuid(0)) == "MIG is on"
         assert all(state.asked_mhz(index) == (0, 0) for index in range(2))
     writer.close()

@@ -215,7 +215,7 @@ def test_a_stopped_job_leaves_its_gpus_idle(folder: Path) -> None:
 def test_a_lost_gpu_ends_the_job_with_a_sentence(folder: Path) -> None:
     path = _write(folder)
     with StateFile.open(folder / "b.state") as state:
-        state.set_lost(1)
+        state.put(1, lost=True)
     done = _run(path)
     assert done.returncode == 1
     assert done.stderr == "joulecut_sim.job: tiny died: GPU GPU-sim-b-1 was lost\n"

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from windows import is_drawn
 
 from joulecut_controller.trust.switchback import (
     ITERATIONS_WANTED,
@@ -24,7 +25,7 @@ lengths_s = st.floats(90.0, 7200.0)
 def drawn_in(schedule: SwitchbackSchedule, count: int) -> list[int]:
     """The drawn slots among so many from noon on."""
     first = schedule.slot(NOON_UNIX_S)
-    return [slot for slot in range(first, first + count) if schedule.is_drawn(slot)]
+    return [slot for slot in range(first, first + count) if is_drawn(schedule, slot)]
 
 
 @given(names, shares, lengths_s)
@@ -62,8 +63,8 @@ def test_each_cycle_has_one_and_any_time_gives_the_same_answer(
     ahead = schedule.next_unix_s(unix_s)
     assert ahead > unix_s - 1e-3
     coming = schedule.slot(ahead + length_s / 2)
-    assert schedule.is_drawn(coming)
-    assert not any(schedule.is_drawn(between) for between in range(slot + 1, coming))
+    assert is_drawn(schedule, coming)
+    assert not any(is_drawn(schedule, between) for between in range(slot + 1, coming))
 
 
 @given(names, shares, lengths_s)
@@ -102,7 +103,7 @@ def test_no_hour_of_the_day_is_favoured() -> None:
 def test_jobs_draw_independently_so_that_they_seldom_meet() -> None:
     jobs = [SwitchbackSchedule(f"job-{n}", 0.1, 330.0) for n in range(40)]
     at_once = [
-        sum(job.is_drawn(job.slot(NOON_UNIX_S + 100.0 * step)) for job in jobs)
+        sum(is_drawn(job, job.slot(NOON_UNIX_S + 100.0 * step)) for job in jobs)
         for step in range(600)
     ]
     assert 3.0 < statistics.fmean(at_once) < 5.0  # four on average
