@@ -175,8 +175,7 @@ class Window:
     default).
 
     Times in seconds, energy in joules of all the job's GPUs per iteration, from their energy
-    counters. `inflation` is by how much neighbours that resemble each other raise the variance of
-    the mean. `energy_j` is None while too few counter steps were seen. `operation_sd_ratio` and
+    counters. `energy_j` is None while too few counter steps were seen. `operation_sd_ratio` and
     `gpu_sd_ratio` are relative standard deviations: of a single operation, and of all that one GPU
     does in an iteration; None where no operations were reported, or it was not kept.
     """
@@ -188,7 +187,6 @@ class Window:
     power_w: float | None
     operation_sd_ratio: float | None = None
     gpu_sd_ratio: float | None = None
-    inflation: float = 1.0
     work: WindowWork | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -211,9 +209,7 @@ class Window:
     @property
     def stderr_ratio(self) -> float:
         """Relative standard error of `adjusted_mean_s`."""
-        inflation = 1.0 if self.work else self.inflation  # equal work takes them away
-        ratio = self.adjusted_sd_s / self.adjusted_mean_s
-        return ratio * math.sqrt(inflation / max(1, self.iterations))
+        return self.adjusted_sd_s / self.adjusted_mean_s / math.sqrt(max(1, self.iterations))
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,9 +114,9 @@ class Course:
         return advice
 
     def facts(self) -> ExplorerInput:
-        slo = Slo(max_slowdown=self.budget)
+        budget = Slo(max_slowdown=self.budget).budget(1.0)
         alike = (0,) * self.plant.stages
-        return ExplorerInput(self.constants, self.grids, self.now_mhz, slo, self.window, alike)
+        return ExplorerInput(self.constants, self.grids, self.now_mhz, budget, self.window, alike)
 
     def _measure(self) -> Measurement:
         runs = [self.plant.iterate(self.now_mhz) for _ in range(self.window)]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from joulecut_controller.learn.measurement_log import JobConstants, Measurement
-from joulecut_controller.policy.policy import Slo
 from joulecut_controller.reference.reference import Figure
 
 Verdict = Literal["measure", "probe", "settle", "raise", "enough"]
@@ -40,13 +39,14 @@ class ExplorerInput:
     """State of the job in this pass.
 
     `grids` are the allowed clocks by stage, ascending, ending with the default; `now_mhz` are the
-    clocks in use. `alike` numbers the kind of GPU by stage: a measurement counts for its kind.
+    clocks in use. `budget` is the log slowdown that the policy allows. `alike` numbers the kind of
+    GPU by stage: a measurement counts for its kind.
     """
 
     constants: JobConstants
     grids: tuple[tuple[int, ...], ...]
     now_mhz: tuple[int, ...]
-    slo: Slo
+    budget: float
     window_iterations: int
     alike: tuple[int, ...]
     host_power_w: float = 0.0  # per GPU

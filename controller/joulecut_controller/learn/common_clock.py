@@ -34,7 +34,7 @@ class _Step:
     def __init__(self, facts: ExplorerInput, measurements: Sequence[Measurement]) -> None:
         self._facts, self._measurements = facts, measurements
         self._base = measurements[0]
-        self._limit = math.log(facts.slo.deadline_s(self._base.time_s) / self._base.time_s)
+        self._limit = facts.budget
         self._default_mhz = facts.constants.default_mhz
         now = measurement_at(measurements, facts.now_mhz)
         assert now is not None

@@ -49,9 +49,7 @@ class _Step:
         measured_s = measurements[0].time_s
         self._pace = measured_s / model.base_s
         self._base_s = measured_s
-        self._deadline_s = max(
-            measured_s, facts.slo.deadline_s(measured_s) * math.exp(-facts.margin)
-        )
+        self._deadline_s = measured_s * math.exp(max(0.0, facts.budget - facts.margin))
         now = np.array(facts.now_mhz, dtype=np.float64)[:, None]
         self._now = np.minimum((model.grid_mhz < now).sum(axis=1), model.default)
         self._longer = self._measured_longer()
@@ -70,10 +68,6 @@ class _Step:
 
     def advice(self) -> Advice:
         model, default = self._model, self._model.default
-        if self._base_s > self._deadline_s:
-            reason = f"target unreachable: default clocks give {self._base_s:.4g} s an iteration"
-            changed = not np.array_equal(self._now, default)
-            return self._answer("raise" if changed else "enough", reason, default)
         wanted = self._cheapest()
         lowered = not np.array_equal(self._now, default)
         if lowered and model.jittered_s(model.mean_s, self._now) > self._limit_s * (1.0 + SURE):

@@ -62,9 +62,9 @@ def _margin(job: JobBoard) -> Samples:
     """Of the statistic that the policy holds to the target, here and at default clocks alike."""
     measured, slo = job.view.measured, job.view.policy.slo
     current, baseline = measured.current, measured.baseline
-    if not current or not baseline:
+    if not current or not baseline or job.view.deadline_s is None:
         return None
-    deadline_s = slo.deadline_s(slo.statistic_s(baseline.time_mean_s, baseline.time_sd_s))
+    deadline_s = job.view.deadline_s + slo.beyond_mean_s(baseline.time_sd_s)
     return 1.0 - slo.statistic_s(current.time_mean_s, current.time_sd_s) / deadline_s
 
 

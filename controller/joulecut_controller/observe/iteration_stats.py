@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from joulecut_controller.chunk import DEFAULT, Chunk, Judged, Setting, Timed, Usual
 from joulecut_controller.observe.baseline import Baseline, Recalled
 from joulecut_controller.observe.external_clock_lock import ExternalClockLocks
 from joulecut_controller.observe.measurement_window import (
@@ -31,9 +32,8 @@ from joulecut_controller.observe.phases import PHASES_MAX, Phases
 from joulecut_controller.observe.sequence_filter import SequenceFilter
 from joulecut_controller.observe.work import InferredWork
 from joulecut_controller.ports import ArrivedReport
-from joulecut_controller.reference.chunk import DEFAULT, Chunk, Judged, Setting, Timed, Usual
 from joulecut_controller.reference.reference import Answer, Figure, Reference, walked_sd
-from joulecut_controller.trust.measurement import EndedIteration
+from joulecut_controller.trust.breaker import EndedIteration
 from joulecut_controller.view import (
     GpuShift,
     GpuView,
@@ -56,14 +56,13 @@ SETTLED_PASSES = 3  # a clock is observed up to a sampling tick after it changed
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """What a look added. `durations_s` count towards the window in force. `loads` are those of
-    `loaded` iterations since they were computed last.
+    """What a look added. `chunk` ran under the clocks in force. `loads` are those of `loaded`
+    iterations since they were computed last.
     """
 
-    durations_s: tuple[float, ...] = ()
+    chunk: Chunk | None = None
     loads: tuple[StageLoad, ...] = ()
     loaded: int = 0
-    ended: tuple[EndedIteration, ...] = ()  # usual ones, and those that settle or stand out
     reported: tuple[EndedIteration, ...] = ()  # whatever clocks they ran under
     gpu_shift: GpuShift | None = None
 
@@ -85,14 +84,9 @@ class _Referred:
             self.usual.settle()
         return self.usual.take(math.log(one.duration_s), one)
 
-    def take(self, setting: Setting, counted: Sequence[Iteration]) -> None:
-        """Iterations that ran under a setting."""
-        if counted:
-            timed = []
-            for one in counted:
-                factor = self.work.factor(one.operations)
-                timed.append(Timed(math.log(one.duration_s), math.log(factor) if factor else None))
-            self.reference.take(Chunk(counted[-1].arrived_s, setting, tuple(timed)))
+    def timed(self, one: Iteration) -> Timed:
+        factor = self.work.factor(one.operations)
+        return Timed(math.log(one.duration_s), math.log(factor) if factor else None)
 
     def level(self) -> float | None:
         """Log time in seconds that default clocks take; None until it is known."""
@@ -240,21 +234,27 @@ class IterationStats:
         if phases.now != track.phase:
             self._enter(track, phases.now, recall, now_s)
         self._see_straggler(track, now_s)
-        confirmed = self._confirmed(track, seen_s)
+        confirmed: list[Iteration] = []
         fresh: list[Iteration] = []
-        for one in confirmed:
+        for one in self._confirmed(track, seen_s):
+            if one.phase is None:
+                track.window.leave_out(one)
+                continue
+            confirmed.append(one)
             fresh += track.window.take(track.referred.judge(track.window.since_s, one))
-        if not (track.straggling or track.external_locks.moving or track.external_locks.text(gpus)):
-            track.referred.take(track.setting, fresh)
-        if track.external_locks.moving:  # the clock of these iterations is unknown
-            fresh = []
         self._see_gpus(track, gpus, now_s)
+        chunk = _chunk(track, confirmed, fresh)
+        known = not (track.straggling or track.external_locks.text(gpus))
+        if track.external_locks.moving:  # the clock of these iterations is unknown
+            fresh, chunk = [], None
+        if chunk is not None and chunk.iterations and known:
+            track.referred.reference.take(chunk)
         shifted = track.window.gpu_shift if track.baseline.window is not None else None
         jump = track.referred.jump()
         if (jump or shifted) and not track.straggling:
             track.baseline.shift(math.exp(jump), shifted)
             track.window = MeasurementWindow(now_s, track.stage_of)
-            fresh = []  # some of them ran before it
+            fresh, chunk = [], None  # some of them ran before it
         if seen_s > track.seen_s:
             track.window.passes += 1
             track.seen_s = seen_s
@@ -268,10 +268,9 @@ class IterationStats:
                 track.traces.add(traces_of(one.number, one.timed, one.durations_s, pipelines))
         unloaded = _unloaded(track, fresh, loads=loads)
         fresh_now = Fresh(
-            durations_s=tuple(one.duration_s for one in fresh),
+            chunk=chunk,
             loads=track.window.loads_of(unloaded),
             loaded=len(unloaded),
-            ended=tuple(track.ended(one) for one in confirmed),
             reported=tuple(track.ended(one) for one in track.reported),
             gpu_shift=shifted,
         )
@@ -450,15 +449,34 @@ class IterationStats:
             track.window = MeasurementWindow(now_s, track.stage_of)
 
     def _confirmed(self, track: _Track, seen_s: float) -> list[Iteration]:
-        """Closed iterations that ran wholly under the clocks in force."""
+        """Closed ones of this phase, or of none, that ran wholly under the clocks in force."""
         confirmed = []
         while track.pending and track.pending[0].arrived_s <= seen_s:
             one = track.pending.popleft()
             began_s = one.began_s - self._lag_s
-            same = one.phase == track.phase and bool(one.peers_s) == track.straggling
+            same = one.phase in (track.phase, None) and bool(one.peers_s) == track.straggling
             if began_s >= track.window.since_s and same:
                 confirmed.append(one)
         return confirmed
+
+
+def _chunk(
+    track: _Track, confirmed: Sequence[Iteration], counted: Sequence[Iteration]
+) -> Chunk | None:
+    """What a look confirmed; None without an iteration."""
+    if not confirmed:
+        return None
+    left_out, energy_j, energy_s = track.window.spent()
+    return Chunk(
+        at_s=confirmed[-1].arrived_s,
+        setting=track.setting,
+        iterations=tuple(map(track.referred.timed, counted)),
+        begun_s=confirmed[0].began_s,
+        ran=len(confirmed),
+        left_out=left_out,
+        energy_j=energy_j,
+        energy_s=energy_s,
+    )
 
 
 def _unloaded(track: _Track, fresh: list[Iteration], *, loads: bool) -> list[Iteration]:

@@ -3,17 +3,17 @@
 `iteration_stats` decides which iterations belong in it. Pure and bounded.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 
+from joulecut_controller.chunk import Judged
 from joulecut_controller.observe.gpu_paces import GpuPaces
 from joulecut_controller.observe.operation_traces import Timed
-from joulecut_controller.observe.variance import OperationVariance, inflation, ratios
+from joulecut_controller.observe.variance import OperationVariance, ratios
 from joulecut_controller.observe.work import InferredWork
-from joulecut_controller.reference.chunk import Judged
 from joulecut_controller.view import GpuShift, Phase, StageLoad, Window, WindowWork
 from joulecut_wire.messages import GpuSnapshot
 
@@ -23,10 +23,12 @@ OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we s
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 4  # a cut iteration at either end is off by a percent then
-ANCHORS_KEPT = 64
+# What older spans of training weigh fades beyond so long, or so many iterations.
+ENERGY_REACH_S, ENERGY_REACH_ITERATIONS = 64.0, 32.0
+SAMPLES_KEPT, SAMPLES_APART_S = 64, 2.0  # of a counter: reports are two minutes late at most
 CLOCKS_KEPT = 32
-HOLES_KEPT = 64  # as many as anchors: an older one lies before all of them
 REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
+BESIDE_PART = 0.5  # of an iteration: a job may leave data loading out of what it reports
 KINDS_MAX = 64  # of operations: as many as one report holds; the names are a job's own words
 WORK_ITERATIONS = (
     64  # whose mean work times are adjusted to: the clocks' effect shows next to a change
@@ -65,28 +67,53 @@ class Iteration:
         return statistics.fmean(self.durations_s.values())
 
 
-@dataclass(slots=True)
-class TrainingTime:
-    """The time that was training according to reports: up to the newest iteration, except for
-    `holes`, in which a checkpoint or an evaluation ran, or nothing.
+class _TrainingTime:
+    """Spans of time that were training according to reports: neither a checkpoint nor an
+    evaluation ran in them, nor nothing. Reports are late, so a span ends before the newest does.
     """
 
-    until_s: float  # at first when the window began
-    number: int = 0  # of the newest iteration
-    holes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=HOLES_KEPT))
+    def __init__(self, since_s: float) -> None:
+        self._until_s = since_s  # the end of the newest iteration
+        self._from_s = math.inf  # of the open span; infinite where none is
+        self._number = 0  # of the newest iteration
+        self._spans: list[tuple[float, float]] = []
+        self.left_out = 0
 
     def leave_out(self, one: Iteration) -> None:
-        self.holes.append((one.began_s - REPORT_LAG_S, one.arrived_s))
+        self._cut()
+        self._from_s = math.inf
+        self._until_s, self._number = max(self._until_s, one.arrived_s), one.number
 
     def reach(self, one: Iteration) -> None:
         """Up to the end of an iteration. A gap before it that its lag and the iterations whose
         reports are missing do not fill is a pause of the job: a restart, or data that is late.
         """
-        missing = max(0, one.number - self.number - 1)
-        longest_s = REPORT_LAG_S + (missing + 1) * one.duration_s
-        if one.began_s - self.until_s > longest_s:
-            self.holes.append((self.until_s, one.began_s))
-        self.until_s, self.number = max(self.until_s, one.arrived_s), one.number
+        missing = max(0, one.number - self._number - 1)
+        longest_s = REPORT_LAG_S + (missing + BESIDE_PART) * one.duration_s
+        paused = one.began_s - self._until_s > longest_s
+        if paused and self._number:
+            self._cut()
+        self._until_s, self._number = max(self._until_s, one.arrived_s), one.number
+        if paused or math.isinf(self._from_s):
+            self._from_s = self._until_s
+
+    def _cut(self) -> None:
+        self._end_span()
+        self.left_out += 1
+
+    def _end_span(self) -> None:
+        to_s = self._until_s - REPORT_LAG_S
+        if to_s > self._from_s:
+            self._spans.append((self._from_s, to_s))
+
+    def taken(self) -> tuple[list[tuple[float, float]], int]:
+        """Spans that ended or go on, and how many iterations and pauses were left out, since the
+        last call.
+        """
+        self._end_span()
+        made = self._spans, self.left_out
+        self._spans, self.left_out = [], 0
+        return made
 
 
 @dataclass(slots=True)
@@ -96,8 +123,8 @@ class _Gpu:
     busy: Busy = field(default_factory=dict)
     first: Busy = field(default_factory=dict)  # of the first WORK_ITERATIONS alone
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
-    anchors: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ANCHORS_KEPT))
-    latest: tuple[float, float] | None = None
+    samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    measured: tuple[float, float] = (0.0, 0.0)  # joules, and seconds of training that they took
     variance: OperationVariance = field(default_factory=OperationVariance)
 
     @property
@@ -114,37 +141,43 @@ class _Gpu:
             self.variance.add(alike["forward"], alike["input"])
         _add(self.busy, busy)
 
-    def power_w(self, mean_s: float, reported: TrainingTime) -> float | None:
-        """Mean power over many iterations, from the energy counter, over `reported` time."""
-        if not self.anchors or self.latest is None:
-            return None
-        last: tuple[float, float] | None = self.latest
-        if self.latest[0] > reported.until_s:
-            backwards = reversed(self.anchors)
-            last = next((sample for sample in backwards if sample[0] <= reported.until_s), None)
-        if last is None:
-            return None
-        (begin_s, begin_j), (end_s, end_j) = self.anchors[0], last
-        holes = [hole for hole in reported.holes if hole[1] > begin_s and hole[0] < end_s]
-        for (from_s, from_j), (to_s, to_j) in pairwise((*self.anchors, last)) if holes else ():
-            within = from_s < to_s <= end_s
-            if within and any(hole[0] < to_s and hole[1] > from_s for hole in holes):
-                begin_s += to_s - from_s
-                begin_j += to_j - from_j
-        if end_s - begin_s < max(ENERGY_SPAN_S_MIN, ENERGY_ITERATIONS_MIN * mean_s):
-            return None
-        return (end_j - begin_j) / (end_s - begin_s)
+    def see(self, taken_s: float, counter_j: float) -> bool:
+        """A sample of the energy counter; False where it fell."""
+        samples = self.samples
+        if samples and counter_j < samples[-1][1]:
+            return False
+        if len(samples) > 1 and samples[-1][0] - samples[-2][0] < SAMPLES_APART_S:
+            samples.pop()
+        if not samples or taken_s > samples[-1][0]:
+            samples.append((taken_s, counter_j))
+        return True
 
-    def load(
-        self,
-        uuid: str,
-        stage: int,
-        busy: Busy,
-        mean_s: float | None,
-        reported: TrainingTime | None = None,
-    ) -> StageLoad | None:
+    def take(self, from_s: float, to_s: float, reach_s: float) -> tuple[float, float]:
+        """Joules of a span of training, and seconds of it that they took: from sample to sample,
+        since a checkpoint may begin between two. Beyond `reach_s` older spans fade.
+        """
+        samples = self.samples
+        while samples and samples[0][0] < from_s:
+            samples.popleft()
+        if not samples or samples[0][0] > to_s:
+            return 0.0, 0.0
+        begun_s, begun_j = samples[0]
+        while len(samples) > 1 and samples[1][0] <= to_s:
+            samples.popleft()
+        seconds, joules = samples[0][0] - begun_s, samples[0][1] - begun_j
+        fade = 0.5 if self.measured[1] > reach_s else 1.0
+        self.measured = fade * self.measured[0] + joules, fade * self.measured[1] + seconds
+        return joules, seconds
+
+    def power_w(self, mean_s: float) -> float | None:
+        """Mean power over many iterations of such a time."""
+        joules, seconds = self.measured
+        enough = seconds >= max(ENERGY_SPAN_S_MIN, ENERGY_ITERATIONS_MIN * mean_s)
+        return joules / seconds if enough else None
+
+    def load(self, uuid: str, stage: int, busy: Busy, mean_s: float | None) -> StageLoad | None:
         counted = {kind: (busy_s, n) for kind, (busy_s, n) in sorted(busy.items()) if n > 0}
-        power_w = None if mean_s is None or reported is None else self.power_w(mean_s, reported)
+        power_w = None if mean_s is None else self.power_w(mean_s)
         if not counted and power_w is None:
             return None  # a job that reports only its rate still has energy counters
         return StageLoad(
@@ -179,7 +212,8 @@ class MeasurementWindow:
         self._first_works: list[float] = []
         self.gpu_shift: GpuShift | None = None  # the first since then
         self._gpu_paces = GpuPaces()
-        self._reported = TrainingTime(since_s)
+        self._training = _TrainingTime(since_s)
+        self._reach_s = ENERGY_REACH_S
         self._stage_of = stage_of
         self._gpus = {uuid: _Gpu() for uuid in stage_of}
         self._loads: tuple[StageLoad, ...] | None = None  # None: a clock changed, or none yet
@@ -194,18 +228,21 @@ class MeasurementWindow:
     def iterations(self) -> int:
         return len(self._durations_s)
 
+    def leave_out(self, one: Iteration) -> None:
+        """An iteration that is none of the phase."""
+        self._training.leave_out(one)
+
     def take(self, judged: Judged[Iteration]) -> tuple[Iteration, ...]:
         """Adds the iterations that count, and returns them."""
         self.begun = True
         self._forget_figures()
         for one in judged.odd:
-            self._reported.leave_out(one)
+            self.leave_out(one)
         if judged.again:
             self._durations_s.clear()
             self._works.clear()
             self._gpus = {uuid: _Gpu() for uuid in self._stage_of}
             self._first_works, self._loads = [], None
-            self._reported.holes.clear()
         for one in judged.counted:
             self._add(one)
         return judged.counted
@@ -217,7 +254,8 @@ class MeasurementWindow:
         self._works.append(work)
         if self.gpu_shift is None:
             self.gpu_shift = self._gpu_paces.take(one.operations)
-        self._reported.reach(one)
+        self._training.reach(one)
+        self._reach_s = max(self._reach_s, ENERGY_REACH_ITERATIONS * one.duration_s)
         first = len(self._first_works) < WORK_ITERATIONS
         if first:
             self._first_works.append(work)
@@ -238,33 +276,35 @@ class MeasurementWindow:
         """Adds observed clocks and energy counters, each with its time; False where a new window
         has to begin: a counter fell (a reloaded driver).
         """
-        if not self.begun:
-            return True
-        # Half an iteration apart, so that the anchors kept reach over many iterations.
-        spacing_s = statistics.median(self._durations_s) / 2 if self._durations_s else 0.0
         return all(
-            self._see(uuid, snapshot, taken_s, spacing_s)
+            self._see(uuid, snapshot, taken_s)
             for uuid, snapshot, taken_s in snapshots
             if taken_s >= self.since_s
         )
 
-    def _see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float, spacing_s: float) -> bool:
+    def _see(self, uuid: str, snapshot: GpuSnapshot, taken_s: float) -> bool:
         gpu = self._gpus[uuid]
-        if snapshot.clock_sm_mhz:
+        if snapshot.clock_sm_mhz and self.begun:
             if not gpu.clocks_mhz or gpu.clocks_mhz[-1] != snapshot.clock_sm_mhz:
                 self._loads = None
             gpu.clocks_mhz.append(snapshot.clock_sm_mhz)
         counter_j = snapshot.energy_j
         if counter_j is None:  # only the module's energy is counted
             counter_j = snapshot.energy_integrated_j
-        if counter_j is None:
-            return True
-        if gpu.latest and counter_j < gpu.latest[1]:
-            return False
-        gpu.latest = (taken_s, counter_j)
-        if not gpu.anchors or taken_s - gpu.anchors[-1][0] >= spacing_s:
-            gpu.anchors.append(gpu.latest)
-        return True
+        return counter_j is None or gpu.see(taken_s, counter_j)
+
+    def spent(self) -> tuple[int, float, float]:
+        """Since the last call: iterations and pauses left out, joules of all GPUs, and the seconds
+        of training that took them.
+        """
+        spans, left_out = self._training.taken()
+        gpus, joules, seconds = self._gpus.values(), 0.0, 0.0
+        for from_s, to_s in spans:
+            each = [gpu.take(from_s, to_s, self._reach_s) for gpu in gpus]
+            joules += math.fsum(one[0] for one in each)
+            seconds += math.fsum(one[1] for one in each) / len(each)
+        known = all(gpu.samples for gpu in gpus)  # a part is no sum
+        return left_out, joules if known else 0.0, seconds if known else 0.0
 
     def summary(self, newest: int) -> Window | None:
         """Mean and spread of the newest iterations; None for fewer than two."""
@@ -277,7 +317,7 @@ class MeasurementWindow:
         if len(times_s) < 2:
             return None
         mean_s = statistics.fmean(times_s)
-        powers = [gpu.power_w(mean_s, self._reported) for gpu in self._gpus.values()]
+        powers = [gpu.power_w(mean_s) for gpu in self._gpus.values()]
         known = [power for power in powers if power is not None]
         power_w = sum(known) if len(known) == len(powers) else None  # a part is no sum
         operation, gpu = ratios(one.variance for one in self._gpus.values()) or (None, None)
@@ -285,7 +325,6 @@ class MeasurementWindow:
             iterations=len(times_s),
             time_mean_s=mean_s,
             time_sd_s=statistics.stdev(times_s),
-            inflation=inflation(times_s),
             energy_j=None if power_w is None else power_w * mean_s,
             power_w=power_w,
             operation_sd_ratio=operation,
@@ -319,7 +358,7 @@ class MeasurementWindow:
             self._loads_old = False
             mean_s = statistics.fmean(self._durations_s) if self._durations_s else 0.0
             made = (
-                gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s, self._reported)
+                gpu.load(uuid, self._stage_of[uuid], gpu.busy, mean_s)
                 for uuid, gpu in self._gpus.items()
             )
             found = sorted(filter(None, made), key=lambda load: (load.stage, load.uuid))

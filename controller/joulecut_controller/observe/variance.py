@@ -7,14 +7,11 @@ Pure and bounded.
 """
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 
 DEVIATIONS_MIN = 16  # of all GPUs: a standard deviation is then known to a sixth
 ITERATIONS_MIN = 4  # of a GPU whose deviations count
-CORRELATION_MAX = 0.9  # of neighbours; beyond it so few iterations tell nothing
 
 
 @dataclass(slots=True)
@@ -62,16 +59,3 @@ def ratios(scatters: Iterable[OperationVariance]) -> tuple[float, float] | None:
         operation += one.count * (each / (2 * spare) - together)
         gpu += together
     return math.sqrt(max(0.0, operation / len(known))), math.sqrt(max(0.0, gpu / len(known)))
-
-
-def inflation(*runs: Sequence[float]) -> float:
-    """By how much correlated neighbours raise the variance of a mean: (1 + r) / (1 - r) of a
-    process of first order.
-    """
-    products = squares = 0.0
-    for run in runs:
-        mean = statistics.fmean(run)
-        products += sum((a - mean) * (b - mean) for a, b in pairwise(run))
-        squares += sum((a - mean) ** 2 for a in run)
-    r = min(max(products / squares, 0.0), CORRELATION_MAX) if squares > 0.0 else 0.0
-    return (1.0 + r) / (1.0 - r)

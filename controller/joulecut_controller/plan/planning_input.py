@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from joulecut_controller.chunk import Setting
 from joulecut_controller.plan.costs import Costs
 from joulecut_controller.plan.evaluation import Clocks
 from joulecut_controller.plan.granularity import Rung
@@ -15,7 +16,6 @@ from joulecut_controller.plan.jitter import STILL, Jitter
 from joulecut_controller.plan.traces import MeasuredGraph
 from joulecut_controller.plan.veto import SUSPENDS, Veto
 from joulecut_controller.policy.policy import Mode
-from joulecut_controller.reference.chunk import Setting
 from joulecut_controller.trust import short_window
 from joulecut_controller.view import JobState, View
 from joulecut_engine.optimize.problem import Goal
@@ -89,9 +89,8 @@ class PlanningInput:
     @property
     def budget(self) -> float:
         """Log slowdown that the policy allows, of the mean."""
-        known, slo = self.job.measured.reference, self.job.policy.slo
-        base_s = math.exp(known.default.mean) if known else 1.0
-        return math.log(max(1.0, slo.mean_deadline_s(base_s, 0.0) / base_s))
+        known = self.job.measured.reference
+        return self.job.policy.slo.budget(math.exp(known.default.mean) if known else 1.0)
 
     @property
     def doubt(self) -> str:

@@ -97,6 +97,10 @@ class Slo:
         deadline_s = self.deadline_s(self.statistic_s(mean_s, deviation_s))
         return deadline_s - self.beyond_mean_s(deviation_s)
 
+    def budget(self, default_s: float) -> float:
+        """Log slowdown that a mean may have over that of default clocks."""
+        return math.log(max(1.0, self.mean_deadline_s(default_s, 0.0) / default_s))
+
 
 def _read_granularity(value: object) -> str:
     """`edge` is read until 0.3; `parse` makes two changes of it."""

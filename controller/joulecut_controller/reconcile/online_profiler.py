@@ -13,7 +13,6 @@ from joulecut_controller.learn.advice import FIRST_WINDOWS, Advice, ExplorerInpu
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
     LONG_ITERATION_S,
-    MEMORY,
     JobConstants,
     Measurement,
     MeasurementLog,
@@ -84,8 +83,9 @@ class OnlineProfiler:
             self._since_s = measured.since_s
             self._durations_s.clear()
             self._powered_s.clear()
-        self._durations_s.extend(fresh.durations_s)
-        self._powered_s.extend(fresh.durations_s)
+        if fresh.chunk is not None:
+            self._durations_s.extend(fresh.chunk.times_s)
+            self._powered_s.extend(fresh.chunk.times_s)
         current = measured.current
         if (
             current is None
@@ -153,14 +153,11 @@ class OnlineProfiler:
             if all(kind in load.busy_s for load in mine for kind in kinds):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in kinds))
         detailed = len(busy) == len(clocks)
-        # Of as many iterations as there are: a window has too few to tell.
-        alike = max(one.inflation for one in (current, measured.baseline) if one is not None)
-        beyond = alike**0.5 / (MEMORY if time_s >= LONG_ITERATION_S else 1.0)
         return Measurement(
             tuple(clocks),
             len(self._durations_s),
             time_s,
-            statistics.stdev(times_s) * (1.0 if detailed else max(1.0, beyond)),
+            statistics.stdev(times_s),
             tuple(energies),
             tuple(busy) if detailed else (),
             current.operation_sd_ratio if detailed else None,
@@ -322,7 +319,7 @@ class OnlineProfiler:
             constants=constants,
             grids=tuple(grids),
             now_mhz=self._now_mhz(inputs),
-            slo=policy.slo,
+            budget=policy.slo.budget(baseline.time_s),
             window_iterations=window_iterations(
                 baseline.time_s, detailed=bool(baseline.busy_s), first=self._begins
             ),

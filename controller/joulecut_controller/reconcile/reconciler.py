@@ -147,7 +147,7 @@ class Reconciler:
             power_budget=PowerBudget(store, leases, audit, now_s=now_s, unix_s=unix_s),
             holds=holds,
             breakers=Breakers(holds, audit, pacing.lag_s),
-            default_windows=DefaultWindows(StoredBook(store, audit), lag_s=pacing.lag_s),
+            default_windows=DefaultWindows(StoredBook(store, audit)),
             predictions=Predictions(store, audit, tasks),
             energy=EnergyBook(store, audit),
             unready=unready,

@@ -48,7 +48,7 @@ def job_seen(
         now_s=inputs.view.now_s,
         unix_s=unix_s,
         gpus=inputs.view.gpus,
-        ended=observation.fresh.ended,
+        chunk=observation.fresh.chunk,
         dwell_s=dwell_s(inputs),
         plan=_in_force(applied) if applied else None,
         lowered=any(inputs.running.values()),

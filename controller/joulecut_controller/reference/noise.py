@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from joulecut_controller.reference.chunk import DEVIATION_OF_MEDIAN
+from joulecut_controller.chunk import DEVIATION_OF_MEDIAN
 
 FADE = 1.0 - 1.0 / 256.0  # of older differences: some 256 iterations count
 READY = 16.0  # differences before one can be too large, and before the noise is the job's own

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed
+from joulecut_controller.chunk import DEFAULT, Chunk, Setting, Timed
 from joulecut_controller.reference.noise import Noise
 
 Floats = NDArray[np.float64]

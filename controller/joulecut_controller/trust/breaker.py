@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from joulecut_controller.policy.policy import JobPolicy
-from joulecut_controller.trust.measurement import EndedIteration, Phase
 from joulecut_controller.view import Window
 
 # Iterations of a window. The short one sees a job that is badly late within half a minute of
@@ -48,6 +47,25 @@ DIFFERS_RATIO, DIFFERS_STDERRS = 0.005, 3.0
 PHASES_KEPT = 16
 
 Finding = Literal["", "trip", "ours", "not-ours"]
+Phase = tuple[str, str]  # shape and phase
+
+
+@dataclass(frozen=True, slots=True)
+class EndedIteration:
+    """An iteration as the job reported it; times on our monotonic clock. `peer_s` is that of the
+    sibling pipeline it waited for, `phase` its shape and phase.
+    """
+
+    number: int
+    arrived_s: float
+    duration_s: float
+    span_s: float = 0.0  # of a mean over many iterations
+    peer_s: float | None = None
+    phase: Phase = ("", "")
+
+    @property
+    def began_s(self) -> float:
+        return self.arrived_s - max(self.duration_s, self.span_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,6 @@ from joulecut_controller.trust.measured_windows import (
     Book,
     Mark,
     MeasuredWindows,
-    TimedWindow,
 )
 from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.saving import HOLDOUTS_MIN, Saving
@@ -36,7 +35,7 @@ from joulecut_controller.trust.switchback import (
     clock_text,
     slot_s,
 )
-from joulecut_controller.trust.window import Arm
+from joulecut_controller.trust.window import Arm, MeasuredWindow
 from joulecut_controller.view import BaselineDrift, GpuView
 
 Asker = Literal["holdout", "shift", "breaker", "doubt"]
@@ -138,7 +137,7 @@ class _Job:
     gpus: int = 0
     text: str = ""
     paired: tuple[float, float, float] | None = None  # `saved.measured`
-    opened: TimedWindow | None = None  # that both are of
+    opened: MeasuredWindow | None = None  # that both are of
 
     def warm_up_s(self, verify: Verify) -> float:
         return verify.warm_up_s or self.windows.warm_up_s
@@ -158,8 +157,8 @@ class _Job:
 class DefaultWindows:
     """Default windows of every job."""
 
-    def __init__(self, book: Book, *, lag_s: float) -> None:
-        self._book, self._lag_s = book, lag_s
+    def __init__(self, book: Book) -> None:
+        self._book = book
         self._jobs: dict[str, _Job] = {}
         self._asked: dict[str, float] = {}  # the share of time for hold-outs, by job
         self._reckoned_s = -math.inf
@@ -255,7 +254,7 @@ class DefaultWindows:
 
     def _job(self, seen: JobSeen) -> _Job:
         if seen.name not in self._jobs:
-            windows = MeasuredWindows(self._book, seen.name, lag_s=self._lag_s)
+            windows = MeasuredWindows(self._book, seen.name)
             self._jobs[seen.name] = _Job(windows, SavedEnergy(), seen.now_s, seen.now_s)
         return self._jobs[seen.name]
 
@@ -437,7 +436,7 @@ class DefaultWindows:
         interrupted = bool(early) and held is not None and held.asker == "holdout"
         ended = job.windows.see(seen, mark, interrupted=interrupted)
         if mark is not None and mark.arm == "plan" and seen.plan is not None:
-            job.saved.promise(seen.plan, len(seen.ended))
+            job.saved.promise(seen.plan, seen.chunk.ran if seen.chunk else 0)
         if ended is not None:
             job.saved.see(ended)
 

@@ -6,13 +6,16 @@ slowdown and the saved joules; complete ones of a hold-out and of the plan besid
 store as well, and the saving of a week is computed from there.
 """
 
+import math
+import statistics
+from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from joulecut_controller.chunk import Chunk
 from joulecut_controller.trust.heat_sink import time_constant_s, warm_up_s
-from joulecut_controller.trust.measurement import WindowMeans, WindowMeasurement
 from joulecut_controller.trust.saving import Saving, saving
 from joulecut_controller.trust.seen import JobSeen, PlanInForce
 from joulecut_controller.trust.window import Arm, MeasuredWindow
@@ -21,6 +24,12 @@ SAVING_S = 7 * 86_400.0  # what is shown is of the last week: a job of last mont
 COVERED_RATIO_MIN = 0.5  # of a complete window: less was interrupted, whatever by
 TRACE_KEPT = 512  # temperatures: eight minutes of a pass a second
 PEEK_S = 5.0  # how old figures of the open window may be
+ITERATIONS_MIN = 8  # fewer give no standard deviation
+ITERATIONS_MAX = 16_384  # five minutes of 20 ms each; a longer window ends there
+LEFT_OUT_RATIO_MAX = 0.25  # of the iterations; with more no duration is usual
+# A job whose steps change in the middle (longer sequences, larger batches) has no mean.
+PACE_RATIO_MAX, PACE_STDERRS = 0.03, 6.0
+POWERED_RATIO_MIN = 0.5  # of the time of iterations must be known from the energy counters
 SETTLING_S = 30.0  # after it clocks of all GPUs have changed, and temperatures follow
 REASONS = {
     "clocks": "the clocks or the energy counter changed",
@@ -72,33 +81,65 @@ class Mark:
         return self.part[1]
 
 
-@dataclass(frozen=True, slots=True)
-class TimedWindow:
-    """A window of the last hours; times are monotonic."""
+@dataclass(slots=True)
+class _Sums:
+    """What the chunks of the open window add up to, and the mean temperatures of its GPUs."""
 
-    mark: Mark
-    means: WindowMeans
-    plan: PlanInForce | None = None  # of the newest plan
+    opened_s: float
+    gpus: int
+    times_s: "array[float]" = field(default_factory=lambda: array("d"))
+    begun_s: float = math.nan
+    ended_s: float = math.nan
+    ran: int = 0
+    left_out: int = 0
+    energy_j: float = 0.0
+    energy_s: float = 0.0
+    celsius: float = 0.0
+    celsius_seen: int = 0
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Shape and phase: windows of two are never compared."""
-        return self.mark.shape, self.mark.phase
+    def full(self) -> bool:
+        """Whether it takes no more iterations, however long it goes on."""
+        return len(self.times_s) >= ITERATIONS_MAX
 
-    @property
-    def middle_s(self) -> float:
-        return (self.means.begun_s + self.means.ended_s) / 2.0
+    def take(self, chunk: Chunk) -> None:
+        self.ran += chunk.ran
+        if self.full:
+            return
+        if not self.times_s:
+            self.begun_s = chunk.begun_s
+        self.ended_s = chunk.at_s
+        self.times_s.extend(chunk.times_s)
+        self.left_out += chunk.left_out
+        self.energy_j += chunk.energy_j
+        self.energy_s += chunk.energy_s
+
+    def fault(self) -> str:
+        """Why it is no measurement of one steady job; its sums are right all the same."""
+        count = len(self.times_s)
+        if self.left_out > LEFT_OUT_RATIO_MAX * (count + self.left_out):
+            return "irregular"
+        if count < ITERATIONS_MIN:
+            return "short"
+        if self.energy_s < POWERED_RATIO_MIN * math.fsum(self.times_s):
+            return "counter"
+        first, second = self.times_s[: count // 2], self.times_s[count // 2 :]
+        stderr_s = math.hypot(*(statistics.stdev(h) / len(h) ** 0.5 for h in (first, second)))
+        far_s = max(PACE_RATIO_MAX * statistics.fmean(self.times_s), PACE_STDERRS * stderr_s)
+        apart_s = abs(statistics.fmean(first) - statistics.fmean(second))
+        return "pace" if apart_s > far_s else ""
 
 
 class MeasuredWindows:
     """`stale`: windows were stored since the saving was computed."""
 
-    def __init__(self, book: Book, job: str, *, lag_s: float) -> None:
-        self._book, self._job, self._lag_s = book, job, lag_s
+    def __init__(self, book: Book, job: str) -> None:
+        self._book, self._job = book, job
         self._mark: Mark | None = None
-        self._open: WindowMeasurement | None = None
-        self._plan: PlanInForce | None = None
-        self._peeked: tuple[float, TimedWindow | None] = (0.0, None)
+        self._open: _Sums | None = None
+        self._plan = PlanInForce(0)  # the newest
+        self._ahead_s = 0.0  # of the wall clock, over the monotonic one
+        self._peeked: tuple[float, MeasuredWindow | None] = (0.0, None)
         self._trace: list[tuple[float, float]] = []  # since the clocks changed: seconds, degrees
         self.stale = True
         self.saving: Saving | None = None
@@ -119,11 +160,11 @@ class MeasuredWindows:
 
     def see(
         self, seen: JobSeen, mark: Mark | None, *, interrupted: bool = False
-    ) -> TimedWindow | None:
+    ) -> MeasuredWindow | None:
         """Adds this step. Returns the window that ended with it, if it has figures. `mark` is None
         where nothing can be measured; `interrupted`: a hold-out ended early.
         """
-        ended, before = None, self._mark
+        ended, before, self._ahead_s = None, self._mark, seen.unix_s - seen.now_s
         why = _difference(before, mark) if before is not None else "clocks"
         if before is not None:
             if not why:
@@ -138,11 +179,9 @@ class MeasuredWindows:
             else:
                 opened_s = seen.now_s
             self._mark, self._plan = mark, seen.plan or self._plan
-            self._open = WindowMeasurement(opened_s, seen.measured.locks, lag_s=self._lag_s)
+            self._open = _Sums(opened_s, len(seen.measured.locks))
             if why:
                 self._take(seen)
-            else:
-                self._open.see(seen.gpus, seen.now_s)
         return ended
 
     def is_open(self, arm: Arm, part: tuple[int, bool]) -> bool:
@@ -150,11 +189,10 @@ class MeasuredWindows:
         mark = self._mark
         return mark is not None and mark.complete and (mark.arm, mark.part) == (arm, part)
 
-    def peek(self, now_s: float) -> TimedWindow | None:
+    def peek(self, now_s: float) -> MeasuredWindow | None:
         """The open window as far as it is; None without figures."""
         if now_s - self._peeked[0] >= PEEK_S or now_s < self._peeked[0]:
-            found = self._timed()
-            self._peeked = (now_s, None if isinstance(found, str) else found)
+            self._peeked = (now_s, self._made())
         return self._peeked[1]
 
     def reckon(self, unix_s: float) -> None:
@@ -170,75 +208,76 @@ class MeasuredWindows:
             self.saving = None
 
     def _take(self, seen: JobSeen) -> None:
-        assert self._open is not None
-        self._open.take(seen.ended)
-        celsius = self._open.see(seen.gpus, seen.now_s)
-        held_s = seen.now_s - seen.measured.since_s
-        if celsius is not None and held_s >= SETTLING_S and len(self._trace) < TRACE_KEPT:
-            self._trace.append((held_s, celsius))
+        sums, held_s = self._open, seen.now_s - seen.measured.since_s
+        assert sums is not None
+        if seen.chunk is not None:
+            sums.take(seen.chunk)
+        shown = [seen.gpus[uuid].snapshot for uuid in seen.measured.locks if uuid in seen.gpus]
+        celsius = [one.temperature_celsius for one in shown if one is not None]
+        known = [one for one in celsius if one is not None]
+        if not known or len(known) < sums.gpus:
+            return
+        mean_celsius = statistics.fmean(known)
+        sums.celsius, sums.celsius_seen = sums.celsius + mean_celsius, sums.celsius_seen + 1
+        if held_s >= SETTLING_S and len(self._trace) < TRACE_KEPT:
+            self._trace.append((held_s, mean_celsius))
 
-    def _timed(self) -> TimedWindow | str:
-        """The open window as far as it is, or one word for why it has no figures."""
-        if self._mark is None or self._open is None:
-            return "short"
-        means = self._open.figures()
-        if isinstance(means, str):
-            return means
-        return TimedWindow(self._mark, means, self._plan)
+    def _made(self) -> MeasuredWindow | None:
+        """The open window as far as it is; None where it has no figures."""
+        mark, sums, plan = self._mark, self._open, self._plan
+        if mark is None or sums is None or len(sums.times_s) < ITERATIONS_MIN:
+            return None
+        default, mean_s = mark.arm == "default", statistics.fmean(sums.times_s)
+        powered = sums.energy_s >= POWERED_RATIO_MIN * math.fsum(sums.times_s)
+        return MeasuredWindow(
+            job=self._job,
+            shape=mark.shape,
+            arm=mark.arm,
+            generation=mark.generation,
+            begun_unix_s=sums.begun_s + self._ahead_s,
+            ended_unix_s=sums.ended_s + self._ahead_s,
+            gpus=sums.gpus,
+            iterations=len(sums.times_s),
+            time_mean_s=mean_s,
+            time_sd_s=statistics.stdev(sums.times_s),
+            energy_j=mean_s * sums.energy_j / sums.energy_s if powered else 0.0,
+            left_out=sums.left_out,
+            temperature_celsius=sums.celsius / sums.celsius_seen if sums.celsius_seen else None,
+            heat_sink_s=time_constant_s(self._trace) if default else None,
+            phase=mark.phase,
+            predicted_time_s=plan.default_time_s if default else plan.time_s,
+            predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
+            ran=sums.ran,
+            warm=mark.warm,
+            promised_j=plan.saved_j,
+        )
 
-    def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> TimedWindow | None:
-        mark, made = self._mark, self._timed()
+    def _close(self, seen: JobSeen, interrupted: str, *, counts: bool) -> MeasuredWindow | None:
+        mark, sums, made = self._mark, self._open, self._made()
         assert mark is not None
+        assert sums is not None
         if counts:
             early = "stopped" if seen.now_s < mark.ends_s else ""
-            outcome = (
-                interrupted or early or (made if isinstance(made, str) else self._kept(seen, made))
-            )
+            outcome = interrupted or early or sums.fault() or self._kept(mark, sums, made)
             self._outcomes[mark.arm, outcome or "kept"] += 1
             if mark.arm == "default":
                 self.dropped = REASONS[outcome] if outcome else ""
         self._mark = self._open = None
         self._peeked = (0.0, None)
-        return None if isinstance(made, str) else made
+        return made
 
-    def _kept(self, seen: JobSeen, made: TimedWindow) -> str:
+    def _kept(self, mark: Mark, sums: _Sums, made: MeasuredWindow | None) -> str:
         """Stores a complete window; returns why it could not."""
-        mark, means, measurement = made.mark, made.means, self._open
-        plan = made.plan or PlanInForce(0)
-        assert measurement is not None
-        wanted_s = mark.ends_s - measurement.opened_s
-        covered = means.ended_s - means.begun_s >= COVERED_RATIO_MIN * wanted_s
-        if means.fault or means.energy_j is None:
-            return means.fault
-        if not (covered or measurement.full):
+        wanted_s = COVERED_RATIO_MIN * (mark.ends_s - sums.opened_s)
+        if made is None or not (sums.full or sums.ended_s - sums.begun_s >= wanted_s):
             return "short"
-        later_s, default = seen.unix_s - seen.now_s, mark.arm == "default"
-        window = MeasuredWindow(
-            job=self._job,
-            shape=mark.shape,
-            arm=mark.arm,
-            generation=mark.generation,
-            begun_unix_s=means.begun_s + later_s,
-            ended_unix_s=means.ended_s + later_s,
-            gpus=measurement.gpus,
-            iterations=means.iterations,
-            time_mean_s=means.time_mean_s,
-            time_sd_s=means.time_sd_s,
-            energy_j=means.energy_j,
-            left_out=means.left_out,
-            temperature_celsius=means.temperature_celsius,
-            heat_sink_s=time_constant_s(self._trace) if default else None,
-            phase=mark.phase,
-            predicted_time_s=plan.default_time_s if default else plan.time_s,
-            predicted_energy_j=plan.default_energy_j if default else plan.energy_j,
-        )
-        if not self._book.keep(window):
+        if not self._book.keep(made):
             return "store"
-        if default:
-            out = f", {window.left_out} left out" if window.left_out else ""
+        if mark.arm == "default":
+            out = f", {made.left_out} left out" if made.left_out else ""
             self.said = (
-                f"{window.time_mean_s:.4g} s and {window.energy_j:.4g} J an iteration at default "
-                f"clocks ({window.iterations} iterations{out})"
+                f"{made.time_mean_s:.4g} s and {made.energy_j:.4g} J an iteration at default "
+                f"clocks ({made.iterations} iterations{out})"
             )
         self.stale = True
         return ""

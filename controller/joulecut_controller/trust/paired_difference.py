@@ -64,7 +64,7 @@ def usable_windows(windows: Iterable[MeasuredWindow]) -> tuple[MeasuredWindow, .
         and window.iterations > 0
         and 0.0 < window.ended_unix_s - window.begun_unix_s <= WINDOW_S_MAX
     }
-    return tuple(sorted(unique.values(), key=_mid_s))
+    return tuple(sorted(unique.values(), key=lambda window: window.middle_unix_s))
 
 
 def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDifference, ...]:
@@ -74,22 +74,24 @@ def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDiffere
     `windows` as `usable_windows` gives them.
     """
     plan = [window for window in windows if window.arm == "plan"]
-    mids_s = [_mid_s(window) for window in plan]
+    mids_s = [window.middle_unix_s for window in plan]
     found = []
     for held in _holdouts(windows):
         begun_s, ended_s = held[0].begun_unix_s, max(window.ended_unix_s for window in held)
-        middle_s = statistics.fmean([_mid_s(window) for window in held])
+        middle_s = statistics.fmean([window.middle_unix_s for window in held])
         place = bisect_left(mids_s, middle_s)
         reach_s = max(REACH_S, REACH_SPANS * (ended_s - begun_s))
         before = [
             window
             for window in reversed(plan[max(0, place - 2 * NEIGHBOURS) : place])
-            if begun_s - reach_s <= _mid_s(window) and window.ended_unix_s <= begun_s + OVERLAP_S
+            if begun_s - reach_s <= window.middle_unix_s
+            and window.ended_unix_s <= begun_s + OVERLAP_S
         ][:NEIGHBOURS]
         after = [
             window
             for window in plan[place : place + 2 * NEIGHBOURS]
-            if _mid_s(window) <= ended_s + reach_s and window.begun_unix_s >= ended_s - OVERLAP_S
+            if window.middle_unix_s <= ended_s + reach_s
+            and window.begun_unix_s >= ended_s - OVERLAP_S
         ][:NEIGHBOURS]
         if before and after:
             found.append(_difference(held, before, after, middle_s))
@@ -112,8 +114,8 @@ def _difference(
     after: Sequence[MeasuredWindow],
     middle_s: float,
 ) -> PairedDifference:
-    earlier_s = statistics.fmean([_mid_s(window) for window in before])
-    later_s = statistics.fmean([_mid_s(window) for window in after])
+    earlier_s = statistics.fmean([window.middle_unix_s for window in before])
+    later_s = statistics.fmean([window.middle_unix_s for window in after])
     share = (middle_s - earlier_s) / (later_s - earlier_s)
 
     def at_holdout(first: Sequence[float], second: Sequence[float]) -> float:
@@ -127,7 +129,7 @@ def _difference(
         sides = [
             statistics.fmean(
                 [
-                    math.exp(v - per_s * (_mid_s(w) - middle_s))
+                    math.exp(v - per_s * (w.middle_unix_s - middle_s))
                     for v, w in zip(logs, of, strict=True)
                 ]
             )
@@ -146,7 +148,7 @@ def _difference(
     ]
     return PairedDifference(
         at_unix_s=middle_s,
-        neighbours_unix_s=(_mid_s(before[-1]), _mid_s(after[-1])),
+        neighbours_unix_s=(before[-1].middle_unix_s, after[-1].middle_unix_s),
         span_s=sum(window.ended_unix_s - window.begun_unix_s for window in held),
         energy_log=level(energies[0], energies[1]) - level_energy,
         time_log=level(times[0], times[1]) - level_time,
@@ -177,7 +179,3 @@ def _holdouts(windows: Sequence[MeasuredWindow]) -> list[list[MeasuredWindow]]:
                 pieces.append([window])
         before = window
     return pieces
-
-
-def _mid_s(window: MeasuredWindow) -> float:
-    return (window.begun_unix_s + window.ended_unix_s) / 2.0

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from joulecut_controller.trust.measured_windows import TimedWindow
 from joulecut_controller.trust.seen import PlanInForce
+from joulecut_controller.trust.window import MeasuredWindow
 from joulecut_wire.assumed import COUNTER_STEP_S
 
 # A window before the warm-up has cooler GPUs than default clocks have in the long run: 5 K and
@@ -35,8 +35,8 @@ class SavedEnergy:
 
     def __init__(self) -> None:
         self.predicted_j = self.controlled_s = 0.0
-        self._plans: deque[TimedWindow] = deque()
-        self._defaults: deque[TimedWindow] = deque(maxlen=DEFAULTS_KEPT)
+        self._plans: deque[MeasuredWindow] = deque()
+        self._defaults: deque[MeasuredWindow] = deque(maxlen=DEFAULTS_KEPT)
         # Joules saved, joules predicted and seconds that no default window to come changes.
         self._settled = (0.0, 0.0, 0.0)
 
@@ -44,54 +44,53 @@ class SavedEnergy:
         """What a plan's forecast says of iterations under it."""
         self.predicted_j += iterations * plan.saved_j
 
-    def see(self, window: TimedWindow) -> None:
+    def see(self, window: MeasuredWindow) -> None:
         """A window that ended."""
-        if window.mark.arm == "default":
+        if window.arm == "default":
             self._defaults.append(window)
             return
         self._plans.append(window)
         if len(self._plans) > PLANS_KEPT:
             self._settled = self._totals([self._plans.popleft()])
 
-    def measured(self, opened: TimedWindow | None = None) -> tuple[float, float, float] | None:
+    def measured(self, opened: MeasuredWindow | None = None) -> tuple[float, float, float] | None:
         """Joules saved, signed, what plans promised of the same windows, and their share of the
         time under plans; None where nothing was paired. `opened` is the window that is open.
         """
-        begun = [opened] if opened and opened.mark.arm == "plan" else []
+        begun = [opened] if opened and opened.arm == "plan" else []
         saved_j, predicted_j, known_s = self._totals([*self._plans, *begun])
         if not known_s:
             return None
         share = min(1.0, known_s / self.controlled_s) if self.controlled_s > 0.0 else 0.0
         return saved_j, predicted_j, share
 
-    def _totals(self, given: Sequence[TimedWindow]) -> tuple[float, float, float]:
+    def _totals(self, given: Sequence[MeasuredWindow]) -> tuple[float, float, float]:
         """Of what is settled, and of the windows whose phase has default windows that are precise
         enough.
         """
-        by_phase: dict[tuple[str, str], list[TimedWindow]] = {}
-        for held in self._defaults:
-            if held.means.energy_j:
-                by_phase.setdefault(held.key, []).append(held)
+        by_phase: dict[tuple[str, str], list[MeasuredWindow]] = {}
+        for held in sorted(self._defaults, key=lambda one: one.middle_unix_s):
+            if held.energy_j:
+                by_phase.setdefault((held.shape, held.phase), []).append(held)
         known = {
-            key: ([one.middle_s for one in held], [one.means.energy_j or 0.0 for one in held])
+            key: ([one.middle_unix_s for one in held], [one.energy_j for one in held])
             for key, held in by_phase.items()
             if math.hypot(*map(_doubt, held)) <= DOUBT_MAX * len(held)
         }
         saved_j, predicted_j, known_s = self._settled
         for one in given:
-            means = one.means
-            if one.key not in known or means.energy_j is None:
+            at_default = known.get((one.shape, one.phase))
+            if at_default is None or not one.energy_j:
                 continue
-            default_j = float(np.interp(one.middle_s, *known[one.key]))
-            saved_j += means.ran * (default_j - means.energy_j)
-            predicted_j += means.iterations * (one.plan.saved_j if one.plan else 0.0)
-            known_s += means.ended_s - means.begun_s
+            saved_j += one.ran * (float(np.interp(one.middle_unix_s, *at_default)) - one.energy_j)
+            predicted_j += one.iterations * one.promised_j
+            known_s += one.ended_unix_s - one.begun_unix_s
         return saved_j, predicted_j, known_s
 
 
-def _doubt(window: TimedWindow) -> float:
+def _doubt(window: MeasuredWindow) -> float:
     """Standard error of a default window's energy per iteration, as a ratio."""
-    means = window.means
-    step = COUNTER_STEP_S / (means.ended_s - means.begun_s)
-    cold = 0.0 if window.mark.warm else COLD_SD
-    return math.hypot(means.time_sd_s / means.time_mean_s / math.sqrt(means.iterations), step, cold)
+    step = COUNTER_STEP_S / (window.ended_unix_s - window.begun_unix_s)
+    cold = 0.0 if window.warm else COLD_SD
+    noise = window.time_sd_s / window.time_mean_s / math.sqrt(window.iterations)
+    return math.hypot(noise, step, cold)

@@ -7,8 +7,8 @@ are seconds of the monotonic clock, but for `unix_s`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from joulecut_controller.chunk import Chunk
 from joulecut_controller.policy.policy import Verify
-from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.view import GpuView, JobState, Measured
 
 
@@ -31,7 +31,7 @@ class PlanInForce:
 
 @dataclass(frozen=True, slots=True)
 class JobSeen:
-    """`ended` are the iterations that ran wholly under the clocks in force. `plan` is the one whose
+    """`chunk` ran wholly under the clocks in force since the last step. `plan` is the one whose
     clocks are held under leases; `lowered` says whether any clock is. `as_asked`: all GPUs show
     exactly those clocks.
     """
@@ -41,7 +41,7 @@ class JobSeen:
     now_s: float
     unix_s: float
     gpus: Mapping[str, GpuView]
-    ended: tuple[EndedIteration, ...]
+    chunk: Chunk | None
     dwell_s: float
     plan: PlanInForce | None
     lowered: bool

@@ -20,14 +20,16 @@ KEPT_S = 35 * 86_400.0  # a report of a whole month, made some days later
 @dataclass(frozen=True, slots=True)
 class MeasuredWindow:
     """Means over one window. Times in seconds, energy in joules of all the job's GPUs per
-    iteration, from their energy counters.
+    iteration, from their energy counters; 0 where these cover too little.
 
     `shape` names pipeline, GPUs and profile; windows of two shapes, or of two phases of a job, are
     never compared. `generation` is the plan's, 0 for default clocks. `temperature_celsius` is the
     mean over the job's GPUs. `left_out` counts iterations inside the window that belong to no step
     of training (checkpoint, evaluation). The predicted figures are those of the plan in force for
     this arm, None where there was none. `heat_sink_s` is the time constant of the temperature after
-    the change to default clocks, None where it did not show.
+    the change to default clocks, None where it did not show. `ran` counts all iterations, `warm`
+    says whether temperatures have followed the last change of clocks, and `promised_j` is what the
+    plan's forecast saves in an iteration.
     """
 
     job: str
@@ -47,6 +49,13 @@ class MeasuredWindow:
     predicted_energy_j: float | None = None
     heat_sink_s: float | None = None
     phase: str = ""
+    ran: Count = 0
+    warm: bool = True
+    promised_j: float = 0.0
+
+    @property
+    def middle_unix_s(self) -> float:
+        return (self.begun_unix_s + self.ended_unix_s) / 2.0
 
 
 def to_json(window: MeasuredWindow) -> str:

@@ -44,8 +44,8 @@ class Job:
         pipeline = Pipeline("1f1b", STAGES, 8)
         constants = JobConstants(pipeline, (TABLE_MHZ[-1],) * STAGES, TABLE_MHZ[-1], 80.0)
         facts = ExplorerInput(
-            constants, (TABLE_MHZ,) * STAGES, (mhz,) * STAGES, Slo(max_slowdown=budget), 50,
-            (0,) * STAGES, slowdown=slowdown,
+            constants, (TABLE_MHZ,) * STAGES, (mhz,) * STAGES,
+            Slo(max_slowdown=budget).budget(1.0), 50, (0,) * STAGES, slowdown=slowdown,
         )  # fmt: skip
         return common_clock(facts, self.measured)
 

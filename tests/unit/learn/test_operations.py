@@ -57,8 +57,8 @@ def window(
 def facts(stages: int, now: tuple[int, ...], budget: float) -> ExplorerInput:
     pipeline = Pipeline("1f1b", stages, MICROBATCHES)
     constants = JobConstants(pipeline, (TOP,) * stages, TOP, 80.0)
-    slo = Slo(max_slowdown=budget)
-    return ExplorerInput(constants, (CLOCKS,) * stages, now, slo, 8, (0,) * stages)
+    allowed = Slo(max_slowdown=budget).budget(1.0)
+    return ExplorerInput(constants, (CLOCKS,) * stages, now, allowed, 8, (0,) * stages)
 
 
 @settings(max_examples=25, deadline=None)

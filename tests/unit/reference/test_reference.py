@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from joulecut_controller.chunk import DEFAULT, Chunk, Setting, Timed, Usual
 from joulecut_controller.reference import reference as module
-from joulecut_controller.reference.chunk import DEFAULT, Chunk, Setting, Timed, Usual
 from joulecut_controller.reference.noise import Noise
 from joulecut_controller.reference.reference import Answer, Figure, Reference
 

@@ -12,10 +12,11 @@ from joulecut_controller.trust.breaker import (
     REFERENCE_MIN,
     WINDOWS,
     Breaker,
+    EndedIteration,
     Limit,
+    Phase,
     limit_of,
 )
-from joulecut_controller.trust.measurement import EndedIteration, Phase
 from joulecut_controller.view import Window
 
 BASE_S = 2.0

@@ -12,6 +12,7 @@ from job_states import job_state
 from windows import is_drawn
 from worlds import World
 
+from joulecut_controller.chunk import Chunk, Timed
 from joulecut_controller.observe.iteration_stats import Fresh
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.plan import Forecast, Plan
@@ -22,7 +23,6 @@ from joulecut_controller.ports import Event, Record
 from joulecut_controller.reconcile.audit_log import AuditLog
 from joulecut_controller.reconcile.trust_inputs import StoredBook, job_seen
 from joulecut_controller.trust.default_windows import DefaultWindows, HoldoutsShown
-from joulecut_controller.trust.measurement import EndedIteration
 from joulecut_controller.trust.switchback import WARM_UP_S, SwitchbackSchedule
 from joulecut_controller.trust.window import MeasuredWindow, from_json, to_json
 from joulecut_controller.view import GpuView, View, Window
@@ -79,8 +79,7 @@ class Bench:
     held: bool = False
     since_s: float = 1000.0
     turns: list[tuple[float, float]] = field(default_factory=list)  # begun, ended; monotonic
-    number: int = 0
-    energy_j: float = 0.0
+    power_w: float = 0.0
     heat_sink_s: float = 0.0
     celsius: float = 60.0
     windows: DefaultWindows = field(init=False)
@@ -92,7 +91,7 @@ class Bench:
         """Another controller on the same store."""
         store: object = self.memory
         audit = AuditLog(store, lambda: self.unix_s)
-        self.windows = DefaultWindows(StoredBook(store, audit), lag_s=0.4)
+        self.windows = DefaultWindows(StoredBook(store, audit))
         verify = self.verify or Verify(self.share, SLOT_S - WARM_UP_S)
         policy = WORLD.policy(verify=verify).jobs[0]
         self._policy = replace(policy, name=self.job)
@@ -121,7 +120,7 @@ class Bench:
         left = math.exp(-PASS_S / self.heat_sink_s) if self.heat_sink_s else 0.0
         self.celsius = target + (self.celsius - target) * left
         leaks = 1.0 + LEAKAGE_PER_CELSIUS * (self.celsius - target)
-        self.energy_j += PASS_S * (320.0 if self.held else 280.0) * leaks
+        self.power_w = len(WORLD.uuids) * (320.0 if self.held else 280.0) * leaks
         inputs, observation = self._seen()
         applied = None if self.held or self.paused else _plan(self.job)
         seen = job_seen(
@@ -147,12 +146,12 @@ class Bench:
     def _seen(self) -> tuple[PlanningInput, JobObservation]:
         locks = dict.fromkeys(WORLD.uuids, 0 if self.held or self.paused else 1200)
         view = View(self.now_s, gpus=self._gpus())
-        ended = []
-        for back in range(int(PASS_S / ITERATION_S), 0, -1):
-            arrived_s = self.now_s - (back - 1) * ITERATION_S - 0.2
-            if arrived_s - ITERATION_S - 0.4 >= self.since_s:
-                ended.append(EndedIteration(self.number, arrived_s, ITERATION_S))
-            self.number += 1
+        ended_s, chunk = self.now_s - 0.2, None
+        count = min(int(PASS_S), int(ended_s - 0.4 - self.since_s))  # iterations of 1 s
+        if count > 0:
+            begun_s, times = ended_s - count, (Timed(0.0),) * count
+            energy_j = count * self.power_w
+            chunk = Chunk(ended_s, (), times, begun_s, count, 0, energy_j, count)
         job = job_state(
             policy=self._policy,
             stages=tuple((uuid,) for uuid in WORLD.uuids),
@@ -174,16 +173,14 @@ class Bench:
             stale_s=15.0,
             vetoes=(Veto("command", self.paused),) if self.paused else (),
         )
-        return inputs, JobObservation(job, Fresh(ended=tuple(ended)), "shape")
+        return inputs, JobObservation(job, Fresh(chunk), "shape")
 
     def _gpus(self) -> dict[str, GpuView]:
         state = WORLD.observe(self.now_s)
         seen = {}
         for gpu in state.gpus:
             assert gpu.snapshot is not None
-            shown = replace(
-                gpu.snapshot, energy_j=self.energy_j, temperature_celsius=round(self.celsius)
-            )
+            shown = replace(gpu.snapshot, temperature_celsius=round(self.celsius))
             seen[gpu.uuid] = replace(gpu, snapshot=shown)
         return seen
 

@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from joulecut_controller.trust.measured_windows import Mark, TimedWindow
-from joulecut_controller.trust.measurement import WindowMeans
 from joulecut_controller.trust.saved_energy import SavedEnergy
 from joulecut_controller.trust.seen import PlanInForce
-from joulecut_controller.trust.window import Arm
+from joulecut_controller.trust.window import Arm, MeasuredWindow
 
 SPAN_S = 300.0
 
@@ -21,21 +19,33 @@ def window(
     at_s: float,
     arm: Arm = "plan",
     *,
-    energy_j: float | None = 1000.0,
+    energy_j: float = 1000.0,
     time_s: float = 1.0,
     phase: str = "",
     noise: float = 0.01,
     count: int = 0,
     span_s: float = SPAN_S,
-) -> TimedWindow:
+) -> MeasuredWindow:
     """A window of iterations one after the other from `at_s` on."""
-    mark = Mark(arm, "shape", phase, at_s, 1, (0, True))
     ran = count or round(span_s / time_s)
-    means = WindowMeans(at_s, at_s + span_s, ran, 0, time_s, noise * time_s, ran, energy_j, None)
-    return TimedWindow(mark, means)
+    return MeasuredWindow(
+        job="j",
+        shape="shape",
+        arm=arm,
+        generation=1,
+        begun_unix_s=at_s,
+        ended_unix_s=at_s + span_s,
+        gpus=1,
+        iterations=ran,
+        time_mean_s=time_s,
+        time_sd_s=noise * time_s,
+        energy_j=energy_j,
+        phase=phase,
+        ran=ran,
+    )
 
 
-def saved(*windows: TimedWindow, controlled_s: float = 0.0) -> tuple[float, float, float] | None:
+def saved(*windows: MeasuredWindow, controlled_s: float = 0.0) -> tuple[float, float, float] | None:
     made = SavedEnergy()
     made.controlled_s = controlled_s
     for one in windows:
@@ -58,7 +68,7 @@ def test_a_plan_that_costs_energy_lowers_the_sum() -> None:
 def test_what_is_not_paired_is_unknown_and_not_zero() -> None:
     assert saved(window(0.0), window(300.0)) is None, "no default window"
     assert saved(window(0.0, "default")) is None, "no plan"
-    assert saved(window(0.0, "default", energy_j=None), window(300.0)) is None, "no counter"
+    assert saved(window(0.0, "default", energy_j=0.0), window(300.0)) is None, "no counter"
     assert saved(window(0.0, "default", phase="a"), window(300.0, phase="b")) is None
 
 
@@ -112,9 +122,10 @@ def test_promises_are_kept_apart() -> None:
 
 def test_promises_of_the_measured_windows_are_told_beside_them() -> None:
     """Others, of which nothing was paired, have no part in it."""
-    plan = PlanInForce(1, energy_j=880.0, default_energy_j=1000.0)
     paired, alone = window(300.0, energy_j=900.0), window(900.0, energy_j=900.0, phase="b")
-    made = saved(window(0.0, "default"), *(replace(one, plan=plan) for one in (paired, alone)))
+    made = saved(
+        window(0.0, "default"), *(replace(one, promised_j=120.0) for one in (paired, alone))
+    )
     assert made[0] == pytest.approx(300 * 100.0, rel=1e-3)
     assert made[1] == pytest.approx(300 * 120.0)
 

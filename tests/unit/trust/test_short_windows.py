@@ -81,7 +81,7 @@ class Job:
             now_s=now_s,
             unix_s=now_s,
             gpus={},
-            ended=(),
+            chunk=None,
             dwell_s=0.0,
             plan=None if self.held else PlanInForce(1),
             lowered=not self.held,
@@ -96,7 +96,7 @@ class Job:
 
 
 def windows_of(*jobs: Job) -> DefaultWindows:
-    made = DefaultWindows(Nowhere(), lag_s=0.4)
+    made = DefaultWindows(Nowhere())
     made.keep_only(
         {job.name: JobPolicy(job.name, "enforce", Slo(max_slowdown=0.05)) for job in jobs}
     )

@@ -36,13 +36,26 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Usual iterations under one setting, in the order they ran; `at_s` (monotonic) is the end of
-    the last one.
+    """Usual iterations under one setting, in the order they ran; `begun_s` and `at_s` (monotonic)
+    are when the first began and the last ended.
+
+    `ran` counts all iterations, `left_out` the unusual ones and pauses. `energy_j` is what the
+    job's GPUs took in `energy_s` seconds in which only usual iterations ran; counters show it some
+    seconds late, so these are not exactly those of `iterations`.
     """
 
     at_s: float
     setting: Setting
     iterations: tuple[Timed, ...]
+    begun_s: float = 0.0
+    ran: int = 0
+    left_out: int = 0
+    energy_j: float = 0.0
+    energy_s: float = 0.0
+
+    @property
+    def times_s(self) -> tuple[float, ...]:
+        return tuple(math.exp(one.log_s) for one in self.iterations)
 
 
 @dataclass(frozen=True, slots=True)
