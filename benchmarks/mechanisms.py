@@ -56,9 +56,8 @@ LEARNING: dict[str, tuple[Replaced, ...]] = {
         (online_profiler, "remembered", lambda *_: Lateness()),
         (online_profiler, "late_again", lambda *_: Lateness()),
     ),
-    # No baseline of a throttled GPU; power without the waits in hiccups.
+    # No baseline of a throttled GPU.
     "throttled": ((online_profiler, "_throttled", lambda *_: ""),),
-    "hiccups": ((online_profiler, "_hiccup_ratio", lambda *_: 0.0),),
 }
 MECHANISMS = PLANNER | LEARNING
 

@@ -6,7 +6,7 @@ Pauses, checkpoints and hiccups are left out here, once, by one robust rule. Pur
 import math
 import statistics
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -18,10 +18,16 @@ USUAL_KEPT = 33  # the newest iterations, whose median is the usual one
 READY = 5  # iterations before one can be unusual
 # No clock that a budget allows costs half of the time: such an iteration is a checkpoint.
 OUTLIER_LOG = math.log(1.5)
-# Sequence lengths may vary by more: robust deviations that no normal iteration has.
-OUTLIER_DEVIATIONS, DEVIATION_OF_MEDIAN = 6.0, 1.4826
+OUTLIER_DEVIATIONS = 6.0  # sequence lengths may vary by more: no normal iteration has as many
+DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 OUTLIERS_IN_ROW = 5  # five such in a row are the job's new pace
 SETTLE_ITERATIONS = 1  # the first whole one after a change still refills the pipeline's caches
+
+
+def robust(values: Collection[float]) -> tuple[float, float]:
+    """The median, and the standard deviation that the median deviation stands for."""
+    middle = statistics.median(values)
+    return middle, DEVIATION_OF_MEDIAN * statistics.median(abs(one - middle) for one in values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,5 @@ class Usual(Generic[T]):
         return Judged(counted, odd)
 
     def _fits(self, log_s: float) -> bool:
-        middle = statistics.median(self._newest)
-        spread = statistics.median(abs(one - middle) for one in self._newest)
-        most = max(OUTLIER_LOG, OUTLIER_DEVIATIONS * DEVIATION_OF_MEDIAN * spread)
-        return abs(log_s - middle) <= most
+        middle, sd = robust(self._newest)
+        return abs(log_s - middle) <= max(OUTLIER_LOG, OUTLIER_DEVIATIONS * sd)

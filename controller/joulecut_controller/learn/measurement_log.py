@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from joulecut_controller.chunk import robust
 from joulecut_engine.graph.pipeline import Pipeline
 
 # Iterations of seconds vary with network and storage: a slow one is followed by another. With a
@@ -118,15 +119,12 @@ def window_iterations(iteration_s: float, *, detailed: bool = False, first: bool
     return max(least, min(WINDOW_ITERATIONS, fit))
 
 
-# Of robust standard deviations (1.48 x the median deviation): an iteration farther from the median
-# had a hiccup, which no clock explains.
-HICCUP_SDS = 4.0
+HICCUP_SDS = 4.0  # an iteration farther from the median had a hiccup, which no clock explains
 
 
 def without_hiccups(times_s: Sequence[float]) -> list[float]:
     """Times of usual iterations; all where half or more are equal."""
-    middle = statistics.median(times_s)
-    sd = 1.48 * statistics.median(abs(time_s - middle) for time_s in times_s)
+    middle, sd = robust(times_s)
     if sd <= 0.0:
         return list(times_s)
     return [time_s for time_s in times_s if abs(time_s - middle) <= HICCUP_SDS * sd]
@@ -138,7 +136,6 @@ class MeasurementLog:
 
     shape: str = ""
     measurements: tuple[Measurement, ...] = ()
-    refused: int = 0  # windows that could not be true
     restarts: int = 0  # how often the job had changed
 
     def add(
@@ -150,7 +147,7 @@ class MeasurementLog:
         """
         complaint = _complaint(measurement)
         if complaint:
-            return replace(self, refused=self.refused + 1), f"window refused: {complaint}"
+            return self, f"window refused: {complaint}"
         return self._with(measurement, at_default=at_default)
 
     def _with(self, measurement: Measurement, *, at_default: bool) -> tuple["MeasurementLog", str]:
@@ -216,7 +213,7 @@ class MeasurementLog:
 
     def state(self) -> str:
         """The log as text for a store."""
-        kept = _Kept(VERSION, self.shape, self.measurements, self.refused, self.restarts)
+        kept = _Kept(VERSION, self.shape, self.measurements, self.restarts)
         return msgspec.json.encode(kept).decode()
 
     @classmethod
@@ -229,7 +226,7 @@ class MeasurementLog:
         known = held.version == VERSION and held.shape == shape
         if not known or any(_complaint(one) for one in held.readings):
             return cls(shape)
-        return cls(shape, held.readings[:MEASUREMENTS_MAX], held.refused, held.restarts)
+        return cls(shape, held.readings[:MEASUREMENTS_MAX], held.restarts)
 
 
 class _Kept(msgspec.Struct):
@@ -238,7 +235,6 @@ class _Kept(msgspec.Struct):
     version: int
     shape: str
     readings: tuple[Measurement, ...]
-    refused: int
     restarts: int
 
 

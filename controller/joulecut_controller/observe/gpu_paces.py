@@ -10,9 +10,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import GpuShift
-
-Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 
 FIRST = 8  # iterations under these clocks that the newest is compared with, at least
 READINGS_MIN = 64  # of few GPUs more iterations: a deviation from so many is off by a tenth

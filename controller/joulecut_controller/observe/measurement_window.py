@@ -19,7 +19,6 @@ from joulecut_wire.messages import GpuSnapshot
 
 ITERATIONS_KEPT = 512  # enough for 0.2 % of standard error at 5 % of noise
 RECENT = 64  # what `current` means: a slow job must show within tens of iterations
-OUTLIER_RATIO = 1.5  # a checkpoint or an evaluation, not a clock: no clock we set costs half
 # The counter moves every 100 ms, so both ends are off by up to that: 5 s keeps it near 1 %.
 ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 4  # a cut iteration at either end is off by a percent then

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import PipelineTrace, Stages
 from joulecut_wire.messages import ORDER_DIGITS, IterationReport
 
@@ -21,7 +22,6 @@ TRACES_KEPT = 1024  # small jobs: more do not make a plan any better
 PIPELINES_MIN = 3  # of two, nothing says which is the odd one
 SLOWER_RATIO_MIN = 0.05  # a part that delays by less is not named
 
-Busy = Mapping[str, tuple[float, float]]  # kind of operation -> (busy seconds, operations)
 # One GPU's operations of one iteration: seconds by kind, and the kinds in the order they ran.
 Timed = tuple[Mapping[str, tuple[float, ...]], tuple[str, ...]]
 

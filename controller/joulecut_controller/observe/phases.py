@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from joulecut_controller.chunk import robust
 from joulecut_controller.observe.work import Busy
 from joulecut_controller.view import Phase
 from joulecut_engine.graph.pipeline import EVALUATION, Pipeline
@@ -25,7 +26,6 @@ LENGTH_RATIO, SPREADS = 1.25, 4.0
 LENGTHS_IN_ROW = 5  # lengths scatter, shapes do not
 ALIKE_RATIO = 1.15  # a known phase of about this length is the same one
 PHASES_MAX = 8  # of one job; the one not seen for longest is forgotten
-DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 ONE_PART = ("1f1b", "gpipe")  # schedules with one part of the model per GPU
 TRAINING = frozenset(("backward", "input", "weight"))  # an evaluation runs none of them
 
@@ -53,9 +53,8 @@ class _Known:
         """Whether an iteration of this length is a usual one."""
         if len(self.lengths_s) < LENGTHS_IN_ROW:
             return True
-        usual_s = statistics.median(self.lengths_s)
-        off_s = statistics.median(abs(one - usual_s) for one in self.lengths_s)
-        most = max(math.log(ratio), SPREADS * DEVIATION_OF_MEDIAN * off_s / usual_s)
+        usual_s, sd_s = robust(self.lengths_s)
+        most = max(math.log(ratio), SPREADS * sd_s / usual_s)
         return abs(math.log(length_s / usual_s)) <= most
 
 

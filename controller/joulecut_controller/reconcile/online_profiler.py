@@ -12,7 +12,6 @@ from dataclasses import replace
 from joulecut_controller.learn.advice import FIRST_WINDOWS, Advice, ExplorerInput
 from joulecut_controller.learn.longest_paths import reported_kinds
 from joulecut_controller.learn.measurement_log import (
-    LONG_ITERATION_S,
     JobConstants,
     Measurement,
     MeasurementLog,
@@ -20,7 +19,7 @@ from joulecut_controller.learn.measurement_log import (
     window_iterations,
     without_hiccups,
 )
-from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT, OUTLIER_RATIO
+from joulecut_controller.observe.measurement_window import ITERATIONS_KEPT
 from joulecut_controller.observe.observer import JobObservation
 from joulecut_controller.plan.costs import clocks_allowed_mhz
 from joulecut_controller.plan.goal import dwell_s, late_again, remembered
@@ -28,7 +27,6 @@ from joulecut_controller.plan.own_clocks import pace_setters
 from joulecut_controller.plan.plan import Plan
 from joulecut_controller.plan.planner import Decision, vetoes
 from joulecut_controller.plan.planning_input import PlannerState, PlanningInput
-from joulecut_controller.plan.predicted import BLOCKING_UNKNOWN
 from joulecut_controller.plan.trial import trial_of
 from joulecut_controller.plan.veto import Veto, first, releases
 from joulecut_controller.reference.reference import Figure
@@ -41,7 +39,6 @@ REACHED_RATIO = 0.985
 # At default clocks a GPU so far below others of its model is throttled: a baseline waits for it,
 # for as many windows at most.
 THROTTLED_RATIO, THROTTLED_WINDOWS = 0.95, 3
-POWERED_ITERATIONS = 32  # a window's power is the mean over about so many
 # The explorer's advice on a log. Raises Unanswered while it is being computed.
 Advise = Callable[[ExplorerInput, tuple[Measurement, ...]], Advice]
 NO_PROFILE = Profile({})  # lets the planner's other obstacles apply
@@ -54,7 +51,6 @@ class OnlineProfiler:
         self._log = MeasurementLog()
         # Not in the log yet: each iteration counts once.
         self._durations_s: deque[float] = deque(maxlen=ITERATIONS_KEPT)
-        self._powered_s: deque[float] = deque(maxlen=POWERED_ITERATIONS)
         self._since_s = math.nan
         self._suspended_mhz: tuple[int, ...] = ()  # by stage, before a window at default clocks
         self._tried: Advice | None = None  # whose clocks were set last
@@ -82,10 +78,8 @@ class OnlineProfiler:
         if measured.since_s != self._since_s:
             self._since_s = measured.since_s
             self._durations_s.clear()
-            self._powered_s.clear()
         if fresh.chunk is not None:
             self._durations_s.extend(fresh.chunk.times_s)
-            self._powered_s.extend(fresh.chunk.times_s)
         current = measured.current
         if (
             current is None
@@ -115,9 +109,7 @@ class OnlineProfiler:
 
     def _forget(self) -> str:
         """Clocks were measured of the slowest GPU of each stage, and another one may be it now."""
-        self._log = MeasurementLog(
-            self._log.shape, refused=self._log.refused, restarts=self._log.restarts + 1
-        )
+        self._log = MeasurementLog(self._log.shape, restarts=self._log.restarts + 1)
         self._said = "a GPU became faster or slower than before: learning starts again"
         self._suspended_mhz = ()
         return self._log.state()
@@ -133,7 +125,6 @@ class OnlineProfiler:
         current, times_s = measured.current, without_hiccups(self._durations_s)
         assert current is not None
         time_s = statistics.fmean(times_s)
-        hiccups = _hiccup_ratio(self._powered_s) if time_s >= LONG_ITERATION_S else 0.0
         loads = {load.uuid: load for load in measured.loads}
         clocks, energies, busy = [], [], []
         for uuids in job.placement.stages:
@@ -147,9 +138,7 @@ class OnlineProfiler:
             if isinstance(clock, str):
                 return clock
             clocks.append(clock)
-            power_w = sum(powers) / len(powers)
-            waiting_w = job.policy.blocking_power_w or BLOCKING_UNKNOWN * power_w
-            energies.append((power_w - hiccups * waiting_w) / (1.0 - hiccups) * time_s)
+            energies.append(sum(powers) / len(powers) * time_s)
             if all(kind in load.busy_s for load in mine for kind in kinds):
                 busy.append(tuple(max(load.busy_s[kind] for load in mine) for kind in kinds))
         detailed = len(busy) == len(clocks)
@@ -395,11 +384,3 @@ def _throttled(loads: Sequence[StageLoad], view: Mapping[str, GpuView]) -> str:
             )
             return f"{seen}: not learned from yet"
     return ""
-
-
-def _hiccup_ratio(times_s: Sequence[float]) -> float:
-    """Share of the time that hiccups took, in which GPUs waited. Outliers count for no power."""
-    longest_s = OUTLIER_RATIO * statistics.median(times_s)
-    counted_s = [time_s for time_s in times_s if time_s <= longest_s]
-    usual_s = statistics.fmean(without_hiccups(counted_s))
-    return max(0.0, 1.0 - usual_s / statistics.fmean(counted_s))

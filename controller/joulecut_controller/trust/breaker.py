@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from joulecut_controller.chunk import robust
 from joulecut_controller.policy.policy import JobPolicy
 from joulecut_controller.view import Window
 
@@ -26,7 +27,6 @@ WINDOWS_TO_TRIP = 2
 # chance in 5e-8 of all pairs, once in thousands of days of one-second iterations.
 DOUBT_STDERRS = 3.5
 MEDIAN_STDERR_RATIO = 1.2533  # of a median over a mean, for normal noise: sqrt(pi / 2)
-NORMAL_MAD_RATIO = 1.4826  # standard deviation over median absolute deviation, likewise
 # Means of a job at default clocks drift by a few tenths of a percent over minutes (room, network),
 # and the planner reacts to smaller lateness sooner. The observed drift of the job counts where it
 # is larger.
@@ -118,10 +118,9 @@ class _Lane:
         self.ratios.append((phase, ratio))
         if len(self.ratios) < self.size:
             return None
-        middle = statistics.median(one for _, one in self.ratios)
-        spread = statistics.median(abs(one - middle) for _, one in self.ratios)
+        found = robust([one for _, one in self.ratios])
         self.ratios.clear()
-        return middle, NORMAL_MAD_RATIO * spread
+        return found
 
 
 class _Reference:

@@ -361,17 +361,15 @@ class DefaultWindows:
         )
         if not self._book.note(seen.name, f"{sentence}; it begins", generation):
             return "the store did not take the record of it"
-        ends_s = seen.now_s + until_unix_s - unix_s
-        late_s = seen.now_s + LATE_RATIO * schedule.slot_s
         job.running = DefaultWindow(
             "holdout",
             sentence,
             seen.shape,
             seen.measured.phase.key,
-            ends_s,
-            late_s,
-            generation,
-            slot,
+            ends_s=seen.now_s + until_unix_s - unix_s,
+            late_s=seen.now_s + LATE_RATIO * schedule.slot_s,
+            generation=generation,
+            slot=slot,
         )
         job.done = schedule.cycle(slot)
         job.held, job.windows.said, job.windows.dropped = slot, "", ""
@@ -395,12 +393,14 @@ class DefaultWindows:
         if asker is None or (asker not in AT_ONCE and not self._has_turn(job, seen.now_s)):
             return
         sentence = f"default clocks for {ITERATIONS} iterations: {why}"
-        late_s, generation = (
-            seen.now_s + LATE_RATIO * expected_s,
-            seen.plan.generation if seen.plan else 0,
-        )
         job.running = DefaultWindow(
-            asker, sentence, seen.shape, seen.measured.phase.key, math.inf, late_s, generation
+            asker,
+            sentence,
+            seen.shape,
+            seen.measured.phase.key,
+            ends_s=math.inf,
+            late_s=seen.now_s + LATE_RATIO * expected_s,
+            generation=seen.plan.generation if seen.plan else 0,
         )
 
     def _asks(self, job: _Job, seen: JobSeen) -> tuple[Asker | None, str]:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from joulecut_controller.chunk import robust
 from joulecut_controller.trust.window import MeasuredWindow
 
 NEIGHBOURS = 2  # on each side: more would lower the variance by a tenth, and reach further
@@ -24,7 +25,6 @@ NUMBER_MAX = 1e15  # joules or seconds of an iteration: more is damage, and brea
 OVERLAP_S = 1.0  # of neighbouring windows, by rounding
 STEP_RATIO_MIN = 0.02  # a smaller step between the plan's windows moves a difference by a point
 STEP_DEVIATIONS = 4.0  # of the usual change from before a hold-out to after it
-DEVIATION_OF_MEDIAN = 1.4826  # a normal distribution's deviation over its median deviation
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,8 @@ def paired_differences(windows: Sequence[MeasuredWindow]) -> tuple[PairedDiffere
 
 def _steps(changes: Sequence[float]) -> list[bool]:
     """Which of the changes around hold-outs are beyond drift and noise."""
-    middle = statistics.median(changes) if changes else 0.0
-    off = [abs(change - middle) for change in changes]
-    usual = DEVIATION_OF_MEDIAN * statistics.median(off) if off else 0.0
-    return [one > max(STEP_RATIO_MIN, STEP_DEVIATIONS * usual) for one in off]
+    middle, sd = robust(changes) if changes else (0.0, 0.0)
+    return [abs(one - middle) > max(STEP_RATIO_MIN, STEP_DEVIATIONS * sd) for one in changes]
 
 
 def _difference(
