@@ -24,7 +24,7 @@ ENERGY_SPAN_S_MIN = 5.0
 ENERGY_ITERATIONS_MIN = 4  # a cut iteration at either end is off by a percent then
 # What older spans of training weigh fades beyond so long, or so many iterations.
 ENERGY_REACH_S, ENERGY_REACH_ITERATIONS = 64.0, 32.0
-SAMPLES_KEPT, SAMPLES_APART_S = 64, 2.0  # of a counter: reports are two minutes late at most
+SAMPLES_KEPT = 64  # of a counter, since training was measured last; of long iterations thinned
 CLOCKS_KEPT = 32
 REPORT_LAG_S = 1.5  # the longest way of a report: a watch interval of a second, and two queues
 BESIDE_PART = 0.5  # of an iteration: a job may leave data loading out of what it reports
@@ -122,7 +122,7 @@ class _Gpu:
     busy: Busy = field(default_factory=dict)
     first: Busy = field(default_factory=dict)  # of the first WORK_ITERATIONS alone
     clocks_mhz: deque[int] = field(default_factory=lambda: deque(maxlen=CLOCKS_KEPT))
-    samples: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    samples: list[tuple[float, float]] = field(default_factory=list)
     measured: tuple[float, float] = (0.0, 0.0)  # joules, and seconds of training that they took
     variance: OperationVariance = field(default_factory=OperationVariance)
 
@@ -145,25 +145,21 @@ class _Gpu:
         samples = self.samples
         if samples and counter_j < samples[-1][1]:
             return False
-        if len(samples) > 1 and samples[-1][0] - samples[-2][0] < SAMPLES_APART_S:
-            samples.pop()
         if not samples or taken_s > samples[-1][0]:
             samples.append((taken_s, counter_j))
+        if len(samples) > SAMPLES_KEPT:
+            del samples[1::2]
         return True
 
     def take(self, from_s: float, to_s: float, reach_s: float) -> tuple[float, float]:
         """Joules of a span of training, and seconds of it that they took: from sample to sample,
         since a checkpoint may begin between two. Beyond `reach_s` older spans fade.
         """
-        samples = self.samples
-        while samples and samples[0][0] < from_s:
-            samples.popleft()
-        if not samples or samples[0][0] > to_s:
+        within = [sample for sample in self.samples if from_s <= sample[0] <= to_s]
+        if not within:
             return 0.0, 0.0
-        begun_s, begun_j = samples[0]
-        while len(samples) > 1 and samples[1][0] <= to_s:
-            samples.popleft()
-        seconds, joules = samples[0][0] - begun_s, samples[0][1] - begun_j
+        seconds, joules = within[-1][0] - within[0][0], within[-1][1] - within[0][1]
+        self.samples = [sample for sample in self.samples if sample[0] >= within[-1][0]]
         fade = 0.5 if self.measured[1] > reach_s else 1.0
         self.measured = fade * self.measured[0] + joules, fade * self.measured[1] + seconds
         return joules, seconds

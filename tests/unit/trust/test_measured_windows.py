@@ -298,3 +298,12 @@ def test_memory_is_bounded_however_long_and_fast() -> None:
     for _ in range(5):
         job.iterate(60.0)
     assert job.figures().iterations == full
+
+
+def test_iterations_of_ten_minutes_have_their_energy_too() -> None:
+    """More samples than are kept lie within one."""
+    job = Job(pass_s=4.0)
+    for _ in range(14):
+        job.iterate(600.0)
+    assert job.figures().energy_j == pytest.approx(600.0 * sum(BUSY_W), rel=1e-3)
+    assert job.outcome() == "kept"
