@@ -14,21 +14,13 @@ CURRENCY_MAX = 8  # as in a policy
 FLAGS = {"gpu_hour": "--gpu-hour", "kwh": "--kwh", "pue": "--pue"}
 
 
-def add_price_flags(parser: _ActionsContainer, *older: str) -> None:
-    """`--gpu-hour`, `--kwh`, `--pue`; a flag that is not given is None. `older` names of the price
-    of a kWh are taken too."""
+def add_price_flags(parser: _ActionsContainer) -> None:
+    """`--gpu-hour`, `--kwh`, `--pue`; a flag that is not given is None."""
     price = number(0.0, PRICE_MAX)
     parser.add_argument(
         "--gpu-hour", type=price, metavar="PRICE", help=f"of one GPU-hour (default {GPU_HOUR:g})"
     )
-    parser.add_argument(
-        "--kwh",
-        *older,
-        dest="kwh",
-        type=price,
-        metavar="PRICE",
-        help=f"of one kWh (default {KWH:g})",
-    )
+    parser.add_argument("--kwh", type=price, metavar="PRICE", help=f"of one kWh (default {KWH:g})")
     parser.add_argument("--currency", metavar="WORD", type=currency, help="shown beside amounts")
     parser.add_argument(
         "--pue", type=number(1.0, PUE_MAX), metavar="RATIO",

@@ -33,7 +33,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--store", metavar="URL", help="a controller's store: probed jobs improve predictions"
     )
-    add_price_flags(parser, "--kwh-price")
+    add_price_flags(parser)
     parser.add_argument("--match", metavar="LABELS", default="", help="""such as 'cluster="a"'""")
     parser.add_argument("--job-label", metavar="LABEL", default="", help="label that names the job")
     parser.add_argument("--bearer-token-file", metavar="FILE", type=Path)
@@ -45,6 +45,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     gone(parser, "--agents", "--prometheus URL, which reads the series of agents")
     gone(parser, "--html", "the printed text, or --json")
     gone(parser, "--csv", "--json")
+    gone(parser, "--kwh-price", "--kwh PRICE")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(argv)
     if not given.prometheus:
