@@ -168,18 +168,6 @@ def test_a_silent_job_rests_at_the_highest_clock_and_is_no_drift(site: Site) -> 
     assert site.node.gpu().lease is not None
 
 
-def test_a_schedule_that_cannot_be_followed_is_refused_by_name(site: Site) -> None:
-    for shortest_s, reason in ((0.0, "is not known"), (0.05, "allowed: 0.1 s")):
-        (result,) = site.order(0, shortest_s=shortest_s)
-        assert not result.accepted
-        assert reason in result.reason
-    site.program = (ScheduleStep("forward", site.high + 1),)
-    assert "above" in site.order(0)[0].reason
-    site.program = (ScheduleStep("forward", site.low + 1),)
-    assert "not a supported clock" in site.order(0)[0].reason
-    assert site.locked_mhz() == [0, 0]
-
-
 def test_timed_steps_follow_the_reports_of_iterations(site: Site) -> None:
     site.load(0, 1.0)
     job, number, seen = site.reporter(0), 0, set[int]()
